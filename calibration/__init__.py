@@ -1,0 +1,1 @@
+"""Measures a node and writes its P-state table. No measurement is implemented yet."""

@@ -1,0 +1,1 @@
+"""Hands caps and frequency requests to the on-chip controller over Arm SCMI. Nothing is delegated yet."""

@@ -1,0 +1,59 @@
+"""What a policy is: two pure functions and a table of reasons.
+
+A policy reads no clock, no file and no random source: everything it may use is in its parameters, the node's layout,
+its own state and the sample. So a recorded journal replays to byte-equal decisions, and each decision can say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from pmu.layout import Layout
+from pmu.readings import Sample, type_f64, type_i64, type_u8
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a policy wishes for the next interval.
+
+    ``target``: CPU policies ``[n_cpus]`` in kHz, GPU policies ``[n_gpus]`` in MHz; 0 = no wish, run free.
+    ``reason``: index into the policy's ``reasons``, same shape.
+    ``loss``: the policy's estimate of the speed lost in the *past* interval against running free (0.03 = 3 % more
+    time), NaN where it cannot say. ``saved_w``: its estimate of the watts saved in the past interval, NaN likewise.
+    """
+
+    target: type_i64
+    reason: type_u8
+    loss: type_f64
+    saved_w: type_f64
+
+    @staticmethod
+    def free(size: int) -> Request:
+        """No wish for any of ``size`` clocks, reason 0, loss and saving unknown."""
+        return Request(
+            np.zeros(size, np.int64), np.zeros(size, np.uint8), np.full(size, np.nan), np.full(size, np.nan)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy, registered in ``nodectl.policies.registry``.
+
+    ``params`` is a frozen msgspec.Struct type whose defaults are conservative; ``initial(params, layout)`` gives
+    the first state (a frozen dataclass or msgspec.Struct of numbers and numpy arrays); ``decide(params, layout,
+    state, sample)`` gives the next state and the request.
+    """
+
+    name: str
+    domain: Literal["cpu", "gpu"]
+    summary: str
+    source: str
+    reasons: tuple[str, ...]
+    params: type[msgspec.Struct]
+    initial: Callable[[Any, Layout], Any]
+    decide: Callable[[Any, Layout, Any, Sample], tuple[Any, Request]]

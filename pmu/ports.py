@@ -1,0 +1,75 @@
+"""The four doors between this program and the machine: files, counters, NVML and the clock.
+
+All readers and knobs go through these. On a node they are the kernel's own; an emulated node run in virtual
+time supplies the same four, so nothing above this file can tell the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pmu.readings import type_i64
+
+
+class KeptFile(Protocol):
+    """A file kept open and read again from its start at each sweep."""
+
+    def read(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """Text files of the kernel. Paths are absolute ("/sys/class/powercap/..."). Errors are OSError with errno."""
+
+    def read(self, path: str) -> str: ...
+
+    def write(self, path: str, text: str) -> None: ...
+
+    def keep(self, path: str) -> KeptFile: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def writable(self, path: str) -> bool: ...
+
+    def realpath(self, path: str) -> str: ...
+
+
+class CounterSet(Protocol):
+    """Open counter groups, one per CPU."""
+
+    def sweep(self, out: type_i64) -> None:
+        """Fill ``out`` ``[n_cpus, n_events]`` with cumulative counts; RAW_MISSING where a CPU gave none."""
+
+    def close(self) -> None: ...
+
+
+class Counters(Protocol):
+    """perf_event_open and what it offers here."""
+
+    def why_not(self, event: str) -> str | None:
+        """None if the event can be counted system-wide, else the reason in one line."""
+
+    def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CounterSet: ...
+
+
+class Clock(Protocol):
+    """CLOCK_MONOTONIC, and sleeping on it."""
+
+    def now_ns(self) -> int: ...
+
+    def sleep_until_ns(self, deadline_ns: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The doors of one node. ``nvml`` is the ``pynvml`` module, or None with the reason in ``nvml_why``."""
+
+    files: Files
+    counters: Counters
+    nvml: Any | None
+    nvml_why: str
+    clock: Clock

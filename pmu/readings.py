@@ -1,0 +1,141 @@
+"""What a reading is: a value with unit, time and quality, and the arrays that one sweep of a node yields.
+
+An agent that takes a missing value for a zero lowers clocks on a dead sensor. So integers that an instrument
+returned are kept apart from the sentinel ``RAW_MISSING``, and floats that could not be had are NaN with quality
+``MISSING``; both poison arithmetic instead of passing as data.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+type_f64 = npt.NDArray[np.float64]
+type_i64 = npt.NDArray[np.int64]
+type_u8 = npt.NDArray[np.uint8]
+
+RAW_MISSING = int(np.iinfo(np.int64).min)
+"""Sentinel in raw integer arrays: the instrument gave no value at this sweep."""
+
+
+class PmuError(Exception):
+    """An instrument cannot be used as asked; the message names the file or device and the remedy."""
+
+
+class Quality(enum.IntEnum):
+    """How far a reading can be trusted; joules carry the share of each."""
+
+    MEASURED = 0
+    ESTIMATED = 1  # derived from another quantity, or a weaker source than the one asked for
+    STALE = 2  # older than the interval it should describe
+    WRAPPED = 3  # a counter passed its range once and was unwrapped
+    CLIPPED = 4  # outside what the instrument can show; held at its bound
+    MISSING = 5  # no value; NaN beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value from one instrument.
+
+    ``value`` is NaN when quality is MISSING; ``time_ns`` is CLOCK_MONOTONIC; ``why`` says what is wrong, if anything.
+    """
+
+    name: str
+    value: float
+    unit: str
+    time_ns: int
+    quality: Quality
+    why: str = ""
+
+
+GPU_FIELDS = (
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "power_mw",
+    "energy_mj",
+    "temperature_c",
+    "gpu_utilization_pct",
+    "memory_utilization_pct",
+    "sm_occupancy_ppm",
+    "sm_active_ppm",
+    "dram_active_ppm",
+    "throttle_reasons",
+)
+"""Columns of ``RawSweep.gpu``. The ``_ppm`` columns come from GPM (Hopper on) and are missing before it."""
+
+
+@dataclass(slots=True)
+class RawSweep:
+    """Integers as the instruments returned them at one instant.
+
+    ``counters`` is int64 ``[n_cpus, n_events]``, cumulative, already scaled for multiplexing by the sweep;
+    ``energy_uj`` int64 ``[n_zones]``, cumulative, wrapping at the zone's range;
+    ``gpu`` int64 ``[n_gpus, len(GPU_FIELDS)]``. ``RAW_MISSING`` marks what could not be read.
+    """
+
+    time_ns: int
+    counters: type_i64
+    energy_uj: type_i64
+    gpu: type_i64
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSample:
+    """What the logical CPUs did since the previous sweep; every array is ``[n_cpus]`` float64.
+
+    ``ipc`` is instructions per *reference* cycle of busy time (NaN when idle or missing); ``busy`` the share of
+    the interval not idle; ``stall`` the share of busy core cycles in which nothing retired for want of data
+    (NaN where the machine has no such event); ``frequency_khz`` the mean busy clock.
+    """
+
+    instructions: type_f64
+    cycles: type_f64
+    reference_cycles: type_f64
+    ipc: type_f64
+    busy: type_f64
+    stall: type_f64
+    llc_misses: type_f64
+    frequency_khz: type_f64
+    quality: type_u8
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """What each GPU did since the previous sweep; every array is ``[n_gpus]`` float64.
+
+    ``energy_j`` over the interval, ``power_w`` as the driver averages it, shares (``sm_occupancy``, ``sm_active``,
+    ``dram_active``, ``gpu_utilization``, ``memory_utilization``) in 0..1. Before Hopper ``sm_occupancy`` is
+    ``utilization.gpu`` and ``occupancy_quality`` says ESTIMATED: a weaker signal.
+    """
+
+    sm_clock_mhz: type_f64
+    memory_clock_mhz: type_f64
+    power_w: type_f64
+    energy_j: type_f64
+    temperature_c: type_f64
+    gpu_utilization: type_f64
+    memory_utilization: type_f64
+    sm_occupancy: type_f64
+    sm_active: type_f64
+    dram_active: type_f64
+    throttle_reasons: type_i64
+    occupancy_quality: type_u8
+    quality: type_u8
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One interval of a node: the only thing a policy sees.
+
+    ``energy_j`` ``[n_zones]`` joules of each RAPL zone in the interval, with ``energy_quality``.
+    """
+
+    time_ns: int
+    elapsed_s: float
+    cpu: CpuSample
+    gpu: GpuSample
+    energy_j: type_f64
+    energy_quality: type_u8

@@ -1,0 +1,95 @@
+/*
+ * State of the emulated GPUs, shared between the node model (writes state, reads requests) and the emulated
+ * NVML library (reads state, writes requests), which may live in another process over a sealed memfd.
+ *
+ * One writer per field, so no lock is needed: "state" fields belong to the model, "request" fields to NVML
+ * clients, "fault" fields to the fault injector, "identity" fields to whoever created the region. State is
+ * published under a sequence lock (odd = being written); a request is complete when its `_seq` has been raised.
+ */
+#ifndef TWIN_GPU_H
+#define TWIN_GPU_H
+
+#include <stdint.h>
+
+#define TWIN_GPU_MAGIC   0x4e54474eu /* "NGTN" */
+#define TWIN_GPU_VERSION 1u
+#define TWIN_GPUS_MAX    16
+#define TWIN_CLOCKS_MAX  256
+#define TWIN_SAMPLES     128 /* ring for nvmlDeviceGetSamples, one entry per internal sampling period */
+
+typedef struct {
+    uint64_t time_us; /* model time */
+    uint32_t power_mw;
+    uint32_t gpu_pct;
+    uint32_t memory_pct;
+    uint32_t sm_clock_mhz;
+} twin_gpu_sample_t;
+
+typedef struct {
+    /* identity */
+    char name[96];
+    char uuid[80];
+    char serial[32];
+    char pci_bus_id[32];
+    char vbios[32];
+    uint32_t architecture; /* NVML_DEVICE_ARCH_* */
+    uint32_t cuda_major, cuda_minor;
+    uint32_t cores;
+    uint32_t n_clocks;
+    uint32_t clocks_mhz[TWIN_CLOCKS_MAX]; /* descending, as NVML lists them */
+    uint32_t memory_clock_mhz;
+    uint32_t memory_mib;
+    uint32_t memory_bus_bits;
+    uint32_t power_limit_default_mw, power_limit_min_mw, power_limit_max_mw;
+    uint32_t has_gpm;
+    uint32_t slowdown_c, shutdown_c;
+    uint32_t node_numa, pcie_gen, pcie_width;
+
+    /* requests: 0/0 = unlocked */
+    volatile uint32_t lock_min_mhz, lock_max_mhz, lock_seq;
+    volatile uint32_t power_limit_mw, limit_seq;
+    volatile uint32_t persistence;
+
+    /* state */
+    volatile uint32_t seq;
+    uint64_t time_us;
+    uint64_t energy_uj; /* total since creation; NVML shows millijoules */
+    uint32_t sm_clock_mhz, sm_clock_khz, mem_clock_now_mhz;
+    uint32_t power_mw;         /* averaged as this card's power sensor does */
+    uint32_t power_instant_mw; /* field value NVML_FI_DEV_POWER_INSTANT */
+    uint32_t enforced_limit_mw;
+    uint32_t temperature_c, memory_temperature_c;
+    uint32_t gpu_pct, memory_pct; /* utilisation over the card's window */
+    uint32_t pcie_tx_kbps, pcie_rx_kbps;
+    uint32_t memory_used_mib;
+    uint64_t throttle_reasons; /* NVML clocks event reasons */
+    uint64_t violation_power_us, violation_thermal_us;
+    uint32_t performance_state; /* 0 = P0 */
+    /* cumulative integrals for GPM: difference of two snapshots over the difference of time = mean share, ppm */
+    double gpm_sm_active_s, gpm_sm_occupancy_s, gpm_dram_active_s, gpm_graphics_s, gpm_fp_s, gpm_time_s;
+    uint32_t sample_head; /* next slot to write */
+    twin_gpu_sample_t samples[TWIN_SAMPLES];
+
+    /* faults: 0 = none; bits of twin_gpu_fault */
+    volatile uint32_t faults;
+} twin_gpu_t;
+
+enum twin_gpu_fault {
+    TWIN_GPU_LOST          = 1 << 0, /* every call: GPU_IS_LOST */
+    TWIN_GPU_NO_POWER      = 1 << 1, /* power and energy: NOT_SUPPORTED */
+    TWIN_GPU_STUCK         = 1 << 2, /* readings frozen (the model stops publishing) */
+    TWIN_GPU_ABSURD        = 1 << 3, /* power reads 4e6 mW, utilisation 255 */
+    TWIN_GPU_SET_REFUSED   = 1 << 4, /* setters: NO_PERMISSION */
+    TWIN_GPU_SET_NO_EFFECT = 1 << 5, /* setters succeed, the model ignores them */
+    TWIN_GPU_SLOW          = 1 << 6, /* every call takes slow_ms */
+};
+
+typedef struct {
+    uint32_t magic, version, n_gpus, size; /* size = sizeof(twin_gpus_t) */
+    uint32_t slow_ms;
+    uint32_t driver_cuda; /* e.g. 12080 */
+    char driver[80];
+    twin_gpu_t gpu[TWIN_GPUS_MAX];
+} twin_gpus_t;
+
+#endif
