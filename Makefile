@@ -1,0 +1,35 @@
+# nodectl: `make demo` and `make test` do all set-up themselves on a fresh Debian or Ubuntu machine.
+.POSIX:
+PYTHON_VENV = .venv/bin/python
+PACKAGES = -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration
+
+.PHONY: help setup demo test bench lint clean
+
+help:
+	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
+	@echo "make test   the whole test suite"
+	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
+	@echo "make lint   ruff, mypy --strict, C warnings as errors"
+	@echo "make setup  virtual environment, build and Debian packages (all targets call it)"
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	@.venv/bin/nodectl demo
+
+test: setup
+	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+bench: setup
+	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy --strict $(PACKAGES)
+	scripts/lint_c.sh
+
+clean:
+	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find pmu twin -name '*.so' -o -name '*.so.1' -o -name '*.o' | xargs rm -f

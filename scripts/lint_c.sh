@@ -1,0 +1,8 @@
+#!/bin/sh
+# Compiles every C source of the project with warnings as errors; writes no object.
+set -eu
+cd "$(dirname "$0")/.."
+for source in $(git ls-files '*.c'); do
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wshadow -Werror -fsyntax-only -Itwin/csrc -Ipmu/csrc \
+        $(pkg-config --cflags fuse3 2>/dev/null || true) "$source"
+done

@@ -1,0 +1,96 @@
+#!/bin/sh
+# Everything a fresh Debian or Ubuntu machine needs to build, test and demonstrate nodectl.
+#
+#   scripts/setup.sh [core|all]    core: what the demo needs; all (default): also what the tests and lint need
+#
+# Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
+# only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
+# second when nothing has changed.
+set -eu
+cd "$(dirname "$0")/.."
+scope=${1:-all}
+python=${PYTHON:-python3}
+say() { printf '%s\n' "setup: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+# --- what is missing ------------------------------------------------------------------------------------------
+# need PACKAGE COMMAND...: the package is wanted when the command fails.
+missing=""
+need() {
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+has_library() { ldconfig -p | grep -q "$1"; }
+has_headers() { "$python" -c 'import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'; }
+
+collect() {
+    missing=""
+    need python3 "$python" -c 'pass'
+    need python3-venv "$python" -c 'import ensurepip, venv'
+    need python3-dev has_headers
+    need gcc sh -c 'command -v cc || command -v gcc'
+    need libc6-dev sh -c 'echo "#include <stdio.h>" | cc -E -'
+    need fuse3 sh -c 'command -v fusermount3'
+    need libfuse3-dev test -e /usr/include/fuse3/fuse_lowlevel.h
+    need pkg-config sh -c 'command -v pkg-config'
+    need util-linux sh -c 'command -v unshare'
+    if [ "$scope" = all ]; then
+        need "$(first_known linux-perf linux-tools-generic)" perf --version
+        need "$(first_known linux-cpupower linux-tools-generic)" cpupower --version
+        need powercap-utils sh -c 'command -v powercap-info'
+        need systemd sh -c 'command -v systemd-analyze'
+    fi
+}
+# The first of the names that this distribution has (Ubuntu packs perf and cpupower together).
+first_known() {
+    for name in "$@"; do
+        if apt-cache show "$name" >/dev/null 2>&1; then echo "$name"; return; fi
+    done
+    echo "$1"
+}
+
+install_packages() {
+    collect
+    [ -n "$missing" ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        say "missing, please install the equivalents of:$missing"
+    elif [ "${NODECTL_NO_APT:-0}" = 1 ]; then
+        say "missing (NODECTL_NO_APT=1, nothing installed):$missing"
+    elif [ "$(id -u)" != 0 ]; then
+        say "missing; as root: apt-get install --no-install-recommends$missing"
+    else
+        apt-get update -qq || say "apt-get update failed; trying with the lists at hand"
+        collect # names depend on the lists
+        say "installing Debian packages:$missing"
+        # shellcheck disable=SC2086 # a list of words
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
+            say "apt-get could not install all of:$missing"
+    fi
+}
+
+# --- virtual environment ----------------------------------------------------------------------------------------
+# The stamp is the hash of all that the build reads.
+fingerprint() {
+    {
+        "$python" --version
+        cat requirements.lock pyproject.toml setup.py
+        find pmu twin -name '*.c' -o -name '*.h' -o -name 'build*.py' | LC_ALL=C sort | xargs cat
+    } 2>&1 | sha256sum | cut -d' ' -f1
+}
+
+build() {
+    "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' ||
+        fail "Python 3.11 or later is needed ($("$python" --version 2>&1) found); set PYTHON=/path/to/python3.11"
+    stamp=$(fingerprint)
+    [ -f .venv/nodectl.stamp ] && [ "$(cat .venv/nodectl.stamp)" = "$stamp" ] && [ -x .venv/bin/nodectl ] && return 0
+    [ -x .venv/bin/python ] || "$python" -m venv .venv || fail "cannot make .venv (python3-venv missing?)"
+    say "installing the locked Python packages (requirements.lock)"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+    say "building the native modules"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    printf '%s\n' "$stamp" >.venv/nodectl.stamp
+}
+
+install_packages
+build

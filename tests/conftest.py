@@ -1,0 +1,24 @@
+"""One rule for the whole suite: in CI a test skipped for want of a tool that could be installed is a failure.
+
+Such a skip says so in its reason ("perf is missing: install linux-perf"). Skips for hardware that is not there stay
+skips everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if report.skipped and os.environ.get("CI") and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if "install" in reason:
+            report.outcome = "failed"
+            report.longrepr = f"in CI a missing tool is a failure: {reason}"
+    return report
