@@ -1,0 +1,81 @@
+"""What a knob is, and what became of a wish to move it.
+
+A knob is one setting of the hardware that this agent may move: a clock limit, a clock lock, a power limit. It knows
+how to read, set and put back that one setting and nothing else; when it may be set, and that its first value is
+saved on disk before, is the writer's business (``nodectl.writer``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Status = Literal["written", "unchanged", "refused", "no-effect", "foreign", "vanished", "restored", "left"]
+"""
+=========== ===========================================================================================
+written     set and read back (or set, where the hardware has no getter)
+unchanged   already there; nothing was written
+refused     the kernel or the driver said no
+no-effect   accepted, but the hardware holds something else, or clock or power did not follow
+foreign     somebody else has moved the knob since; it is theirs now and not written again
+vanished    the knob is gone: CPU offline, GPU lost
+restored    back at its captured value
+left        not put back, because somebody else has set it since
+=========== ===========================================================================================
+"""
+
+Reason = Literal["", "governor", "lock bit", "second RAPL interface", "thermal", "firmware", "foreign writer"]
+"""Why a knob does not do as told; empty where there is nothing to explain or no cause was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one knob at one tick; ``detail`` is one line for people, with values and the remedy."""
+
+    knob: str
+    status: Status
+    detail: str = ""
+    reason: Reason = ""
+
+
+class KnobError(Exception):
+    """A knob could not be read or moved; the message names the file or device.
+
+    ``status`` is what the writer reports: "vanished" when the knob itself is gone, else "refused".
+    """
+
+    def __init__(self, message: str, status: Literal["refused", "vanished"] = "refused", reason: Reason = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class Knob(Protocol):
+    """One setting of the hardware.
+
+    ``name``: "cpu/policy0/max_khz", "gpu/0/sm_clock_mhz", "rapl/package-0/long_term_uw"; it ends in ``unit`` and is
+    enough to find the knob again (``nodectl.knobs.open_knob``). ``latency_s``: within this time of a write its
+    effect on clock or power must be seen. All methods raise ``KnobError`` and nothing else.
+    """
+
+    name: str
+    unit: str
+    latency_s: float
+
+    def read(self) -> str:
+        """The present value, in the form that ``restore`` takes."""
+
+    def set(self, value: int) -> None:
+        """Move the knob; 0 releases it where the knob has a released state (GPU clock lock)."""
+
+    def read_back(self) -> int | None:
+        """What the hardware now holds; None where it has no getter."""
+
+    def restore(self, captured: str) -> None:
+        """Put back what ``read`` once returned."""
+
+    def holds(self, asked: int, held: int) -> bool:
+        """Is ``held`` what the hardware makes of ``asked``? Limits are rounded to the hardware's own step."""
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """Why the hardware holds ``held`` (None: no getter, or as asked but without effect): reason and one line."""
