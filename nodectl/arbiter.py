@@ -1,0 +1,154 @@
+"""One owner per clock: the least of what the policy wishes and what caps and temperature allow.
+
+Every clock knob has up to three opinions about it, and each may be absent. The lowest wins, and which one it was is
+kept beside the value, so that a slow job can be traced to its cause. A wish is rounded *up* to a clock the hardware
+has (the policy promised a slowdown bound), a limit is rounded *down* (it promised somebody else watts).
+
+A cpufreq policy may clock several CPUs: the fastest wish of its CPUs holds, and a CPU without a wish, or one whose
+counters are gone, wishes for everything. Below the lowest clock of the hardware nothing can be asked, so there alone
+a limit may stay unmet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nodectl.policies.api import Request
+from pmu.layout import Layout
+from pmu.readings import type_i64, type_u8
+
+BOUNDS: Final = ("free", "reactive", "cap", "thermal", "missing")
+"""What set a clock. ``free``: nothing limits it; ``missing``: its sensor is gone, so the policy's wish is void."""
+FREE, REACTIVE, CAP, THERMAL, MISSING = range(len(BOUNDS))
+
+_NO_LIMIT: Final = int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """All that one interval decided, in the layout's order. The journal holds these and a replay must repeat them.
+
+    ``cpu`` and ``gpu`` are the policies' requests (None: no policy on that side). ``domain_khz`` ``[n_domains]`` and
+    ``gpu_mhz`` ``[n_gpus]`` int64 are the clocks asked of the knobs, 0 = none asked: run free; ``domain_bound`` and
+    ``gpu_bound`` index ``BOUNDS``.
+    """
+
+    cpu: Request | None
+    gpu: Request | None
+    domain_khz: type_i64
+    domain_bound: type_u8
+    gpu_mhz: type_i64
+    gpu_bound: type_u8
+
+    @staticmethod
+    def none(layout: Layout) -> Decisions:
+        """Nothing asked of any knob: what the first sweep of a run, which closes no interval, is journalled with."""
+        domains, gpus = len(layout.domains), len(layout.gpus)
+        return Decisions(
+            None,
+            None,
+            np.zeros(domains, np.int64),
+            np.zeros(domains, np.uint8),
+            np.zeros(gpus, np.int64),
+            np.zeros(gpus, np.uint8),
+        )
+
+
+class ClockTable:
+    """The clocks that each of n knobs can hold, one row per knob: ``low``, ``high`` and the steps between.
+
+    Rows are padded at the end with a value no clock reaches, so that the number of entries below a clock *is* the
+    index of the step above it: rounding all knobs is one comparison and no search. A row without steps takes any value.
+    """
+
+    def __init__(self, low: list[int], high: list[int], steps: list[tuple[int, ...]]) -> None:
+        self.low = np.array(low, np.int64)
+        self.high = np.array(high, np.int64)
+        inside = [[s for s in row if lo <= s <= hi] for row, lo, hi in zip(steps, low, high, strict=True)]
+        width = max((len(row) for row in inside), default=0)
+        self._steps = np.full((len(low), width), _NO_LIMIT, np.int64)
+        for row, values in zip(self._steps, inside, strict=True):
+            row[: len(values)] = sorted(values)
+        self._last = np.array([len(row) - 1 for row in inside], np.int64)
+        self._rows = np.arange(len(low))
+        self._has_steps = self._last >= 0
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def up(self, clocks: type_i64) -> type_i64:
+        """The lowest step not under each clock; the highest step for a clock above them all."""
+        return self._pick(clocks, (self._steps < clocks[:, None]).sum(axis=1))
+
+    def down(self, clocks: type_i64) -> type_i64:
+        """The highest step not over each clock; the lowest step for a clock below them all."""
+        return self._pick(clocks, (self._steps <= clocks[:, None]).sum(axis=1) - 1)
+
+    def _pick(self, clocks: type_i64, index: npt.NDArray[np.int64]) -> type_i64:
+        between: type_i64 = np.minimum(np.maximum(clocks, self.low), self.high)
+        if not self._steps.shape[1]:
+            return between
+        stepped = self._steps[self._rows, np.minimum(np.maximum(index, 0), self._last)]
+        return np.where(self._has_steps, stepped, between)
+
+
+def domain_clocks(layout: Layout) -> ClockTable:
+    """The table of the node's cpufreq policies, in kHz."""
+    domains = layout.domains
+    return ClockTable([d.min_khz for d in domains], [d.max_khz for d in domains], [d.steps_khz for d in domains])
+
+
+def gpu_clocks(layout: Layout) -> ClockTable:
+    """The table of the node's GPUs, in MHz of the SM clock."""
+    gpus = layout.gpus
+    return ClockTable(
+        [g.clocks_mhz[0] if g.clocks_mhz else 0 for g in gpus],
+        [g.clocks_mhz[-1] if g.clocks_mhz else 0 for g in gpus],
+        [g.clocks_mhz for g in gpus],
+    )
+
+
+class SharedClocks:
+    """Which CPUs share a clock, laid out once so that the fastest wish of each domain is one reduction."""
+
+    def __init__(self, layout: Layout) -> None:
+        groups = [domain.cpus for domain in layout.domains]
+        self._members = np.array([cpu for group in groups for cpu in group], np.int64)
+        self._starts = np.cumsum([0, *(len(group) for group in groups)])[:-1].astype(np.int64)
+
+    def fastest(self, cpu_khz: type_i64) -> type_i64:
+        """The highest wish in each domain; 0 (no wish) as soon as one of its CPUs has none."""
+        if not self._starts.size:
+            return np.zeros(0, np.int64)
+        wishes = cpu_khz[self._members]
+        highest = np.maximum.reduceat(np.where(wishes > 0, wishes, _NO_LIMIT), self._starts)
+        return np.where(highest == _NO_LIMIT, 0, highest)
+
+    def any_of(self, cpu_flag: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Whether any CPU of each domain carries the flag."""
+        if not self._starts.size:
+            return np.zeros(0, np.bool_)
+        return np.logical_or.reduceat(cpu_flag[self._members], self._starts)
+
+
+def arbitrate(
+    clocks: ClockTable, wish: type_i64, cap: type_i64, thermal: type_i64, is_missing: npt.NDArray[np.bool_]
+) -> tuple[type_i64, type_u8]:
+    """Settle each knob: the least of wish, cap and thermal limit, and which of them it was.
+
+    All arrays are ``[n_knobs]`` in the table's unit; 0 means no opinion. Where ``is_missing``, the wish rests on a
+    sensor that is gone and is dropped, while limits still hold. Returns the clocks (0: none asked) and the bounds; when
+    two opinions agree, the one nearer the policy is named.
+    """
+    wished = np.where((wish > 0) & ~is_missing, clocks.up(wish), _NO_LIMIT)
+    capped = np.where(cap > 0, clocks.down(cap), _NO_LIMIT)
+    cooled = np.where(thermal > 0, clocks.down(thermal), _NO_LIMIT)
+    value = np.minimum(np.minimum(wished, capped), cooled)
+    bound = np.where(value == wished, REACTIVE, np.where(value == capped, CAP, THERMAL))
+    is_free = value == _NO_LIMIT
+    bound = np.where(is_free, np.where(is_missing, MISSING, FREE), bound)
+    return np.where(is_free, 0, value), bound.astype(np.uint8)

@@ -1,0 +1,241 @@
+"""What can be set, its defaults, and one clear line when it is set wrongly.
+
+The file is TOML (``/etc/nodectl/nodectl.toml``); every number's unit is in its key. A mistake is reported as
+``FILE:LINE: what is wrong with KEY (nearest: NAME)``. ``tomllib`` gives no line numbers for keys, so the line is found
+by scanning the text for the table and key that the message is about.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from nodectl.errors import UsageError
+
+DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
+
+
+class ConfigError(UsageError):
+    """A setting is wrong; the message names file, line, key and the nearest valid name."""
+
+
+class PolicyChoice(msgspec.Struct, frozen=True):
+    """A policy by its registry name, ``none`` for no policy on that side, and its parameters."""
+
+    name: str
+    params: dict[str, Any] = {}
+
+
+class JournalSettings(msgspec.Struct, frozen=True):
+    """Where the journal goes (empty: ``journal`` below the state directory) and how much it may hold."""
+
+    dir: str = ""
+    max_bytes: int = 1_000_000_000
+
+
+class Caps(msgspec.Struct, frozen=True):
+    """Limits above which the agent never asks; 0 = none."""
+
+    cpu_max_khz: int = 0
+    gpu_max_mhz: int = 0
+    gpu_temperature_c: float = 0.0
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What the agent may cost: ``core_share`` of one CPU, on average; 0 = no limit.
+
+    Above it the period is doubled, up to ``max_period_ms``, and this is reported. A quarter of one CPU is ours:
+    BDPO's old loop harmed the job when its CPU time grew (REGALE D2.3 §3.4), without a figure.
+    """
+
+    core_share: float = 0.25
+    max_period_ms: float = 1000.0
+
+
+class Config(msgspec.Struct, frozen=True):
+    """All settings of ``nodectl run``. It is stored at the head of each journal, so that a replay uses the same."""
+
+    mode: Literal["monitor", "optimize"] = "monitor"
+    dry_run: bool = False
+    period_ms: float = 100.0
+    cpu_policy: PolicyChoice = PolicyChoice("bdpo-cpu-bounded")
+    gpu_policy: PolicyChoice = PolicyChoice("gpu-ladder")
+    journal: JournalSettings = JournalSettings()
+    caps: Caps = Caps()
+    budget: Budget = Budget()
+    state_dir: str = "/var/lib/nodectl"
+
+    @property
+    def journal_dir(self) -> Path:
+        """The directory of the journal."""
+        return Path(self.journal.dir) if self.journal.dir else Path(self.state_dir) / "journal"
+
+    @property
+    def writes(self) -> bool:
+        """Whether this run may move a knob."""
+        return self.mode == "optimize" and not self.dry_run
+
+    @property
+    def decides(self) -> bool:
+        """Whether this run asks its policies at all."""
+        return self.mode == "optimize"
+
+
+def load_config(path: Path) -> Config:
+    """Read and check one TOML file; ``ConfigError`` on anything wrong in it."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from None
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, file: str) -> Config:
+    """The settings in ``text``; ``file`` is what messages call it."""
+    try:
+        settings = msgspec.toml.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(_toml_error(file, str(error))) from None
+
+    def where(path: tuple[str, ...]) -> str:
+        return f"{file}:{line_of(text, path)}"
+
+    return build_config(settings, where)
+
+
+def build_config(settings: Mapping[str, Any], where: Any) -> Config:
+    """A checked ``Config`` from plain values. ``where(key_path)`` gives the place that messages start with."""
+    from nodectl.policies import registry
+
+    for path, known in _unknown_keys(settings, Config, ()):
+        raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_unit_hint(path[-1], known)}")
+    try:
+        config = msgspec.convert(settings, Config)
+    except msgspec.ValidationError as error:
+        reason, path = _split_path(str(error))
+        raise ConfigError(f"{where(path)}: {'.'.join(path)}: {reason[:1].lower()}{reason[1:]}") from None
+    for path, problem in _out_of_range(config):
+        raise ConfigError(f"{where(path)}: {'.'.join(path)}: {problem}")
+    for domain in registry.DOMAINS:
+        choice = config.cpu_policy if domain == "cpu" else config.gpu_policy
+        try:
+            registry.check(choice.name, domain, choice.params)
+        except registry.PolicyError as error:
+            raise ConfigError(f"{where((f'{domain}_policy', *error.key))}: {error}") from None
+    return config
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`` (nearest: NAME)`` for the valid name closest to ``word``, else all of them if few."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if close:
+        return f" (nearest: {close[0]})"
+    return f" (known: {', '.join(names)})" if names else ""
+
+
+def line_of(text: str, path: tuple[str, ...]) -> int:
+    """The line on which ``path`` is set in a TOML text, or that of its nearest table; 1 if neither is there."""
+    best_line, best_depth = 1, 0
+    for number, found in _keys_by_line(text):
+        depth = next(
+            (i for i, (a, b) in enumerate(zip(found, path, strict=False)) if a != b), min(len(found), len(path))
+        )
+        if depth > best_depth:
+            best_line, best_depth = number, depth
+    return best_line
+
+
+_UNITS: Final = (
+    "ns",
+    "us",
+    "ms",
+    "s",
+    "khz",
+    "mhz",
+    "ghz",
+    "hz",
+    "c",
+    "k",
+    "w",
+    "bytes",
+    "kb",
+    "mb",
+    "gb",
+    "share",
+    "pct",
+)
+_BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
+_TABLE: Final = re.compile(rf"^\s*\[+\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*\]+")
+_KEY: Final = re.compile(rf"(?:^|[{{,])\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*=")
+
+
+def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE.match(line):
+            table = _dotted(header[1])
+            yield number, table
+            continue
+        outer = table
+        for position, key in enumerate(_KEY.finditer(line.split("#", 1)[0])):
+            names = _dotted(key[1])
+            yield number, (*outer, *names)
+            if position == 0:
+                outer = (*table, *names)  # what follows on the line is inside its inline table
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in re.findall(_BARE, text))
+
+
+def _unknown_keys(
+    settings: Mapping[str, Any], struct: type[msgspec.Struct], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for key, value in settings.items():
+        inner = fields.get(key)
+        if inner is None:
+            yield (*path, key), tuple(fields)
+        elif isinstance(inner, type) and issubclass(inner, msgspec.Struct) and isinstance(value, Mapping):
+            yield from _unknown_keys(value, inner, (*path, key))
+
+
+def _unit_hint(key: str, known: tuple[str, ...]) -> str:
+    """A key that is right but for its unit gets told the unit; any other gets the nearest name."""
+    stem, _, unit = key.rpartition("_")
+    for name in known:
+        known_stem, _, known_unit = name.rpartition("_")
+        if known_unit in _UNITS and ((stem == known_stem and unit in _UNITS) or key == known_stem):
+            return f": it is given in {known_unit} (nearest: {name})"
+    return nearest(key, known)
+
+
+def _split_path(message: str) -> tuple[str, tuple[str, ...]]:
+    reason, _, place = message.partition(" - at `$")
+    return reason.replace("`", ""), tuple(part for part in place.rstrip("`").split(".") if part)
+
+
+def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not 1.0 <= config.period_ms <= 60_000.0:
+        yield ("period_ms",), f"{config.period_ms:g} ms is outside 1..60000"
+    if config.budget.max_period_ms < config.period_ms:
+        yield ("budget", "max_period_ms"), f"is below period_ms ({config.period_ms:g})"
+    if config.budget.core_share < 0:
+        yield ("budget", "core_share"), "is negative; 0 turns the budget off"
+    if config.journal.max_bytes < 1_000_000:
+        yield ("journal", "max_bytes"), f"{config.journal.max_bytes} is under a megabyte, too small for one segment"
+    for name in ("cpu_max_khz", "gpu_max_mhz", "gpu_temperature_c"):
+        if getattr(config.caps, name) < 0:
+            yield ("caps", name), "is negative; 0 means no cap"
+
+
+def _toml_error(file: str, message: str) -> str:
+    place = re.search(r"\(at line (\d+), column \d+\)", message)
+    reason = re.sub(r"\s*\(at [^)]*\)", "", message)
+    return f"{file}:{place[1] if place else 1}: not TOML: {reason[:1].lower()}{reason[1:]}"

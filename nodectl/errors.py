@@ -1,0 +1,17 @@
+"""The one exception family of the node agent.
+
+What a user can put right (a config key, a policy name, a locked file) is raised as one of these and ends as one line
+on stderr; ``main`` prints no traceback for it. Expected conditions of a machine are rows of ``doctor``, not exceptions.
+"""
+
+
+class NodectlError(Exception):
+    """Something the user can act on; the message says what, where and what to do. ``exit_status`` as in the docs."""
+
+    exit_status = 1
+
+
+class UsageError(NodectlError):
+    """The command or its configuration is wrong: nothing was started."""
+
+    exit_status = 2

@@ -1,0 +1,78 @@
+"""One clock, held: the reference that savings are counted against, and the sweep that calibration needs.
+
+REGALE D2.3 §3.4 compares everything with the highest clock locked (A100-80: 1410 MHz), and its best EasyWave run is a
+fixed 1095 MHz. A clock of 0 means the highest. Between steps of the hardware the arbiter takes the next one up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from nodectl.policies.api import Policy, Request
+from pmu.layout import Layout
+from pmu.readings import Sample, type_i64
+
+
+class FixedCpuParams(msgspec.Struct, frozen=True):
+    """``clock_khz`` for every CPU; 0 = the highest of its domain."""
+
+    clock_khz: int = 0
+
+
+class FixedGpuParams(msgspec.Struct, frozen=True):
+    """``clock_mhz`` for every GPU; 0 = the highest of its ladder."""
+
+    clock_mhz: int = 0
+
+
+class FixedState(msgspec.Struct, frozen=True):
+    """The clocks to hold, one per CPU or GPU."""
+
+    target: type_i64
+
+
+def initial_cpu(params: FixedCpuParams, layout: Layout) -> FixedState:
+    """Work out each CPU's clock once. A CPU outside every domain gets no wish."""
+    target = np.zeros(len(layout.cpus), np.int64)
+    for domain in layout.domains:
+        target[list(domain.cpus)] = params.clock_khz or domain.max_khz
+    return FixedState(target)
+
+
+def initial_gpu(params: FixedGpuParams, layout: Layout) -> FixedState:
+    """Work out each GPU's clock once. A GPU that names no clocks gets no wish."""
+    return FixedState(
+        np.array([(params.clock_mhz or gpu.clocks_mhz[-1]) if gpu.clocks_mhz else 0 for gpu in layout.gpus], np.int64)
+    )
+
+
+def decide(params: msgspec.Struct, layout: Layout, state: FixedState, sample: Sample) -> tuple[FixedState, Request]:
+    """Ask for the same clocks again; what they cost or save is not estimated."""
+    free = Request.free(len(state.target))
+    return state, Request(state.target, free.reason, free.loss, free.saved_w)
+
+
+CPU_POLICY: Final = Policy(
+    name="fixed-cpu",
+    domain="cpu",
+    summary="one clock on every CPU, from start to end",
+    source="reference of REGALE D2.3 §3.4",
+    reasons=("fixed clock",),
+    params=FixedCpuParams,
+    initial=initial_cpu,
+    decide=decide,
+)
+
+GPU_POLICY: Final = Policy(
+    name="fixed-gpu",
+    domain="gpu",
+    summary="one locked clock on every GPU, from start to end",
+    source="reference of REGALE D2.3 §3.4 (fixed 1410 and 1095 MHz)",
+    reasons=("fixed clock",),
+    params=FixedGpuParams,
+    initial=initial_gpu,
+    decide=decide,
+)
