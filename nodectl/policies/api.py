@@ -35,9 +35,7 @@ class Request:
     @staticmethod
     def free(size: int) -> Request:
         """No wish for any of ``size`` clocks, reason 0, loss and saving unknown."""
-        return Request(
-            np.zeros(size, np.int64), np.zeros(size, np.uint8), np.full(size, np.nan), np.full(size, np.nan)
-        )
+        return Request(np.zeros(size, np.int64), np.zeros(size, np.uint8), np.full(size, np.nan), np.full(size, np.nan))
 
 
 @dataclass(frozen=True, slots=True)
