@@ -1,0 +1,80 @@
+"""The clocks that each logical CPU can be given, as arrays over CPUs, for policies that step along them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pmu.layout import FrequencyDomain, Layout
+from pmu.readings import type_f64, type_i64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClockLadder:
+    """Level 0 is a CPU's highest clock; ``khz[cpu, level]`` falls with the level, and repeats the lowest at the end."""
+
+    khz: type_i64  # [n_cpus, n_levels]
+    levels: type_i64  # [n_cpus] distinct levels of each CPU
+    domain_of: type_i64  # [n_cpus] index into layout.domains; -1 = no clock of its own to set
+
+    @staticmethod
+    def of(layout: Layout, step_mhz: int) -> ClockLadder:
+        """The ladder of a node; ``step_mhz`` where the driver takes any clock. Kept per layout."""
+        kept = _kept.get(step_mhz)
+        if kept is None or kept[0] is not layout:  # compared by identity: hashing a layout costs more than a tick may
+            kept = _kept[step_mhz] = (layout, _ladder(layout, step_mhz))
+        return kept[1]
+
+    def level_at_or_above(self, share: float) -> type_i64:
+        """The lowest level of each CPU whose clock is at least ``share`` of its highest."""
+        reached = self.khz >= share * self.khz[:, :1]
+        return np.asarray(reached.sum(axis=1) - 1, np.int64).clip(0, self.levels - 1)
+
+    def target_khz(self, level: type_i64) -> type_i64:
+        """Clock of each CPU at ``level``; 0, no wish, at level 0 and for CPUs without a clock domain."""
+        chosen = np.take_along_axis(self.khz, level[:, None], axis=1)[:, 0]
+        return np.where((level == 0) | (self.domain_of < 0), 0, chosen)
+
+    def hold_no_domain_up(self, level: type_i64, judged: npt.NDArray[np.bool_]) -> type_i64:
+        """Let CPUs that are not judged follow the others of their clock domain.
+
+        A shared domain takes the highest wish of its CPUs, so an idle SMT sibling without a wish would keep the clock
+        of its busy core up. Where a domain has judged CPUs, the rest of it asks for no more than they do; a domain
+        with none runs free.
+        """
+        most = np.full(int(self.domain_of.max(initial=-1)) + 2, -1, np.int64)  # the last row: CPUs without a domain
+        np.maximum.at(most, self.domain_of[judged], level[judged])
+        followed = most[self.domain_of]
+        return np.where(judged, level, followed.clip(0, self.levels - 1))
+
+    def relative(self) -> type_f64:
+        """Clock over highest clock, ``[n_cpus, n_levels]``; 1 for CPUs without a clock domain."""
+        top = self.khz[:, :1]
+        return np.divide(self.khz, top, out=np.ones(self.khz.shape), where=top > 0)
+
+
+_kept: dict[int, tuple[Layout, ClockLadder]] = {}
+"""The last ladder made for each step: a cache, the ladder depends on nothing but its arguments."""
+
+
+def _ladder(layout: Layout, step_mhz: int) -> ClockLadder:
+    steps = [_descending(domain, step_mhz) for domain in layout.domains]
+    width = max((len(row) for row in steps), default=1)
+    khz = np.zeros((len(layout.cpus), width), np.int64)
+    levels = np.ones(len(layout.cpus), np.int64)
+    domain_of = np.full(len(layout.cpus), -1, np.int64)
+    for index, (domain, row) in enumerate(zip(layout.domains, steps, strict=True)):
+        for cpu in domain.cpus:
+            khz[cpu] = row + [row[-1]] * (width - len(row))
+            levels[cpu] = len(row)
+            domain_of[cpu] = index
+    return ClockLadder(khz, levels, domain_of)
+
+
+def _descending(domain: FrequencyDomain, step_mhz: int) -> list[int]:
+    if domain.steps_khz:
+        inside = [khz for khz in domain.steps_khz if domain.min_khz <= khz <= domain.max_khz]
+        return sorted(inside or [domain.max_khz], reverse=True)
+    return list(range(domain.max_khz, domain.min_khz - 1, -1000 * step_mhz)) or [domain.max_khz]
