@@ -1,0 +1,40 @@
+"""`python -m benchmarks [NAME...] [--quick]`: run all measurements, or the named ones, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+
+NAMES = (
+    "twin_speed",
+    "sweep_cost",
+    "agent_cost",
+    "replay_speed",
+    "published_facts",
+    "cpu_savings",
+    "gpu_savings",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="shorter runs and fewer seeds")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        parser.error(f"unknown measurement {unknown[0]!r}; there are {', '.join(NAMES)}")
+    failed = 0
+    for name in options.names or NAMES:
+        print(f"\n=== {name}", flush=True)
+        started = time.monotonic()
+        status = importlib.import_module(f"benchmarks.{name}").main(["--quick"] if options.quick else [])
+        print(f"--- {name}: {time.monotonic() - started:.0f} s", flush=True)
+        failed += status != 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
