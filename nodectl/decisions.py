@@ -15,8 +15,9 @@ import numpy as np
 from nodectl.policies.api import Request
 from pmu.readings import type_i64, type_u8
 
-BOUNDS = ("free", "policy", "cap", "thermal")
-"""Which wish bound a knob: nobody's (released), a policy's, a delegated cap, the thermal limit."""
+BOUNDS = ("free", "policy", "cap", "thermal", "missing")
+"""Which wish bound a knob: nobody's (released), a policy's, a delegated cap, the thermal limit; or nobody's because
+the sensor that the policy's wish rests on is gone."""
 
 
 @dataclass(frozen=True, slots=True)
