@@ -11,51 +11,18 @@ a limit may stay unmet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from nodectl.policies.api import Request
+from nodectl.decisions import BOUNDS
 from pmu.layout import Layout
 from pmu.readings import type_i64, type_u8
 
-BOUNDS: Final = ("free", "reactive", "cap", "thermal", "missing")
-"""What set a clock. ``free``: nothing limits it; ``missing``: its sensor is gone, so the policy's wish is void."""
-FREE, REACTIVE, CAP, THERMAL, MISSING = range(len(BOUNDS))
+FREE, POLICY, CAP, THERMAL, MISSING = range(len(BOUNDS))
 
 _NO_LIMIT: Final = int(np.iinfo(np.int64).max)
-
-
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """All that one interval decided, in the layout's order. The journal holds these and a replay must repeat them.
-
-    ``cpu`` and ``gpu`` are the policies' requests (None: no policy on that side). ``domain_khz`` ``[n_domains]`` and
-    ``gpu_mhz`` ``[n_gpus]`` int64 are the clocks asked of the knobs, 0 = none asked: run free; ``domain_bound`` and
-    ``gpu_bound`` index ``BOUNDS``.
-    """
-
-    cpu: Request | None
-    gpu: Request | None
-    domain_khz: type_i64
-    domain_bound: type_u8
-    gpu_mhz: type_i64
-    gpu_bound: type_u8
-
-    @staticmethod
-    def none(layout: Layout) -> Decisions:
-        """Nothing asked of any knob: what the first sweep of a run, which closes no interval, is journalled with."""
-        domains, gpus = len(layout.domains), len(layout.gpus)
-        return Decisions(
-            None,
-            None,
-            np.zeros(domains, np.int64),
-            np.zeros(domains, np.uint8),
-            np.zeros(gpus, np.int64),
-            np.zeros(gpus, np.uint8),
-        )
 
 
 class ClockTable:
@@ -148,7 +115,7 @@ def arbitrate(
     capped = np.where(cap > 0, clocks.down(cap), _NO_LIMIT)
     cooled = np.where(thermal > 0, clocks.down(thermal), _NO_LIMIT)
     value = np.minimum(np.minimum(wished, capped), cooled)
-    bound = np.where(value == wished, REACTIVE, np.where(value == capped, CAP, THERMAL))
+    bound = np.where(value == wished, POLICY, np.where(value == capped, CAP, THERMAL))
     is_free = value == _NO_LIMIT
     bound = np.where(is_free, np.where(is_missing, MISSING, FREE), bound)
     return np.where(is_free, 0, value), bound.astype(np.uint8)

@@ -6,35 +6,52 @@ must come to the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from nodectl.arbiter import Decisions, SharedClocks, arbitrate, domain_clocks, gpu_clocks
-from nodectl.config import Config, PolicyChoice
+from nodectl import thermal
+from nodectl.arbiter import SharedClocks, arbitrate, domain_clocks, gpu_clocks
+from nodectl.config import Config
+from nodectl.decisions import Decisions, PolicyDecision
 from nodectl.policies import registry
-from nodectl.policies.api import Policy, Request
-from nodectl.thermal import ThermalState, thermal_limit
+from nodectl.policies.api import Policy
 from pmu.layout import Layout
-from pmu.readings import Quality, Sample, type_i64
+from pmu.readings import Quality, Sample
+
+
+def knob_names(layout: Layout) -> tuple[str, ...]:
+    """The rows of ``Decisions.values``: every cpufreq policy, then every GPU, whether its knob can be moved or not."""
+    domains = (f"cpu/policy{domain.policy}/max_khz" for domain in layout.domains)
+    gpus = (f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus)
+    return (*domains, *gpus)
 
 
 class Decider:
-    """What a node's agent has decided so far and therefore decides next."""
+    """What a node's agent has decided so far and therefore decides next.
 
-    def __init__(self, layout: Layout, config: Config) -> None:
+    ``resume`` holds the policy decisions of a recorded tick: policies named there start from the state recorded, so a
+    journal whose oldest part has been dropped still replays.
+    """
+
+    def __init__(self, layout: Layout, config: Config, resume: Sequence[PolicyDecision] = ()) -> None:
         self._layout = layout
-        self._cpu = _Side.chosen(config.cpu_policy, "cpu", layout) if config.decides and layout.cpus else None
-        self._gpu = _Side.chosen(config.gpu_policy, "gpu", layout) if config.decides and layout.gpus else None
+        self._knobs = knob_names(layout)
         self._shared = SharedClocks(layout)
         self._domains, self._gpus = domain_clocks(layout), gpu_clocks(layout)
-        self._domain_cap = np.full(len(self._domains), config.caps.cpu_max_khz if config.decides else 0, np.int64)
-        self._gpu_cap = np.full(len(self._gpus), config.caps.gpu_max_mhz if config.decides else 0, np.int64)
-        self._no_domain_limit = np.zeros(len(self._domains), np.int64)
-        self._no_gpu_limit = np.zeros(len(self._gpus), np.int64)
-        self._limit_c = config.caps.gpu_temperature_c if config.decides else 0.0
-        self._thermal = ThermalState.cool(len(self._gpus))
+        self._cpu: _Side | None = None
+        self._gpu: _Side | None = None
+        self._thermal: _Side | None = None
+        self._unlimited_domains = np.zeros(len(self._domains), np.int64)
+        self._unlimited_gpus = np.zeros(len(self._gpus), np.int64)
+        self._domain_cap, self._gpu_cap = self._unlimited_domains, self._unlimited_gpus
+        if config.decides:
+            states = {decision.policy: decision.state for decision in resume}
+            self._choose(config, states)
+            self._domain_cap = np.full(len(self._domains), config.caps.cpu_max_khz, np.int64)
+            self._gpu_cap = np.full(len(self._gpus), config.caps.gpu_max_mhz, np.int64)
 
     @property
     def policies(self) -> tuple[Policy | None, Policy | None]:
@@ -43,45 +60,50 @@ class Decider:
 
     def decide(self, sample: Sample) -> Decisions:
         """Ask the policies about one interval and settle every knob."""
-        cpu_request = self._cpu.next(self._layout, sample) if self._cpu else None
-        gpu_request = self._gpu.next(self._layout, sample) if self._gpu else None
+        cpu = self._cpu.next(sample) if self._cpu else None
+        gpu = self._gpu.next(sample) if self._gpu else None
+        hot = self._thermal.next(sample) if self._thermal else None
         domain_khz, domain_bound = arbitrate(
             self._domains,
-            self._shared.fastest(cpu_request.target) if cpu_request else self._no_domain_limit,
+            self._shared.fastest(cpu.request.target) if cpu else self._unlimited_domains,
             self._domain_cap,
-            self._no_domain_limit,
+            self._unlimited_domains,
             self._shared.any_of(sample.cpu.quality == Quality.MISSING),
         )
         gpu_mhz, gpu_bound = arbitrate(
             self._gpus,
-            gpu_request.target if gpu_request else self._no_gpu_limit,
+            gpu.request.target if gpu else self._unlimited_gpus,
             self._gpu_cap,
-            self._thermal_mhz(sample),
+            hot.request.target if hot else self._unlimited_gpus,
             sample.gpu.quality == Quality.MISSING,
         )
-        return Decisions(cpu_request, gpu_request, domain_khz, domain_bound, gpu_mhz, gpu_bound)
+        return Decisions(
+            tuple(decision for decision in (cpu, gpu, hot) if decision),
+            self._knobs,
+            np.concatenate((domain_khz, gpu_mhz)),
+            np.concatenate((domain_bound, gpu_bound)),
+        )
 
-    def _thermal_mhz(self, sample: Sample) -> type_i64:
-        if not self._limit_c:
-            return self._no_gpu_limit
-        self._thermal, limit = thermal_limit(self._layout, self._limit_c, self._thermal, sample)
-        return limit
+    def _choose(self, config: Config, states: Mapping[str, Any]) -> None:
+        if self._layout.cpus and config.cpu_policy.name != registry.NONE:
+            policy = registry.policy(config.cpu_policy.name, "cpu")
+            self._cpu = _Side(policy, registry.params(policy, config.cpu_policy.params), self._layout, states)
+        if self._layout.gpus and config.gpu_policy.name != registry.NONE:
+            policy = registry.policy(config.gpu_policy.name, "gpu")
+            self._gpu = _Side(policy, registry.params(policy, config.gpu_policy.params), self._layout, states)
+        if self._layout.gpus and config.caps.gpu_temperature_c:
+            limit = thermal.ThermalParams(limit_c=config.caps.gpu_temperature_c)
+            self._thermal = _Side(thermal.POLICY, limit, self._layout, states)
 
 
 class _Side:
-    """One policy at work: what was chosen, and the state it handed back last."""
+    """One policy at work on this node, and the state it handed back last."""
 
-    def __init__(self, policy: Policy, params: msgspec.Struct, state: Any) -> None:
-        self.policy, self._params, self._state = policy, params, state
+    def __init__(self, policy: Policy, params: msgspec.Struct, layout: Layout, states: Mapping[str, Any]) -> None:
+        self.policy, self._params, self._layout = policy, params, layout
+        self._state = states[policy.name] if policy.name in states else policy.initial(params, layout)
 
-    @classmethod
-    def chosen(cls, choice: PolicyChoice, domain: registry.type_domain, layout: Layout) -> _Side | None:
-        if choice.name == registry.NONE:
-            return None
-        policy = registry.policy(choice.name, domain)
-        params = registry.params(policy, choice.params)
-        return cls(policy, params, policy.initial(params, layout))
-
-    def next(self, layout: Layout, sample: Sample) -> Request:
-        self._state, request = self.policy.decide(self._params, layout, self._state, sample)
-        return request
+    def next(self, sample: Sample) -> PolicyDecision:
+        before = self._state
+        self._state, request = self.policy.decide(self._params, self._layout, before, sample)
+        return PolicyDecision(self.policy.name, self._params, before, request)

@@ -31,6 +31,8 @@ _WHERE: Final[dict[str, tuple[type_domain, str, str]]] = {
     "fixed-gpu": ("gpu", "nodectl.policies.fixed", "GPU_POLICY"),
     "firmware": ("gpu", "nodectl.policies.firmware", "POLICY"),
 }
+_LIMITS: Final[dict[str, tuple[type_domain, str, str]]] = {"gpu-thermal": ("gpu", "nodectl.thermal", "POLICY")}
+"""Limits in the form of policies: a replay finds them by name, but nobody chooses them as a policy."""
 
 
 class PolicyError(UsageError):
@@ -50,6 +52,8 @@ def policy(name: str, domain: type_domain) -> Policy:
     """The policy called ``name`` for that side of the node; ``PolicyError`` with the nearest name if there is none."""
     full = name if name in _WHERE else f"{name}-{domain}"
     side, module, attribute = _WHERE.get(full, (None, "", ""))
+    if side is None and full in _LIMITS:
+        side, module, attribute = _LIMITS[full]
     if side != domain:
         problem = f"{name!r} is a {side} policy" if side else f"no {domain} policy is called {name!r}"
         raise PolicyError(problem + nearest(name, [*names(domain), NONE]), "name")
@@ -79,4 +83,6 @@ def check(name: str, domain: type_domain, given: Mapping[str, Any]) -> None:
     """Raise ``PolicyError`` unless this choice can run."""
     if name == NONE:
         return
+    if name in _LIMITS:
+        raise PolicyError(f"{name!r} is a limit, set under [caps], not a policy", "name")
     params(policy(name, domain), given)
