@@ -41,5 +41,9 @@ def test_imports_point_one_way(package: str) -> None:
         allowed = ALLOWED[package] | {package}
         if name.startswith(MAY_IMPORT_TWIN):
             allowed = allowed | {"twin"}
-        wrong += [f"{name}:{line} imports {top}" for line, top in imported_packages(source) if top in OURS and top not in allowed]
+        wrong += [
+            f"{name}:{line} imports {top}"
+            for line, top in imported_packages(source)
+            if top in OURS and top not in allowed
+        ]
     assert wrong == []

@@ -41,6 +41,12 @@ PHASES = 12
 MEMORY_TICKS = 400.0
 """Means forget with this weight, so that a slowly changing phase is followed (ours)."""
 
+SPEND_S = 2.0
+"""Room on the account is spent over about this time, so that no single interval empties it (ours)."""
+
+GUESS_TICKS = 10.0
+"""Weight of the guessed power curve beside measured intervals (ours)."""
+
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bound, and how carefully it is kept. All defaults are ours."""
@@ -150,13 +156,13 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     active = [index for index, view in enumerate(seen) if view is not None]
     loss = float(losses[active].max()) if active else 0.0  # the slowest package holds a parallel job up
     spent_s = state.spent_s + sample.elapsed_s * loss / (1.0 + loss)
-    room = params.bound * (time_s + 0.2 * min(time_s, 20.0)) - spent_s
+    room = params.bound * time_s - spent_s
     price = state.price
     bound_by_account = False
     for package in active:
         if state.settling[package] > 0:
             continue
-        chosen, why = known.choose(int(phases[package]), price, room, params.bound, time_s)
+        chosen, why = known.choose(int(phases[package]), price, room, time_s, sample.elapsed_s)
         bound_by_account |= why == ACCOUNT
         next_level[package], reasons[package] = chosen, why
         if chosen != state.level[package]:
@@ -317,25 +323,25 @@ class _Knowledge:
         """Predicted watts at each level, relative to the highest clock, the unmeasured rest of the node included."""
         state, params = self.state, self.params
         shape = self.relative**params.power_exponent
-        measured = state.watts_n[phase] > 0
-        weight = np.where(measured, state.watts_n[phase], 0.0)
-        if measured.sum() >= 2 and np.ptp(shape[measured]) > 0.05:
-            dynamic, static = np.polyfit(shape[measured], state.watts[phase][measured], 1, w=np.sqrt(weight[measured]))
-        elif measured.any():
-            level = int(np.argmax(weight))
-            top = state.watts[phase, level] / (params.static_share + (1 - params.static_share) * shape[level])
-            static, dynamic = params.static_share * top, (1 - params.static_share) * top
-        else:
-            static, dynamic = params.static_share * 100.0, (1 - params.static_share) * 100.0  # only the shape matters
-        rest = params.rest_w / max(len(state.phase), 1)
-        watts = static + max(dynamic, 0.0) * shape + rest
+        count, watts = state.watts_n[phase], state.watts[phase]
+        guess = params.static_share + (1.0 - params.static_share) * shape
+        if not count.any():
+            return np.asarray(guess, np.float64)
+        known = int(np.argmax(count))
+        guess = guess * watts[known] / guess[known]
+        weight = count + GUESS_TICKS / len(shape)  # the guess counts as much as a few measured intervals
+        target = (count * watts + (weight - count) * guess) / weight
+        mean_shape, mean_target = np.average(shape, weights=weight), np.average(target, weights=weight)
+        variance = np.average((shape - mean_shape) ** 2, weights=weight)
+        covariance = np.average((shape - mean_shape) * (target - mean_target), weights=weight)
+        slope = max(covariance / variance, 0.0) if variance > 0 else 0.0
+        watts = mean_target + slope * (shape - mean_shape) + params.rest_w / max(len(state.phase), 1)
         return np.asarray(watts / watts[0], np.float64)
 
-    def choose(self, phase: int, price: float, room_s: float, bound: float, time_s: float) -> tuple[int, int]:
-        """Level and reason for the next interval."""
+    def choose(self, phase: int, price: float, room_s: float, time_s: float, period_s: float) -> tuple[int, int]:
+        """Level and reason for the next interval, with ``room_s`` seconds of loss left on the account."""
         state, params = self.state, self.params
-        period = 0.1
-        if state.top_s[phase] < 0 or state.ipc_n[phase, 0] * period < params.baseline_s:
+        if state.top_s[phase] < 0 or state.ipc_n[phase, 0] * period_s < params.baseline_s:
             return 0, BASELINE
         loss = self.loss(phase)
         cost = self.power(phase) * (1.0 + loss) + price * loss
@@ -345,7 +351,7 @@ class _Knowledge:
             return 0, NOT_WORTH_IT
         if time_s - state.top_s[phase] > params.rebaseline_s:
             return 0, BASELINE
-        affordable = loss <= (bound + max(room_s, 0.0) / 2.0 if room_s > 0 else 0.0)
+        affordable = loss <= (params.bound + room_s / SPEND_S if room_s > 0 else 0.0)
         if affordable[wanted]:
             return wanted, BOUNDED
         cost[~affordable] = np.inf

@@ -1,0 +1,1 @@
+"""The test suite; tests/README.md says which test runs where."""
