@@ -1,0 +1,80 @@
+"""What the policies say their choices cost and saved, summed over a run. Estimates, and always called so.
+
+Nobody runs the job twice, so a slowdown can only be estimated: each interval a policy says how much longer its part
+took than it would have running free (``loss``) and how many watts less it drew (``saved_w``). An interval of ``d``
+seconds at loss ``l`` would have taken ``d / (1 + l)``, hence the time lost is ``d * l / (1 + l)``. CPUs count by how
+busy they were: an idle CPU's clock slows nobody down. Where a policy cannot say (NaN), nothing is assumed; the share
+of the time that was covered is kept beside the result.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from nodectl.policies.api import Request
+from pmu.readings import type_f64
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """One side of the node over a run; None where nothing can be said.
+
+    ``slowdown`` as a share of the time at free clocks (0.02 = 2 % longer), mean over the clocks, and ``worst_slowdown``
+    that of the slowest one; ``saved_j`` joules less drawn over the same intervals; ``coverage`` the share of the time
+    for which the policy gave an estimate.
+    """
+
+    slowdown: float | None
+    worst_slowdown: float | None
+    saved_j: float | None
+    coverage: float
+
+    def saving(self, energy_j: float) -> float | None:
+        """The energy saved as a share of a free run's, which would also have been shorter; negative if it cost more."""
+        if self.saved_j is None or not energy_j > 0:
+            return None
+        free_j = (energy_j + self.saved_j) / (1 + (self.slowdown or 0.0))
+        return 1 - energy_j / free_j if free_j > 0 else None
+
+
+class LossAccount:
+    """Sums of one side's estimates, one entry per clock (CPU or GPU)."""
+
+    def __init__(self, size: int) -> None:
+        self._all_s = np.zeros(size)
+        self._known_s = np.zeros(size)
+        self._lost_s = np.zeros(size)
+        self._saved_j = 0.0
+        self._is_saving_known = False
+
+    def add(self, request: Request, weight_s: type_f64) -> None:
+        """Count one interval; ``weight_s`` ``[size]`` is the time each clock was in use during it."""
+        is_known = np.isfinite(request.loss)
+        known_s = np.where(is_known, weight_s, 0.0)
+        loss = np.where(is_known, request.loss, 0.0)
+        self._all_s += weight_s
+        self._known_s += known_s
+        self._lost_s += known_s * loss / (1 + loss)
+
+    def add_saving(self, request: Request, elapsed_s: float) -> None:
+        """Count the watts saved over one interval of ``elapsed_s``."""
+        saved_w = float(np.nansum(request.saved_w))
+        self._is_saving_known |= bool(np.isfinite(request.saved_w).any())
+        self._saved_j += saved_w * elapsed_s
+
+    def estimate(self) -> Estimate:
+        """What is known by now."""
+        all_s, known_s, lost_s = (float(a.sum()) for a in (self._all_s, self._known_s, self._lost_s))
+        has_known = known_s > 0 and known_s > lost_s
+        in_use = self._known_s > 0.1 * self._known_s.max(
+            initial=0.0
+        )  # ours: a clock used for a moment is not "the worst"
+        worst = (
+            max((self._lost_s / (self._known_s - self._lost_s))[in_use].tolist(), default=None) if has_known else None
+        )
+        return Estimate(
+            slowdown=lost_s / (known_s - lost_s) if has_known else None,
+            worst_slowdown=worst,
+            saved_j=self._saved_j if self._is_saving_known else None,
+            coverage=known_s / all_s if all_s > 0 else 0.0,
+        )

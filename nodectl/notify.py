@@ -1,0 +1,38 @@
+"""What a service tells systemd: ready, still alive, stopping.
+
+The protocol is one datagram of ``KEY=value`` lines to the socket named in ``NOTIFY_SOCKET`` (an ``@`` stands for the
+abstract namespace's NUL byte); ``WATCHDOG_USEC`` is how long the service may stay silent. Source: sd_notify(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+
+class Notifier:
+    """The way to systemd; silent when this process is not its service."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._every_ns = int(environment.get("WATCHDOG_USEC", "0")) * 1000 // 2 if is_ours else 0
+        self._due_ns = 0
+
+    def send(self, state: str) -> None:
+        """Send ``READY=1``, ``STOPPING=1`` or a ``STATUS=`` line."""
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
+            try:
+                door.sendto(state.encode(), address)
+            except OSError:
+                self._address = ""  # nobody listens any more: a notification must never end the agent
+
+    def alive(self, now_ns: int) -> None:
+        """Feed the watchdog, at twice the rate that it asks for."""
+        if self._every_ns and now_ns >= self._due_ns:
+            self._due_ns = now_ns + self._every_ns
+            self.send("WATCHDOG=1")
