@@ -41,6 +41,9 @@ PHASES = 12
 MEMORY_TICKS = 400.0
 """Means forget with this weight, so that a slowly changing phase is followed (ours)."""
 
+IPC_NOISE = 0.02
+"""Relative noise of a package's IPC in one interval (ours)."""
+
 SPEND_S = 2.0
 """Room on the account is spent over about this time, so that no single interval empties it (ours)."""
 
@@ -159,10 +162,14 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     room = params.bound * time_s - spent_s
     price = state.price
     bound_by_account = False
+    choices: dict[int, tuple[int, int]] = {}
     for package in active:
         if state.settling[package] > 0:
             continue
-        chosen, why = known.choose(int(phases[package]), price, room, time_s, sample.elapsed_s)
+        phase = int(phases[package])
+        if phase not in choices:
+            choices[phase] = known.choose(phase, price, room, time_s, sample.elapsed_s)
+        chosen, why = choices[phase]
         bound_by_account |= why == ACCOUNT
         next_level[package], reasons[package] = chosen, why
         if chosen != state.level[package]:
@@ -222,6 +229,7 @@ class _Knowledge:
     relative: type_f64  # clock of each level over the highest
     allowed: npt.NDArray[np.bool_]  # levels above the floor
     state: State
+    losses: dict[int, type_f64]  # per phase, until it learns something new
 
     @staticmethod
     def copy_of(params: Params, ladder: ClockLadder, state: State) -> _Knowledge:
@@ -234,7 +242,7 @@ class _Knowledge:
                 for name in ("ipc", "ipc_n", "watts", "watts_n", "stall_beta", "stall_n", "last_s", "top_s")
             },
         )
-        return _Knowledge(params, relative, distinct & (relative >= params.floor), copied)
+        return _Knowledge(params, relative, distinct & (relative >= params.floor), copied, {})
 
     # -- which phase is this ------------------------------------------------------------------------------------
 
@@ -266,6 +274,7 @@ class _Knowledge:
     def _forget_oldest(self, view: _View) -> int:
         state = self.state
         phase = int(np.argmin(state.last_s))
+        self.losses.pop(phase, None)
         for table in (state.ipc, state.ipc_n, state.watts, state.watts_n):
             table[phase] = 0.0
         state.stall_beta[phase], state.stall_n[phase] = 1.0, 0.0
@@ -275,6 +284,7 @@ class _Knowledge:
     def learn(self, phase: int, level: int, view: _View, time_s: float) -> None:
         """Work one interval into the means of its phase."""
         state = self.state
+        self.losses.pop(phase, None)
         for mean, weight, value in (
             (state.ipc, state.ipc_n, view.ipc),
             (state.watts, state.watts_n, view.watts),
@@ -296,7 +306,7 @@ class _Knowledge:
         state, error = self.state, self.params.witness_error
         weights, values = [], []
         if state.stall_n[phase] > 0:
-            value = float(np.clip(state.stall_beta[phase], 0.0, 1.0))
+            value = min(max(float(state.stall_beta[phase]), 0.0), 1.0)
             values.append(value)
             weights.append(1.0 / ((error * value + 0.02) ** 2))
         steepness = 1.0 / self.relative - 1.0
@@ -305,19 +315,22 @@ class _Knowledge:
             count = np.minimum(state.ipc_n[phase], 30.0)[below]
             loss = state.ipc[phase, 0] / state.ipc[phase][below] - 1.0
             slope = steepness[below]
-            value = float(np.clip((count * loss * slope).sum() / (count * slope**2).sum(), 0.0, 1.2))
-            noise = 0.02 / np.sqrt((count * slope**2).sum())  # 2 % of IPC noise in one interval
+            leverage = float(count @ slope**2)
+            value = min(max(float(count @ (loss * slope)) / leverage, 0.0), 1.2)
+            noise = IPC_NOISE / leverage**0.5
             values.append(value)
             weights.append(1.0 / ((error * value + 0.01) ** 2 + noise**2))
         if not weights:
             return 1.0, 0.0
         total = sum(weights)
-        return sum(w * v for w, v in zip(weights, values, strict=True)) / total, float(np.sqrt(1.0 / total))
+        return sum(w * v for w, v in zip(weights, values, strict=True)) / total, total**-0.5
 
     def loss(self, phase: int) -> type_f64:
         """Predicted loss at each level, with the margin."""
-        beta, error = self.beta(phase)
-        return min(beta + self.params.margin * error, 1.0) * (1.0 / self.relative - 1.0)
+        if phase not in self.losses:
+            beta, error = self.beta(phase)
+            self.losses[phase] = min(beta + self.params.margin * error, 1.0) * (1.0 / self.relative - 1.0)
+        return self.losses[phase]
 
     def power(self, phase: int) -> type_f64:
         """Predicted watts at each level, relative to the highest clock, the unmeasured rest of the node included."""
@@ -331,10 +344,11 @@ class _Knowledge:
         guess = guess * watts[known] / guess[known]
         weight = count + GUESS_TICKS / len(shape)  # the guess counts as much as a few measured intervals
         target = (count * watts + (weight - count) * guess) / weight
-        mean_shape, mean_target = np.average(shape, weights=weight), np.average(target, weights=weight)
-        variance = np.average((shape - mean_shape) ** 2, weights=weight)
-        covariance = np.average((shape - mean_shape) * (target - mean_target), weights=weight)
-        slope = max(covariance / variance, 0.0) if variance > 0 else 0.0
+        weight = weight / weight.sum()
+        mean_shape, mean_target = float(weight @ shape), float(weight @ target)
+        spread = shape - mean_shape
+        variance = float(weight @ spread**2)
+        slope = max(float(weight @ (spread * target)) / variance, 0.0) if variance > 0 else 0.0
         watts = mean_target + slope * (shape - mean_shape) + params.rest_w / max(len(state.phase), 1)
         return np.asarray(watts / watts[0], np.float64)
 
