@@ -1,0 +1,154 @@
+"""The clock lock and the power limit of a GPU, through NVML.
+
+A clock lock (``nvmlDeviceSetGpuLockedClocks``) bounds the SM clock to 0..N MHz; the driver rounds N to the card's
+ladder. NVML has **no getter** for it: nobody can ask whether a lock is set or who set it. So at capture the card is
+assumed to be unlocked, restoring means ``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set
+before is lost; ``nodectl doctor`` says so. The power limit has a getter, in milliwatts.
+Both need root. Source: NVML API reference, "Device Commands".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodectl.knobs.api import KnobError, Reason
+
+UNLOCKED = "unlocked"
+
+LATENCY_S = 0.5
+"""Ours: a lock takes from some milliseconds to some hundred of them, by card and distance of the clocks."""
+
+# nvmlReturn_t (nvml.h); the numbers are part of the library's binary interface
+_GONE = {1: "NVML is not initialised", 6: "no such GPU", 9: "the NVIDIA driver is not loaded", 15: "the GPU is lost"}
+_NO_PERMISSION = 4
+
+# nvmlClocksEventReasons (nvml.h)
+_THERMAL = 0x20 | 0x40  # software, hardware thermal slowdown
+_POWER = 0x04 | 0x80  # software power cap, power brake
+_SLOWDOWN = 0x08
+
+
+class _NvmlKnob:
+    """What both knobs share: the device and the translation of NVML's errors."""
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self._nvml = nvml
+        self._gpu = f"GPU {index}"
+        self._device = self._call("find", nvml.nvmlDeviceGetHandleByIndex, index)
+
+    def _call(self, verb: str, function: Any, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except self._nvml.NVMLError as error:
+            code = getattr(error, "value", 0)
+            if code in _GONE:
+                raise KnobError(f"{self._gpu}: cannot {verb}: {_GONE[code]}", "vanished") from error
+            remedy = "; the agent needs root" if code == _NO_PERMISSION else ""
+            raise KnobError(f"{self._gpu}: cannot {verb}: {error}{remedy}") from error
+
+    def _clocks_held_by(self) -> tuple[Reason, str]:
+        bits = self._event_reasons()
+        if bits & _THERMAL:
+            return "thermal", f"the driver holds clocks down for temperature (reasons {bits:#x})"
+        if bits & (_POWER | _SLOWDOWN):
+            return "firmware", f"the driver holds clocks down for power (reasons {bits:#x})"
+        return "firmware", "the card chooses another clock by itself"
+
+    def _event_reasons(self) -> int:
+        """Why the clock is where it is, as bits; 0 where the driver does not tell. The second name is before 535."""
+        nvml = self._nvml
+        for getter in (nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons):
+            try:
+                return int(self._call("read why its clock is where it is", getter, self._device))
+            except KnobError:
+                continue
+        return 0
+
+
+class ClockLock(_NvmlKnob):
+    """Upper bound of the SM clock, MHz; 0 unlocks."""
+
+    unit = "mhz"
+    latency_s = LATENCY_S
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        super().__init__(nvml, index)
+        self.name = f"gpu/{index}/sm_clock_mhz"
+
+    def read(self) -> str:
+        """Always "unlocked": there is no getter (see above). Asks the device something, to notice that it is gone."""
+        self._call("read its clock", self._nvml.nvmlDeviceGetClockInfo, self._device, self._nvml.NVML_CLOCK_SM)
+        return UNLOCKED
+
+    def set(self, value: int) -> None:
+        """Lock to 0..``value`` MHz, or unlock."""
+        if value == 0:
+            self._call("unlock clocks", self._nvml.nvmlDeviceResetGpuLockedClocks, self._device)
+        else:
+            lock = self._nvml.nvmlDeviceSetGpuLockedClocks
+            self._call(f"lock clocks to 0..{value} MHz", lock, self._device, 0, value)
+
+    def read_back(self) -> int | None:
+        """None: NVML cannot say."""
+        return None
+
+    def restore(self, captured: str) -> None:
+        """Unlock; any other captured state cannot have come from here."""
+        if captured != UNLOCKED:
+            raise KnobError(f"{self.name}: the saved state {captured!r} is not one this knob can have captured")
+        self.set(0)
+
+    def holds(self, asked: int, held: int) -> bool:
+        """Never asked: there is nothing to compare with."""
+        return asked == held
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """The driver's own throttle reasons."""
+        return self._clocks_held_by()
+
+
+class BoardLimit(_NvmlKnob):
+    """Power limit of the board, milliwatts."""
+
+    unit = "mw"
+    latency_s = LATENCY_S
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        super().__init__(nvml, index)
+        self.name = f"gpu/{index}/power_limit_mw"
+
+    def read(self) -> str:
+        """The limit, as digits."""
+        return str(self.read_back())
+
+    def set(self, value: int) -> None:
+        """Ask for a limit of ``value`` milliwatts."""
+        limit = self._nvml.nvmlDeviceSetPowerManagementLimit
+        self._call(f"set its power limit to {value} mW", limit, self._device, value)
+
+    def read_back(self) -> int | None:
+        """The limit that the driver holds."""
+        return int(self._call("read its power limit", self._nvml.nvmlDeviceGetPowerManagementLimit, self._device))
+
+    def restore(self, captured: str) -> None:
+        """Ask for the captured limit again."""
+        if not captured.isdigit():
+            raise KnobError(f"{self.name}: the saved state {captured!r} is not a limit in milliwatts")
+        self.set(int(captured))
+
+    def holds(self, asked: int, held: int) -> bool:
+        """The driver keeps a limit to the milliwatt."""
+        return asked == held
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """A lower limit from elsewhere (out of band, a shared power budget) shows as the enforced limit."""
+        if held is not None and held != asked:
+            return "", ""
+        getter = self._nvml.nvmlDeviceGetEnforcedPowerLimit
+        try:
+            enforced_mw = int(self._call("read its enforced limit", getter, self._device))
+        except KnobError:
+            return "firmware", "the card does not keep to its limit"
+        if enforced_mw != asked:
+            return "firmware", f"the limit in force is {enforced_mw} mW"
+        return "firmware", "the card does not keep to its limit"

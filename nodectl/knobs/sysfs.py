@@ -1,0 +1,52 @@
+"""Reading and writing one attribute file, with the kernel's refusals told in words.
+
+cpufreq answers a bad value with EINVAL and a driver that cannot now with EBUSY; powercap answers whatever its driver
+refuses, a locked limit above all, with ENODATA (drivers/powercap/powercap_sys.c returns it for every failed store).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nodectl.knobs.api import KnobError, Reason
+from pmu.ports import Files
+
+GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE})
+"""The attribute is not there any more: CPU offline, driver unloaded."""
+
+_WORDS = {
+    errno.EINVAL: "the kernel finds the value out of range",
+    errno.EBUSY: "the driver is busy; it is tried again later",
+    errno.EACCES: "permission denied; the agent needs root, or the limit is locked by the firmware",
+    errno.EPERM: "not permitted; the agent needs root",
+    errno.EROFS: "mounted read-only; the unit file must allow this path (ReadWritePaths=)",
+}
+
+
+def read_text(files: Files, path: str) -> str:
+    """The attribute without its newline; ``KnobError`` naming the file."""
+    try:
+        return files.read(path).strip()
+    except OSError as error:
+        raise refusal(error, path, "read") from error
+
+
+def write_text(files: Files, path: str, text: str) -> None:
+    """Store ``text``; ``KnobError`` naming the file, the value and what the kernel said."""
+    try:
+        files.write(path, text)
+    except OSError as error:
+        raise refusal(error, path, f"write {text} to") from error
+
+
+def refusal(error: OSError, path: str, verb: str) -> KnobError:
+    """What the kernel's errno means for a knob."""
+    number = error.errno or 0
+    if number in GONE:
+        return KnobError(f"{path} is gone ({os.strerror(number)})", "vanished")
+    reason: Reason = "lock bit" if number == errno.ENODATA else ""
+    words = _WORDS.get(number, os.strerror(number) if number else str(error))
+    if number == errno.ENODATA:
+        words = "the driver refuses (ENODATA): locked by the firmware until the next boot, or out of range"
+    return KnobError(f"cannot {verb} {path}: {words}", "refused", reason)

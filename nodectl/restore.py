@@ -1,0 +1,143 @@
+"""Putting knobs back to what was captured: by the writer when it stops, from disk when it could not.
+
+One rule decides each knob. Where the hardware still holds the captured value, or a value of ours, the captured value
+is put (back). Where it holds anything else somebody has set it since, and it is left alone and reported; unless firmware
+or temperature is what holds it down, which is no reason to leave our limit behind. A knob without a getter is always
+put back. The order is the reverse of the capture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.saves import SAVE_NAME, Captured, Save, read_save, set_aside
+
+SETTLED = ("restored", "left")
+"""Statuses after which a knob needs no restoring any more."""
+
+type_find = Callable[[str], Knob]
+"""Gives the knob of a name; KnobError when this node has none."""
+
+
+@dataclass(slots=True)
+class Restoration:
+    """What a restore did: one outcome per knob, newest capture first, and remarks on the save itself."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every knob is back, or belongs to somebody else."""
+        return all(outcome.status in SETTLED for outcome in self.outcomes)
+
+
+def save_path(state_dir: str) -> str:
+    """Where the save of a state directory is."""
+    return os.path.join(state_dir, SAVE_NAME)
+
+
+def restore_saved(path: str, boot_id: str, find: type_find, dry_run: bool = False) -> Restoration:
+    """Restore from the save at ``path``; doing it again does nothing more.
+
+    Knobs that could not be put back (busy, vanished) stay in the save for the next attempt. A save of another boot is
+    not applied, since the hardware lost those settings when it went down: it is set aside under another name.
+    With ``dry_run`` nothing is written: outcomes say what would be done. Raises ``SaveError`` only.
+    """
+    state = read_save(path)
+    result = Restoration(remarks=list(state.problems))
+    if not os.path.exists(path):
+        return result
+    if not state.boot_id or state.boot_id != boot_id:
+        why = "is of another boot, which the settings did not outlive" if state.boot_id else "holds nothing legible"
+        kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
+        result.remarks.append(f"{path} {why}: {kept}")
+        return result
+    with deaf_to_signals():
+        result.outcomes = put_back_all(state.knobs, find, dry_run)
+        if not dry_run:
+            settle(Save(path, boot_id), state.knobs, result.outcomes)
+    return result
+
+
+def put_back_all(knobs: Mapping[str, Captured], find: type_find, dry_run: bool = False) -> list[Outcome]:
+    """Put back every knob, newest capture first; one that fails does not keep the others from it."""
+    return [_put_back_named(name, captured, find, dry_run) for name, captured in reversed(list(knobs.items()))]
+
+
+def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> None:
+    """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it."""
+    settled = [outcome.knob for outcome in outcomes if outcome.status in SETTLED]
+    for name in settled:
+        knobs.pop(name, None)
+    if not knobs:
+        save.remove()
+    elif settled:
+        save.restored(settled)
+        save.close()
+
+
+def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
+    """Put one knob back by the rule above. Raises ``KnobError``."""
+    present = knob.read()
+    if knob.read_back() is not None:
+        if present == captured.value:
+            return Outcome(knob.name, "restored", f"is at {present}, as captured")
+        if not is_ours(knob, captured, int(present)):
+            reason, text = knob.explain(captured.ours[-1] if captured.ours else int(captured.value), int(present))
+            if not text:
+                detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
+                return Outcome(knob.name, "left", detail, "foreign writer")
+    if dry_run:
+        return Outcome(knob.name, "restored", f"would go from {present} to {captured.value}")
+    knob.restore(captured.value)
+    held = knob.read_back()
+    if held is not None and captured.value.isdigit() and not knob.holds(int(captured.value), held):
+        reason, text = knob.explain(int(captured.value), held)
+        if not text:  # held down by firmware or temperature our own limit is gone all the same
+            return Outcome(knob.name, "no-effect", f"asked {captured.value}, it still holds {held}", "firmware")
+        return Outcome(knob.name, "restored", f"{captured.value} asked, {held} in force: {text}", reason)
+    return Outcome(knob.name, "restored", f"{present} to {captured.value}")
+
+
+def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
+    """Does the hardware hold what this agent last put there, or meant to?"""
+    if captured.value.isdigit() and present == int(captured.value):
+        return True
+    return any(knob.holds(value, present) for value in captured.ours)
+
+
+@contextlib.contextmanager
+def deaf_to_signals() -> Iterator[None]:
+    """Let SIGTERM, SIGINT and SIGHUP wait: a second Ctrl-C must not stop a restore half-way.
+
+    Only the main thread receives Python's signals, so elsewhere there is nothing to hold back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    arrived: list[int] = []
+    before = [(number, signal.signal(number, lambda got, _frame: arrived.append(got))) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, action in before:
+            signal.signal(number, signal.SIG_DFL if action is None else action)
+        for number in dict.fromkeys(arrived):
+            signal.raise_signal(number)
+
+
+def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool) -> Outcome:
+    try:
+        return put_back(find(name), captured, dry_run)
+    except KnobError as error:
+        return Outcome(name, error.status, str(error), error.reason)
+    except Exception as error:  # a defect in one knob must not leave the others moved
+        return Outcome(name, "refused", f"{type(error).__name__}: {error}")
