@@ -28,6 +28,7 @@ class EnergyZone(msgspec.Struct, frozen=True):
     kind: str  # "package" | "core" | "uncore" | "dram" | "psys"
     package: int
     max_energy_uj: int
+    max_power_uw: int = 0  # the zone cannot draw more than this; 0 unknown
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -55,3 +56,4 @@ class Layout(msgspec.Struct, frozen=True):
     domains: tuple[FrequencyDomain, ...]
     zones: tuple[EnergyZone, ...]
     gpus: tuple[Gpu, ...]
+    estimated_events: tuple[str, ...] = ()  # of ``events``: derived from another quantity, not counted
