@@ -1,9 +1,9 @@
 """Putting knobs back to what was captured: by the writer when it stops, from disk when it could not.
 
 One rule decides each knob. Where the hardware still holds the captured value, or a value of ours, the captured value
-is put (back). Where it holds anything else somebody has set it since, and it is left alone and reported; unless firmware
-or temperature is what holds it down, which is no reason to leave our limit behind. A knob without a getter is always
-put back. The order is the reverse of the capture.
+is put (back). Where it holds anything else somebody has set it since, and it is left alone and reported; unless
+firmware or temperature is what holds it down, which is no reason to leave our limit behind. A knob without a getter is
+always put back. The order is the reverse of the capture.
 """
 
 from __future__ import annotations

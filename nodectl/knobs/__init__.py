@@ -1,5 +1,18 @@
-"""The settings this agent can move, one file per kind."""
+"""The settings this agent can move: one file per kind, found by what the node has or by name.
+
+=================================  ==========================================  =====================
+name                               what it writes                              put back by
+=================================  ==========================================  =====================
+``cpu/policyN/max_khz``            cpufreq ``scaling_max_freq``                writing the old value
+``gpu/N/sm_clock_mhz``             NVML locked clocks, 0..value                unlocking (no getter)
+``gpu/N/power_limit_mw``           NVML power management limit                 writing the old value
+``rapl/package-N/long_term_uw``    powercap long-term limit of the package     writing the old value
+``rapl/package-N/short_term_uw``   powercap short-term limit of the package    writing the old value
+=================================  ==========================================  =====================
+"""
 
 from nodectl.knobs.api import Knob, KnobError, Outcome, Reason, Status
+from nodectl.knobs.effect import EffectWatch
+from nodectl.knobs.find import find_knobs, open_knob
 
-__all__ = ["Knob", "KnobError", "Outcome", "Reason", "Status"]
+__all__ = ["EffectWatch", "Knob", "KnobError", "Outcome", "Reason", "Status", "find_knobs", "open_knob"]

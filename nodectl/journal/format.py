@@ -1,0 +1,197 @@
+"""How a journal lies on the disk.
+
+A journal is a directory of segments, ``journal-00000001.seg`` and on. A segment is a line of magic and then frames:
+
+    length  u32   of the payload
+    crc32   u32   of kind and payload
+    kind    u8    'K' keyframe, 'R' record
+    payload
+
+A *keyframe* holds all that is needed to read and replay what follows without anything before it: layout, settings,
+policies with their states, the sweep before. Every segment starts with one; another follows where the set of policies
+or knobs changes. A *record* is one tick, as the difference to the tick before (``packing``). Payloads are MessagePack;
+a keyframe's is deflated too. All integers are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nodectl.errors import NodectlError
+from nodectl.journal.packing import Row
+from nodectl.policies.api import Request
+from pmu.layout import Layout
+from pmu.readings import GPU_FIELDS, RawSweep, type_i64, type_u8
+
+MAGIC = b"nodectl-journal 1\n"
+HEADER = struct.Struct("<IIB")
+KEYFRAME, RECORD = ord("K"), ord("R")
+LONGEST_PAYLOAD = 1 << 28
+"""Ours: no frame comes near; a longer one is damage."""
+
+SEGMENT_PATTERN = f"journal-{8 * '[0-9]'}.seg"
+
+
+class JournalError(NodectlError):
+    """A journal cannot be opened or written; the message names file and reason."""
+
+
+def segment_name(number: int) -> str:
+    """File name of a segment; names sort as numbers do."""
+    return f"journal-{number:08d}.seg"
+
+
+class RecordedPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """A policy at work when a keyframe was written. ``size`` is the length of its request; ``state`` as encoded by
+    ``journal.state`` is the one it decided the next record from."""
+
+    name: str
+    size: int
+    params: dict[str, Any]
+    state: Any
+
+
+class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that does not change from tick to tick, and where the ticks continue from.
+
+    ``run`` names one run of the agent; ``sequence`` counts its records from 0 and is that of the next record.
+    ``wall_time_ns`` (Unix time) and ``monotonic_ns`` were read together, to tell when a tick was. ``previous`` is the
+    sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run.
+    """
+
+    version: str
+    run: str
+    sequence: int
+    wall_time_ns: int
+    monotonic_ns: int
+    layout: Layout
+    config: dict[str, Any]
+    knobs: tuple[str, ...]
+    policies: tuple[RecordedPolicy, ...]
+    previous: tuple[int, bytes] | None
+
+
+class RecordedOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """An ``Outcome`` that was not there at the tick before."""
+
+    knob: str
+    status: str
+    detail: str
+    reason: str
+
+
+class PackedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One tick. ``has_decided`` is False where no policy was asked: the rest of the row is then as before."""
+
+    time_ns: int
+    lateness_ns: int
+    cost_ns: int
+    has_decided: bool
+    row: bytes
+    outcomes: list[RecordedOutcome]
+
+
+class Shape:
+    """Where each array lies in a ``Row``.
+
+    Integers: counters by event, zone energies, GPU readings by field (neighbours are alike, which packs better), then
+    each policy's targets and the knobs' values. Floats: each policy's loss and saving. Bytes: its reasons, the bounds.
+    """
+
+    def __init__(self, layout: Layout, policy_sizes: tuple[int, ...], n_knobs: int) -> None:
+        self._cpus, self._events = len(layout.cpus), len(layout.events)
+        self._zones, self._gpus = len(layout.zones), len(layout.gpus)
+        self._sizes = policy_sizes
+        self._knobs = n_knobs
+        self.n_raw = self._cpus * self._events + self._zones + self._gpus * len(GPU_FIELDS)
+        self._decided = sum(policy_sizes)
+
+    def zeros(self) -> Row:
+        """An empty row of this shape."""
+        return Row.zeros(self.n_raw + self._decided + self._knobs, 2 * self._decided, self._decided + self._knobs)
+
+    def raw_ints(self, raw: RawSweep) -> type_i64:
+        """A sweep's integers, in row order."""
+        return np.concatenate((raw.counters.T.reshape(-1), raw.energy_uj, raw.gpu.T.reshape(-1)))
+
+    def start(self, previous: type_i64) -> Row:
+        """The row that the first record after a keyframe differs from: the sweep before, nothing decided."""
+        row = self.zeros()
+        row.ints[: self.n_raw] = previous
+        return row
+
+    def row(self, raw: RawSweep, requests: Sequence[Request], values: type_i64, bound: type_u8) -> Row:
+        """One tick as a row."""
+        targets = [request.target for request in requests]
+        floats = [array for request in requests for array in (request.loss, request.saved_w)]
+        reasons = [request.reason for request in requests]
+        return Row(
+            np.concatenate((self.raw_ints(raw), *targets, values)),
+            np.concatenate(floats) if floats else np.zeros(0),
+            np.concatenate((*reasons, bound)),
+        )
+
+    def undecided(self, raw: RawSweep, before: Row) -> Row:
+        """A tick in which no policy was asked: the decided part stays as it was."""
+        return Row(np.concatenate((self.raw_ints(raw), before.ints[self.n_raw :])), before.floats, before.small)
+
+    def raw(self, row: Row, time_ns: int) -> RawSweep:
+        """The sweep in a row."""
+        n_counters = self._cpus * self._events
+        zones_end = n_counters + self._zones
+        counters = row.ints[:n_counters].reshape(self._events, self._cpus).T.copy()
+        gpu = row.ints[zones_end : self.n_raw].reshape(len(GPU_FIELDS), self._gpus).T.copy()
+        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu)
+
+    def decided(self, row: Row) -> tuple[tuple[Request, ...], type_i64, type_u8]:
+        """The requests, knob values and bounds in a row."""
+        requests = []
+        at = 0
+        for size in self._sizes:
+            end = at + size
+            target, reason = row.ints[self.n_raw + at : self.n_raw + end], row.small[at:end]
+            loss, saved_w = row.floats[2 * at : at + end], row.floats[at + end : 2 * end]
+            requests.append(Request(target, reason, loss, saved_w))
+            at = end
+        return tuple(requests), row.ints[self.n_raw + at :], row.small[at:]
+
+
+def checksum(kind: int, payload: bytes) -> int:
+    """Over kind and payload."""
+    return zlib.crc32(payload, zlib.crc32(bytes((kind,))))
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """A payload with its header."""
+    return HEADER.pack(len(payload), checksum(kind, payload), kind) + payload
+
+
+def encode_keyframe(keyframe: Keyframe) -> bytes:
+    """A keyframe's payload."""
+    return zlib.compress(_ENCODER.encode(keyframe), 1)
+
+
+def decode_keyframe(payload: bytes) -> Keyframe:
+    """Raises ``zlib.error`` or ``msgspec.DecodeError`` on what is none."""
+    return _KEYFRAMES.decode(zlib.decompress(payload))
+
+
+def encode_record(record: PackedRecord) -> bytes:
+    """A record's payload."""
+    return _ENCODER.encode(record)
+
+
+def decode_record(payload: bytes) -> PackedRecord:
+    """Raises ``msgspec.DecodeError`` on what is none."""
+    return _RECORDS.decode(payload)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_KEYFRAMES = msgspec.msgpack.Decoder(Keyframe)
+_RECORDS = msgspec.msgpack.Decoder(PackedRecord)

@@ -1,0 +1,185 @@
+"""Keeping a journal while the agent runs: one append per tick, bounded on the disk.
+
+Segments are an eighth of the bound (64 MB at most); before a new one is begun the oldest are dropped until it fits, so
+the directory never holds more than the bound, earlier runs included. Records go to the kernel at once, so the end of a
+killed agent stays readable; they reach the disk when the kernel sees fit, since waiting for it would make a tick late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from nodectl.decisions import Decisions
+from nodectl.journal.format import (
+    KEYFRAME,
+    MAGIC,
+    RECORD,
+    SEGMENT_PATTERN,
+    JournalError,
+    Keyframe,
+    PackedRecord,
+    RecordedOutcome,
+    RecordedPolicy,
+    Shape,
+    encode_keyframe,
+    encode_record,
+    frame,
+    segment_name,
+)
+from nodectl.journal.packing import Row, pack
+from nodectl.journal.state import encode_state
+from nodectl.knobs.api import Outcome
+from pmu.layout import Layout
+from pmu.readings import RawSweep
+
+DEFAULT_MAX_BYTES = 1_000_000_000
+SEGMENTS, LARGEST_SEGMENT = 8, 64_000_000
+
+
+class JournalWriter:
+    """Appends one run to the journal in ``directory``. Raises ``JournalError`` when it cannot write."""
+
+    def __init__(
+        self, directory: str | Path, layout: Layout, config: msgspec.Struct, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        self._dir = Path(directory)
+        self._layout = layout
+        self._config = msgspec.to_builtins(config)
+        self._max_bytes = max_bytes
+        self._segment_bytes = min(max_bytes // SEGMENTS, LARGEST_SEGMENT)
+        self._run = uuid.uuid4().hex
+        self._sequence = 0
+        self._knobs: tuple[str, ...] = ()
+        self._policies: tuple[str, ...] = ()
+        self._last_outcomes: dict[str, Outcome] = {}
+        self._previous: RawSweep | None = None
+        self._shape = Shape(layout, (), 0)
+        self._row: Row | None = None
+        self._fd, self._size = -1, 0
+        try:
+            self._dir.mkdir(parents=True, exist_ok=True)
+            self._older = {path: path.stat().st_size for path in sorted(self._dir.glob(SEGMENT_PATTERN))}
+        except OSError as error:
+            raise JournalError(f"{self._dir}: cannot keep a journal here: {error.strerror}") from error
+        self._number = max((int(path.stem.rpartition("-")[2]) for path in self._older), default=0)
+
+    def append(
+        self, raw: RawSweep, decisions: Decisions, outcomes: Sequence[Outcome], lateness_ns: int, cost_ns: int
+    ) -> None:
+        """Keep one tick: the sweep, what was decided from it, what became of the knobs, and how late and costly it was.
+
+        An outcome is kept when it differs from the knob's last one; "unchanged" never is.
+        """
+        has_decided = bool(decisions.policies or decisions.knobs)
+        self._continue_in(raw, decisions, has_decided)
+        assert self._row is not None
+        if has_decided:
+            requests = [decision.request for decision in decisions.policies]
+            row = self._shape.row(raw, requests, decisions.values, decisions.bound)
+        else:
+            row = self._shape.undecided(raw, self._row)
+        packed = pack(row, self._row)
+        news = self._news(outcomes)
+        record = PackedRecord(raw.time_ns, lateness_ns, cost_ns, has_decided, packed, news)
+        self._write(frame(RECORD, encode_record(record)))
+        self._row, self._previous = row, raw
+        self._sequence += 1
+
+    def close(self) -> None:
+        """Put the end on the disk and close."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # a journal is not worth failing the stop of an agent
+                os.fdatasync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _continue_in(self, raw: RawSweep, decisions: Decisions, has_decided: bool) -> None:
+        """Begin a segment, or continue from a keyframe, where this tick needs one.
+
+        A full segment goes on until a tick that decides (if any ever did): only that one brings the policies' states.
+        """
+        is_full = self._size >= self._segment_bytes
+        names = tuple(decision.policy for decision in decisions.policies) if has_decided else self._policies
+        is_other = has_decided and (names != self._policies or decisions.knobs != self._knobs)
+        begins_segment = self._fd < 0 or (is_full and (has_decided or not self._knobs))
+        if not (begins_segment or is_other):
+            return
+        self._policies, self._knobs = tuple(d.policy for d in decisions.policies), decisions.knobs
+        sizes = tuple(decision.request.target.size for decision in decisions.policies)
+        self._shape = Shape(self._layout, sizes, len(decisions.knobs))
+        before = self._shape.raw_ints(self._previous) if self._previous else np.zeros(self._shape.n_raw, np.int64)
+        keyframe = Keyframe(
+            version=_version(),
+            run=self._run,
+            sequence=self._sequence,
+            wall_time_ns=time.time_ns(),
+            monotonic_ns=raw.time_ns,
+            layout=self._layout,
+            config=self._config,
+            knobs=decisions.knobs,
+            policies=tuple(
+                RecordedPolicy(d.policy, d.request.target.size, msgspec.to_builtins(d.params), encode_state(d.state))
+                for d in decisions.policies
+            ),
+            previous=(self._previous.time_ns, before.astype("<i8").tobytes()) if self._previous else None,
+        )
+        data = frame(KEYFRAME, encode_keyframe(keyframe))
+        if begins_segment:
+            self._begin_segment(len(data))
+        self._write(data)
+        self._row = self._shape.start(before)
+
+    def _news(self, outcomes: Sequence[Outcome]) -> list[RecordedOutcome]:
+        news = []
+        for outcome in outcomes:
+            if outcome.status == "unchanged" or self._last_outcomes.get(outcome.knob) is outcome:
+                continue
+            self._last_outcomes[outcome.knob] = outcome
+            news.append(RecordedOutcome(outcome.knob, outcome.status, outcome.detail, outcome.reason))
+        return news
+
+    def _begin_segment(self, first_frame_bytes: int) -> None:
+        self.close()
+        if self._size:
+            self._older[self._dir / segment_name(self._number)] = self._size
+        room = self._max_bytes - max(self._segment_bytes + first_frame_bytes, 2 * first_frame_bytes)
+        while self._older and sum(self._older.values()) > room:
+            oldest = next(iter(self._older))
+            with contextlib.suppress(FileNotFoundError):
+                oldest.unlink()
+            del self._older[oldest]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            while self._fd < 0:
+                self._number += 1
+                with contextlib.suppress(FileExistsError):  # another run's: take the next number
+                    self._fd = os.open(self._dir / segment_name(self._number), flags, 0o640)
+        except OSError as error:
+            raise JournalError(f"{self._dir}: cannot begin a segment: {error.strerror}") from error
+        self._size = 0
+        self._write(MAGIC)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            written = os.write(self._fd, data)
+        except OSError as error:
+            raise JournalError(f"{self._dir / segment_name(self._number)}: cannot write: {error.strerror}") from error
+        self._size += written
+        if written != len(data):  # the disk is full: what follows would be unreadable
+            raise JournalError(f"{self._dir / segment_name(self._number)}: no space left")
+
+
+def _version() -> str:
+    try:
+        return version("nodectl")
+    except PackageNotFoundError:
+        return "not installed"
