@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,6 +18,9 @@ import msgspec
 from nodectl.errors import UsageError
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
+
+type_mode = Literal["monitor", "optimize"]
+MODES: Final[tuple[type_mode, ...]] = ("monitor", "optimize")
 
 
 class ConfigError(UsageError):
@@ -32,7 +35,7 @@ class PolicyChoice(msgspec.Struct, frozen=True):
 
 
 class JournalSettings(msgspec.Struct, frozen=True):
-    """Where the journal goes (empty: ``journal`` below the state directory) and how much it may hold."""
+    """Where the journal goes (empty: ``journal`` below the state directory) and how much it may hold; 0 keeps none."""
 
     dir: str = ""
     max_bytes: int = 1_000_000_000
@@ -60,7 +63,7 @@ class Budget(msgspec.Struct, frozen=True):
 class Config(msgspec.Struct, frozen=True):
     """All settings of ``nodectl run``. It is stored at the head of each journal, so that a replay uses the same."""
 
-    mode: Literal["monitor", "optimize"] = "monitor"
+    mode: type_mode = "monitor"
     dry_run: bool = False
     period_ms: float = 100.0
     cpu_policy: PolicyChoice = PolicyChoice("bdpo-cpu-bounded")
@@ -86,34 +89,38 @@ class Config(msgspec.Struct, frozen=True):
         return self.mode == "optimize"
 
 
+type_where = Callable[[tuple[str, ...]], str]
+"""Gives, for a key path, the place that a message about it starts with: ``FILE:LINE`` or a command line option."""
+
+
 def load_config(path: Path) -> Config:
     """Read and check one TOML file; ``ConfigError`` on anything wrong in it."""
+    text, settings = read_settings(path)
+    return build_config(settings, lambda key: f"{path}:{line_of(text, key)}")
+
+
+def read_settings(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file and its unchecked contents."""
     try:
         text = path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from None
-    return parse_config(text, str(path))
-
-
-def parse_config(text: str, file: str) -> Config:
-    """The settings in ``text``; ``file`` is what messages call it."""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the settings: {reason}") from None
     try:
-        settings = msgspec.toml.decode(text)
+        return text, msgspec.toml.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise ConfigError(_toml_error(file, str(error))) from None
-
-    def where(path: tuple[str, ...]) -> str:
-        return f"{file}:{line_of(text, path)}"
-
-    return build_config(settings, where)
+        raise ConfigError(_toml_error(path, text, str(error))) from None
 
 
-def build_config(settings: Mapping[str, Any], where: Any) -> Config:
-    """A checked ``Config`` from plain values. ``where(key_path)`` gives the place that messages start with."""
+def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
+    """A checked ``Config`` from plain values."""
     from nodectl.policies import registry
 
     for path, known in _unknown_keys(settings, Config, ()):
         raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_unit_hint(path[-1], known)}")
+    mode = settings.get("mode", MODES[0])
+    if mode not in MODES:
+        raise ConfigError(f"{where(('mode',))}: no mode is called {mode!r}{nearest(str(mode), MODES)}")
     try:
         config = msgspec.convert(settings, Config)
     except msgspec.ValidationError as error:
@@ -228,14 +235,15 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("budget", "max_period_ms"), f"is below period_ms ({config.period_ms:g})"
     if config.budget.core_share < 0:
         yield ("budget", "core_share"), "is negative; 0 turns the budget off"
-    if config.journal.max_bytes < 1_000_000:
-        yield ("journal", "max_bytes"), f"{config.journal.max_bytes} is under a megabyte, too small for one segment"
+    if 0 != config.journal.max_bytes < 1_000_000:
+        yield ("journal", "max_bytes"), f"{config.journal.max_bytes} is under a megabyte; 0 keeps no journal"
     for name in ("cpu_max_khz", "gpu_max_mhz", "gpu_temperature_c"):
         if getattr(config.caps, name) < 0:
             yield ("caps", name), "is negative; 0 means no cap"
 
 
-def _toml_error(file: str, message: str) -> str:
+def _toml_error(file: Path, text: str, message: str) -> str:
     place = re.search(r"\(at line (\d+), column \d+\)", message)
+    line = int(place[1]) if place else max(len(text.splitlines()), 1)  # else "(at end of document)"
     reason = re.sub(r"\s*\(at [^)]*\)", "", message)
-    return f"{file}:{place[1] if place else 1}: not TOML: {reason[:1].lower()}{reason[1:]}"
+    return f"{file}:{line}: not TOML: {reason[:1].lower()}{reason[1:]}"

@@ -1,0 +1,264 @@
+"""The loop: sample, policy, arbiter, knobs, journal, once every period.
+
+    sweep   every counter, energy zone and GPU at one instant                     pmu.node.Instruments
+    decode  integers of two sweeps to what happened between them                  pmu.decode
+    decide  what each clock should be, and why                                    nodectl.decider (pure)
+    apply   move the knobs that differ, read them back, watch for the effect      nodectl.writer
+    record  sweep, decisions and outcomes                                         nodectl.journal
+
+Nothing in a tick walks over CPUs in Python: samples and wishes are arrays, and only knobs (some hundred at most) have
+names. A sensor that goes away becomes a missing reading; the decider then voids the wishes that rest on it, which puts
+its knobs back to their captured values while the rest goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nodectl.actuation import Actuation
+from nodectl.config import Config
+from nodectl.decider import Decider
+from nodectl.decisions import Decisions
+from nodectl.errors import NodectlError
+from nodectl.histogram import Histogram
+from nodectl.journal import JournalWriter
+from nodectl.knobs import Outcome
+from nodectl.pace import Pace
+from nodectl.summary import RunAccount, Summary, Timing
+from nodectl.survey import Survey, at_present_limits, fit_to_node, survey
+from pmu.decode import decode
+from pmu.layout import Layout
+from pmu.node import Instruments
+from pmu.ports import Ports
+from pmu.readings import Quality, RawSweep, Sample
+
+TROUBLE: Final = ("refused", "no-effect", "foreign", "vanished", "left")
+"""Outcomes worth a notice; the others are the normal course of things."""
+
+
+class Agent:
+    """One run on one node. ``start``, then ``tick`` or ``run``, then ``stop`` under all circumstances.
+
+    ``say`` takes one line whenever something changes that an administrator would want to know. ``wait`` replaces the
+    clock's sleep where something else must be able to cut it short (a signal, the end of a child).
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        config: Config,
+        say: Callable[[str], None] = lambda line: None,
+        wait: Callable[[int], None] | None = None,
+    ) -> None:
+        self._ports = ports
+        self._asked = config
+        self._say = say
+        self._wait = wait
+        self._config = config
+        self._notices: list[str] = []
+        self._actuation: Actuation | None = None
+        self._journal: JournalWriter | None = None
+        self._instruments: Instruments | None = None
+        self._sweep_cost, self._own_cost = Histogram(), Histogram()
+        self._ticks = 0
+
+    @property
+    def layout(self) -> Layout:
+        """The node, once started."""
+        return self._layout
+
+    @property
+    def config(self) -> Config:
+        """The settings at work: those asked for, less a side of the node that cannot be driven."""
+        return self._config
+
+    def start(self) -> None:
+        """Find instruments and knobs, capture what must be restored, take the first sweep.
+
+        Raises ``NodectlError`` when this node cannot be run as asked; nothing has been written then.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def tick(self) -> None:
+        """Wait for the end of the period; then read, decide, act, record."""
+        self._period(self._pace.sleep(), self._decide_and_apply)
+
+    def run(
+        self,
+        until_ns: int | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+        each_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tick until the clock shows ``until_ns`` or ``is_over`` says so. The last interval is read to its end but
+        decides nothing more, since the knobs are about to be restored."""
+        while True:
+            lateness_ns = self._pace.sleep(until_ns)
+            if is_over() or (until_ns is not None and self._ports.clock.now_ns() >= until_ns):
+                self._period(lateness_ns, lambda sample: (Decisions(), []))
+                return
+            self._period(lateness_ns, self._decide_and_apply)
+            each_tick()
+
+    def stop(self) -> None:
+        """Restore every knob, then close everything. What fails does not keep the rest from being done."""
+        actuation, journal, instruments = self._actuation, self._journal, self._instruments
+        self._actuation = self._journal = self._instruments = None
+        try:
+            if actuation:
+                self._report(actuation.stop())
+        finally:
+            for part in (journal, instruments):
+                if part:
+                    with contextlib.suppress(OSError):  # nothing is left to be done with what will not close
+                        part.close()
+
+    def summary(self) -> Summary:
+        """The run so far."""
+        cpu, gpu = self._account.estimates()
+        return Summary(
+            mode=self._config.mode + (" --dry-run" if self._config.decides and not self._config.writes else ""),
+            elapsed_s=self._account.elapsed_s,
+            ticks=self._ticks,
+            missed_periods=self._pace.missed,
+            period_ms=self._pace.period_ns / 1e6,
+            energy=self._account.energy(),
+            cpu=cpu,
+            gpu=gpu,
+            gpu_held_back_s=self._account.gpu_held_back_s,
+            lateness=_timing(self._pace.lateness),
+            sweep=_timing(self._sweep_cost),
+            own_code=_timing(self._own_cost),
+            notices=list(self._notices),
+        )
+
+    def _start(self) -> None:
+        found = survey(self._ports)
+        self._config, notices = fit_to_node(self._asked, found)
+        for notice in notices:
+            self._notice(notice)
+        self._start_actuation(found)
+        # after the actuation has started: limits left behind by a killed run are back at their captured values by now
+        self._layout = at_present_limits(found.layout, found.knobs)
+        self._instruments = Instruments(self._ports, self._layout)
+        self._decider = Decider(self._layout, self._config)
+        self._sides = {policy.name: policy.domain for policy in self._decider.policies if policy}
+        self._account = RunAccount(self._layout)
+        self._watch_sensors()
+        self._open_journal()
+        self._previous = self._instruments.sweep()
+        self._record(self._previous, Decisions(), [], 0, 0)
+        self._pace = Pace(self._ports.clock, self._config.period_ms, self._config.budget, self._wait)
+
+    def _start_actuation(self, found: Survey) -> None:
+        if not self._config.writes:
+            return
+        self._actuation = Actuation(self._ports, self._config, found)
+        outcomes, remarks = self._actuation.start()
+        for remark in remarks:
+            self._notice(remark)
+        self._report(outcomes)
+
+    def _open_journal(self) -> None:
+        if not self._config.journal.max_bytes:
+            return
+        directory = self._config.journal_dir
+        try:
+            self._journal = JournalWriter(directory, self._layout, self._config, self._config.journal.max_bytes)
+        except (NodectlError, OSError) as error:
+            if self._config.journal.dir:  # asked for by name, so not going without it
+                raise NodectlError(f"{directory}: cannot keep a journal: {error}") from None
+            self._notice(f"no journal: {error}")
+
+    def _period(self, lateness_ns: int, act: Callable[[Sample], tuple[Decisions, list[Outcome]]]) -> None:
+        assert self._instruments is not None, "not started"
+        cpu_ns, begin_ns = time.thread_time_ns(), time.perf_counter_ns()
+        current = self._instruments.sweep()
+        swept_ns = time.perf_counter_ns()
+        sample = decode(self._layout, self._previous, current)
+        self._previous = current
+        decisions, outcomes = act(sample)
+        self._account.add_sample(sample)
+        self._account.add_decisions(sample, decisions, self._sides)
+        self._record(current, decisions, outcomes, lateness_ns, time.perf_counter_ns() - begin_ns)
+        self._report(outcomes)
+        self._note_missing(sample)
+        self._ticks += 1
+        self._sweep_cost.add(swept_ns - begin_ns)
+        self._own_cost.add(time.perf_counter_ns() - swept_ns)
+        backed_off = self._pace.spent(time.thread_time_ns() - cpu_ns)
+        if backed_off:
+            self._notice(backed_off)
+
+    def _decide_and_apply(self, sample: Sample) -> tuple[Decisions, list[Outcome]]:
+        if not self._config.decides:
+            return Decisions(), []
+        decisions = self._decider.decide(sample)
+        return decisions, self._actuation.apply(decisions, sample) if self._actuation else []
+
+    def _record(
+        self, sweep: RawSweep, decisions: Decisions, outcomes: list[Outcome], lateness_ns: int, cost_ns: int
+    ) -> None:
+        if not self._journal:
+            return
+        try:
+            self._journal.append(sweep, decisions, outcomes, lateness_ns, cost_ns)
+        except (NodectlError, OSError) as error:  # a full disk must not end a job's power management
+            self._notice(f"journal stopped: {error}")
+            self._journal = None
+
+    def _watch_sensors(self) -> None:
+        layout = self._layout
+        self._cpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.cpus), np.bool_)
+        self._gpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.gpus), np.bool_)
+        self._energy_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.zones), np.bool_)
+
+    def _note_missing(self, sample: Sample) -> None:
+        """Say once when sensors go and when they are back."""
+        layout = self._layout
+        cpus = sample.cpu.quality == Quality.MISSING
+        gpus = sample.gpu.quality == Quality.MISSING
+        zones = sample.energy_quality == Quality.MISSING
+        self._note_change("counters of CPU", [str(c) for c in layout.cpus], self._cpu_gone, cpus)
+        self._note_change("readings of GPU", [str(g.index) for g in layout.gpus], self._gpu_gone, gpus)
+        self._note_change("energy of", [z.name for z in layout.zones], self._energy_gone, zones)
+        self._cpu_gone, self._gpu_gone, self._energy_gone = cpus, gpus, zones
+
+    def _note_change(
+        self, what: str, names: list[str], before: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_]
+    ) -> None:
+        if np.array_equal(before, now):
+            return
+        for rows, verb in ((now & ~before, "went missing"), (before & ~now, "are back")):
+            if rows.any():
+                self._notice(f"{what} {_listed([names[i] for i in np.flatnonzero(rows)])} {verb}")
+
+    def _report(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.status in TROUBLE:
+                why = f" ({outcome.reason})" if outcome.reason else ""
+                self._notice(f"{outcome.knob}: {outcome.status}{why}: {outcome.detail}")
+
+    def _notice(self, line: str) -> None:
+        if line not in self._notices:
+            self._notices.append(line)
+            self._say(line)
+
+
+def _timing(histogram: Histogram) -> Timing:
+    if not histogram.count:
+        return Timing(None, None)
+    return Timing(histogram.quantile_ns(0.5) / 1e6, histogram.quantile_ns(0.99) / 1e6)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"

@@ -1,0 +1,1 @@
+"""One file per ``nodectl`` command, imported when the command is called."""

@@ -1,0 +1,127 @@
+"""``nodectl doctor``: every sensor and knob of this node, whether it can be used, and why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import click
+import msgspec
+
+from nodectl.config import Config
+from nodectl.errors import NodectlError
+from nodectl.survey import Survey, fit_to_node, survey
+from nodectl.table import render
+from pmu.node import Finding
+from pmu.system import system_ports
+
+HEADINGS: Final = ("what", "kind", "found", "reads", "writes", "locked", "remarks")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per sensor and knob.")
+def doctor(as_json: bool) -> None:
+    """List what this node has, what can be read and written, what is locked, and why.
+
+    Equal rows of numbered things are shown as one; --json has them all.
+    """
+    found = survey(system_ports())
+    verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts)), indent=2))
+        return
+    layout = found.layout
+    click.echo(
+        f"{len(layout.cpus)} logical CPUs in {len(layout.domains)} clock domains,"
+        f" {len(layout.zones)} energy zones, {len(layout.gpus)} GPUs"
+    )
+    click.echo()
+    click.echo(render(HEADINGS, [_cells(row) for row in grouped([*found.sensor_rows, *found.knob_rows])]))
+    click.echo()
+    for mode, verdict in verdicts.items():
+        click.echo(f"{mode}: {verdict}")
+
+
+def grouped(rows: Iterable[Finding]) -> list[Finding]:
+    """Rows that differ only by numbers in name and reason, as one row with the numbers' ranges in its name."""
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for row in rows:
+        key = (_blank(row.name), row.kind, row.present, row.readable, row.writable, row.locked, _blank(row.why))
+        groups.setdefault(key, []).append(row)
+    return [_merged(group) for group in groups.values()]
+
+
+_NUMBER: Final = re.compile(r"\d+")
+
+
+def _blank(text: str) -> str:
+    return _NUMBER.sub("#", text)
+
+
+def _merged(group: list[Finding]) -> Finding:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    name = _with_ranges([row.name for row in group])
+    why = first.why if len({row.why for row in group}) == 1 else f"{first.why} (and likewise)"
+    return Finding(name, first.kind, first.present, first.readable, first.writable, first.locked, why)
+
+
+def _with_ranges(names: list[str]) -> str:
+    """``cpu/policy0/max_khz`` to ``cpu/policy15/max_khz`` as ``cpu/policy0-15/max_khz``."""
+    columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
+    ranges = iter([_ranges(sorted({int(number) for number in column})) for column in columns])
+    return _NUMBER.sub(lambda match: next(ranges), names[0])
+
+
+def _ranges(numbers: list[int]) -> str:
+    parts: list[str] = []
+    start = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if number is not None:
+            start = previous = number
+    return ",".join(parts)
+
+
+def _cells(row: Finding) -> tuple[str, ...]:
+    marks = tuple("yes" if flag else "no" for flag in (row.present, row.readable, row.writable))
+    return (row.name, row.kind, *marks, "LOCKED" if row.locked else "-", row.why or "-")
+
+
+def _verdict(found: Survey, mode: str) -> str:
+    """Whether ``nodectl run`` would go to work here, and on what."""
+    try:
+        _, notices = fit_to_node(msgspec.convert({"mode": mode}, Config), found)
+    except NodectlError as error:
+        return f"no: {error}"
+    return "yes" + "".join(f"; {notice}" for notice in notices)
+
+
+def _report(found: Survey, verdicts: dict[str, str]) -> dict[str, Any]:
+    layout = found.layout
+    return {
+        "cpus": len(layout.cpus),
+        "domains": len(layout.domains),
+        "zones": [zone.name for zone in layout.zones],
+        "gpus": [gpu.name for gpu in layout.gpus],
+        "sensors": [_builtins(row) for row in found.sensor_rows],
+        "knobs": [_builtins(row) for row in found.knob_rows],
+        "runs": verdicts,
+    }
+
+
+def _builtins(row: Finding) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "present": row.present,
+        "readable": row.readable,
+        "writable": row.writable,
+        "locked": row.locked,
+        "why": row.why,
+    }

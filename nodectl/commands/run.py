@@ -1,0 +1,214 @@
+"""``nodectl run``: the agent as a service, or around a command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from nodectl.agent import Agent
+from nodectl.config import DEFAULT_PATH, Config, ConfigError, build_config, line_of, nearest, read_settings
+from nodectl.errors import NodectlError
+from nodectl.interruptions import Interruptions
+from nodectl.notify import Notifier
+from nodectl.policies import registry
+from nodectl.summary import Summary
+from pmu.system import system_ports
+
+UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
+
+COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, KILLED_BY_SIGNAL = 127, 126, 128  # as shells and env(1) report them
+
+
+class Duration(click.ParamType):
+    """A number with its unit ("100ms"), in milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Milliseconds; a usage error that names the units otherwise."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ]*)\s*", value)
+        if not match:
+            self.fail(f"{value!r} is not a duration such as 100ms", param, ctx)
+        number, unit = match.groups()
+        if unit not in UNITS_MS:
+            problem = f"unit {unit!r} is not known{nearest(unit, UNITS_MS)}" if unit else "has no unit, e.g. 100ms"
+            self.fail(f"{value!r}: {problem}", param, ctx)
+        return float(number) * UNITS_MS[unit]
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
+)
+@click.option("--mode", type=click.Choice(["monitor", "optimize"]), help="Only look, or move clocks.")
+@click.option("--dry-run", is_flag=True, help="Decide and journal what would be done; write nothing.")
+@click.option("--period", type=Duration(), help="Time between two samples, e.g. 100ms.")
+@click.option("--cpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
+@click.option("--gpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
+@click.option("--duration", type=Duration(), help="End after this time, e.g. 10s.")
+@click.option("--journal", metavar="DIR", help="Where to keep the journal.")
+@click.option("--state-dir", metavar="DIR", help="Where captured values and the lock are kept.")
+@click.option("--json", "as_json", is_flag=True, help="End with the summary as JSON.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(
+    file: Path | None,
+    mode: str | None,
+    dry_run: bool,
+    period: float | None,
+    cpu_policy: str | None,
+    gpu_policy: str | None,
+    duration: float | None,
+    journal: str | None,
+    state_dir: str | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Read the node, decide, and move clocks until told to stop, or until COMMAND has ended.
+
+    Around a COMMAND the exit status is that of the command, and the closing line goes to stderr.
+    """
+    given: dict[tuple[str, ...], tuple[str, Any]] = {
+        ("mode",): ("--mode", mode),
+        ("dry_run",): ("--dry-run", dry_run or None),
+        ("period_ms",): ("--period", period),
+        ("cpu_policy",): ("--cpu-policy", cpu_policy and policy_choice(cpu_policy, "--cpu-policy")),
+        ("gpu_policy",): ("--gpu-policy", gpu_policy and policy_choice(gpu_policy, "--gpu-policy")),
+        ("journal", "dir"): ("--journal", journal),
+        ("state_dir",): ("--state-dir", state_dir),
+    }
+    config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
+    ports = system_ports()
+    with Interruptions(ports.clock) as interruptions:
+        agent = Agent(ports, config, say=_say, wait=interruptions.wait)
+        until_ns = None if duration is None else ports.clock.now_ns() + round(duration * 1e6)
+        if command:
+            return _around(agent, interruptions, command, ports.clock.now_ns, until_ns, as_json)
+        return _serve(agent, interruptions, ports.clock.now_ns, until_ns, as_json)
+
+
+def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:
+    """The settings of the file (if any) with those of the command line over them.
+
+    ``given`` maps a key path to the option's name and value; a message about that key names the option, a message
+    about any other names the file and its line.
+    """
+    if file is None and Path(DEFAULT_PATH).exists():
+        file = Path(DEFAULT_PATH)
+    text, settings = read_settings(file) if file else ("", {})
+    for path, (_, value) in given.items():
+        table = settings
+        for name in path[:-1]:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{file}:{line_of(text, path)}: {name} must be a table")
+        table[path[-1]] = value
+
+    def where(path: tuple[str, ...]) -> str:
+        option = next((name for key, (name, _) in given.items() if path[: len(key)] == key), None)
+        return option or f"{file}:{line_of(text, path)}"
+
+    return build_config(settings, where)
+
+
+def policy_choice(text: str, option: str) -> dict[str, Any]:
+    """``NAME`` or ``NAME:KEY=VALUE,...`` as the table that a settings file would hold."""
+    name, _, rest = text.partition(":")
+    params: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{option}: {part!r} is not KEY=VALUE")
+        params[key.strip()] = _value(value.strip())
+    return {"name": name, "params": params}
+
+
+def _value(text: str) -> Any:
+    """Numbers and booleans as such, everything else as text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _serve(
+    agent: Agent, interruptions: Interruptions, now_ns: Callable[[], int], until_ns: int | None, as_json: bool
+) -> int:
+    """Run until a signal or ``until_ns``; tell systemd what is going on."""
+    notifier = Notifier()
+    agent.start()
+    try:
+        notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
+        agent.run(until_ns, interruptions.is_over, lambda: notifier.alive(now_ns()))
+    finally:
+        notifier.send("STOPPING=1")
+        agent.stop()
+    _print(agent.summary(), as_json, to_stderr=False)
+    return 0
+
+
+def _around(
+    agent: Agent,
+    interruptions: Interruptions,
+    command: tuple[str, ...],
+    now_ns: Callable[[], int],
+    until_ns: int | None,
+    as_json: bool,
+) -> int:
+    """Run ``command`` under the agent. Once it has been started nothing that befalls the agent ends it."""
+    agent.start()
+    try:
+        child = _spawn(command)
+        interruptions.watch(child)
+        try:
+            agent.run(until_ns, interruptions.is_over)
+        except Exception:  # a defect of ours: put the node back at once, and let the job finish
+            traceback.print_exc()
+    finally:
+        agent.stop()
+    while not interruptions.is_over():
+        interruptions.wait(now_ns() + 1_000_000_000)
+    _print(agent.summary(), as_json, to_stderr=True)
+    return child.returncode if child.returncode >= 0 else KILLED_BY_SIGNAL - child.returncode
+
+
+def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command)
+    except FileNotFoundError:
+        raise CommandError(f"{command[0]}: no such command", COMMAND_NOT_FOUND) from None
+    except OSError as error:
+        raise CommandError(f"{command[0]}: {error.strerror}", COMMAND_NOT_EXECUTABLE) from None
+
+
+class CommandError(NodectlError):
+    """The command to run around cannot be started."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+def _status(config: Config) -> str:
+    if not config.decides:
+        return f"monitor, every {config.period_ms:g} ms"
+    policies = [choice.name for choice in (config.cpu_policy, config.gpu_policy) if choice.name != registry.NONE]
+    return f"optimize{' (dry run)' if config.dry_run else ''}, every {config.period_ms:g} ms, {' and '.join(policies)}"
+
+
+def _say(line: str) -> None:
+    print(f"nodectl run: {line}", file=sys.stderr, flush=True)
+
+
+def _print(summary: Summary, as_json: bool, to_stderr: bool) -> None:
+    text = msgspec.json.encode(summary).decode() if as_json else f"nodectl run: {summary.line()}"
+    print(text, file=sys.stderr if to_stderr else sys.stdout, flush=True)

@@ -1,0 +1,91 @@
+"""What may cut a sleep short: a signal to stop, or the end of the command that is run.
+
+Signals arrive as bytes in a pipe (``signal.set_wakeup_fd``) on which the loop sleeps, so nothing is done inside a
+signal handler and no thread is needed. The handlers installed here only keep the defaults from ending the process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from types import FrameType
+from typing import Final
+
+from pmu.ports import Clock
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Interruptions:
+    """A context in which signals are collected; ``wait`` is a sleep that they end.
+
+    Without a command any of the stop signals ends the run. Around a command they are passed on to it and the run goes
+    on until it has ended; a second one kills it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stops = 0
+
+    def __enter__(self) -> Interruptions:
+        self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._old_wakeup = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        self._old = {number: signal.signal(number, _stay_alive) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, action in self._old.items():
+            signal.signal(number, signal.SIG_DFL if action is None else action)
+        signal.set_wakeup_fd(self._old_wakeup)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    def watch(self, child: subprocess.Popen[bytes]) -> None:
+        """From now on the run is over when this command has ended."""
+        self._child = child
+
+    def is_over(self) -> bool:
+        """Whether the run should end now."""
+        self._take_signals()
+        return self._child.poll() is not None if self._child else self._stops > 0
+
+    def wait(self, deadline_ns: int) -> None:
+        """Sleep until the deadline, or until the run is over."""
+        while not self.is_over():
+            left_ns = deadline_ns - self._clock.now_ns()
+            if left_ns <= 0:
+                return
+            select.select([self._read_fd], [], [], left_ns / 1e9)
+
+    def _take_signals(self) -> None:
+        try:
+            arrived = os.read(self._read_fd, 4096)
+        except BlockingIOError:
+            return
+        for number in arrived:
+            if number not in STOP_SIGNALS:
+                continue
+            self._stops += 1
+            if self._child and not (number == signal.SIGINT and _is_in_foreground()):
+                self._child.send_signal(number if self._stops == 1 else signal.SIGKILL)
+
+
+def _stay_alive(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the byte in the pipe is the message."""
+
+
+def _is_in_foreground() -> bool:
+    """Whether a terminal has sent Ctrl-C to the command as well, which is in the same process group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

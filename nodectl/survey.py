@@ -1,0 +1,118 @@
+"""What this node has: instruments and knobs, found once, and what a run can therefore do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from nodectl.config import Config, PolicyChoice
+from nodectl.decider import knob_names
+from nodectl.errors import NodectlError
+from nodectl.knobs import Knob, KnobError
+from nodectl.knobs.find import find_knobs
+from nodectl.policies import registry
+from pmu.layout import FrequencyDomain, Layout
+from pmu.node import Finding, discover
+from pmu.ports import Ports
+
+NEEDED_EVENTS = ("instructions", "reference-cycles")
+"""Without these a CPU policy has no IPC (REGALE D2.3 §3.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at a node. ``knobs`` are those that can be moved; ``rows`` tell of every sensor and knob, also of those
+    that are not usable, and why."""
+
+    layout: Layout
+    knobs: list[Knob]
+    sensor_rows: list[Finding]
+    knob_rows: list[Finding]
+
+
+def survey(ports: Ports) -> Survey:
+    """Find everything there is; what is missing is a row with its reason, never an exception."""
+    layout, sensor_rows = discover(ports)
+    knobs, knob_rows = find_knobs(ports, layout)
+    return Survey(layout, knobs, sensor_rows, knob_rows)
+
+
+def at_present_limits(layout: Layout, knobs: Sequence[Knob]) -> Layout:
+    """The node with each clock domain's present limit as its highest clock.
+
+    An administrator may have lowered ``scaling_max_freq`` below what the hardware can do. Running free then means
+    running at that limit: no policy asks for more, and a loss is counted against it.
+    """
+    limits = {knob.name: _limit_khz(knob) for knob in knobs if knob.unit == "khz"}
+    domains = tuple(_below(domain, limits.get(f"cpu/policy{domain.policy}/max_khz")) for domain in layout.domains)
+    return msgspec.structs.replace(layout, domains=domains)
+
+
+def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
+    """The settings this node can follow, and a line for each part that it cannot.
+
+    To optimize, a side of the node needs both something to decide from and something to move. A side that lacks either
+    is left alone; ``NodectlError`` with the reasons when no side is left. A dry run needs no knobs.
+    """
+    lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS}
+    if not config.decides:
+        return config, [
+            f"monitoring without {reason}" for side in registry.DOMAINS if (reason := _no_sensor(side, found))
+        ]
+    chosen = {"cpu": config.cpu_policy, "gpu": config.gpu_policy}
+    wanted = [side for side in registry.DOMAINS if chosen[side].name != registry.NONE]
+    if not wanted:
+        raise NodectlError("nothing to optimize: both cpu_policy and gpu_policy are 'none'; choose one, or monitor")
+    if all(lacks[side] for side in wanted):
+        reasons = "; ".join(lacks[side] for side in wanted)
+        raise NodectlError(f"cannot optimize this node: {reasons} (see `nodectl doctor`; `--mode monitor` still runs)")
+    notices = [f"{side} side left alone: {lacks[side]}" for side in wanted if lacks[side]]
+    none = PolicyChoice(registry.NONE)
+    fitted = msgspec.structs.replace(
+        config,
+        cpu_policy=none if lacks["cpu"] else config.cpu_policy,
+        gpu_policy=none if lacks["gpu"] else config.gpu_policy,
+    )
+    return fitted, notices
+
+
+def _limit_khz(knob: Knob) -> int | None:
+    try:
+        return knob.read_back()
+    except KnobError:
+        return None  # its row in the survey says why; the hardware's own range stands
+
+
+def _below(domain: FrequencyDomain, limit_khz: int | None) -> FrequencyDomain:
+    if limit_khz is None or not domain.min_khz <= limit_khz < domain.max_khz:
+        return domain
+    steps = tuple(step for step in domain.steps_khz if step <= limit_khz)
+    return msgspec.structs.replace(domain, max_khz=limit_khz, steps_khz=steps)
+
+
+def _lacks(config: Config, side: str, found: Survey) -> str:
+    return _no_sensor(side, found) or ("" if config.dry_run else _no_knob(side, found))
+
+
+def _no_sensor(side: str, found: Survey) -> str:
+    if side == "gpu":
+        return "" if found.layout.gpus else f"GPUs: {_why(found.sensor_rows, 'gpu', 'none found')}"
+    absent = [event for event in NEEDED_EVENTS if event not in found.layout.events]
+    if not absent:
+        return ""
+    return f"CPU counters ({', '.join(absent)}): {_why(found.sensor_rows, 'counter', 'cannot be counted')}"
+
+
+def _no_knob(side: str, found: Survey) -> str:
+    driven = {name for name in knob_names(found.layout) if name.startswith(f"{side}/")}
+    if any(knob.name in driven for knob in found.knobs):
+        return ""
+    what = "CPU clock limits" if side == "cpu" else "GPU clock locks"
+    return f"no {what} to move: {_why([row for row in found.knob_rows if row.name in driven], 'knob', 'none found')}"
+
+
+def _why(rows: list[Finding], kind: str, otherwise: str) -> str:
+    """The first reason given for something of this kind."""
+    return next((row.why for row in rows if row.kind.startswith(kind) and row.why), otherwise)

@@ -1,0 +1,120 @@
+"""The service's two edges: systemd's notification socket, and signals."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from nodectl.interruptions import Interruptions
+from nodectl.notify import Notifier
+
+
+class RealClock:
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        time.sleep(max(deadline_ns - time.monotonic_ns(), 0) / 1e9)
+
+
+def in_ns(seconds: float) -> int:
+    return time.monotonic_ns() + round(seconds * 1e9)
+
+
+def soon(seconds: float, number: int) -> None:
+    threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
+
+
+def test_systemd_hears_that_the_agent_is_ready_and_alive(tmp_path):
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(path)
+        systemd.settimeout(1)
+        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())})
+        notifier.send("READY=1")
+        for now_ms in (0, 300, 999, 1000, 1500, 2100):
+            notifier.alive(1_000_000_000_000 + now_ms * 1_000_000)
+        notifier.send("STOPPING=1")
+        heard = [systemd.recv(100).decode() for _ in range(5)]
+    assert heard == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "STOPPING=1"]
+
+
+def test_the_abstract_namespace_is_understood():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0nodectl-test-notify")
+        systemd.settimeout(1)
+        Notifier({"NOTIFY_SOCKET": "@nodectl-test-notify"}).send("READY=1")
+        assert systemd.recv(100) == b"READY=1"
+
+
+def test_an_agent_that_is_no_service_says_nothing_and_a_deaf_systemd_does_not_end_it(tmp_path):
+    Notifier({}).send("READY=1")
+    gone = Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1"})
+    gone.send("READY=1")
+    gone.alive(1)
+
+
+def test_a_watchdog_meant_for_another_process_is_not_fed():
+    notifier = Notifier({"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
+    assert notifier._every_ns == 0
+
+
+def test_a_stop_signal_ends_the_sleep_at_once():
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with Interruptions(RealClock()) as interruptions:
+            assert not interruptions.is_over()
+            soon(0.05, number)
+            begin = time.monotonic()
+            interruptions.wait(in_ns(5))
+            assert time.monotonic() - begin < 1
+            assert interruptions.is_over()
+
+
+def test_a_sleep_that_nothing_interrupts_lasts_to_its_deadline():
+    with Interruptions(RealClock()) as interruptions:
+        deadline_ns = in_ns(0.05)
+        interruptions.wait(deadline_ns)
+        assert 0 <= time.monotonic_ns() - deadline_ns < 1e9
+
+
+def test_the_end_of_the_command_ends_the_sleep():
+    with Interruptions(RealClock()) as interruptions:
+        child = subprocess.Popen(["sleep", "0.1"])
+        interruptions.watch(child)
+        begin = time.monotonic()
+        interruptions.wait(in_ns(10))
+        assert time.monotonic() - begin < 3
+        assert interruptions.is_over() and child.returncode == 0
+
+
+def test_a_signal_is_passed_on_to_the_command_and_the_run_lasts_until_it_has_ended():
+    with Interruptions(RealClock()) as interruptions:
+        child = subprocess.Popen(["sleep", "30"])
+        interruptions.watch(child)
+        soon(0.05, signal.SIGTERM)
+        interruptions.wait(in_ns(10))
+        assert child.returncode == -signal.SIGTERM
+
+
+def test_a_second_signal_kills_a_command_that_ignores_the_first():
+    with Interruptions(RealClock()) as interruptions:
+        child = subprocess.Popen(
+            ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.01; done"], stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        interruptions.watch(child)
+        soon(0.02, signal.SIGTERM)
+        soon(0.2, signal.SIGTERM)
+        interruptions.wait(in_ns(10))
+        assert child.returncode == -signal.SIGKILL
+        child.stdout.close()
+
+
+def test_handlers_are_as_before_when_the_run_is_over():
+    before = signal.getsignal(signal.SIGTERM)
+    with Interruptions(RealClock()):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,109 @@
+import pytest
+
+from nodectl.config import Config, ConfigError, line_of, load_config
+from nodectl.policies import registry
+
+
+def load(tmp_path, text: str) -> Config:
+    file = tmp_path / "nodectl.toml"
+    file.write_text(text)
+    return load_config(file)
+
+
+def complaint(tmp_path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(str(tmp_path) + "/", "")
+
+
+def test_an_empty_file_monitors_every_100_ms(tmp_path):
+    config = load(tmp_path, "")
+    assert (config.mode, config.period_ms, config.writes) == ("monitor", 100.0, False)
+
+
+def test_a_full_file_is_read(tmp_path):
+    config = load(
+        tmp_path,
+        """
+        mode = "optimize"
+        period_ms = 10
+        state_dir = "/run/x"
+        gpu_policy = { name = "fixed", params = { clock_mhz = 1095 } }
+
+        [cpu_policy]
+        name = "none"
+
+        [journal]
+        dir = "/var/tmp/j"
+        max_bytes = 2_000_000
+
+        [caps]
+        gpu_max_mhz = 1305
+        """,
+    )
+    assert config.writes and config.period_ms == 10.0
+    assert config.gpu_policy.params == {"clock_mhz": 1095}
+    assert str(config.journal_dir) == "/var/tmp/j"
+    assert config.caps.gpu_max_mhz == 1305
+
+
+def test_a_dry_run_decides_but_does_not_write(tmp_path):
+    config = load(tmp_path, 'mode = "optimize"\ndry_run = true')
+    assert config.decides and not config.writes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mode = 'monitor'\nperiod_mss = 5", "nodectl.toml:2: unknown key 'period_mss' (nearest: period_ms)"),
+        ("period_s = 0.1", "nodectl.toml:1: unknown key 'period_s': it is given in ms (nearest: period_ms)"),
+        ("period = 100", "nodectl.toml:1: unknown key 'period': it is given in ms (nearest: period_ms)"),
+        ("[caps]\n\ngpu_max_ghz = 1", "nodectl.toml:3: unknown key 'caps.gpu_max_ghz': it is given in mhz"
+         " (nearest: gpu_max_mhz)"),
+        ("[jurnal]\ndir = ''", "nodectl.toml:1: unknown key 'jurnal' (nearest: journal)"),
+        ("mode = 'optimise'", "nodectl.toml:1: no mode is called 'optimise' (nearest: optimize)"),
+        ("period_ms = '100ms'", "nodectl.toml:1: period_ms: expected float, got str"),
+        ("period_ms = 0.5", "nodectl.toml:1: period_ms: 0.5 ms is outside 1..60000"),
+        ("[journal]\nmax_bytes = 1.5", "nodectl.toml:2: journal.max_bytes: expected int, got float"),
+        ("a = 1\nb = [", "nodectl.toml:2: not TOML: invalid value"),
+        ("[cpu_policy]\nname = 'bdpo-cpus'", "nodectl.toml:2: no cpu policy is called 'bdpo-cpus' (nearest: bdpo-cpu)"),
+        ("[cpu_policy]\nname = 'fixed-gpu'", "nodectl.toml:2: 'fixed-gpu' is a gpu policy (nearest: fixed-cpu)"),
+        ("gpu_policy = {name = 'fixed', params = {clock_mzh = 1}}",
+         "nodectl.toml:1: fixed-gpu has no parameter 'clock_mzh' (nearest: clock_mhz)"),
+        ("[gpu_policy]\nname = 'fixed'\n[gpu_policy.params]\n# the point\nclock_mhz = 'fast'",
+         "nodectl.toml:5: fixed-gpu: clock_mhz: expected int, got str"),
+        ("[budget]\nmax_period_ms = 10", "nodectl.toml:2: budget.max_period_ms: is below period_ms (100)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_file_line_key_and_nearest_name(tmp_path, text, expected):
+    assert complaint(tmp_path, text).startswith(expected)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the settings: No such file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_the_line_of_a_key_is_found_in_tables_dotted_keys_and_inline_tables():
+    text = "a = 1\n[t]\nx = 1\n[t.u]\ny.z = 2\n[[l]]\nk = 3\nm = { n = 4, o = { p = 5 } }\n'quoted key' = 1"
+    assert line_of(text, ("a",)) == 1
+    assert line_of(text, ("t", "x")) == 3
+    assert line_of(text, ("t", "u", "y", "z")) == 5
+    assert line_of(text, ("l", "m", "n")) == 8
+    assert line_of(text, ("l", "quoted key")) == 9
+    assert line_of(text, ("t", "not there")) == 2
+
+
+def test_every_registered_policy_fits_its_side_and_starts_from_its_defaults():
+    for domain in registry.DOMAINS:
+        for name in registry.names(domain):
+            policy = registry.policy(name, domain)
+            assert (policy.name, policy.domain) == (name, domain)
+            registry.check(name, domain, {})
+
+
+def test_a_side_of_the_node_may_leave_out_its_own_suffix():
+    assert registry.policy("fixed", "gpu") is registry.policy("fixed-gpu", "gpu")
+    assert registry.policy("fixed", "cpu").domain == "cpu"
