@@ -1,0 +1,226 @@
+"""``nodectl twin``: serve an emulated node to programs, and speak with one that is being served."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from twin.errors import TwinError
+
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+_POLL_S = 0.05
+
+
+def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """A TwinError is wrong use: its one line on stderr, exit status 2."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except TwinError as error:
+            click.echo(f"nodectl twin: {error}", err=True)
+            sys.exit(2)
+
+    return wrapped
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_run = click.option("--run", "number", type=int, help="Number of the run (its launcher), where several are alive.")
+
+
+@click.group()
+def twin() -> None:
+    """Serve an emulated node to unmodified programs."""
+
+
+@twin.command(context_settings=_PASSED_ON)
+@click.option("--machine", required=True, help="Name of a shipped machine, or a TOML file.")
+@click.option("--workload", help="What the emulated node runs, from the moment the command starts.")
+@click.option("--seed", default=1, show_default=True, help="Seed of everything that is drawn.")
+@click.option(
+    "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth."
+)
+@click.option(
+    "--fault", "faults", multiple=True, help='"KIND TARGET [at=S] [for=S] [value=V] [every=S]"; may be repeated.'
+)
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Write what truly happened to this JSON file at the end."
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@_reports_errors
+def run(
+    machine: str,
+    workload: str | None,
+    seed: int,
+    bias: float,
+    faults: tuple[str, ...],
+    report: Path | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND (default: a shell) where /sys, NVML and hardware counters are those of an emulated machine.
+
+    Its exit status is that of the command; 2 if the twin could not be served, and the command was not started.
+    """
+    from twin.faults import parse_line
+    from twin.machine import load_machine
+    from twin.serve import launcher
+    from twin.serve.server import Plan
+    from twin.workload import load_workload
+
+    launcher.require()
+    if report and not report.absolute().parent.is_dir():
+        raise TwinError(f"--report {report}: there is no directory {report.absolute().parent}")
+    model = load_machine(machine)
+    plan = Plan(
+        machine=model,
+        workload=load_workload(workload, model, seed=seed, bias=bias) if workload else None,
+        seed=seed,
+        faults=tuple(parse_line(line) for line in faults),
+        report=str(report.absolute()) if report else None,
+    )
+    if not command:
+        click.echo(f"emulated {model.name}: {model.summary}; `exit` ends it", err=True)
+    sys.exit(launcher.run(plan, command or launcher.shell()))
+
+
+@twin.command()
+@_json
+@_reports_errors
+def machines(as_json: bool) -> None:
+    """List the machines that can be emulated."""
+    from twin.machine import load_machine, machine_names
+
+    rows = []
+    for name in machine_names():
+        each = load_machine(name)
+        rows.append({"machine": name, "cpus": each.cpus, "gpus": each.gpus, "summary": each.summary})
+    _print(rows, as_json)
+
+
+@twin.command()
+@_json
+@_reports_errors
+def workloads(as_json: bool) -> None:
+    """List the workloads that can run on them."""
+    from twin.workload import workload_names
+
+    _print([{"workload": name} for name in workload_names()], as_json)
+
+
+@twin.command()
+@_json
+@_run
+@_reports_errors
+def status(number: int | None, as_json: bool) -> None:
+    """Show the twin that is being served: machine, time, workload, faults."""
+    _print([_ask(number, "status")], as_json)
+
+
+@twin.command()
+@_run
+@_reports_errors
+def report(number: int | None) -> None:
+    """Print what has truly happened so far on the served twin, as JSON."""
+    click.echo(msgspec.json.format(msgspec.json.encode(_ask(number, "report"))))
+
+
+@twin.command()
+@click.option("--timeout", "timeout_s", default=math.inf, help="Give up after so many seconds, with status 1.")
+@_run
+@_reports_errors
+def wait(number: int | None, timeout_s: float) -> None:
+    """Wait until the served twin's workload has ended."""
+    deadline = time.monotonic() + timeout_s
+    while not (now := _ask(number, "status"))["finished"]:
+        if not now["has_workload"]:
+            raise TwinError("the served twin runs no workload that could end")
+        if time.monotonic() > deadline:
+            sys.exit(1)
+        time.sleep(_POLL_S)
+
+
+@twin.group()
+def fault() -> None:
+    """Add, list and remove faults of the served twin."""
+
+
+@fault.command()
+@click.argument("words", nargs=-1, required=True)
+@_run
+@_reports_errors
+def add(words: tuple[str, ...], number: int | None) -> None:
+    """Add a fault: KIND TARGET [at=S] [for=S] [value=V] [every=S], times counted from now; prints its number."""
+    import shlex
+
+    click.echo(_ask(number, "fault-add", line=shlex.join(words)))
+
+
+@fault.command()
+@click.argument("fault_number", type=int)
+@_run
+@_reports_errors
+def remove(fault_number: int, number: int | None) -> None:
+    """End the fault with this number."""
+    _ask(number, "fault-remove", fault=fault_number)
+
+
+@fault.command("list")
+@_json
+@_run
+@_reports_errors
+def list_(number: int | None, as_json: bool) -> None:
+    """List the faults, and whether each stands now."""
+    rows = [{"number": n, "fault": line, "stands": stands} for n, line, stands in _ask(number, "fault-list")]
+    _print(rows, as_json)
+
+
+@fault.command()
+@_json
+def kinds(as_json: bool) -> None:
+    """Say what each kind of fault does."""
+    from twin.faults import KINDS
+
+    _print([{"kind": kind, "what": what} for kind, what in KINDS.items()], as_json)
+
+
+@twin.command()
+@_reports_errors
+def clean() -> None:
+    """Remove what runs that were killed have left on this host; says what it removed."""
+    from twin.serve.runs import Register
+
+    for line in Register().clean() or ["nothing to remove"]:
+        click.echo(line)
+
+
+def _ask(number: int | None, do: str, **arguments: Any) -> Any:
+    from twin.serve.control import ask
+    from twin.serve.runs import find
+
+    return ask(find(number), do, **arguments)
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table whose columns are as wide as their longest cell, or JSON."""
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows)))
+        return
+    if not rows:
+        return
+    cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    for line in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    twin(prog_name="nodectl twin")

@@ -1,0 +1,116 @@
+/*
+ * What the served twin needs of the Linux kernel and Python does not offer: performance counters that look like
+ * perf_event_open(2) descriptors, the seccomp listener that catches that call, and a few mount calls.
+ *
+ * A counter descriptor is a file of a FUSE file system that no directory shows: FUSE carries read(2), ioctl(2),
+ * close, dup and fork to us with the kernel's own bookkeeping, so only the *opening* call has to be intercepted.
+ * The loop that answers is C without the interpreter's lock: a sweep of 96 CPUs is 96 round trips.
+ */
+#ifndef TWIN_KERNEL_H
+#define TWIN_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define KERNEL_GROUP 64 /* members of one group, leader included (ours; the kernel's bound is a 16 KiB read) */
+
+/* Where the counts come from: the two functions of model.h that read a whole node; called from several threads. */
+typedef struct {
+    void (*counters)(void *model, int64_t *counts); /* [n_cpus][n_columns], cumulative */
+    int64_t (*time_ns)(void *model);
+    int64_t (*zone_uj)(void *model, int32_t zone); /* wraps */
+    void *model;
+    int32_t n_cpus, n_columns;
+} counter_source_t;
+
+enum event_kind {
+    EVENT_COUNTER, /* a hardware event of one emulated CPU */
+    EVENT_CLOCK,   /* cpu-clock or task-clock of an emulated CPU: runs whenever it is enabled */
+    EVENT_ZERO,    /* a software event of an emulated CPU on which no real task can run */
+    EVENT_KERNEL,  /* a software event of the real kernel, member of a group that we serve */
+    EVENT_ENERGY,  /* a powercap zone, counted in units of 2^-32 J as the kernel's RAPL PMU does */
+    EVENT_TASK,    /* a hardware event of a task: model counts in proportion to the CPU time it really used */
+};
+
+/* What is wrong with one hardware event of one CPU, as twin/faults.py has it. */
+enum counter_fault_kind {
+    COUNTER_WELL,
+    COUNTER_MISSING, /* reads give nothing, as for an event in error state */
+    COUNTER_STUCK,   /* shows its value of the moment for ever */
+    COUNTER_SHOWS,   /* shows `shown` */
+};
+
+typedef struct {
+    int32_t kind, delay_us;
+    int64_t shown;
+} counter_fault_t;
+
+typedef struct {
+    int32_t kind;    /* enum event_kind */
+    int32_t cpu;     /* emulated CPU, or -1: whichever the task runs on */
+    int32_t task;    /* thread id, or -1: whole CPU */
+    int32_t column;  /* EVENT_COUNTER, EVENT_TASK: which count of the model; EVENT_ENERGY: which zone */
+    int32_t real_fd; /* EVENT_KERNEL: the real event; EVENT_TASK: the task's real task-clock; else -1. Taken over */
+    int32_t disabled;
+    uint64_t leader; /* id of the group's leader, 0: none */
+    uint64_t read_format;
+    int64_t range_uj; /* EVENT_ENERGY */
+} event_spec_t;
+
+typedef struct event_table event_table_t;
+
+event_table_t *events_new(counter_source_t source);
+int64_t events_open(event_table_t *table, const event_spec_t *spec);              /* id > 1, or -errno */
+int events_real_fd(event_table_t *table, uint64_t id);                            /* -1: none or no such event */
+int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t size); /* bytes, or -errno */
+int events_ioctl(event_table_t *table, uint64_t id, uint32_t command, uint64_t argument, uint64_t *out);
+void events_release(event_table_t *table, uint64_t id);
+int events_exist(event_table_t *table, uint64_t id);
+int events_count(event_table_t *table);
+int32_t events_delay_us(event_table_t *table, uint64_t id);
+void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter_fault_t fault);
+
+/* Processes and mounts; 0 or -errno. */
+int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent is gone already */
+int process_rename(const char *name);
+int64_t filesystem_type(const char *path); /* statfs f_type */
+int namespace_of_mounts(void);
+int mount_at(const char *source, const char *target, const char *type, uint64_t flags, const char *options);
+int unmount_at(const char *target, int flags);
+
+/* The invisible file system. Both descriptors are the caller's to close; -errno on failure. */
+int fuse_mount(const char *name, int *device_fd, int *mount_fd);
+void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system is gone */
+
+/* perf_event_open(2) as another process called it. */
+typedef struct {
+    uint64_t id;
+    int32_t caller; /* thread id */
+    int32_t task, cpu, group_fd;
+    uint64_t flags;
+    uint64_t attr_address;
+} perf_call_t;
+
+/* The fields of perf_event_attr that decide what is served; `size` counts the bytes kept in `raw`. */
+typedef struct {
+    uint32_t type, size;
+    uint64_t config, config1, config2, sample_period, read_format;
+    int32_t disabled, inherit, pinned, exclusive, exclude_kernel, freq, enable_on_exec, precise;
+    uint8_t raw[256];
+} perf_attr_t;
+
+int seccomp_install(void); /* in the process to be watched; listener descriptor or -errno */
+int seccomp_receive(int listener, int stop_fd, perf_call_t *call); /* 1: a call, 0: no more, -errno */
+int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr); /* 0 or -errno for the caller */
+int seccomp_is_waiting(int listener, uint64_t id);
+int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);
+int seccomp_answer_error(int listener, uint64_t id, int error);
+int seccomp_answer_kernel(int listener, uint64_t id); /* let the real kernel do it */
+
+/* The real perf_event_open: `raw` with its switches replaced; fd or -errno. */
+int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
+int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
+int perf_probe(void); /* the cycle counter of CPU 0, as any program would open it */
+
+#endif

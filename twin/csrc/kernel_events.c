@@ -1,0 +1,457 @@
+/*
+ * Served counters: events, groups, and the formats that read(2) gives, as perf_event_open(2) documents them.
+ *
+ * An event holds `value` and `enabled_ns` as they stood when it was last *settled*, and the source's reading at that
+ * moment. Settling adds what passed since if the event was active, and nothing otherwise. Every read and every
+ * switch settles the whole group first, so a change of state never has to look back in time.
+ *
+ * Events of a task have no clock here: each carries a real task-clock event of that task, opened with the same
+ * disabled, inherit and enable_on_exec, and the kernel's count, times and group switches are those of the task.
+ */
+#include "kernel.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLOT_BITS  16
+#define SLOTS      (1u << SLOT_BITS)
+#define ALL_FORMAT (PERF_FORMAT_MAX - 1)
+#define ENERGY_PER_UJ (4294967296.0 * 1e-6)
+
+typedef struct event {
+    uint64_t id;
+    event_spec_t spec;
+    struct event *leader;  /* itself when alone or leading */
+    struct event *sibling; /* next member, leader first */
+    int enabled, active, n_members;
+    int64_t value, reading; /* count so far; what the source read when settled */
+    int64_t enabled_ns, settled_ns;
+    int64_t frozen;         /* what a stuck counter shows */
+    int64_t task_model_ns;  /* EVENT_TASK: model time of the last reading */
+    int64_t task_count;     /* EVENT_TASK: model count of the last reading */
+    int64_t task_times[2];  /* events of a task: enabled and running as the kernel counts them */
+} event_t;
+
+struct event_table {
+    pthread_mutex_t lock;
+    counter_source_t source;
+    uint32_t next_generation, next_slot;
+    int n_events;
+    event_t *slots[SLOTS];
+    int64_t *counts;         /* [n_cpus][n_columns]: the last reading of the whole node */
+    counter_fault_t *faults; /* [n_cpus][n_columns] */
+};
+
+static int64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static event_t *find(event_table_t *table, uint64_t id)
+{
+    event_t *event = table->slots[id & (SLOTS - 1)];
+    return event && event->id == id ? event : NULL;
+}
+
+/****************************************************************
+ * Counts
+ ****************************************************************/
+
+/* The model's count of one CPU; for a task that may run anywhere, of the mean CPU of the node. */
+static int64_t count_of(const event_table_t *table, int32_t cpu, int32_t column)
+{
+    const counter_source_t *source = &table->source;
+    if (cpu >= 0)
+        return table->counts[cpu * source->n_columns + column];
+    int64_t sum = 0;
+    for (int32_t i = 0; i < source->n_cpus; i++)
+        sum += table->counts[i * source->n_columns + column];
+    return sum / source->n_cpus;
+}
+
+static const counter_fault_t *fault_of(const event_table_t *table, const event_t *event)
+{
+    static const counter_fault_t well = {COUNTER_WELL, 0, 0};
+    if (event->spec.kind != EVENT_COUNTER)
+        return &well;
+    return &table->faults[event->spec.cpu * table->source.n_columns + event->spec.column];
+}
+
+/****************************************************************
+ * Settling
+ ****************************************************************/
+
+static void settle_on_cpu(event_table_t *table, event_t *leader)
+{
+    table->source.counters(table->source.model, table->counts);
+    int64_t now_ns = monotonic_ns();
+
+    for (event_t *event = leader; event; event = event->sibling) {
+        int64_t reading = 0;
+        uint64_t real = 0;
+        switch (event->spec.kind) {
+        case EVENT_COUNTER:
+            reading = count_of(table, event->spec.cpu, event->spec.column);
+            break;
+        case EVENT_CLOCK:
+            reading = now_ns;
+            break;
+        case EVENT_ENERGY:
+            reading = table->source.zone_uj(table->source.model, event->spec.column);
+            if (event->active && reading < event->reading)
+                event->value += event->spec.range_uj;
+            break;
+        case EVENT_KERNEL:
+            reading = read(event->spec.real_fd, &real, sizeof real) == sizeof real ? (int64_t)real : event->reading;
+            break;
+        default:
+            break;
+        }
+        if (event->active) {
+            event->value += reading - event->reading;
+            event->enabled_ns += now_ns - event->settled_ns;
+        }
+        event->reading = reading;
+        event->settled_ns = now_ns;
+        event->active = event->enabled && leader->enabled;
+    }
+}
+
+/* In each stretch between readings the task did its share of what the emulated CPU did: CPU time times mean rate. */
+static void settle_on_task(event_table_t *table, event_t *leader)
+{
+    table->source.counters(table->source.model, table->counts);
+    int64_t model_ns = table->source.time_ns(table->source.model);
+
+    for (event_t *event = leader; event; event = event->sibling) {
+        uint64_t real[3]; /* count, time enabled, time running */
+        if (event->spec.real_fd < 0 || read(event->spec.real_fd, real, sizeof real) != sizeof real)
+            continue;
+        event->task_times[0] = (int64_t)real[1];
+        event->task_times[1] = (int64_t)real[2];
+        if (event->spec.kind == EVENT_KERNEL) {
+            event->value = (int64_t)real[0];
+            continue;
+        }
+        int64_t elapsed_ns = model_ns - event->task_model_ns;
+        if (elapsed_ns <= 0)
+            continue; /* the model has not stepped: the CPU time is counted at the next reading */
+        int64_t count = count_of(table, event->spec.cpu, event->spec.column);
+        double rate = (double)(count - event->task_count) / (double)elapsed_ns;
+        event->value += (int64_t)((double)((int64_t)real[0] - event->reading) * rate);
+        event->reading = (int64_t)real[0];
+        event->task_count = count;
+        event->task_model_ns = model_ns;
+    }
+}
+
+static void settle(event_table_t *table, event_t *event)
+{
+    if (event->leader->spec.task >= 0)
+        settle_on_task(table, event->leader);
+    else
+        settle_on_cpu(table, event->leader);
+}
+
+/****************************************************************
+ * Opening and closing
+ ****************************************************************/
+
+event_table_t *events_new(counter_source_t source)
+{
+    event_table_t *table = calloc(1, sizeof *table);
+    size_t cells = (size_t)source.n_cpus * (size_t)source.n_columns;
+    if (!table)
+        return NULL;
+    table->source = source;
+    table->counts = calloc(cells, sizeof *table->counts);
+    table->faults = calloc(cells, sizeof *table->faults);
+    pthread_mutex_init(&table->lock, NULL);
+    if (!table->counts || !table->faults)
+        return NULL; /* the process ends; there is nothing to take back */
+    return table;
+}
+
+static int refusal(const event_table_t *table, const event_spec_t *spec, const event_t *leader)
+{
+    if (spec->read_format & ~(uint64_t)ALL_FORMAT)
+        return EINVAL;
+    if (spec->cpu >= table->source.n_cpus || (spec->task < 0 && spec->cpu < 0))
+        return EINVAL;
+    if (spec->leader && !leader)
+        return EBADF;
+    if (leader && (leader->leader != leader || leader->spec.cpu != spec->cpu || leader->spec.task != spec->task))
+        return EINVAL; /* a group lives on one CPU or in one task, and has one level */
+    if (leader && leader->n_members >= KERNEL_GROUP)
+        return E2BIG;
+    if (table->n_events >= (int)SLOTS - 1)
+        return EMFILE;
+    return 0;
+}
+
+int64_t events_open(event_table_t *table, const event_spec_t *spec)
+{
+    pthread_mutex_lock(&table->lock);
+    event_t *leader = spec->leader ? find(table, spec->leader) : NULL;
+    event_t *event = NULL;
+    int error = refusal(table, spec, leader);
+    if (!error && !(event = calloc(1, sizeof *event)))
+        error = ENOMEM;
+    if (error) {
+        pthread_mutex_unlock(&table->lock);
+        return -error;
+    }
+
+    do {
+        table->next_slot = (table->next_slot + 1) & (SLOTS - 1);
+        table->next_generation += table->next_slot == 0;
+    } while (table->slots[table->next_slot]);
+    event->id = (uint64_t)(table->next_generation + 1) << SLOT_BITS | table->next_slot;
+    event->spec = *spec;
+    event->enabled = !spec->disabled;
+    event->n_members = 1;
+    event->leader = event;
+    table->slots[table->next_slot] = event;
+    table->n_events++;
+
+    settle(table, event); /* takes the first reading; nothing is active yet, so nothing is added */
+    event->value = 0;
+    if (leader) {
+        settle(table, leader);
+        event->leader = leader;
+        event->sibling = leader->sibling;
+        /* Members are read in the order in which they were opened. */
+        event_t *last = leader;
+        while (last->sibling)
+            last = last->sibling;
+        event->sibling = NULL;
+        last->sibling = event;
+        leader->n_members++;
+        event->active = event->enabled && leader->enabled;
+    }
+    pthread_mutex_unlock(&table->lock);
+    return (int64_t)event->id;
+}
+
+void events_release(event_table_t *table, uint64_t id)
+{
+    pthread_mutex_lock(&table->lock);
+    event_t *event = find(table, id);
+    if (event) {
+        settle(table, event);
+        if (event->leader != event) {
+            event_t *before = event->leader;
+            while (before->sibling != event)
+                before = before->sibling;
+            before->sibling = event->sibling;
+            event->leader->n_members--;
+        } else {
+            /* A group that loses its leader falls apart into single events, each in the state it had. */
+            for (event_t *member = event->sibling, *next; member; member = next) {
+                next = member->sibling;
+                member->leader = member;
+                member->sibling = NULL;
+                member->n_members = 1;
+                member->active = member->enabled;
+            }
+        }
+        if (event->spec.real_fd >= 0)
+            close(event->spec.real_fd);
+        table->slots[id & (SLOTS - 1)] = NULL;
+        table->n_events--;
+        free(event);
+    }
+    pthread_mutex_unlock(&table->lock);
+}
+
+/****************************************************************
+ * Reading (perf_event_open(2), "Reading results")
+ ****************************************************************/
+
+static size_t put_event(const event_table_t *table, const event_t *event, uint64_t format, uint64_t *out)
+{
+    const counter_fault_t *fault = fault_of(table, event);
+    size_t n = 0;
+    out[n++] = (uint64_t)(fault->kind == COUNTER_STUCK          ? event->frozen
+                          : fault->kind == COUNTER_SHOWS        ? fault->shown
+                          : event->spec.kind == EVENT_ENERGY ? (int64_t)((double)event->value * ENERGY_PER_UJ)
+                                                             : event->value);
+    if (!(format & PERF_FORMAT_GROUP)) {
+        int64_t enabled_ns = event->spec.task >= 0 ? event->task_times[0] : event->enabled_ns;
+        int64_t running_ns = event->spec.task >= 0 ? event->task_times[1] : event->enabled_ns;
+        if (format & PERF_FORMAT_TOTAL_TIME_ENABLED)
+            out[n++] = (uint64_t)enabled_ns;
+        if (format & PERF_FORMAT_TOTAL_TIME_RUNNING)
+            out[n++] = (uint64_t)running_ns;
+    }
+    if (format & PERF_FORMAT_ID)
+        out[n++] = event->id;
+    if (format & PERF_FORMAT_LOST)
+        out[n++] = 0; /* nothing is sampled, so no record can be lost */
+    return n;
+}
+
+static size_t put_group(const event_table_t *table, const event_t *leader, uint64_t format, uint64_t *out)
+{
+    size_t n = 0;
+    int of_task = leader->spec.task >= 0;
+    out[n++] = (uint64_t)leader->n_members;
+    if (format & PERF_FORMAT_TOTAL_TIME_ENABLED)
+        out[n++] = (uint64_t)(of_task ? leader->task_times[0] : leader->enabled_ns);
+    if (format & PERF_FORMAT_TOTAL_TIME_RUNNING)
+        out[n++] = (uint64_t)(of_task ? leader->task_times[1] : leader->enabled_ns);
+    for (const event_t *event = leader; event; event = event->sibling)
+        n += put_event(table, event, format, out + n);
+    return n;
+}
+
+int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t size)
+{
+    uint64_t words[3 + 3 * KERNEL_GROUP];
+    int64_t result = -EBADF;
+
+    pthread_mutex_lock(&table->lock);
+    event_t *event = find(table, id);
+    if (event) {
+        settle(table, event);
+        uint64_t format = event->spec.read_format;
+        int in_group = (format & PERF_FORMAT_GROUP) != 0;
+        int missing = fault_of(table, event)->kind == COUNTER_MISSING;
+        for (event_t *member = event->leader; in_group && member; member = member->sibling)
+            missing |= fault_of(table, member)->kind == COUNTER_MISSING;
+        size_t n = in_group ? put_group(table, event->leader, format, words) : put_event(table, event, format, words);
+        result = missing ? 0 : n * sizeof *words > size ? -ENOSPC : (int64_t)(n * sizeof *words);
+    }
+    pthread_mutex_unlock(&table->lock);
+    if (result > 0)
+        memcpy(out, words, (size_t)result);
+    return result;
+}
+
+/****************************************************************
+ * Switching
+ ****************************************************************/
+
+static void apply(event_t *event, uint32_t command)
+{
+    switch (command) {
+    case PERF_EVENT_IOC_ENABLE:
+        event->enabled = 1;
+        break;
+    case PERF_EVENT_IOC_DISABLE:
+        event->enabled = 0;
+        break;
+    case PERF_EVENT_IOC_RESET: /* the count only: "There is no way to reset [...] time" */
+        event->value = 0;
+        break;
+    }
+    if (event->spec.task >= 0 && event->spec.real_fd >= 0) {
+        ioctl(event->spec.real_fd, command, 0);
+        if (command == PERF_EVENT_IOC_RESET)
+            event->reading = 0;
+    }
+}
+
+int events_ioctl(event_table_t *table, uint64_t id, uint32_t command, uint64_t argument, uint64_t *out)
+{
+    int result = 0;
+    pthread_mutex_lock(&table->lock);
+    event_t *event = find(table, id);
+    if (!event) {
+        pthread_mutex_unlock(&table->lock);
+        return -EBADF;
+    }
+    switch (command) {
+    case PERF_EVENT_IOC_ENABLE:
+    case PERF_EVENT_IOC_DISABLE:
+    case PERF_EVENT_IOC_RESET:
+        settle(table, event);
+        if (argument & PERF_IOC_FLAG_GROUP) {
+            for (event_t *member = event->leader; member; member = member->sibling)
+                apply(member, command);
+        } else {
+            apply(event, command);
+        }
+        for (event_t *member = event->leader; member; member = member->sibling)
+            member->active = member->enabled && member->leader->enabled;
+        break;
+    case PERF_EVENT_IOC_ID:
+        *out = event->id;
+        break;
+    case PERF_EVENT_IOC_REFRESH:
+    case PERF_EVENT_IOC_PERIOD:
+    case PERF_EVENT_IOC_SET_OUTPUT:
+    case PERF_EVENT_IOC_SET_FILTER:
+    case PERF_EVENT_IOC_PAUSE_OUTPUT:
+        result = -EINVAL; /* all concern samples */
+        break;
+    default:
+        result = -ENOTTY;
+    }
+    pthread_mutex_unlock(&table->lock);
+    return result;
+}
+
+/****************************************************************
+ * Looking
+ ****************************************************************/
+
+int events_exist(event_table_t *table, uint64_t id)
+{
+    pthread_mutex_lock(&table->lock);
+    int found = find(table, id) != NULL;
+    pthread_mutex_unlock(&table->lock);
+    return found;
+}
+
+int events_real_fd(event_table_t *table, uint64_t id)
+{
+    pthread_mutex_lock(&table->lock);
+    event_t *event = find(table, id);
+    int fd = event ? event->spec.real_fd : -1;
+    pthread_mutex_unlock(&table->lock);
+    return fd;
+}
+
+int events_count(event_table_t *table)
+{
+    pthread_mutex_lock(&table->lock);
+    int n = table->n_events;
+    pthread_mutex_unlock(&table->lock);
+    return n;
+}
+
+int32_t events_delay_us(event_table_t *table, uint64_t id)
+{
+    pthread_mutex_lock(&table->lock);
+    event_t *event = find(table, id);
+    int32_t delay_us = 0;
+    for (event_t *member = event ? event->leader : NULL; member; member = member->sibling)
+        if (fault_of(table, member)->delay_us > delay_us)
+            delay_us = fault_of(table, member)->delay_us;
+    pthread_mutex_unlock(&table->lock);
+    return delay_us;
+}
+
+void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter_fault_t fault)
+{
+    pthread_mutex_lock(&table->lock);
+    counter_fault_t *cell = &table->faults[cpu * table->source.n_columns + column];
+    for (uint32_t slot = 0; fault.kind == COUNTER_STUCK && cell->kind != COUNTER_STUCK && slot < SLOTS; slot++) {
+        event_t *event = table->slots[slot];
+        if (event && fault_of(table, event) == cell) {
+            settle(table, event);
+            event->frozen = event->value;
+        }
+    }
+    *cell = fault;
+    pthread_mutex_unlock(&table->lock);
+}

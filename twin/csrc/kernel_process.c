@@ -1,0 +1,45 @@
+/*
+ * Small calls that Python does not offer: whose child a process is for life, and what kind of file system a path is on.
+ */
+#include "kernel.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/vfs.h>
+#include <sched.h>
+#include <unistd.h>
+
+int process_die_with(int32_t parent, int signal)
+{
+    if (prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0))
+        return -errno;
+    return getppid() == parent ? 0 : -ESRCH; /* it may have died before the call */
+}
+
+int process_rename(const char *name)
+{
+    return prctl(PR_SET_NAME, name, 0, 0, 0) ? -errno : 0;
+}
+
+int64_t filesystem_type(const char *path)
+{
+    struct statfs status;
+    return statfs(path, &status) ? -errno : (int64_t)status.f_type;
+}
+
+int namespace_of_mounts(void)
+{
+    return unshare(CLONE_NEWNS) ? -errno : 0;
+}
+
+int mount_at(const char *source, const char *target, const char *type, uint64_t flags, const char *options)
+{
+    return mount(source, target, type, flags, options) ? -errno : 0;
+}
+
+int unmount_at(const char *target, int flags)
+{
+    return umount2(target, flags) ? -errno : 0;
+}

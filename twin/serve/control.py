@@ -1,0 +1,86 @@
+"""The control socket of a served twin: one JSON line asks, one JSON line answers.
+
+A Unix socket at /run/nodectl-twin/control, root's alone. From outside the namespace it is reached through
+/proc/PID/root of the run's server, so the host's file system needs no trace of it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from twin.errors import TwinError, nearest
+from twin.serve.namespace import CONTROL
+
+type_command = Callable[[Mapping[str, Any]], Any]
+
+_LONGEST_LINE = 1 << 20
+
+
+class Request(msgspec.Struct):
+    """``do`` names a command; the rest is the command's own."""
+
+    do: str
+    with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
+
+
+class Answer(msgspec.Struct):
+    """Either a result or the one line that says what was wrong with the request."""
+
+    result: Any = None
+    error: str = ""
+
+
+class ControlSocket:
+    """Answers requests, each connection in a thread of its own, until the process ends."""
+
+    def __init__(self, commands: Mapping[str, type_command], path: str = CONTROL) -> None:
+        self._commands = commands
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(path)
+        os.chmod(path, 0o600)
+        self._socket.listen()
+        threading.Thread(target=self._accept, name="control", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                try:
+                    connection.sendall(msgspec.json.encode(self._answer(line)) + b"\n")
+                except OSError:
+                    return  # whoever asked did not wait for the answer
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            request = msgspec.json.decode(line, type=Request)
+            command = self._commands.get(request.do)
+            if command is None:
+                raise TwinError(f'unknown command "{request.do}"{nearest(request.do, self._commands)}')
+            return Answer(command(request.with_))
+        except (TwinError, msgspec.MsgspecError, KeyError, ValueError) as error:
+            return Answer(error=str(error))
+
+
+def ask(path: str, do: str, **arguments: Any) -> Any:
+    """Send one request to the control socket at ``path``; TwinError with its reason if it is refused."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise TwinError(f"no twin answers at {path}: {error.strerror}") from None
+        connection.sendall(msgspec.json.encode(Request(do, arguments)) + b"\n")
+        with connection.makefile("rb") as lines:
+            answer = msgspec.json.decode(lines.readline() or b'{"error": "the twin has ended"}', type=Answer)
+    if answer.error:
+        raise TwinError(answer.error)
+    return answer.result

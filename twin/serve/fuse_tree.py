@@ -1,0 +1,121 @@
+"""The twin's /sys as a FUSE file system: ``twin.sysfs.SysfsTree`` behind libfuse3, one thread per caller.
+
+Measured (2 cores, p50): 35 us for a read on a descriptor kept open, 155 us for open, read and close. That is slower than
+a real sysfs and fast enough for the few files of a period; counters, of which a period reads one per CPU, go another
+way (``csrc/kernel_fuse.c``).
+
+As in sysfs, a file says it is 4096 bytes long, its text is made when it is read from its start, and the rest of a
+longer read sees the same text. ``direct_io`` takes each read and write past the page cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import mfusepy
+
+from twin._kernel import lib
+from twin.errors import TwinError
+from twin.serve.containment import FUSE_SUPER_MAGIC
+from twin.sysfs import SysfsTree
+
+FILE_BYTES = 4096
+"""What sysfs says of every attribute's size (fs/sysfs/file.c: PAGE_SIZE)."""
+
+CACHED_S = 0.1
+"""How long the kernel may keep names and modes. Ours: so long does a vanished file stay in listings."""
+
+_MOUNT_TIMEOUT_S = 10.0
+
+
+class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyped
+    """FUSE requests answered from the tree. Errors are the tree's OSErrors, which mfusepy hands on by errno."""
+
+    use_ns = True
+
+    def __init__(self, tree: SysfsTree) -> None:
+        self._tree = tree
+        self._texts: dict[int, bytes] = {}
+        self._handles = itertools.count(1)
+
+    def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
+        path = f"/sys{path}".rstrip("/")
+        match self._tree.kind(path):
+            case "dir":
+                return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2, "st_uid": 0, "st_gid": 0}
+            case "link":
+                return {"st_mode": stat.S_IFLNK | 0o777, "st_nlink": 1, "st_uid": 0, "st_gid": 0}
+            case "file":
+                mode = stat.S_IFREG | self._tree.mode(path)
+                return {"st_mode": mode, "st_nlink": 1, "st_size": FILE_BYTES, "st_uid": 0, "st_gid": 0}
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def readdir(self, path: str, fh: Any) -> Iterator[str]:
+        yield from (".", "..", *self._tree.listdir(f"/sys{path}".rstrip("/")))
+
+    def readlink(self, path: str) -> str:
+        return self._tree.readlink(f"/sys{path}")
+
+    def open(self, path: str, fi: Any) -> int:
+        """Root too needs the right bit in the file's mode (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK)."""
+        mode = self._tree.mode(f"/sys{path}")
+        access = fi.flags & os.O_ACCMODE
+        wants_read, wants_write = access != os.O_WRONLY, access != os.O_RDONLY
+        if (wants_read and not mode & 0o444) or (wants_write and not mode & 0o222):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        fi.direct_io = 1
+        fi.fh = next(self._handles)
+        return 0
+
+    def read(self, path: str, size: int, offset: int, fi: Any) -> bytes:
+        if offset == 0 or fi.fh not in self._texts:
+            self._wait_if_slow(path)
+            self._texts[fi.fh] = self._tree.read(f"/sys{path}")
+        return self._texts[fi.fh][offset : offset + size]
+
+    def write(self, path: str, data: bytes, offset: int, fi: Any) -> int:
+        self._wait_if_slow(path)
+        return self._tree.write(f"/sys{path}", data)
+
+    def truncate(self, path: str, length: int, fh: Any = None) -> int:
+        """Shells open with O_TRUNC; sysfs ignores it."""
+        return 0
+
+    def release(self, path: str, fi: Any) -> int:
+        self._texts.pop(fi.fh, None)
+        return 0
+
+    def _wait_if_slow(self, path: str) -> None:
+        if delay_s := self._tree.delay_s(f"/sys{path}"):
+            time.sleep(delay_s)
+
+
+def mount(tree: SysfsTree, point: str) -> int:
+    """Serve ``tree`` at ``point`` from threads of this process; returns the file system's ``st_dev``."""
+    options: dict[str, Any] = {
+        "raw_fi": True,
+        "foreground": True,
+        "nothreads": False,
+        "allow_other": True,
+        "default_permissions": True,
+        "fsname": "nodectl-twin",
+        "attr_timeout": CACHED_S,
+        "entry_timeout": CACHED_S,
+    }
+    if (mfusepy.fuse_version_major, mfusepy.fuse_version_minor) >= (3, 12):
+        options["max_threads"] = 16  # libfuse 3.12 to 3.16 complain about their own default
+    serve = threading.Thread(target=mfusepy.FUSE, args=(_Operations(tree), point), kwargs=options, daemon=True)
+    serve.start()
+    deadline = time.monotonic() + _MOUNT_TIMEOUT_S
+    while lib.filesystem_type(point.encode()) != FUSE_SUPER_MAGIC:
+        if not serve.is_alive() or time.monotonic() > deadline:
+            raise TwinError(f"the twin's /sys could not be mounted at {point} (FUSE)")
+        time.sleep(0.001)
+    return os.stat(point).st_dev

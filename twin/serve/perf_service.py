@@ -1,0 +1,259 @@
+"""perf_event_open(2) for the watched processes: hardware events count the model, the rest is the real kernel's.
+
+The seccomp listener hands over each call before it happens. From its attributes follows one of three answers: the
+real kernel does it (software events, tracepoints, breakpoints, probes, and everything that samples them); it fails
+with the errno the kernel would give; or the caller gets a descriptor of ours (``csrc/kernel_events.c``), through which
+all later reads and ioctls pass without any filter.
+
+What a *hardware event of a task* counts is a convention: the task really ran on this host for some CPU time, and in
+that time it does what the mean CPU of the emulated node does (or the given one, where the call names a CPU). So the
+ratios of counts are the model's and the counts grow with the task's own time. Time comes from a real task-clock
+event on the task, which brings enable_on_exec, inherit and the times in exactly the kernel's sense.
+
+Emulated CPUs beyond the host's have no real scheduler below them: there cpu-clock and task-clock run while they are
+enabled, as they do on a real CPU, and other software events stay 0.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from twin._kernel import ffi, lib
+from twin.faults import Faults
+from twin.errors import TwinError
+from twin.model import Twin
+from twin.serve.perf_events import PERF_TYPE_SOFTWARE, EventNames
+
+_NO_GROUP, _OUTPUT, _CGROUP, _CLOEXEC = 1, 2, 4, 8
+_ALL_FLAGS = 15
+_FORMAT_GROUP = 1 << 3
+_CPU_CLOCK, _TASK_CLOCK = 0, 1
+_CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
+"""linux/perf_event.h, linux/capability.h."""
+
+_KERNEL_TYPES = (2, 5)
+"""PERF_TYPE_TRACEPOINT and PERF_TYPE_BREAKPOINT: the real kernel's, and no hardware of the node."""
+
+_KERNEL_PMUS = ("kprobe", "uprobe")
+
+
+class _CallError(Exception):
+    """The call fails with this errno."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(os.strerror(number))
+        self.number = number
+
+
+class PerfService:
+    """The counters of one served twin. ``device`` is the ``st_dev`` by which its descriptors are known."""
+
+    def __init__(self, twin: Twin, faults: Faults, names: EventNames) -> None:
+        self._faults = faults
+        self._names = names
+        self._events = twin.machine.events
+        self._n_cpus = twin.machine.cpus
+        self._real_cpus = os.cpu_count() or 1
+        self._kernel_types = {*_KERNEL_TYPES, *_types_of_host(_KERNEL_PMUS)}
+        self._struck: tuple[int, ...] = ()
+        self._table = lib.events_new(_source(twin))
+        descriptors = ffi.new("int[2]")
+        if error := lib.fuse_mount(b"nodectl-twin-perf", descriptors, descriptors + 1):
+            raise TwinError(f"no file system for counters: {os.strerror(-error)}")
+        self._fuse_fd, self._mount_fd = descriptors[0], descriptors[1]
+        threading.Thread(target=lib.fuse_serve, args=(self._table, self._fuse_fd), name="counters", daemon=True).start()
+        self.device = os.fstat(self._mount_fd).st_dev
+
+    @property
+    def open_counters(self) -> int:
+        """Counters that programs hold open now."""
+        return int(lib.events_count(self._table))
+
+    def attend(self, listener: int) -> None:
+        """Answer the calls that arrive at this seccomp listener, in a thread of its own."""
+        threading.Thread(target=self._answer_all, args=(listener,), name="perf_event_open", daemon=True).start()
+
+    def follow_faults(self) -> None:
+        """Bring the faults that stand on counters now into the table; to be called every few milliseconds."""
+        struck = tuple(
+            number for number, fault, stands in self._faults.listing() if stands and fault.target.startswith("perf:")
+        )
+        if struck == self._struck:
+            return
+        self._struck = struck
+        for column, event in self._names.columns.items():
+            for cpu in range(self._n_cpus):
+                lib.events_set_fault(self._table, cpu, event, self._fault(column, cpu))
+
+    def _fault(self, event: str, cpu: int) -> Any:
+        fault = self._faults.counter(event, cpu)
+        delay_us = round(self._faults.counter_delay_s(event, cpu) * 1e6)
+        kind, shown = lib.COUNTER_WELL, 0
+        match fault.kind if fault else "":
+            case "missing":
+                kind = lib.COUNTER_MISSING
+            case "stuck" if fault and fault.value is None:
+                kind = lib.COUNTER_STUCK
+            case "stuck" | "absurd":
+                kind, shown = lib.COUNTER_SHOWS, self._faults.counted(event, cpu, 0) or 0
+        return {"kind": kind, "delay_us": delay_us, "shown": shown}
+
+    # ---- one call ----------------------------------------------------------------------------------------------
+
+    def _answer_all(self, listener: int) -> None:
+        call = ffi.new("perf_call_t *")
+        never = os.eventfd(0)
+        while lib.seccomp_receive(listener, never, call) == 1:
+            self._answer(listener, call)
+
+    def _answer(self, listener: int, call: Any) -> None:
+        attr = ffi.new("perf_attr_t *")
+        try:
+            if error := lib.seccomp_read_attr(listener, call, attr):
+                raise _CallError(-error)
+            leader = self._leader(call)
+            if self._is_real(call, attr, leader):
+                lib.seccomp_answer_kernel(listener, call.id)
+                return
+            fd = self._open(self._spec(call, attr, leader))
+        except _CallError as error:
+            lib.seccomp_answer_error(listener, call.id, error.number)
+            return
+        except Exception:
+            # Whatever went wrong here, the caller must not hang in its system call.
+            lib.seccomp_answer_error(listener, call.id, errno.EIO)
+            raise
+        # If the caller has died meanwhile, closing our copy releases the event.
+        lib.seccomp_answer_fd(listener, call.id, fd, call.flags & _CLOEXEC)
+        os.close(fd)
+
+    def _leader(self, call: Any) -> int:
+        """The id of the served leader named by ``group_fd``; 0 without a group, -1 for a foreign descriptor."""
+        if call.group_fd == -1 or call.flags & _NO_GROUP:
+            return 0
+        try:
+            status = os.stat(f"/proc/{call.caller}/fd/{call.group_fd}")
+        except OSError:
+            raise _CallError(errno.EBADF) from None
+        return status.st_ino if status.st_dev == self.device else -1
+
+    def _is_real(self, call: Any, attr: Any, leader: int) -> bool:
+        if attr.type in self._kernel_types:
+            return True
+        if attr.type != PERF_TYPE_SOFTWARE or leader > 0:
+            return False
+        # The leader of a group may get hardware members, which the real kernel could not hold.
+        is_counting_leader = attr.read_format & _FORMAT_GROUP and not attr.sample_period and leader == 0
+        return not is_counting_leader and call.cpu < self._real_cpus
+
+    def _spec(self, call: Any, attr: Any, leader: int) -> dict[str, int]:
+        """What to open, checked in the kernel's order of errors (perf_event_open in kernel/events/core.c)."""
+        if call.flags & ~_ALL_FLAGS or (call.task == -1 and call.cpu == -1) or call.task < -1 or call.cpu < -1:
+            raise _CallError(errno.EINVAL)
+        if call.flags & (_OUTPUT | _CGROUP) or attr.sample_period or attr.precise:
+            raise _CallError(errno.EOPNOTSUPP)  # counting only, as a PMU without interrupt
+        if call.cpu >= self._n_cpus or leader < 0 or (leader and (attr.pinned or attr.exclusive)):
+            raise _CallError(errno.EINVAL)
+        _check_rights(call, attr)
+        task = call.caller if call.task == 0 else call.task
+        spec = {
+            "kind": lib.EVENT_ZERO,
+            "cpu": call.cpu,
+            "task": task,
+            "real_fd": -1,
+            "disabled": attr.disabled,
+            "leader": leader,
+            "read_format": attr.read_format,
+        }
+        on_host = call.cpu < self._real_cpus
+        leader_fd = lib.events_real_fd(self._table, leader) if leader else -1
+        if attr.type == PERF_TYPE_SOFTWARE:
+            if task < 0 and on_host:
+                spec |= {"kind": lib.EVENT_KERNEL, "real_fd": _fd(lib.perf_open_real(attr, -1, call.cpu, -1, 0))}
+            elif task >= 0 and on_host:
+                fd = _fd(lib.perf_open_real(attr, task, call.cpu, leader_fd, attr.disabled))
+                spec |= {"kind": lib.EVENT_KERNEL, "real_fd": fd}
+            elif attr.config in (_CPU_CLOCK, _TASK_CLOCK):
+                spec["kind"] = lib.EVENT_CLOCK
+            return spec
+        if task < 0 and (energy := self._names.energy(attr.type, attr.config, call.cpu)):
+            return spec | {"kind": lib.EVENT_ENERGY, "column": energy.zone, "range_uj": energy.range_uj}
+        event = self._names.event(attr.type, attr.config)
+        if event is None:
+            raise _CallError(errno.ENOENT)
+        if number := self._faults.counter_errno(event, call.cpu):
+            raise _CallError(number)
+        spec["column"] = self._names.columns[event]
+        if task < 0:
+            spec["kind"] = lib.EVENT_COUNTER
+        elif on_host:
+            fd = _fd(lib.perf_open_task_clock(attr, task, call.cpu, leader_fd, attr.disabled))
+            spec |= {"kind": lib.EVENT_TASK, "real_fd": fd}
+        return spec
+
+    def _open(self, spec: Mapping[str, int]) -> int:
+        number = lib.events_open(self._table, ffi.new("event_spec_t *", spec))
+        if number < 0:
+            if spec["real_fd"] >= 0:
+                os.close(spec["real_fd"])
+            raise _CallError(-number)
+        try:
+            return os.open(str(number), os.O_RDWR | os.O_CLOEXEC, dir_fd=self._mount_fd)
+        except OSError as error:
+            lib.events_release(self._table, number)
+            raise _CallError(error.errno or errno.EMFILE) from None
+
+
+def _fd(result: int) -> int:
+    """A descriptor, or the errno of the real call."""
+    if result < 0:
+        raise _CallError(-result)
+    return result
+
+
+def _check_rights(call: Any, attr: Any) -> None:
+    """EACCES by /proc/sys/kernel/perf_event_paranoid (Linux Documentation/admin-guide/perf-security.rst)."""
+    try:
+        with open("/proc/sys/kernel/perf_event_paranoid") as setting:
+            paranoid = int(setting.read())
+        caller = _status(call.caller)
+        rights = int(caller["CapEff"], 16)
+        if rights & (1 << _CAP_SYS_ADMIN | 1 << _CAP_PERFMON):
+            return
+        is_others = call.task > 0 and _status(call.task)["Uid"] != caller["Uid"]
+    except FileNotFoundError:
+        raise _CallError(errno.ESRCH) from None
+    if is_others or (call.task == -1 and paranoid > 0) or (not attr.exclude_kernel and paranoid > 1):
+        raise _CallError(errno.EACCES)
+
+
+def _status(task: int) -> dict[str, str]:
+    with open(f"/proc/{task}/status") as lines:
+        return {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def _types_of_host(names: tuple[str, ...]) -> set[int]:
+    found = set()
+    for name in names:
+        try:
+            with open(f"/sys/bus/event_source/devices/{name}/type") as number:
+                found.add(int(number.read()))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _source(twin: Twin) -> Any:
+    """The model's two read functions as plain addresses, so that counters are read without the interpreter."""
+    addresses = twin.counter_source()
+    return {
+        "counters": ffi.cast("void (*)(void *, int64_t *)", addresses.counters),
+        "time_ns": ffi.cast("int64_t (*)(void *)", addresses.time_ns),
+        "model": ffi.cast("void *", addresses.model),
+        "n_cpus": twin.machine.cpus,
+        "n_columns": addresses.columns,
+    }

@@ -1,0 +1,138 @@
+"""The runs of this host: one small file each in /run/nodectl-twin, and what dead ones have left behind.
+
+A run needs no file to work. The file says which server to ask from outside the run's namespace, and it names the
+processes with their start times, so that a number that was given again is not taken for the run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+import msgspec
+import psutil
+
+from twin._kernel import lib
+from twin.errors import TwinError
+from twin.serve import namespace
+
+_SOURCES = ("nodectl-twin", "nodectl-twin-perf")
+_MNT_DETACH = 2
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A process that cannot be confused with a later one of the same number."""
+
+    number: int
+    started_s: float
+
+    @staticmethod
+    def of(number: int) -> Process:
+        """The living process with this number."""
+        return Process(number, psutil.Process(number).create_time())
+
+    @property
+    def lives(self) -> bool:
+        """The same process is there and is no zombie."""
+        try:
+            process = psutil.Process(self.number)
+            return process.create_time() == self.started_s and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One served twin."""
+
+    launcher: Process
+    server: Process
+    machine: str
+    command: list[str]
+
+    @property
+    def lives(self) -> bool:
+        """Launcher and server are both there."""
+        return self.launcher.lives and self.server.lives
+
+    @property
+    def control(self) -> str:
+        """The run's control socket, as it can be reached from any namespace."""
+        return f"/proc/{self.server.number}/root{namespace.CONTROL}"
+
+
+class Register:
+    """The host's directory of runs, kept by descriptor: its path leads elsewhere inside a run."""
+
+    def __init__(self) -> None:
+        os.makedirs(namespace.RUN_DIRECTORY, exist_ok=True)
+        self._directory = os.open(namespace.RUN_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
+
+    def enter(self, run: Run) -> None:
+        """Record a run under its launcher's number."""
+        name = _file(run)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=self._directory)
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(run))
+
+    def leave(self, run: Run) -> None:
+        """Remove a run's record."""
+        os.unlink(_file(run), dir_fd=self._directory)
+
+    def runs(self) -> Iterator[Run]:
+        """Every run on record, living or dead; unreadable records are skipped, ``clean`` removes them."""
+        for name in sorted(os.listdir(self._directory)):
+            try:
+                with os.fdopen(os.open(name, os.O_RDONLY, dir_fd=self._directory), "rb") as file:
+                    yield msgspec.json.decode(file.read(), type=Run)
+            except (OSError, msgspec.MsgspecError):
+                continue
+
+    def clean(self) -> list[str]:
+        """Remove what dead runs left; one line for each thing removed or found and left alone."""
+        living = {_file(run) for run in self.runs() if run.lives}
+        done = []
+        for name in sorted(os.listdir(self._directory)):
+            if name.endswith(".json") and name not in living:
+                os.unlink(name, dir_fd=self._directory)
+                done.append(f"removed the record {namespace.RUN_DIRECTORY}/{name}")
+        for point in reversed([each.point for each in namespace.mounts() if each.source in _SOURCES]):
+            if (
+                lib.filesystem_type(point.encode()) == -errno.ENOTCONN
+                and lib.unmount_at(point.encode(), _MNT_DETACH) == 0
+            ):
+                done.append(f"unmounted {point}, whose server is gone")
+        return done + [f"left {line}" for line in _orphans()]
+
+
+def _file(run: Run) -> str:
+    return f"{run.launcher.number}.json"
+
+
+def _orphans() -> Iterator[str]:
+    """Processes that live on in the namespace of a dead run. Ending them is for their owner to decide."""
+    for process in psutil.process_iter(["name"]):
+        try:
+            inside = any(each.source in _SOURCES for each in namespace.mounts(f"/proc/{process.pid}/mountinfo"))
+            if inside and lib.filesystem_type(f"/proc/{process.pid}/root{namespace.TREE}".encode()) == -errno.ENOTCONN:
+                yield f"process {process.pid} ({process.info['name']}): it outlived its run; end it to free its mounts"
+        except (OSError, psutil.NoSuchProcess):
+            continue
+
+
+def find(number: int | None = None) -> str:
+    """The control socket to talk to: of this namespace's run, of the run with this launcher, or of the only one."""
+    if number is None and os.path.exists(namespace.CONTROL):
+        return namespace.CONTROL
+    runs = {run.launcher.number: run for run in Register().runs() if run.lives}
+    if number is not None:
+        if number not in runs:
+            raise TwinError(f"no run {number} is alive; alive: {_list(runs)}")
+        return runs[number].control
+    if len(runs) != 1:
+        raise TwinError(f"give --run with one of: {_list(runs)}" if runs else "no twin is being served on this host")
+    return next(iter(runs.values())).control
+
+
+def _list(runs: dict[int, Run]) -> str:
+    return ", ".join(f"{number} ({run.machine})" for number, run in runs.items()) or "none"

@@ -1,0 +1,160 @@
+"""The process behind a served twin: the model in real time, its files, its counters, its GPUs, its control socket.
+
+It is forked by the launcher inside the run's namespace and belongs to it for life: it gets SIGKILL when the launcher
+goes, and with its own end every file and counter of the twin answers ENOTCONN. It never unmounts anything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from twin._kernel import lib
+from twin.errors import TwinError
+from twin.faults import Fault, Faults
+from twin.machine import Machine
+from twin.model import GPU_MEMORY_BYTES, Twin
+from twin.serve import fuse_tree, namespace
+from twin.serve.control import ControlSocket
+from twin.serve.perf_events import EventNames
+from twin.serve.perf_service import PerfService
+from twin.sysfs import SysfsTree
+from twin.workload import Workload
+
+TICK_S = 0.005
+"""Period of what happens by itself (foreign writers, faults that begin or end). Ours; the model has its own thread."""
+
+_SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): nobody can cut the memory from under a reader."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to serve, settled before the server is forked. ``report`` is where the truth is written at the end."""
+
+    machine: Machine
+    workload: Workload | None
+    seed: int
+    faults: tuple[Fault, ...]
+    report: str | None
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The server's first message: by which devices its files and counters are known, and which roots to cover."""
+
+    tree_device: int = 0
+    counters_device: int = 0
+    roots: tuple[str, ...] = ()
+    error: str = ""
+
+
+STOP, LISTENER, GO = b"stop", b"listener", b"go"
+"""Messages of the launcher to its server, and the answer to ``LISTENER``: the command may start."""
+
+
+def serve(plan: Plan, channel: socket.socket, launcher: int) -> NoReturn:
+    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the launcher."""
+    status = 1
+    try:
+        if lib.process_die_with(launcher, signal.SIGKILL):
+            os._exit(1)
+        lib.process_rename(b"nodectl-twin")
+        os.setsid()  # Ctrl-C on the terminal is for the command
+        _detach_standard_files()
+        try:
+            server = _Server(plan)
+        except (TwinError, OSError) as error:
+            channel.send(msgspec.json.encode(Ready(error=str(error))))
+            os._exit(1)
+        channel.send(msgspec.json.encode(server.ready))
+        server.converse(channel)
+        status = 0
+    finally:
+        os._exit(status)  # no exit handlers: libfuse's would unmount, and the rest is the launcher's
+
+
+class _Server:
+    """All parts of one served twin."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._memory = _gpu_memory()
+        self._twin = Twin(plan.machine, None, plan.seed, gpu_memory=self._memory)
+        self._faults = Faults(self._twin)
+        self._tree = SysfsTree(self._twin, self._faults)
+        for fault in plan.faults:
+            self._faults.add(fault)
+        tree_device = fuse_tree.mount(self._tree, namespace.TREE)
+        self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine))
+        self._stop = threading.Event()
+        self._began_s = time.monotonic()
+        ControlSocket(
+            {
+                "status": self._status,
+                "report": lambda _: msgspec.to_builtins(self._twin.report()),
+                "fault-add": lambda given: self._faults.add_line(given["line"]),
+                "fault-remove": lambda given: self._faults.remove(given["fault"]),
+                "fault-list": lambda _: [[n, str(fault), stands] for n, fault, stands in self._faults.listing()],
+            }
+        )
+        self.ready = Ready(tree_device, self._counters.device, self._tree.roots)
+        threading.Thread(target=self._twin.run_realtime, args=(self._stop,), name="model", daemon=True).start()
+        threading.Thread(target=self._tick, name="faults", daemon=True).start()
+
+    def converse(self, channel: socket.socket) -> None:
+        """Follow the launcher until it says stop or is gone."""
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+            if message == LISTENER and descriptors:
+                self._counters.attend(descriptors[0])
+                if self._plan.workload is not None:
+                    self._twin.start_workload(self._plan.workload)
+                channel.send(GO)
+            elif message in (STOP, b""):
+                break
+        self._stop.set()
+        if self._plan.report:
+            with open(self._plan.report, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(self._twin.report())) + b"\n")
+
+    def _tick(self) -> None:
+        while not self._stop.wait(TICK_S):
+            self._tree.act()
+            self._counters.follow_faults()
+
+    def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "machine": self._plan.machine.name,
+            "server": os.getpid(),
+            "for_s": time.monotonic() - self._began_s,
+            "has_workload": self._plan.workload is not None,
+            "finished": self._twin.finished,
+            "open_counters": self._counters.open_counters,
+            "faults": len(self._faults.listing()),
+        }
+
+
+def _gpu_memory() -> mmap.mmap:
+    """Shared memory for the GPUs' state, sealed against change of size, and the link by which programs find it."""
+    fd = os.memfd_create("nodectl-twin-gpus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, GPU_MEMORY_BYTES)
+    fcntl.fcntl(fd, *_SEALS)
+    os.symlink(f"/proc/{os.getpid()}/fd/{fd}", namespace.GPUS)
+    return mmap.mmap(fd, GPU_MEMORY_BYTES)
+
+
+def _detach_standard_files() -> None:
+    """Let go of the command's standard input and output, so that a pipe closes with the command."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, sys.stdin.fileno() if sys.stdin else 0)
+    os.dup2(null, 1)
+    os.close(null)
