@@ -1,0 +1,140 @@
+/*
+ * The emulated node's physics: clocks, work, counters, power, heat, energy meters and GPUs.
+ *
+ * Time advances on a 50 us grid. Between two events (a clock, a phase, an activity or a throttle changes, or the
+ * 1 ms tick of meters and thermal network) every rate is constant, so a run of grid steps is integrated in one
+ * stroke: acc += rate * elapsed. Reads add the share since the last event without changing state; hence results do
+ * not depend on how a caller slices time, and the same inputs give the same bits.
+ *
+ * Every table is indexed by a clock level, ascending. Voltages, work rates and counter rates per level are computed
+ * once by the caller, so that no formula lives in two places.
+ */
+#ifndef TWIN_MODEL_H
+#define TWIN_MODEL_H
+
+#include "twin_gpu.h"
+
+#define TWIN_STEP_NS 50000
+#define TWIN_CONSTRAINTS 3
+#define TWIN_TABLES 5
+
+enum twin_event { TWIN_CYCLES, TWIN_REFERENCE, TWIN_INSTRUCTIONS, TWIN_STALLS, TWIN_MISSES, TWIN_EVENTS };
+enum twin_governor { TWIN_PERFORMANCE, TWIN_POWERSAVE, TWIN_USERSPACE, TWIN_DYNAMIC };
+enum twin_zone_kind { TWIN_ZONE_PACKAGE, TWIN_ZONE_CORE, TWIN_ZONE_UNCORE, TWIN_ZONE_DRAM, TWIN_ZONE_PSYS };
+
+/* Rows of a phase's tables, float64 [TWIN_TABLES][n_levels]. */
+enum twin_cpu_table { TWIN_RATE, TWIN_INSTRUCTIONS_HZ, TWIN_STALL_SHARE, TWIN_MISSES_HZ, TWIN_TRAFFIC_GBS };
+enum twin_gpu_table { TWIN_GPU_RATE, TWIN_KERNEL_W, TWIN_GAP_W, TWIN_MEAN_W, TWIN_DRAM_ACTIVE };
+
+/* die -> heatsink -> air: two states */
+typedef struct {
+    double ambient_c;
+    double die_k_per_w, die_j_per_k;   /* die to heatsink */
+    double sink_k_per_w, sink_j_per_k; /* heatsink to air */
+} twin_thermal_t;
+
+typedef struct {
+    int32_t kind, package; /* package -1: the whole node */
+    double range_uj, unit_uj, start_uj;
+    double limit_w[TWIN_CONSTRAINTS], window_s[TWIN_CONSTRAINTS]; /* limit 0: no such constraint */
+    int32_t enabled;
+} twin_zone_t;
+
+typedef struct {
+    int32_t n_levels, free_level, idle_level;
+    const double *clock_khz, *idle_w; /* per level */
+    double leak_per_k; /* share of power per kelvin away from the steady temperature */
+    twin_thermal_t thermal;
+    double memory_over_die_c;
+    double lock_latency_s, power_update_s, power_window_s, energy_update_s, utilization_window_s;
+} twin_gpu_card_t;
+
+typedef struct {
+    int32_t n_cpus, n_cores, n_packages, n_domains, n_levels, n_zones, n_gpus;
+    const int32_t *core_of, *domain_of; /* per logical CPU */
+    const int32_t *package_of;          /* per core */
+    const double *clock_hz, *volt;      /* per level */
+    const double *label_khz;            /* per level: as cpufreq names it (a turbo state is base + 1 MHz) */
+    double tsc_hz, smt_throughput, latency_s, governor_s;
+    double dynamic_w; /* W per V^2 and Hz of one core at activity 1 */
+    double leak_k0_w, leak_k1_w_per_v, leak_per_v, leak_per_k, leak_offset; /* (k0 + k1 V) exp(v V + k T + o) */
+    double idle_leak_share;
+    double uncore_idle_w, uncore_busy_w, uncore_w_per_gbs, dram_idle_w, dram_w_per_gbs, rest_w;
+    twin_thermal_t thermal;
+    double core_k_per_w, core_tau_s, throttle_c;
+    double spin_activity, spin_ipc, tick_share; /* waiting threads; an idle CPU's timer tick */
+    const twin_zone_t *zones;
+    const twin_gpu_card_t *cards;
+    uint64_t seed;
+    int64_t origin_ns;
+} twin_node_t;
+
+typedef struct {
+    const double *tables;                                        /* [TWIN_TABLES][n_levels] */
+    double activity;                                             /* CPU */
+    double gap_share, sm_active, occupancy, fp_active;           /* GPU */
+    int32_t free_level;                                          /* GPU: where the card's firmware runs it */
+} twin_phase_t;
+
+typedef struct {
+    int32_t phase, iterations;
+    double work_s; /* wall seconds at the highest clock */
+} twin_part_t;
+
+typedef struct {
+    int32_t on_gpu, n_units, n_phases, n_parts;
+    int32_t repeat;  /* of the whole program; 0 = until the workload ends */
+    int32_t spins;   /* early units spin at the barrier, else sleep */
+    const int32_t *units;  /* logical CPUs, or GPUs */
+    const double *weight;  /* work of each unit relative to the group's (imbalance), max 1 */
+    double nominal_share;  /* throughput share of a thread at which work_s was stated */
+    uint32_t memory_mib;
+    const twin_phase_t *phases;
+    const twin_part_t *parts;
+} twin_group_t;
+
+typedef struct {
+    double elapsed_s, done_s, total_s; /* total 0: endless */
+    int32_t finished;
+} twin_progress_t;
+
+typedef struct twin_model twin_model_t;
+
+/* NULL when memory is short. `gpus` must outlive the model; identity fields are filled by the caller before. */
+twin_model_t *twin_model_new(const twin_node_t *node, twin_gpus_t *gpus);
+void twin_model_free(twin_model_t *model);
+
+/* Replaces the running workload at the current time. 0, or -1 when memory is short. */
+int twin_model_start(twin_model_t *model, int32_t n_groups, const twin_group_t *groups, double noise);
+
+void twin_model_advance(twin_model_t *model, int64_t steps);
+/* Keeps model time at CLOCK_MONOTONIC for `duration_ns`, then returns; between calls reads still follow the clock. */
+void twin_model_follow(twin_model_t *model, int64_t duration_ns);
+void twin_model_unfollow(twin_model_t *model);
+
+/* Instruments. out: int64 [n_cpus][TWIN_EVENTS]. */
+int64_t twin_model_time_ns(twin_model_t *model);
+void twin_model_counters(twin_model_t *model, int64_t *out);
+void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
+int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
+void twin_model_set_zone_uj(twin_model_t *model, int32_t zone, double uj);
+double twin_model_domain_khz(twin_model_t *model, int32_t domain);
+double twin_model_core_c(twin_model_t *model, int32_t core);
+double twin_model_package_c(twin_model_t *model, int32_t package);
+double twin_model_power_w(twin_model_t *model, int32_t kind, int32_t package); /* mean of the last tick */
+
+/* Actuators: raw, unvalidated. */
+void twin_model_set_domain(twin_model_t *model, int32_t domain, double min_khz, double max_khz, double set_khz,
+                           int32_t governor);
+void twin_model_set_limit(twin_model_t *model, int32_t zone, int32_t constraint, double limit_w, double window_s);
+void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
+
+/* Truth. energy: [core, uncore, dram] per package, then one per GPU, then rest; since the workload's start (until its
+ * end if it has ended), joules. phases: per group in order, per phase: seconds, then joules of packages with DRAM, of
+ * GPUs, of the node, while the group was in that phase. */
+int twin_model_finished(twin_model_t *model);
+void twin_model_energy(twin_model_t *model, double *out);
+void twin_model_progress(twin_model_t *model, int32_t group, twin_progress_t *out);
+void twin_model_phases(twin_model_t *model, int32_t group, double *out);
+
+#endif

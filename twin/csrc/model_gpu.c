@@ -1,0 +1,303 @@
+/*
+ * GPUs: clock, kernel rate, power, sensors as NVML shows them.
+ *
+ * The clock is one value for the whole card. Unlocked, the card's firmware chooses it (highest boost under load, or a
+ * level per workload where a measurement tells its tendency), within power and thermal limits. A lock request takes
+ * effect after the card's latency. Board power per level is a table of the phase; it holds at the temperature that
+ * this power settles at, and leakage moves it with the distance from there.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "model_internal.h"
+
+#define REASON_IDLE 0x1u /* nvmlClocksEventReason* */
+#define REASON_POWER_CAP 0x4u
+#define REASON_THERMAL 0x20u
+#define IDLE_AFTER_S 0.5 /* ours: an unlocked card without kernels falls to its idle clock after this */
+#define NOISE_MEMORY 0.9 /* ours: per 50 ms */
+#define PCIE_KBPS 10e6   /* ours: transfers in a gap, half of a gen-4 x16 link */
+
+static int32_t unit_of(const twin_model_t *m, int32_t g)
+{
+    return m->node.n_cpus + g;
+}
+
+static int has_work(const twin_model_t *m, int32_t g)
+{
+    return m->unit_group[unit_of(m, g)] >= 0 && m->unit_state[unit_of(m, g)] != UNIT_IDLE;
+}
+
+/* --- rates --- */
+
+static double leak_factor(const gpu_t *gpu, double steady_w)
+{
+    const twin_thermal_t *net = &gpu->card.thermal;
+    double steady_c = net->ambient_c + (net->die_k_per_w + net->sink_k_per_w) * steady_w;
+
+    return 1.0 + gpu->card.leak_per_k * (gpu->heat.die_c - steady_c);
+}
+
+void gpu_refresh(twin_model_t *m, int32_t g)
+{
+    gpu_t *gpu = &m->gpus[g];
+    int32_t unit = unit_of(m, g), level = gpu->level, state = m->unit_state[unit];
+
+    gpu->kernel_rate = gpu->memory_rate = gpu->occupancy_rate = gpu->sm_rate = gpu->fp_rate = gpu->gap_rate = 0;
+    if (!has_work(m, g)) {
+        gpu->power_w = gpu->idle_w[level] * leak_factor(gpu, gpu->idle_w[level]);
+        return;
+    }
+    const twin_phase_t *phase = work_phase(m, unit);
+    double factor = leak_factor(gpu, work_table(m, unit, TWIN_MEAN_W)[level]);
+    if (state == UNIT_RUN || state == UNIT_GAP)
+        work_settle(m, unit);
+    if (state == UNIT_RUN) {
+        m->unit_rate[unit] = work_table(m, unit, TWIN_GPU_RATE)[level];
+        gpu->power_w = work_table(m, unit, TWIN_KERNEL_W)[level] * factor;
+        gpu->kernel_rate = 1.0;
+        gpu->memory_rate = work_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
+        gpu->memory_rate = gpu->memory_rate < 1.0 ? gpu->memory_rate : 1.0;
+        gpu->occupancy_rate = phase->occupancy * gpu->noise;
+        gpu->sm_rate = phase->sm_active;
+        gpu->fp_rate = phase->fp_active * m->unit_rate[unit];
+    } else {
+        m->unit_rate[unit] = state == UNIT_GAP ? 1.0 : 0.0;
+        gpu->power_w = work_table(m, unit, TWIN_GAP_W)[level] * factor;
+        gpu->gap_rate = state == UNIT_GAP ? 1.0 : 0.0;
+    }
+    m->groups[m->unit_group[unit]].is_stale = 1;
+}
+
+/* --- clock --- */
+
+static int32_t level_at_most(const gpu_t *gpu, double mhz)
+{
+    int32_t level = gpu->card.n_levels - 1;
+
+    while (level > 0 && floor(gpu->clock_khz[level] / 1e3) > mhz)
+        level--;
+    return level;
+}
+
+static int32_t level_at_least(const gpu_t *gpu, double mhz)
+{
+    int32_t level = 0;
+
+    while (level < gpu->card.n_levels - 1 && floor(gpu->clock_khz[level] / 1e3) < mhz)
+        level++;
+    return level;
+}
+
+/* Locks and power limits that NVML clients have asked for since the last look. */
+void gpu_poll(twin_model_t *m)
+{
+    for (int32_t g = 0; g < m->node.n_gpus; g++) {
+        gpu_t *gpu = &m->gpus[g];
+        twin_gpu_t *shared = &m->shared->gpu[g];
+        int ignores = (shared->faults & TWIN_GPU_SET_NO_EFFECT) != 0;
+        uint32_t lock_seq = shared->lock_seq, limit_seq = shared->limit_seq;
+        atomic_thread_fence(memory_order_acquire);
+        if (lock_seq != gpu->lock_seq) {
+            gpu->lock_seq = lock_seq;
+            if (!ignores) {
+                gpu->asked_min_mhz = shared->lock_min_mhz;
+                gpu->asked_max_mhz = shared->lock_max_mhz;
+                double latency = gpu->card.lock_latency_s * (0.6 + 0.8 * model_uniform(m));
+                gpu->lock_step = m->step + (int64_t)(latency / STEP_S);
+            }
+        }
+        if (limit_seq != gpu->limit_seq) {
+            gpu->limit_seq = limit_seq;
+            if (!ignores)
+                gpu->limit_w = shared->power_limit_mw * 1e-3;
+        }
+    }
+}
+
+static int32_t free_level(const twin_model_t *m, int32_t g)
+{
+    const gpu_t *gpu = &m->gpus[g];
+    double quiet_s = (double)(m->step - gpu->kernel_step) * STEP_S;
+
+    if (has_work(m, g))
+        return work_phase(m, unit_of(m, g))->free_level;
+    return quiet_s > IDLE_AFTER_S ? gpu->card.idle_level : gpu->level;
+}
+
+static int32_t choose_level(twin_model_t *m, int32_t g)
+{
+    gpu_t *gpu = &m->gpus[g];
+    int32_t level = free_level(m, g), unit = unit_of(m, g);
+
+    gpu->reasons = has_work(m, g) ? 0 : REASON_IDLE;
+    if (gpu->lock_max_mhz > 0) {
+        int32_t low = level_at_least(gpu, gpu->lock_min_mhz), high = level_at_most(gpu, gpu->lock_max_mhz);
+        level = level < low ? low : level;
+        level = level > high ? high : level;
+    }
+    if (has_work(m, g)) {
+        const double *kernel_w = work_table(m, unit, TWIN_KERNEL_W);
+        double factor = leak_factor(gpu, work_table(m, unit, TWIN_MEAN_W)[level]);
+        while (level > 0 && kernel_w[level] * factor > gpu->limit_w) {
+            level--;
+            gpu->reasons |= REASON_POWER_CAP;
+        }
+    }
+    if (gpu->heat.die_c > m->shared->gpu[g].slowdown_c) {
+        level = level / 2; /* ours: a hot card runs at half its level until it has cooled */
+        gpu->reasons |= REASON_THERMAL;
+    }
+    return level;
+}
+
+/* --- sensors --- */
+
+static int64_t ticks(double seconds)
+{
+    int64_t n = (int64_t)(seconds / TICK_S + 0.5);
+
+    return n > 0 ? n : 1;
+}
+
+/* The power sensor averages over its own window, at the end of each update period or over several of them. */
+static void power_sensor(gpu_t *gpu, int64_t tick)
+{
+    int64_t update = ticks(gpu->card.power_update_s), window = ticks(gpu->card.power_window_s);
+
+    if (window < update) {
+        if (tick % update == update - window)
+            gpu->window_j = gpu->energy_j;
+        if (tick % update == 0)
+            gpu->shown_w = (gpu->energy_j - gpu->window_j) / ((double)window * TICK_S);
+        return;
+    }
+    if (tick % update == 0) {
+        uint32_t n = (uint32_t)(window / update), head = gpu->ring_head;
+        n = n < SENSOR_RING ? n : SENSOR_RING - 1;
+        uint32_t oldest = (head + SENSOR_RING - n) % SENSOR_RING;
+        gpu->ring_j[head] = gpu->energy_j;
+        gpu->shown_w = (gpu->energy_j - gpu->ring_j[oldest]) / ((double)n * (double)update * TICK_S);
+        gpu->ring_head = (head + 1) % SENSOR_RING;
+    }
+}
+
+static uint32_t percent(twin_model_t *m, double share)
+{
+    double shown = 100.0 * share;
+
+    if (shown > 0.5 && shown < 99.5) /* sampling noise of a part-time load: one or two points */
+        shown += 0.9 * model_normal(m);
+    shown = floor(shown + 0.5);
+    return shown < 0 ? 0 : shown > 100 ? 100 : (uint32_t)shown;
+}
+
+static void utilization_sensor(twin_model_t *m, gpu_t *gpu, int64_t tick)
+{
+    int64_t window = ticks(gpu->card.utilization_window_s);
+
+    if (tick % window != 0)
+        return;
+    double s = (double)window * TICK_S;
+    gpu->shown_gpu_pct = percent(m, (gpu->kernel_s - gpu->window_kernel_s) / s);
+    gpu->shown_memory_pct = percent(m, (gpu->memory_s - gpu->window_memory_s) / s);
+    gpu->shown_pcie_kbps = (uint32_t)(PCIE_KBPS * (gpu->gap_s - gpu->window_gap_s) / s);
+    gpu->window_kernel_s = gpu->kernel_s;
+    gpu->window_memory_s = gpu->memory_s;
+    gpu->window_gap_s = gpu->gap_s;
+}
+
+static void push_sample(twin_gpu_t *shared, const gpu_t *gpu, uint64_t time_us)
+{
+    twin_gpu_sample_t *sample = &shared->samples[shared->sample_head % TWIN_SAMPLES];
+
+    sample->time_us = time_us;
+    sample->power_mw = (uint32_t)(gpu->shown_w * 1e3);
+    sample->gpu_pct = gpu->shown_gpu_pct;
+    sample->memory_pct = gpu->shown_memory_pct;
+    sample->sm_clock_mhz = (uint32_t)(gpu->clock_khz[gpu->level] / 1e3);
+    shared->sample_head = (shared->sample_head + 1) % TWIN_SAMPLES;
+}
+
+static void publish(twin_model_t *m, int32_t g, int64_t tick)
+{
+    gpu_t *gpu = &m->gpus[g];
+    twin_gpu_t *shared = &m->shared->gpu[g];
+    uint64_t time_us = (uint64_t)(m->origin_ns + m->step * TWIN_STEP_NS) / 1000u;
+    uint32_t seq = shared->seq;
+
+    if (shared->faults & TWIN_GPU_STUCK)
+        return;
+    shared->seq = seq + 1;
+    atomic_thread_fence(memory_order_seq_cst);
+    shared->time_us = time_us;
+    shared->energy_uj = (uint64_t)(gpu->shown_j * 1e6);
+    shared->sm_clock_khz = (uint32_t)gpu->clock_khz[gpu->level];
+    shared->sm_clock_mhz = shared->sm_clock_khz / 1000u;
+    shared->mem_clock_now_mhz = shared->memory_clock_mhz;
+    shared->power_mw = (uint32_t)(gpu->shown_w * 1e3);
+    shared->power_instant_mw = (uint32_t)((gpu->energy_j - gpu->tick_j) / TICK_S * 1e3);
+    shared->enforced_limit_mw = (uint32_t)(gpu->limit_w * 1e3 + 0.5);
+    shared->temperature_c = (uint32_t)(gpu->heat.die_c + 0.5);
+    shared->memory_temperature_c = (uint32_t)(gpu->heat.die_c + gpu->card.memory_over_die_c + 0.5);
+    shared->gpu_pct = gpu->shown_gpu_pct;
+    shared->memory_pct = gpu->shown_memory_pct;
+    shared->pcie_tx_kbps = gpu->shown_pcie_kbps / 2;
+    shared->pcie_rx_kbps = gpu->shown_pcie_kbps;
+    int32_t group = m->unit_group[unit_of(m, g)];
+    shared->memory_used_mib = has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card holds 4 MiB */
+    shared->throttle_reasons = gpu->reasons;
+    shared->violation_power_us = (uint64_t)(gpu->limited_s * 1e6);
+    shared->violation_thermal_us = (uint64_t)(gpu->overheated_s * 1e6);
+    shared->performance_state = gpu->level > gpu->card.idle_level ? 0 : 8;
+    shared->gpm_sm_active_s = gpu->sm_s;
+    shared->gpm_sm_occupancy_s = gpu->occupancy_s;
+    shared->gpm_dram_active_s = gpu->memory_s;
+    shared->gpm_graphics_s = gpu->kernel_s;
+    shared->gpm_fp_s = gpu->fp_s;
+    shared->gpm_time_s = (double)m->step * STEP_S;
+    if (tick % ticks(gpu->card.power_update_s) == 0)
+        push_sample(shared, gpu, time_us);
+    atomic_thread_fence(memory_order_seq_cst);
+    shared->seq = seq + 2;
+}
+
+static void gpu_one_tick(twin_model_t *m, int32_t g, int64_t tick)
+{
+    gpu_t *gpu = &m->gpus[g];
+    double power_w = (gpu->energy_j - gpu->tick_j) / TICK_S;
+
+    if (gpu->kernel_rate > 0)
+        gpu->kernel_step = m->step;
+    if (gpu->lock_step <= m->step) {
+        gpu->lock_min_mhz = gpu->asked_min_mhz;
+        gpu->lock_max_mhz = gpu->asked_max_mhz;
+        gpu->lock_step = NEVER;
+    }
+    heat_step(&gpu->heat, &gpu->card.thermal, power_w, TICK_S);
+    if (tick % ticks(gpu->card.energy_update_s) == 0)
+        gpu->shown_j = gpu->energy_j;
+    if (tick % 50 == 0)
+        gpu->noise = 1.0 + NOISE_MEMORY * (gpu->noise - 1.0)
+                     + m->counter_noise * sqrt(1.0 - NOISE_MEMORY * NOISE_MEMORY) * model_normal(m);
+    power_sensor(gpu, tick);
+    utilization_sensor(m, gpu, tick);
+    int32_t level = choose_level(m, g);
+    if (gpu->reasons & REASON_POWER_CAP)
+        gpu->limited_s += TICK_S;
+    if (gpu->reasons & REASON_THERMAL)
+        gpu->overheated_s += TICK_S;
+    publish(m, g, tick);
+    gpu->tick_j = gpu->energy_j;
+    gpu->level = level;
+    gpu_refresh(m, g);
+}
+
+void gpu_tick(twin_model_t *m)
+{
+    int64_t tick = m->step / TICK_STEPS;
+
+    gpu_poll(m);
+    for (int32_t g = 0; g < m->node.n_gpus; g++)
+        gpu_one_tick(m, g, tick);
+}

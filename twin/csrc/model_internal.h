@@ -1,0 +1,153 @@
+/*
+ * What the parts of the node model share. Arrays are struct-of-arrays over CPUs, cores, packages, domains.
+ *
+ * A *unit* is what executes a phase: logical CPU u < n_cpus, or GPU u - n_cpus.
+ */
+#ifndef TWIN_MODEL_INTERNAL_H
+#define TWIN_MODEL_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "model.h"
+
+#define STEP_S (TWIN_STEP_NS * 1e-9)
+#define TICK_STEPS 20 /* 1 ms: meters, heat, limits, GPU sensors */
+#define TICK_S (TICK_STEPS * STEP_S)
+#define NEVER INT64_MAX
+#define SENSOR_RING 16
+
+enum unit_state { UNIT_IDLE, UNIT_RUN, UNIT_GAP, UNIT_WAIT };
+enum meter { METER_CORE, METER_UNCORE, METER_DRAM, METERS };
+
+typedef struct {
+    twin_group_t shape; /* its pointers lead into `store` */
+    void *store;
+    int32_t part, iteration, rounds, n_waiting, finished;
+    int32_t is_stale; /* a unit's rate changed: next_step is to be found again */
+    int64_t next_step, start_step, end_step;
+    double base_s;   /* max-clock seconds of the iterations done */
+    double total_s;
+    double *phase_s; /* [n_phases][4]: seconds, CPU J, GPU J, node J */
+    int64_t mark_step;
+    double mark_j[3];
+} group_t;
+
+typedef struct {
+    double die_c, sink_c;
+} heat_t;
+
+typedef struct {
+    twin_gpu_card_t card;
+    double *clock_khz, *idle_w;
+    /* clock: lock requests, what is in force, level */
+    uint32_t lock_seq, limit_seq, asked_min_mhz, asked_max_mhz, lock_min_mhz, lock_max_mhz;
+    int64_t lock_step; /* when the asked lock comes into force */
+    int64_t kernel_step; /* last time a kernel ran */
+    int32_t level;
+    uint64_t reasons;
+    double limit_w, limited_s, overheated_s;
+    /* rates now, and their integrals */
+    double power_w, kernel_rate, memory_rate, occupancy_rate, sm_rate, fp_rate, gap_rate;
+    double energy_j, kernel_s, memory_s, occupancy_s, sm_s, fp_s, gap_s;
+    heat_t heat;
+    double tick_j;
+    /* sensors */
+    double ring_j[SENSOR_RING], window_j, shown_w, shown_j;
+    uint32_t ring_head;
+    double window_kernel_s, window_memory_s, window_gap_s;
+    uint32_t shown_gpu_pct, shown_memory_pct, shown_pcie_kbps;
+    double noise;
+} gpu_t;
+
+struct twin_model {
+    pthread_mutex_t mutex;
+    atomic_int waiting;  /* callers that want the mutex while a run holds it */
+    twin_node_t node;    /* its pointers lead into `store` */
+    void *store;
+    twin_gpus_t *shared;
+    int64_t step, flushed_step, next_step;
+    int64_t origin_ns;
+    int following;
+    uint64_t random;
+    double counter_noise;
+
+    /* logical CPUs */
+    double *count, *rate;      /* [TWIN_EVENTS + 1][n_cpus]; the last row is busy seconds */
+    double *noise;             /* [3][n_cpus]: instructions, stalls, misses */
+    int32_t *threads;          /* CPUs ordered by core */
+    int32_t *first_thread;     /* [n_cores + 1] into threads */
+    /* cores */
+    double *core_dynamic_w, *core_leak_w, *core_traffic, *core_c, *core_heat;
+    int32_t *core_busy;
+    /* domains */
+    int32_t *first_cpu, *next_cpu; /* linked list of a domain's CPUs */
+    int32_t *level, *wanted_level, *shown_level, *governor, *domain_package;
+    int64_t *due_step;
+    double *min_khz, *max_khz, *set_khz, *domain_busy_s;
+    int64_t next_domain_step, governor_step;
+    /* packages */
+    double *meter_w, *meter_j;     /* [METERS][n_packages] */
+    double *tick_j, *tick_w, *cap_hz, *cap_carry; /* tick_w: package power without DRAM, lightly averaged */
+    int32_t *cap_level, *dirty;
+    heat_t *heat;
+    double rest_j;
+    /* zones */
+    twin_zone_t *zones;
+    double *average_w;             /* [n_zones][TWIN_CONSTRAINTS] */
+    uint64_t *shown_uj;
+    double *zone_offset_uj, *zone_tick_j, *zone_w;
+
+    gpu_t *gpus;
+
+    /* units */
+    int32_t *unit_group, *unit_state, *unit_phase, *unit_left;
+    double *unit_remaining, *unit_rate;
+    int64_t *unit_since;
+    int32_t n_groups;
+    group_t *groups;
+    int finished;
+    int64_t work_step, work_end_step;
+    double *work_energy, *end_energy; /* energy_out at start and end of the workload */
+    double *level_leak;               /* per clock level: (k0 + k1 V) exp(v V + o) */
+};
+
+/* model.c */
+double model_uniform(twin_model_t *m); /* [0, 1) */
+double model_normal(twin_model_t *m);  /* mean 0, deviation 1, bounded at about 3.5 */
+void model_flush(twin_model_t *m);
+double model_elapsed_s(const twin_model_t *m); /* since the last flush */
+
+/* model_cpu.c */
+void cpu_refresh_core(twin_model_t *m, int32_t core);
+void cpu_refresh_packages(twin_model_t *m);
+void cpu_request(twin_model_t *m, int32_t domain);
+void cpu_apply_due(twin_model_t *m);
+void cpu_show_levels(twin_model_t *m, int32_t package);
+void cpu_govern(twin_model_t *m);
+void cpu_noise(twin_model_t *m);
+int32_t cpu_level_at_most(const twin_model_t *m, double khz);
+int32_t cpu_level_at_least(const twin_model_t *m, double khz);
+
+/* model_meter.c */
+void heat_step(heat_t *heat, const twin_thermal_t *network, double power_w, double dt_s);
+void meter_tick(twin_model_t *m);
+double meter_zone_j(const twin_model_t *m, int32_t zone, double elapsed_s);
+void meter_energies(const twin_model_t *m, double *out);
+
+/* model_gpu.c */
+void gpu_poll(twin_model_t *m);
+void gpu_refresh(twin_model_t *m, int32_t gpu);
+void gpu_tick(twin_model_t *m);
+
+/* model_work.c */
+int work_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups);
+void work_free(twin_model_t *m);
+void work_events(twin_model_t *m);
+void work_settle(twin_model_t *m, int32_t unit);
+void work_next_step(twin_model_t *m, group_t *group);
+const double *work_table(const twin_model_t *m, int32_t unit, int32_t row);
+const twin_phase_t *work_phase(const twin_model_t *m, int32_t unit);
+void work_phase_now(const twin_model_t *m, const group_t *group, double *out);
+
+#endif

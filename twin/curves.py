@@ -1,0 +1,160 @@
+"""How speed, power and counters follow the clock: one table row per clock of the machine's ladder.
+
+CPU work takes ``beta * fmax / f + 1 - beta`` of its time at the highest clock (Etinoski's beta; the published
+degradations are its values at the lowest clock). GPU kernels are near flat above a knee clock and clock-bound below
+it, which that form cannot express: EasyWave's EDP minimum lies at 1095 of 1410 MHz (REGALE D2.3 §3.4).
+
+Counters see the same work through a glass: their relation to beta or knee is off by draws that a policy cannot know.
+Otherwise a policy would only invert these formulas.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from twin.machine import Gpu, Machine
+
+type_f64 = npt.NDArray[np.float64]
+
+SHARPNESS = 14.0
+"""Ours: exponent that joins the flat and the clock-bound part of a kernel's time; 14 rounds the knee over some 10 %."""
+
+CACHE_LINE_B = 64
+
+
+class Draws(msgspec.Struct, frozen=True):
+    """What separates counters from truth in one phase; half-width ``bias``, magnitude at least half of that.
+
+    ``bound``: stalls and traffic imply a beta or knee off by ``1 + bound``. ``loss``: a counter that should fall with
+    speed falls ``1 + loss`` times as much. ``level`` and ``level2`` move IPC, occupancy and the like.
+    """
+
+    bound: float
+    loss: float
+    level: float
+    level2: float
+
+
+def stream(*keys: int | str) -> np.random.Generator:
+    """A random stream that depends on nothing but ``keys``."""
+    return np.random.default_rng([zlib.crc32(key.encode()) if isinstance(key, str) else key for key in keys])
+
+
+def draw(random: np.random.Generator, bias: float) -> Draws:
+    """One phase's draws: uniform over [-bias, bias] without the inner half."""
+    signs = random.choice((-1.0, 1.0), size=4)
+    sizes = random.uniform(bias / 2, bias, size=4) if bias > 0 else np.zeros(4)
+    return Draws(*(float(x) for x in signs * sizes))
+
+
+def biased_loss(speed: type_f64, loss: float) -> type_f64:
+    """What a counter shows of a relative speed: its fall from 1 is off by ``1 + loss``."""
+    return np.maximum(1.0 - (1.0 + loss) * (1.0 - speed), 0.02)
+
+
+def beta_speed(clock_hz: Sequence[float], beta: float) -> type_f64:
+    """Work rate relative to the highest clock."""
+    clock = np.asarray(clock_hz)
+    return np.asarray(1.0 / (beta * clock[-1] / clock + 1.0 - beta))
+
+
+def knee_speed(clock_khz: Sequence[float], knee_mhz: float, sharpness: float = SHARPNESS) -> type_f64:
+    """Kernel speed relative to the highest clock: flat above the knee, proportional to the clock far below it."""
+    clock = np.asarray(clock_khz, float) / 1e3
+    time = (1.0 + (knee_mhz / clock) ** sharpness) ** (1.0 / sharpness)
+    return np.asarray(time[-1] / time)
+
+
+def measured(clock_khz: Sequence[float], at_mhz: type_f64, value: type_f64, floor: float) -> type_f64:
+    """A measured column on the ladder: straight lines between points, proportional to the clock above ``floor`` below
+    the lowest one (ours: nothing was measured there)."""
+    clock = np.asarray(clock_khz, float) / 1e3
+    inside = np.interp(clock, at_mhz, value)
+    below = floor + (value[0] - floor) * clock / at_mhz[0]
+    return np.where(clock < at_mhz[0], below, inside)
+
+
+def effective_knee(clock_khz: Sequence[float], speed: type_f64) -> float:
+    """Clock (MHz) of the knee that comes nearest to a speed curve in the mean square."""
+    clock = np.asarray(clock_khz, float) / 1e3
+    knees = np.linspace(0.5 * clock[-1] * 0.6, 1.3 * clock[-1], 120)
+    errors = [float(np.mean((knee_speed(clock_khz, knee, 8.0) - speed) ** 2)) for knee in knees]
+    return float(knees[int(np.argmin(errors))])
+
+
+def volts(points: Sequence[tuple[float, float]], clock_hz: Sequence[float]) -> type_f64:
+    """Voltage at each clock."""
+    mhz, volt = zip(*points, strict=True)
+    return np.interp(np.asarray(clock_hz) / 1e6, mhz, volt)
+
+
+def gpu_switching(gpu: Gpu) -> type_f64:
+    """V^2 f on the ladder, relative to the top clock."""
+    clock = np.asarray(gpu.clocks_khz, float)
+    v2f = volts(gpu.power.volts, clock * 1e3) ** 2 * clock
+    return np.asarray(v2f / v2f[-1])
+
+
+def gpu_ready_w(gpu: Gpu) -> type_f64:
+    """Board watts with a context and no kernel, at each clock."""
+    return gpu.power.idle_w + (gpu.power.ready_w - gpu.power.idle_w) * gpu_switching(gpu)
+
+
+def cpu_tables(
+    machine: Machine, speed: type_f64, beta: float, ipc: float, traffic_gbs: float, draws: Draws
+) -> type_f64:
+    """Rows work rate, instructions/s, stall share, misses/s, GB/s of one thread at each clock."""
+    clock = np.asarray(machine.clock_hz)
+    seen = min(max(beta * (1.0 + draws.bound), 0.01), 0.99)
+    stall = (1.0 - seen) / (seen * clock[-1] / clock + 1.0 - seen)
+    shown = biased_loss(speed, draws.loss)
+    instructions = ipc * (1.0 + 1.5 * draws.level) * machine.tsc_khz * 1e3 * shown
+    traffic_seen = traffic_gbs * (1.0 - seen) / max(1.0 - beta, 0.01)
+    misses = traffic_seen * 1e9 / CACHE_LINE_B * shown * (1.0 + draws.level2)
+    return np.stack([speed, instructions, stall, misses, traffic_gbs * speed])
+
+
+def boundness(gpu: Gpu, knee_mhz: float) -> float:
+    """0 for a knee at half the top clock (memory-bound), 1 for one at the top clock (clock-bound)."""
+    top = gpu.max_khz / 1e3
+    return min(max(2.0 * knee_mhz / top - 1.0, 0.0), 1.0)
+
+
+def gpu_tables(
+    gpu: Gpu,
+    speed: type_f64,
+    mean_w: type_f64 | None,
+    kernel_w: type_f64,
+    gap: float,
+    dram: float,
+    knee: float,
+    draws: Draws,
+) -> type_f64:
+    """Rows kernel rate, kernel watts, gap watts, mean watts, DRAM-active share while a kernel runs.
+
+    ``speed`` is that of the kernel alone; ``mean_w``, where measured, fixes the kernel's watts; ``dram`` the share at
+    the top clock.
+    """
+    ready = gpu_ready_w(gpu)
+    kernel_s = (1.0 - gap) / speed
+    whole_s = kernel_s + gap
+    if mean_w is None:
+        gap_w = ready
+        mean_w = (kernel_w * kernel_s + gap_w * gap) / whole_s
+    else:
+        gap_w = np.minimum(ready, 0.9 * mean_w)
+        kernel_w = (mean_w * whole_s - gap_w * gap) / kernel_s
+    seen = dram + 0.6 * (boundness(gpu, knee) - boundness(gpu, knee * (1.0 + draws.bound)))
+    seen = min(max(seen, 0.04), 0.92)
+    average = seen * (1.0 - gap) * biased_loss(1.0 / whole_s, draws.loss)
+    return np.stack([speed, kernel_w, gap_w, mean_w, np.minimum(average * whole_s / kernel_s, 0.97)])
+
+
+def gpu_kernel_w(gpu: Gpu, activity: float, dram: float, speed: type_f64) -> type_f64:
+    """Board watts while a kernel runs, at each clock: memory follows the speed, the SMs V^2 f."""
+    return gpu_ready_w(gpu) + gpu.power.memory_w * dram * speed + gpu.power.sm_w * activity * gpu_switching(gpu)

@@ -1,0 +1,459 @@
+"""Machines the twin can be: what a node has and the constants of its physics.
+
+A machine file describes one real node type in TOML; each number there carries its source or the word *ours*. Loading
+expands it to what the Linux kernel would show: logical CPUs in kernel order (first threads of all cores, then their
+siblings), cpufreq policies, powercap zones, hwmon sensors, GPUs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from twin.errors import TwinError, nearest
+from twin.toml_table import read_toml
+
+MACHINES = Path(__file__).parent / "machines"
+
+EVENTS = ("cycles", "reference-cycles", "instructions", "stalls", "llc-misses")
+"""Counter columns in the order the model keeps them."""
+
+ZoneKind = Literal["package", "core", "uncore", "dram", "psys"]
+
+
+class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One power limit of a zone: watts, averaging window, and the highest watts it accepts (0: not shown)."""
+
+    name: Literal["long_term", "short_term", "peak_power"]
+    limit_w: float
+    window_us: int
+    max_w: float = 0.0
+
+
+class _CpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    vendor: str
+    model_name: str
+    family: int
+    model: int
+    stepping: int
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    tsc_khz: int
+    events: tuple[str, ...]
+    reference_source: Literal["cpu", "msr"] = "cpu"
+    raw_events: dict[str, str] = {}
+    smt_throughput: float = 1.0
+
+
+class _FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    driver: str
+    governors: tuple[str, ...]
+    governor: str
+    domain: Literal["core", "socket"] | int  # or so many cores
+    min_khz: int
+    max_khz: int
+    base_khz: int
+    latency_us: int
+    step_khz: int = 0
+    steps_khz: tuple[int, ...] = ()
+    turbo_khz: int = 0
+    lists_steps: bool = True  # whether scaling_available_frequencies exists
+
+
+class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Electrical constants. Watts per core unless said otherwise."""
+
+    volts: tuple[tuple[float, float], ...]  # (MHz, volt) points, linear between
+    dynamic_w: float  # at activity 1, the highest clock and its voltage
+    leak_w_per_v: float  # (leak_w + leak_w_per_v V) exp(leak_per_v V + leak_per_k T + leak_offset), T in C
+    leak_w: float = 0.0
+    leak_per_v: float = 0.0
+    leak_per_k: float = 0.0
+    leak_offset: float = 0.0
+    idle_leak_share: float = 0.3  # what deep idle states leave
+    uncore_idle_w: float = 0.0  # per package
+    uncore_busy_w: float = 0.0
+    uncore_w_per_gbs: float = 0.0
+    dram_idle_w: float = 0.0  # per package
+    dram_w_per_gbs: float = 0.0
+    rest_w: float = 0.0  # node: board, fans, network, power supply
+    spin_activity: float = 0.35
+    spin_ipc: float = 1.2
+    tick_share: float = 0.001
+
+
+class HeatConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """die -> heatsink -> air; for CPUs per package."""
+
+    ambient_c: float
+    die_k_per_w: float
+    die_j_per_k: float
+    sink_k_per_w: float
+    sink_j_per_k: float
+    core_k_per_w: float = 0.0  # a core above its die, by its own power
+    core_tau_s: float = 0.005
+    throttle_c: float = 95.0
+
+
+class _ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: ZoneKind
+    range_uj: int
+    unit_uj: float
+    writable: bool = False
+    mmio: bool = False
+    constraints: tuple[Constraint, ...] = ()
+
+
+class _SensorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    chip: str
+    kind: Literal["temperature", "power"]
+    of: Literal["package", "core", "node"]
+    label: str  # "{n}" is replaced by the index
+    max_c: float = 0.0
+    critical_c: float = 0.0
+
+
+class GpuPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Board watts of a kernel: base(clock) + memory_w * dram_active + sm_w * activity * V^2 f relative to the top."""
+
+    volts: tuple[tuple[float, float], ...]
+    idle_w: float  # no context, lowest clock
+    ready_w: float  # context, top clock, no kernel
+    memory_w: float
+    sm_w: float
+    leak_per_k: float
+
+
+class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How NVML's numbers come about on this card."""
+
+    power_update_ms: float
+    power_window_ms: float
+    energy_update_ms: float
+    utilization_window_ms: float
+    lock_latency_ms: float
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU model: identity as NVML shows it, clock ladder, power, heat."""
+
+    count: int
+    name: str
+    architecture: Literal["volta", "ampere", "hopper"]
+    compute_capability: tuple[int, int]
+    cores: int
+    min_khz: int
+    max_khz: int
+    step_khz: int
+    idle_khz: int
+    memory_mhz: int
+    memory_mib: int
+    memory_bus_bits: int
+    power_limit_w: float
+    power_limit_min_w: float
+    power_limit_max_w: float
+    slowdown_c: int
+    shutdown_c: int
+    pcie_gen: int
+    pcie_width: int
+    vbios: str
+    has_gpm: bool
+    driver: str
+    driver_cuda: int
+    power: GpuPower
+    heat: HeatConstants
+    sensors: GpuSensors
+    memory_over_die_c: float = 6.0
+
+    @property
+    def clocks_khz(self) -> tuple[int, ...]:
+        """Exact ladder, ascending. NVML shows whole megahertz, rounded down."""
+        return tuple(range(self.min_khz, self.max_khz + 1, self.step_khz))
+
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """Ladder as NVML shows it, ascending."""
+        return tuple(khz // 1000 for khz in self.clocks_khz)
+
+
+class _MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    summary: str
+    cpu: _CpuTable
+    frequency: _FrequencyTable
+    power: PowerConstants
+    heat: HeatConstants
+    zone: tuple[_ZoneTable, ...] = ()
+    sensor: tuple[_SensorTable, ...] = ()
+    gpu: Gpu | None = None
+    fault: tuple[dict[str, Any], ...] = ()
+
+
+class Domain(msgspec.Struct, frozen=True):
+    """A cpufreq policy: logical CPUs that share one clock."""
+
+    policy: int
+    cpus: tuple[int, ...]
+    min_khz: int
+    max_khz: int
+    base_khz: int
+    steps_khz: tuple[int, ...]  # every clock the hardware can run, ascending
+    lists_steps: bool  # whether scaling_available_frequencies shows them
+    latency_us: int
+
+
+class Zone(msgspec.Struct, frozen=True):
+    """A powercap zone. ``name`` as in its name file, ``path`` below /sys/class/powercap's control type."""
+
+    name: str
+    label: str  # unique: "package-0/dram"
+    path: str  # "intel-rapl:0/intel-rapl:0:1"
+    control_type: str  # "intel-rapl" | "intel-rapl-mmio"
+    kind: ZoneKind
+    package: int  # -1: whole node
+    parent: int  # index into Machine.zones, or -1
+    range_uj: int
+    unit_uj: float
+    writable: bool
+    mmio: bool
+    constraints: tuple[Constraint, ...]
+
+
+class Sensor(msgspec.Struct, frozen=True):
+    """An hwmon input. Inputs with the same ``chip`` and ``chip_index`` belong to one hwmon device."""
+
+    chip: str
+    chip_index: int
+    label: str
+    kind: Literal["temperature", "power"]
+    of: Literal["package", "core", "node"]
+    index: int
+    max_c: float
+    critical_c: float
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A node type, expanded."""
+
+    name: str
+    summary: str
+    path: str
+    vendor: str
+    model_name: str
+    cpu_family: int
+    cpu_model: int
+    cpu_stepping: int
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    cpus: int
+    cores: int
+    core_of: tuple[int, ...]  # per logical CPU: core, unique over the node
+    core_id: tuple[int, ...]  # per logical CPU: the kernel's core_id, unique within its package
+    package_of: tuple[int, ...]  # per logical CPU
+    die_of: tuple[int, ...]  # per logical CPU: die within the package
+    domain_of: tuple[int, ...]  # per logical CPU: index into domains
+    domains: tuple[Domain, ...]
+    driver: str
+    governors: tuple[str, ...]
+    governor: str  # at boot
+    min_khz: int
+    max_khz: int
+    base_khz: int
+    steps_khz: tuple[int, ...]
+    turbo_khz: int  # true clock of the top step where it is a turbo state, else 0
+    latency_us: int
+    tsc_khz: int
+    events: tuple[str, ...]
+    reference_source: Literal["cpu", "msr"]
+    raw_events: dict[str, str]
+    smt_throughput: float
+    zones: tuple[Zone, ...]
+    sensors: tuple[Sensor, ...]
+    gpu: Gpu | None
+    faults: tuple[dict[str, Any], ...]
+    power: PowerConstants
+    heat: HeatConstants
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return self.gpu.count if self.gpu else 0
+
+    @property
+    def clock_hz(self) -> tuple[float, ...]:
+        """True clock of each step; a turbo step's label is one megahertz above base, its clock is not."""
+        steps = [khz * 1e3 for khz in self.steps_khz]
+        if self.turbo_khz:
+            steps[-1] = self.turbo_khz * 1e3
+        return tuple(steps)
+
+
+def machine_names() -> list[str]:
+    """Machines shipped with the product."""
+    return sorted(path.stem for path in MACHINES.glob("*.toml"))
+
+
+def load_machine(name: str) -> Machine:
+    """A shipped machine by name, or one described in a TOML file by path."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return expand(read_toml(path, _MachineTable), path)
+    path = MACHINES / f"{name}.toml"
+    if not path.exists():
+        raise TwinError(f'unknown machine "{name}"{nearest(name, machine_names())}')
+    return expand(read_toml(path, _MachineTable), path)
+
+
+def expand(table: _MachineTable, path: Path) -> Machine:
+    """What the kernel would show of the node that a machine file describes."""
+    cpu, frequency = table.cpu, table.frequency
+    _check(table, path)
+    cores = cpu.sockets * cpu.cores_per_socket
+    cpus = cores * cpu.threads_per_core
+    core_of = tuple(i % cores for i in range(cpus))
+    package_of = tuple(core // cpu.cores_per_socket for core in core_of)
+    width = {"core": 1, "socket": cpu.cores_per_socket}.get(str(frequency.domain), frequency.domain)
+    domain_of = tuple(core // int(width) for core in core_of)
+    steps = frequency.steps_khz or tuple(range(frequency.min_khz, frequency.max_khz + 1, frequency.step_khz))
+    return Machine(
+        name=table.name,
+        summary=table.summary,
+        path=str(path),
+        vendor=cpu.vendor,
+        model_name=cpu.model_name,
+        cpu_family=cpu.family,
+        cpu_model=cpu.model,
+        cpu_stepping=cpu.stepping,
+        sockets=cpu.sockets,
+        cores_per_socket=cpu.cores_per_socket,
+        threads_per_core=cpu.threads_per_core,
+        cpus=cpus,
+        cores=cores,
+        core_of=core_of,
+        core_id=tuple(core % cpu.cores_per_socket for core in core_of),
+        package_of=package_of,
+        die_of=(0,) * cpus,
+        domain_of=domain_of,
+        domains=_domains(domain_of, frequency, steps),
+        driver=frequency.driver,
+        governors=frequency.governors,
+        governor=frequency.governor,
+        min_khz=frequency.min_khz,
+        max_khz=frequency.max_khz,
+        base_khz=frequency.base_khz,
+        steps_khz=steps,
+        turbo_khz=frequency.turbo_khz,
+        latency_us=frequency.latency_us,
+        tsc_khz=cpu.tsc_khz,
+        events=cpu.events,
+        reference_source=cpu.reference_source,
+        raw_events=cpu.raw_events,
+        smt_throughput=cpu.smt_throughput,
+        zones=_zones(table.zone, cpu.sockets),
+        sensors=_sensors(table.sensor, cpu.sockets, cpu.cores_per_socket),
+        gpu=table.gpu,
+        faults=table.fault,
+        power=table.power,
+        heat=table.heat,
+    )
+
+
+def _check(table: _MachineTable, path: Path) -> None:
+    frequency = table.frequency
+    for event in (*table.cpu.events, *table.cpu.raw_events):
+        if event not in EVENTS:
+            raise TwinError(f'{path}: cpu.events: unknown event "{event}"{nearest(event, EVENTS)}')
+    if frequency.governor not in frequency.governors:
+        raise TwinError(
+            f'{path}: frequency.governor: "{frequency.governor}" is not among governors'
+            f"{nearest(frequency.governor, frequency.governors)}"
+        )
+    if not frequency.steps_khz and frequency.step_khz <= 0:
+        raise TwinError(f"{path}: frequency: give steps_khz, or step_khz above 0")
+    if list(frequency.steps_khz) != sorted(set(frequency.steps_khz)):
+        raise TwinError(f"{path}: frequency.steps_khz: clocks must ascend")
+
+
+def _domains(domain_of: tuple[int, ...], frequency: _FrequencyTable, steps: tuple[int, ...]) -> tuple[Domain, ...]:
+    members: dict[int, list[int]] = {}
+    for cpu, domain in enumerate(domain_of):
+        members.setdefault(domain, []).append(cpu)
+    return tuple(
+        Domain(
+            policy=cpus[0],
+            cpus=tuple(cpus),
+            min_khz=frequency.min_khz,
+            max_khz=frequency.max_khz,
+            base_khz=frequency.base_khz,
+            steps_khz=steps,
+            lists_steps=frequency.lists_steps,
+            latency_us=frequency.latency_us,
+        )
+        for _, cpus in sorted(members.items())
+    )
+
+
+def _zones(tables: tuple[_ZoneTable, ...], packages: int) -> tuple[Zone, ...]:
+    """Packages with their parts in kernel order, then psys, then the memory-mapped twins."""
+    zones: list[Zone] = []
+
+    def add(table: _ZoneTable, name: str, label: str, path: str, package: int, parent: int) -> int:
+        control = "intel-rapl-mmio" if table.mmio else "intel-rapl"
+        zones.append(
+            Zone(
+                name=name,
+                label=label,
+                path=path,
+                control_type=control,
+                kind=table.kind,
+                package=package,
+                parent=parent,
+                range_uj=table.range_uj,
+                unit_uj=table.unit_uj,
+                writable=table.writable,
+                mmio=table.mmio,
+                constraints=table.constraints,
+            )
+        )
+        return len(zones) - 1
+
+    number = {"intel-rapl": 0, "intel-rapl-mmio": 0}
+    for mmio in (False, True):
+        control = "intel-rapl-mmio" if mmio else "intel-rapl"
+        own = [table for table in tables if table.mmio == mmio]
+        for table in own:
+            if table.kind != "package":
+                continue
+            for package in range(packages):
+                path, label = f"{control}:{number[control]}", f"package-{package}" + ("/mmio" if mmio else "")
+                parent = add(table, f"package-{package}", label, path, package, -1)
+                parts = [part for part in own if part.kind not in ("package", "psys")]
+                for k, part in enumerate(parts):
+                    add(part, part.kind, f"{label}/{part.kind}", f"{path}/{path}:{k}", package, parent)
+                number[control] += 1
+        for table in own:
+            if table.kind == "psys":
+                add(table, "psys", "psys", f"{control}:{number[control]}", -1, -1)
+                number[control] += 1
+    return tuple(zones)
+
+
+def _sensors(tables: tuple[_SensorTable, ...], packages: int, cores_per_package: int) -> tuple[Sensor, ...]:
+    def sensor(table: _SensorTable, chip_index: int, index: int, shown: int) -> Sensor:
+        label = table.label.replace("{n}", str(shown))
+        return Sensor(table.chip, chip_index, label, table.kind, table.of, index, table.max_c, table.critical_c)
+
+    sensors: list[Sensor] = []
+    for package in range(packages):
+        for table in tables:
+            if table.of == "package":
+                sensors.append(sensor(table, package, package, package))
+            elif table.of == "core":
+                first = package * cores_per_package
+                sensors += [sensor(table, package, first + k, k) for k in range(cores_per_package)]
+    sensors += [sensor(table, 0, 0, 0) for table in tables if table.of == "node"]
+    return tuple(sensors)

@@ -1,0 +1,84 @@
+"""TOML files into typed structs, with errors that name file, line and key.
+
+``msgspec`` validates; this module adds what a person editing the file needs: where the key stands and what it may
+have been meant to be.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from twin.errors import TwinError, nearest
+
+_T = TypeVar("_T")
+
+
+def read_toml(path: Path, kind: type[_T]) -> _T:
+    """The file as a ``kind``; TwinError with file, line and key if it does not fit."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise TwinError(f"{path}: {error.strerror}") from None
+    try:
+        return msgspec.convert(tomllib.loads(text), kind)
+    except tomllib.TOMLDecodeError as error:
+        raise TwinError(f"{path}: {error}") from None
+    except msgspec.ValidationError as error:
+        raise TwinError(_explain(path, text, kind, str(error))) from None
+
+
+def _explain(path: Path, text: str, kind: type, message: str) -> str:
+    what, _, where = message.partition(" - at `")
+    steps = re.findall(r"[A-Za-z_][A-Za-z_0-9]*", where)
+    unknown = re.search(r"unknown field `(.+)`", what)
+    if unknown:
+        key = unknown.group(1)
+        return f'{path}:{_line(text, steps, key)}: unknown key "{key}"{nearest(key, _fields(kind, steps))}'
+    missing = re.search(r"missing required field `(.+)`", what)
+    if missing:
+        table = ".".join(steps) or "top level"
+        return f'{path}:{_line(text, steps, "")}: key "{missing.group(1)}" is missing ({table})'
+    key = steps[-1] if steps else ""
+    return f'{path}:{_line(text, steps[:-1], key)}: key "{".".join(steps)}": {what}'
+
+
+def _line(text: str, tables: list[str], key: str) -> int:
+    """Line of ``key`` at or after the header of its innermost table; of the header when the key is not found."""
+    lines = text.splitlines()
+    start = 0
+    for table in tables:
+        for number in range(start, len(lines)):
+            if re.match(rf"\s*(\[+[\w.]*\b{re.escape(table)}\]+|{re.escape(table)}\s*=)", lines[number]):
+                start = number
+                break
+    if key:
+        for number in range(start, len(lines)):
+            if re.search(rf"(^|[{{,\s]){re.escape(key)}\s*=", lines[number]) or f"{key}]" in lines[number]:
+                return number + 1
+    return start + 1
+
+
+def _fields(kind: Any, steps: list[str]) -> list[str]:
+    """Names of the fields of the struct that ``steps`` lead to."""
+    for step in steps:
+        kind = _struct_in(typing.get_type_hints(kind).get(step, kind))
+    return [field.encode_name for field in msgspec.structs.fields(_struct_in(kind))]
+
+
+def _struct_in(kind: Any) -> Any:
+    """The struct type inside ``tuple[X, ...]``, ``dict[str, X]`` or ``X | None``."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is not None:
+        for inner in typing.get_args(kind):
+            found = _struct_in(inner)
+            if isinstance(found, type) and issubclass(found, msgspec.Struct):
+                return found
+    return kind
