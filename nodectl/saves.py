@@ -29,12 +29,22 @@ from nodectl.errors import NodectlError
 
 SCHEMA_VERSION = 1
 SAVE_NAME = "captured.jsonl"
+BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 COMPACT_BYTES = 4_000_000
 """Ours: above this the file is written anew with what still counts; some minutes of a busy large node."""
 
 
 class SaveError(NodectlError):
     """The save cannot be read or written; without it no knob may be moved. The message names the file."""
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot: settings do not outlive it, so neither must a save. Source: random(4)."""
+    try:
+        with open(BOOT_ID_PATH) as file:
+            return file.read().strip()
+    except OSError as error:
+        raise SaveError(f"{BOOT_ID_PATH}: {error.strerror}; is /proc mounted?") from None
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):

@@ -63,9 +63,16 @@ class Journal:
 
     segments: list[Path]
     problems: list[str] = field(default_factory=list)
+    position: int = 0  # bytes read so far, of ``size``
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(path.stat().st_size for path in self.segments if path.exists())
 
     def __iter__(self) -> Iterator[Record]:
         self.problems.clear()
+        self.position = 0
         for path in self.segments:
             try:
                 with path.open("rb") as file:
@@ -96,6 +103,7 @@ class Journal:
             except (ValueError, zlib.error, msgspec.MsgspecError) as error:
                 self.problems.append(f"{path}: {error} at byte {at}; the rest of this segment is skipped")
                 return
+            self.position += HEADER.size + len(payload)
             yield record
 
 

@@ -9,8 +9,8 @@ from nodectl.knobs.api import Knob, KnobError
 from nodectl.knobs.cpufreq import ClockLimit
 from nodectl.knobs.nvml import BoardLimit, ClockLock
 from nodectl.knobs.rapl import TERMS, PackageLimit, package_limit
+from pmu.findings import Finding
 from pmu.layout import Layout
-from pmu.node import Finding
 from pmu.ports import Ports
 
 _NAME = re.compile(

@@ -1,0 +1,82 @@
+"""``nodectl replay``: decide a journal again, and compare; or hand it to other programs as a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+import msgspec
+
+from nodectl.journal import Journal, Record, open_journal
+from nodectl.replay import ReplayReport
+from nodectl.replay import replay as decide_again
+
+
+@click.command()
+@click.argument("journal", type=click.Path())
+@click.option("--export", "target", metavar="FILE", help="Write FILE (.csv or .parquet) instead of replaying.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def replay(journal: str, target: str | None, as_json: bool) -> int:
+    """Decide every tick of JOURNAL (a directory, or one segment) again from its recorded sweeps.
+
+    Decisions are compared byte for byte. Exit status 1 if any differs; the first record and field that does is named.
+    """
+    recorded = open_journal(journal)
+    if target:
+        return _export(recorded, target, as_json)
+    with _progress(recorded, "replaying") as advance:
+        report = decide_again(recorded, advance)
+    _tell(report.problems)
+    if as_json:
+        fields = {**msgspec.to_builtins(report), "equal": report.is_equal, "speed": report.speed}
+        click.echo(msgspec.json.encode(fields).decode())
+    else:
+        click.echo(_lines(report))
+    return 0 if report.is_equal else 1
+
+
+def _export(recorded: Journal, target: str, as_json: bool) -> int:
+    from nodectl.journal.export import export  # pyarrow is large, and only needed here
+
+    with _progress(recorded, "exporting") as advance:
+        count = export(recorded, target, advance)
+    _tell(recorded.problems)
+    fields = {"records": count, "file": target, "problems": recorded.problems}
+    click.echo(msgspec.json.encode(fields).decode() if as_json else f"{target}: {count} records")
+    return 0
+
+
+def _lines(report: ReplayReport) -> str:
+    pace = (
+        f"{report.records} records, {report.recorded_s:.1f} s recorded, replayed in {report.replay_s:.2f} s"
+        f" ({report.speed:.0f} times faster)"
+    )
+    if not report.decided:
+        return f"{pace}\nno decisions in this journal: it was recorded in monitor mode"
+    if report.is_equal:
+        return f"{pace}\nall {report.decided} decisions of {', '.join(report.policies)} are the same, byte for byte"
+    return f"{pace}\n{report.differing} of {report.decided} decisions differ; the first: {report.first}"
+
+
+def _tell(problems: list[str]) -> None:
+    for problem in problems:
+        click.echo(problem, err=True)
+
+
+@contextmanager
+def _progress(recorded: Journal, label: str) -> Iterator[Callable[[Record], None]]:
+    """A bar on a terminal, nothing in a pipe. It counts bytes: records are not known before they are read."""
+    if not sys.stderr.isatty():
+        yield lambda record: None
+        return
+    with click.progressbar(length=recorded.size, label=label, file=sys.stderr) as bar:
+        shown = 0
+
+        def advance(record: Record) -> None:
+            nonlocal shown
+            bar.update(recorded.position - shown)
+            shown = recorded.position
+
+        yield advance

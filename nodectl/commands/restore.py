@@ -1,0 +1,51 @@
+"""``nodectl restore``: put back what a killed agent left moved. systemd calls it in ``ExecStopPost=``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+import msgspec
+from pmu.system import system_ports
+
+from nodectl.config import Config
+from nodectl.knobs import open_knob
+from nodectl.lock import NodeLock
+from nodectl.restore import Restoration, restore_saved, save_path
+from nodectl.saves import boot_id
+from nodectl.table import render
+
+
+@click.command()
+@click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where the save is.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def restore(state_dir: str, dry_run: bool, as_json: bool) -> int:
+    """Put every knob back to the value captured before an agent first moved it.
+
+    For after a kill: an agent that is stopped does this itself. Harmless when there is nothing to restore. What
+    somebody else has set since is left to them. Exit status 1 if a knob could not be put back yet; its captured value
+    is kept for the next attempt.
+    """
+    path = save_path(state_dir)
+    result = _restore(state_dir, path, dry_run) if os.path.exists(path) else Restoration()
+    if as_json:
+        report = {"outcomes": result.outcomes, "remarks": result.remarks, "complete": result.is_complete}
+        click.echo(msgspec.json.encode(report).decode())
+        return 0 if result.is_complete else 1
+    for remark in result.remarks:
+        click.echo(remark)
+    if result.outcomes:
+        cells = [(outcome.knob, outcome.status, outcome.detail) for outcome in result.outcomes]
+        click.echo(render(("knob", "status", "what"), cells))
+    elif not result.remarks:
+        click.echo(f"nothing to restore in {state_dir}")
+    return 0 if result.is_complete else 1
+
+
+def _restore(state_dir: str, path: str, dry_run: bool) -> Restoration:
+    ports = system_ports()
+    if dry_run:
+        return restore_saved(path, boot_id(), lambda name: open_knob(ports, name), dry_run=True)
+    with NodeLock(state_dir):  # a running agent restores by itself
+        return restore_saved(path, boot_id(), lambda name: open_knob(ports, name))

@@ -1,0 +1,228 @@
+"""A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (``pip install nodectl[export]``).
+
+One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", or the name of an energy
+zone; a knob has a row when its value, its bound or its outcome changes. Quantities are those that the policies saw,
+decoded from the sweeps by the agent's own code. What does not apply to a part, or is missing, is empty: never 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from pmu.decode import decode
+
+from nodectl.decisions import BOUNDS
+from nodectl.errors import UsageError
+from nodectl.journal.format import JournalError, Keyframe
+from nodectl.journal.reading import Journal, Record
+from nodectl.policies import registry
+from nodectl.policies.api import Policy
+from pmu.readings import Quality
+
+_SHARED = ("run", "record", "unix_s", "elapsed_s")
+_CPU = ("ipc", "busy", "stall", "frequency_khz", "instructions", "cycles", "reference_cycles", "llc_misses")
+_GPU = (
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "power_w",
+    "energy_j",
+    "temperature_c",
+    "gpu_utilization",
+    "memory_utilization",
+    "sm_occupancy",
+    "sm_active",
+    "dram_active",
+    "throttle_reasons",
+)
+_WISH = ("target", "reason", "loss", "saved_w")
+_KNOB = ("value", "bound", "outcome", "detail")
+COLUMNS = (*_SHARED, "part", "quality", *_CPU, *_GPU, *_WISH, *_KNOB, "lateness_ms", "cost_ms")
+
+_TEXT = frozenset({"run", "part", "quality", "reason", "bound", "outcome", "detail"})
+_INTEGER = frozenset({"record", "throttle_reasons", "target", "value"})
+_QUALITY_NAMES = np.array([quality.name.lower() for quality in Quality], dtype=object)
+
+ROWS_AT_ONCE = 100_000
+"""Ours: rows gathered before a Parquet row group is written."""
+
+type_block = Mapping[str, Any]
+"""Rows of one kind of part: ``part`` and the columns it has, equally long."""
+
+
+class _Sink(Protocol):
+    def write(self, shared: tuple[Any, ...], block: type_block) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def export(journal: Journal, target: str, progress: Callable[[Record], None] = lambda record: None) -> int:
+    """Write the journal to ``target`` (.csv or .parquet) and return the number of records."""
+    sink = _sink(target)
+    count = 0
+    try:
+        view: _View | None = None
+        for record in journal:
+            if view is None or view.keyframe is not record.keyframe:
+                view = _View(record.keyframe)
+            unix_s = (record.keyframe.wall_time_ns + record.raw.time_ns - record.keyframe.monotonic_ns) / 1e9
+            elapsed_s = (record.raw.time_ns - record.previous.time_ns) / 1e9 if record.previous else float("nan")
+            shared = (record.keyframe.run[:8], record.sequence, unix_s, elapsed_s)
+            for block in view.blocks(record):
+                sink.write(shared, block)
+            count += 1
+            progress(record)
+    finally:
+        sink.close()
+    return count
+
+
+class _View:
+    """Names and policies that hold from one keyframe on, and the knobs as they last were."""
+
+    def __init__(self, keyframe: Keyframe) -> None:
+        self.keyframe = keyframe
+        layout = keyframe.layout
+        self._cpus = [f"cpu/{cpu}" for cpu in layout.cpus]
+        self._gpus = [f"gpu/{gpu.index}" for gpu in layout.gpus]
+        self._zones = [zone.name for zone in layout.zones]
+        self._sides = {side: _first_of(keyframe, side) for side in registry.DOMAINS}
+        self._knobs_before: tuple[list[int], list[int]] | None = None
+
+    def blocks(self, record: Record) -> Iterator[type_block]:
+        """All rows of one record."""
+        yield {"part": ["agent"], "lateness_ms": [record.lateness_ns / 1e6], "cost_ms": [record.cost_ns / 1e6]}
+        if record.previous is not None:
+            sample = decode(self.keyframe.layout, record.previous, record.raw)
+            cpu, gpu = sample.cpu, sample.gpu
+            columns = {name: getattr(cpu, name) for name in _CPU}
+            quality = _QUALITY_NAMES[cpu.quality]
+            yield {"part": self._cpus, "quality": quality, **columns, **self._wishes(record, "cpu")}
+            columns = {name: getattr(gpu, name) for name in _GPU}
+            quality = _QUALITY_NAMES[gpu.quality]
+            yield {"part": self._gpus, "quality": quality, **columns, **self._wishes(record, "gpu")}
+            power_w = (
+                sample.energy_j / sample.elapsed_s if sample.elapsed_s > 0 else np.full_like(sample.energy_j, np.nan)
+            )
+            quality = _QUALITY_NAMES[sample.energy_quality]
+            yield {"part": self._zones, "quality": quality, "energy_j": sample.energy_j, "power_w": power_w}
+        yield self._knobs(record)
+
+    def _wishes(self, record: Record, side: str) -> type_block:
+        found = self._sides[side]
+        if found is None or not record.has_decided:
+            return {}
+        position, policy = found
+        request = record.requests[position]
+        reasons = policy.reasons
+        words = [reasons[code] if code < len(reasons) else str(code) for code in request.reason.tolist()]
+        return {"target": request.target, "reason": words, "loss": request.loss, "saved_w": request.saved_w}
+
+    def _knobs(self, record: Record) -> type_block:
+        """Knobs that changed at this record."""
+        if not record.has_decided and not record.outcomes:
+            return {"part": []}
+        names = self.keyframe.knobs
+        values, bounds = record.values.tolist(), record.bound.tolist()
+        outcomes = {outcome.knob: outcome for outcome in record.outcomes}
+        before = self._knobs_before
+        rows = [
+            row
+            for row, name in enumerate(names)
+            if name in outcomes or before is None or (before[0][row], before[1][row]) != (values[row], bounds[row])
+        ]
+        self._knobs_before = (values, bounds)
+        others = [name for name in outcomes if name not in names]
+        chosen = [names[row] for row in rows] + others
+        found = [outcomes.get(name) for name in chosen]
+        return {
+            "part": chosen,
+            "value": [*(values[row] for row in rows), *(None for _ in others)],
+            "bound": [*(BOUNDS[bounds[row]] for row in rows), *("" for _ in others)],
+            "outcome": [outcome.status if outcome else "" for outcome in found],
+            "detail": [outcome.detail if outcome else "" for outcome in found],
+        }
+
+
+def _first_of(keyframe: Keyframe, side: registry.type_domain) -> tuple[int, Policy] | None:
+    """The policy that wishes for this side of the node, and its position; limits come after it."""
+    for position, recorded in enumerate(keyframe.policies):
+        try:
+            return position, registry.policy(recorded.name, side)
+        except registry.PolicyError:
+            continue  # the other side's
+    return None
+
+
+def _sink(target: str) -> _Sink:
+    kinds: dict[str, Callable[[str], _Sink]] = {".csv": _Csv, ".parquet": _Parquet}
+    suffix = Path(target).suffix.lower()
+    if suffix not in kinds:
+        raise UsageError(f"{target}: the name must end in .csv or .parquet, to say what to write")
+    try:
+        return kinds[suffix](target)
+    except OSError as error:
+        raise JournalError(f"{target}: cannot write: {error.strerror or error}") from error
+
+
+class _Csv:
+    def __init__(self, target: str) -> None:
+        self._file = open(target, "w", newline="", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(COLUMNS)
+
+    def write(self, shared: tuple[Any, ...], block: type_block) -> None:
+        columns = [_texts(block[name]) if name in block else itertools.repeat("") for name in COLUMNS[len(_SHARED) :]]
+        start = _texts(list(shared))
+        self._writer.writerows((*start, *row) for row in zip(block["part"], *columns[1:], strict=False))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _texts(column: Any) -> list[str]:
+    """Cells as text; NaN and None as nothing."""
+    values = column.tolist() if isinstance(column, np.ndarray) else column
+    return ["" if value is None or value != value else str(value) for value in values]
+
+
+class _Parquet:
+    def __init__(self, target: str) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise JournalError(f"{target}: Parquet needs pyarrow: pip install 'nodectl[export]'") from None
+        self._arrow = pyarrow
+        kinds = {name: pyarrow.string() for name in _TEXT} | {name: pyarrow.int64() for name in _INTEGER}
+        self._schema = pyarrow.schema([(name, kinds.get(name, pyarrow.float64())) for name in COLUMNS])
+        self._file = pyarrow.parquet.ParquetWriter(target, self._schema)
+        self._tables: list[Any] = []
+        self._rows = 0
+
+    def write(self, shared: tuple[Any, ...], block: type_block) -> None:
+        size = len(block["part"])
+        known = dict(zip(_SHARED, ([value] * size for value in shared), strict=True)) | dict(block)
+        columns = [
+            self._arrow.array(known[field.name], field.type, from_pandas=True)  # NaN and None become null
+            if field.name in known
+            else self._arrow.nulls(size, field.type)
+            for field in self._schema
+        ]
+        self._tables.append(self._arrow.Table.from_arrays(columns, schema=self._schema))
+        self._rows += size
+        if self._rows >= ROWS_AT_ONCE:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        if self._tables:
+            self._file.write_table(self._arrow.concat_tables(self._tables))
+        self._tables, self._rows = [], 0
