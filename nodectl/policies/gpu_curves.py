@@ -1,0 +1,97 @@
+"""How much longer a GPU's work takes at a lower clock: candidate curves, weighed by what has been measured.
+
+With x = highest clock / clock - 1, work that the SM clock binds takes x more time and work that waits for memory or for
+the host takes none. Measured curves (22 workloads on a V100: GPU-DVFS-Dataset; EasyWave on an A100: REGALE D2.3 §3.4)
+are convex in x: a gentle slope down to a knee, then a steeper one. So the candidates are
+
+    loss(x) = a x + c max(0, x - k)
+
+on a grid of a, c and k (ours). A rate measured at several clocks (memory traffic, say) is proportional to
+1 / (1 + loss) with an unknown factor, whose best value for each candidate follows in closed form. Mean and spread over
+the candidates, weighed by their likelihood, are what a policy may count on. Without a useful measurement the spread
+stays wide, up to the clock-bound case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from pmu.layout import Gpu
+from pmu.readings import type_f64, type_i64
+
+LEVELS: Final = 32
+"""Clocks that are told apart, at most (ours)."""
+
+_GENTLE: Final = np.concatenate([np.arange(0.0, 0.30, 0.025), np.arange(0.30, 1.25, 0.06)])
+_STEEP: Final = (0.5, 1.1)
+_KNEES: Final = (0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45, 0.58, 0.75)
+_STEEPEST: Final = 1.7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CurveBank:
+    """Candidate curves over the clock levels of one card; level 0 is the highest clock.
+
+    ``mhz`` ``[LEVELS]`` descends and repeats its last clock; ``stretch`` is x at each level; ``loss`` and ``log_time``
+    are ``[n_curves, LEVELS]``.
+    """
+
+    mhz: type_i64
+    n_levels: int
+    stretch: type_f64
+    loss: type_f64
+    log_time: type_f64
+    log_prior: type_f64
+
+    def weigh(self, rate: type_f64, error: type_f64, ceiling: float) -> tuple[type_f64, type_f64]:
+        """Mean and standard deviation of the loss at every level, given a rate measured at some of them.
+
+        ``rate`` ``[LEVELS]`` has relative standard ``error``, infinite where nothing was measured. Curves much above
+        ``ceiling * x`` are ruled out: host time does not stretch with the GPU's clock.
+        """
+        last = self.n_levels - 1
+        excess = self.loss[:, last] - (1.1 * ceiling + 0.05) * self.stretch[last]
+        weight = self.log_prior - 0.5 * (np.maximum(excess, 0.0) / 0.05) ** 2
+        used = np.flatnonzero(np.isfinite(error) & (rate > 0))
+        if len(used) > 1:
+            residual = self.log_time[:, used] + np.log(rate[used])
+            precision = error[used] ** -2.0
+            factor = residual @ precision / precision.sum()
+            weight = weight - 0.5 * ((residual - factor[:, None]) ** 2 @ precision)
+        share = np.exp(weight - weight.max())
+        share /= share.sum()
+        mean = share @ self.loss
+        return mean, np.sqrt(np.maximum(share @ self.loss**2 - mean**2, 0.0))
+
+
+@lru_cache(maxsize=32)
+def curve_bank(gpu: Gpu, floor: float) -> CurveBank:
+    """The candidates for one card, down to ``floor`` of its highest clock. Kept per card: nothing else enters."""
+    mhz = _levels(gpu, floor)
+    top = max(int(mhz[0]), 1)
+    stretch = top / np.maximum(mhz, 1) - 1.0 if mhz[0] else np.zeros(LEVELS)
+    shapes = [(a, 0.0, 0.0) for a in _GENTLE]
+    shapes += [(a, c, k) for a in _GENTLE for c in _STEEP for k in _KNEES if a + c <= _STEEPEST]
+    a, c, k = np.array(shapes).T[:, :, None]
+    loss = a * stretch + c * np.maximum(stretch - k, 0.0)
+    # a priori each stretch of gentle slopes counts by its width, and a straight curve as much as all bent ones
+    width = np.interp(a[:, 0], _GENTLE, np.gradient(_GENTLE))
+    siblings = np.where(c[:, 0] == 0, 1.0, len(_STEEP) * len(_KNEES))
+    return CurveBank(mhz, len(np.unique(mhz)), stretch, loss, np.log1p(loss), np.log(width / siblings))
+
+
+def _levels(gpu: Gpu, floor: float) -> type_i64:
+    """Descending clocks: about 1 % of the highest apart near the top, where a loss bound binds, wider further down."""
+    if not gpu.clocks_mhz:
+        return np.zeros(LEVELS, np.int64)
+    top = gpu.clocks_mhz[-1]
+    chosen = [top]
+    for mhz in reversed(gpu.clocks_mhz):
+        gap = (0.009 + 0.05 * (1.0 - chosen[-1] / top)) * top
+        if mhz >= floor * top and chosen[-1] - mhz >= gap and len(chosen) < LEVELS:
+            chosen.append(mhz)
+    return np.array(chosen + [chosen[-1]] * (LEVELS - len(chosen)), np.int64)
