@@ -1,0 +1,203 @@
+/*
+ * Reading and asking: the only file that copies state out of the region and writes requests into it.
+ *
+ * Readings are published under a sequence lock by one writer, so reading takes no lock and changes nothing. Requests
+ * may come from any thread of any process: writers exclude each other by a mutex here and a file lock on the region, so
+ * that the pair (minimum, maximum) of two clients is never mixed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "state.h"
+
+/* A writer publishes in well under a microsecond, unless it loses its CPU in between. Numbers ours. */
+#define READ_SPINS   200
+#define READ_WAITS   400
+#define READ_WAIT_NS 50000
+
+#define ABSURD_POWER_MW 4000000u
+#define ABSURD_PERCENT  255u
+
+static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---------------------------------------------------------------- readings */
+
+typedef void copy_t(const twin_gpu_t *gpu, void *into);
+
+static void copy_reading(const twin_gpu_t *gpu, void *into)
+{
+    *(gpu_reading_t *)into = (gpu_reading_t){
+        .time_us              = gpu->time_us,
+        .energy_uj            = gpu->energy_uj,
+        .sm_clock_mhz         = gpu->sm_clock_mhz,
+        .mem_clock_mhz        = gpu->mem_clock_now_mhz,
+        .power_mw             = gpu->power_mw,
+        .power_instant_mw     = gpu->power_instant_mw,
+        .enforced_limit_mw    = gpu->enforced_limit_mw,
+        .temperature_c        = gpu->temperature_c,
+        .memory_temperature_c = gpu->memory_temperature_c,
+        .gpu_pct              = gpu->gpu_pct,
+        .memory_pct           = gpu->memory_pct,
+        .pcie_tx_kbps         = gpu->pcie_tx_kbps,
+        .pcie_rx_kbps         = gpu->pcie_rx_kbps,
+        .memory_used_mib      = gpu->memory_used_mib,
+        .throttle_reasons     = gpu->throttle_reasons,
+        .violation_power_us   = gpu->violation_power_us,
+        .violation_thermal_us = gpu->violation_thermal_us,
+        .performance_state    = gpu->performance_state,
+        .gpm_sm_active_s      = gpu->gpm_sm_active_s,
+        .gpm_sm_occupancy_s   = gpu->gpm_sm_occupancy_s,
+        .gpm_dram_active_s    = gpu->gpm_dram_active_s,
+        .gpm_graphics_s       = gpu->gpm_graphics_s,
+        .gpm_fp_s             = gpu->gpm_fp_s,
+        .gpm_time_s           = gpu->gpm_time_s,
+    };
+}
+
+static void copy_samples(const twin_gpu_t *gpu, void *into)
+{
+    uint32_t head = gpu->sample_head % TWIN_SAMPLES; /* the oldest entry is the next to be overwritten */
+    size_t tail   = TWIN_SAMPLES - head;
+
+    memcpy(into, &gpu->samples[head], tail * sizeof(twin_gpu_sample_t));
+    memcpy((twin_gpu_sample_t *)into + tail, gpu->samples, head * sizeof(twin_gpu_sample_t));
+}
+
+/* Copies until no publication fell in between. A writer that stays away for some 20 ms is an internal driver error. */
+static nvmlReturn_t read_published(const twin_gpu_t *gpu, copy_t *copy, void *into)
+{
+    static const struct timespec wait = {.tv_nsec = READ_WAIT_NS};
+
+    for (int attempt = 0; attempt < READ_SPINS + READ_WAITS; attempt++) {
+        uint32_t before = __atomic_load_n(&gpu->seq, __ATOMIC_ACQUIRE);
+        if ((before & 1) == 0) {
+            copy(gpu, into);
+            atomic_thread_fence(memory_order_acquire);
+            if (__atomic_load_n(&gpu->seq, __ATOMIC_RELAXED) == before)
+                return NVML_SUCCESS;
+        }
+        if (attempt >= READ_SPINS)
+            nanosleep(&wait, NULL);
+    }
+    return NVML_ERROR_UNKNOWN;
+}
+
+nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now)
+{
+    nvmlReturn_t status = read_published(gpu, copy_reading, now);
+    uint32_t faults     = gpu->faults;
+
+    if (status != NVML_SUCCESS)
+        return status;
+    now->has_power = (faults & TWIN_GPU_NO_POWER) == 0;
+    if (faults & TWIN_GPU_ABSURD) {
+        now->power_mw = now->power_instant_mw = ABSURD_POWER_MW;
+        now->gpu_pct = now->memory_pct = ABSURD_PERCENT;
+    }
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t twin_read(nvmlDevice_t device, const void *out, gpu_reading_t *now)
+{
+    const twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_device(device, out, &gpu);
+
+    return status != NVML_SUCCESS ? status : twin_read_gpu(gpu, now);
+}
+
+nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[TWIN_SAMPLES], uint32_t *count)
+{
+    nvmlReturn_t status = read_published(gpu, copy_samples, samples);
+    uint32_t empty      = 0; /* slots that the ring has not reached yet come first in its order */
+
+    if (status != NVML_SUCCESS)
+        return status;
+    while (empty < TWIN_SAMPLES && samples[empty].time_us == 0)
+        empty++;
+    *count = TWIN_SAMPLES - empty;
+    memmove(samples, &samples[empty], *count * sizeof(samples[0]));
+    if (gpu->faults & TWIN_GPU_ABSURD)
+        for (uint32_t i = 0; i < *count; i++) {
+            samples[i].power_mw = ABSURD_POWER_MW;
+            samples[i].gpu_pct = samples[i].memory_pct = ABSURD_PERCENT;
+        }
+    return NVML_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- requests */
+
+nvmlReturn_t twin_setting(nvmlDevice_t device, twin_gpu_t **gpu)
+{
+    nvmlReturn_t status = twin_device(device, gpu, (const twin_gpu_t **)gpu);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    return twin_may_set() && ((*gpu)->faults & TWIN_GPU_SET_REFUSED) == 0 ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
+}
+
+static void lock_file(short type)
+{
+    struct flock whole = {.l_type = type, .l_whence = SEEK_SET};
+    int fd             = twin_region_fd();
+
+    while (fd >= 0 && fcntl(fd, F_OFD_SETLKW, &whole) != 0 && errno == EINTR)
+        ;
+}
+
+static void begin_request(void)
+{
+    pthread_mutex_lock(&request_lock);
+    lock_file(F_WRLCK);
+}
+
+static void end_request(volatile uint32_t *sequence)
+{
+    __atomic_fetch_add(sequence, 1, __ATOMIC_RELEASE);
+    lock_file(F_UNLCK);
+    pthread_mutex_unlock(&request_lock);
+}
+
+void twin_request_clocks(twin_gpu_t *gpu, uint32_t min_mhz, uint32_t max_mhz)
+{
+    begin_request();
+    gpu->lock_min_mhz = min_mhz;
+    gpu->lock_max_mhz = max_mhz;
+    end_request(&gpu->lock_seq);
+}
+
+void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw)
+{
+    begin_request();
+    gpu->power_limit_mw = limit_mw;
+    end_request(&gpu->limit_seq);
+}
+
+void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled)
+{
+    gpu->persistence = enabled; /* one word, nothing to tear */
+}
+
+uint32_t twin_power_limit_mw(const twin_gpu_t *gpu)
+{
+    uint32_t requested = gpu->power_limit_mw;
+    return requested != 0 ? requested : gpu->power_limit_default_mw;
+}
+
+/* ---------------------------------------------------------------- strings */
+
+nvmlReturn_t twin_copy_string(const char *from, size_t from_size, char *to, unsigned int length)
+{
+    size_t used = strnlen(from, from_size);
+
+    if (to == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (length <= used)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    memcpy(to, from, used);
+    to[used] = '\0';
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,61 @@
+/*
+ * How the library reaches the emulated GPUs: session, handles, consistent readings, settings.
+ *
+ * Every exported function goes through one of the entries below, in the driver's order of refusal: not initialised,
+ * bad argument, GPU lost, not permitted, not supported, value out of range.
+ */
+#ifndef TWIN_NVML_STATE_H
+#define TWIN_NVML_STATE_H
+
+#include <stdbool.h>
+
+#include "nvml_api.h"
+#include "twin_gpu.h"
+
+/* One consistent set of a GPU's published readings, faults applied. */
+typedef struct {
+    uint64_t time_us, energy_uj;
+    uint32_t sm_clock_mhz, mem_clock_mhz;
+    uint32_t power_mw, power_instant_mw, enforced_limit_mw;
+    uint32_t temperature_c, memory_temperature_c;
+    uint32_t gpu_pct, memory_pct;
+    uint32_t pcie_tx_kbps, pcie_rx_kbps;
+    uint32_t memory_used_mib;
+    uint64_t throttle_reasons, violation_power_us, violation_thermal_us;
+    uint32_t performance_state;
+    double gpm_sm_active_s, gpm_sm_occupancy_s, gpm_dram_active_s, gpm_graphics_s, gpm_fp_s, gpm_time_s;
+    bool has_power; /* false: this card's power sensor is out */
+} gpu_reading_t;
+
+/* The whole region between nvmlInit and nvmlShutdown, else NVML_ERROR_UNINITIALIZED. */
+nvmlReturn_t twin_session(const twin_gpus_t **gpus);
+
+bool twin_may_set(void);
+int twin_region_fd(void);
+
+nvmlDevice_t twin_handle(uint32_t index);
+nvmlReturn_t twin_index(nvmlDevice_t device, uint32_t *index);
+
+/* What a handle names. `out` is the caller's result pointer, refused when NULL. */
+nvmlReturn_t twin_device(nvmlDevice_t device, const void *out, const twin_gpu_t **gpu);
+
+/* As twin_device, and the GPU's readings at one instant. */
+nvmlReturn_t twin_read(nvmlDevice_t device, const void *out, gpu_reading_t *now);
+nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now);
+
+/* The ring of samples, oldest first; returns how many hold data through `count`. */
+nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[TWIN_SAMPLES], uint32_t *count);
+
+/* As twin_device, for a call that changes a setting: refused to those who may not. */
+nvmlReturn_t twin_setting(nvmlDevice_t device, twin_gpu_t **gpu);
+void twin_request_clocks(twin_gpu_t *gpu, uint32_t min_mhz, uint32_t max_mhz); /* 0, 0: unlocked */
+void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw);
+void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled);
+
+/* The limit in force by request: what was last asked for, the default before that. */
+uint32_t twin_power_limit_mw(const twin_gpu_t *gpu);
+
+/* Copies a string of the region as NVML does: INSUFFICIENT_SIZE unless it fits with its end mark. */
+nvmlReturn_t twin_copy_string(const char *from, size_t from_size, char *to, unsigned int length);
+
+#endif

@@ -1,0 +1,308 @@
+/*
+ * The node as NVML sees it: versions, devices found by index, UUID, serial or bus, processes, error texts.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pci.h"
+#include "state.h"
+
+/* ---------------------------------------------------------------- versions */
+
+NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
+{
+    const twin_gpus_t *gpus;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    return status != NVML_SUCCESS ? status : twin_copy_string(gpus->driver, sizeof gpus->driver, version, length);
+}
+
+/* The CUDA major version in front of the driver's, as released libraries say. */
+NVML_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
+{
+    const twin_gpus_t *gpus;
+    char text[sizeof gpus->driver + 16];
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    snprintf(text, sizeof text, "%u.%.*s", gpus->driver_cuda / 1000, (int)sizeof gpus->driver, gpus->driver);
+    return twin_copy_string(text, sizeof text, version, length);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
+{
+    const twin_gpus_t *gpus;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (version == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *version = (int)gpus->driver_cuda;
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    return nvmlSystemGetCudaDriverVersion(version);
+}
+
+/* ---------------------------------------------------------------- devices */
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
+{
+    const twin_gpus_t *gpus;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (count == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = gpus->n_gpus;
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    const twin_gpus_t *gpus;
+    const twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (device == NULL || index >= gpus->n_gpus)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *device = twin_handle(index);
+    return twin_device(*device, device, &gpu); /* a lost or slow GPU shows here too */
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+typedef bool matches_t(const twin_gpu_t *gpu, const void *wanted);
+
+static bool has_uuid(const twin_gpu_t *gpu, const void *uuid)
+{
+    return strncmp(gpu->uuid, uuid, sizeof gpu->uuid) == 0;
+}
+
+static bool has_serial(const twin_gpu_t *gpu, const void *serial)
+{
+    return gpu->serial[0] != '\0' && strncmp(gpu->serial, serial, sizeof gpu->serial) == 0;
+}
+
+static bool is_at(const twin_gpu_t *gpu, const void *place)
+{
+    pci_place_t own;
+    const pci_place_t *wanted = place;
+
+    return pci_parse(gpu->pci_bus_id, sizeof gpu->pci_bus_id, &own) && own.domain == wanted->domain &&
+           own.bus == wanted->bus && own.device == wanted->device;
+}
+
+static nvmlReturn_t find(matches_t *matches, const void *wanted, nvmlDevice_t *device)
+{
+    const twin_gpus_t *gpus;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (wanted == NULL || device == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t index = 0; index < gpus->n_gpus; index++)
+        if (matches(&gpus->gpu[index], wanted))
+            return nvmlDeviceGetHandleByIndex_v2(index, device);
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    return find(has_uuid, uuid, device);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+    return find(has_serial, serial, device);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
+{
+    pci_place_t place;
+
+    bool is_place = bus_id != NULL && pci_parse(bus_id, strlen(bus_id), &place);
+
+    return find(is_at, is_place ? &place : NULL, device);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
+}
+
+/* ---------------------------------------------------------------- what no emulated node has */
+
+static nvmlReturn_t none(unsigned int *count)
+{
+    const twin_gpus_t *gpus;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (count == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlSystemGetHicVersion(unsigned int *count, void *entries)
+{
+    (void)entries;
+    return none(count);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlUnitGetCount(unsigned int *count)
+{
+    return none(count);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlUnitGetHandleByIndex(unsigned int index, nvmlUnit_t *unit)
+{
+    const twin_gpus_t *gpus;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    (void)index;
+    (void)unit;
+    return status != NVML_SUCCESS ? status : NVML_ERROR_INVALID_ARGUMENT; /* no index is below the count of 0 */
+}
+
+NVML_EXPORT nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int *count)
+{
+    return none(count);
+}
+
+/* ---------------------------------------------------------------- processes */
+
+NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
+{
+    const twin_gpus_t *gpus;
+    char path[32];
+    ssize_t got;
+    int fd;
+    nvmlReturn_t status = twin_session(&gpus);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (name == NULL || length == 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return NVML_ERROR_NOT_FOUND;
+    got = read(fd, name, length - 1); /* arguments are NUL separated: the first is the name; cut to the buffer */
+    close(fd);
+    name[got > 0 ? got : 0] = '\0';
+    return got >= 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
+
+/* The emulated workload is no process of this node, so no GPU shows any. */
+static nvmlReturn_t no_process(nvmlDevice_t device, unsigned int *count)
+{
+    const twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_device(device, count, &gpu);
+
+    if (status == NVML_SUCCESS)
+        *count = 0;
+    return status;
+}
+
+#define NO_PROCESS(function)                                                                          \
+    NVML_EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, void *infos)           \
+    {                                                                                                 \
+        (void)infos;                                                                                  \
+        return no_process(device, count);                                                             \
+    }
+
+NO_PROCESS(nvmlDeviceGetComputeRunningProcesses)
+NO_PROCESS(nvmlDeviceGetComputeRunningProcesses_v2)
+NO_PROCESS(nvmlDeviceGetComputeRunningProcesses_v3)
+NO_PROCESS(nvmlDeviceGetGraphicsRunningProcesses)
+NO_PROCESS(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NO_PROCESS(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESS(nvmlDeviceGetMPSComputeRunningProcesses)
+NO_PROCESS(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NO_PROCESS(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+NO_PROCESS(nvmlDeviceGetEncoderSessions)
+NO_PROCESS(nvmlDeviceGetFBCSessions)
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
+{
+    const twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_device(device, list, &gpu);
+
+    if (status == NVML_SUCCESS && list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
+        status = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (status == NVML_SUCCESS)
+        list->numProcArrayEntries = 0;
+    return status;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samples, unsigned int *count,
+                                                         unsigned long long last_seen_us)
+{
+    nvmlReturn_t status = no_process(device, count);
+
+    (void)samples;
+    (void)last_seen_us;
+    return status == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : status; /* no sample since then */
+}
+
+/* ---------------------------------------------------------------- error texts */
+
+NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
+{
+    switch (result) {
+    case NVML_SUCCESS: return "Success";
+    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+    case NVML_ERROR_ALREADY_INITIALIZED: return "Already Initialized";
+    case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case NVML_ERROR_INSUFFICIENT_POWER: return "Insufficient External Power";
+    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case NVML_ERROR_TIMEOUT: return "Timeout";
+    case NVML_ERROR_IRQ_ISSUE: return "Interrupt Request Issue";
+    case NVML_ERROR_LIBRARY_NOT_FOUND: return "NVML Shared Library Not Found";
+    case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
+    case NVML_ERROR_CORRUPTED_INFOROM: return "Corrupted infoROM";
+    case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
+    case NVML_ERROR_RESET_REQUIRED: return "GPU requires reset";
+    case NVML_ERROR_OPERATING_SYSTEM: return "Operating System call failed";
+    case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
+    case NVML_ERROR_IN_USE: return "In use by another client";
+    case NVML_ERROR_MEMORY: return "Insufficient Memory";
+    case NVML_ERROR_NO_DATA: return "No data";
+    case NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: return "vGPU ECC not supported";
+    case NVML_ERROR_INSUFFICIENT_RESOURCES: return "Insufficient Resources";
+    case NVML_ERROR_FREQ_NOT_SUPPORTED: return "Frequency not supported";
+    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+    case NVML_ERROR_DEPRECATED: return "Deprecated";
+    case NVML_ERROR_NOT_READY: return "Not Ready";
+    case NVML_ERROR_GPU_NOT_FOUND: return "GPU Not Found";
+    case NVML_ERROR_INVALID_STATE: return "Invalid State";
+    case NVML_ERROR_RESET_TYPE_NOT_SUPPORTED: return "Reset type not supported";
+    case NVML_ERROR_UNKNOWN: break;
+    }
+    return "Unknown Error";
+}

@@ -1,0 +1,77 @@
+/* Where GPUs sit relative to each other: the model knows their NUMA nodes, so only "same node" and "across" exist. */
+#include "state.h"
+
+static unsigned int common_level(uint32_t one, uint32_t other, const twin_gpu_t *gpu, const twin_gpu_t *peer)
+{
+    if (one == other)
+        return NVML_TOPOLOGY_INTERNAL;
+    return gpu->node_numa == peer->node_numa ? NVML_TOPOLOGY_NODE : NVML_TOPOLOGY_SYSTEM;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other,
+                                                             unsigned int *level)
+{
+    const twin_gpu_t *gpu, *peer;
+    uint32_t index, other_index;
+    nvmlReturn_t status = twin_device(device, level, &gpu);
+
+    if (status == NVML_SUCCESS)
+        status = twin_device(other, level, &peer);
+    if (status == NVML_SUCCESS)
+        status = twin_index(device, &index);
+    if (status == NVML_SUCCESS)
+        status = twin_index(other, &other_index);
+    if (status == NVML_SUCCESS)
+        *level = common_level(index, other_index, gpu, peer);
+    return status;
+}
+
+/* With no array the answer is the count; else the array is filled up to `count` and `count` says how many there are. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned int level, unsigned int *count,
+                                                          nvmlDevice_t *devices)
+{
+    const twin_gpus_t *gpus;
+    const twin_gpu_t *gpu;
+    uint32_t index, found = 0;
+    nvmlReturn_t status = twin_device(device, count, &gpu);
+
+    if (status == NVML_SUCCESS)
+        status = twin_index(device, &index);
+    if (status == NVML_SUCCESS)
+        status = twin_session(&gpus);
+    if (status != NVML_SUCCESS)
+        return status;
+    for (uint32_t other = 0; other < gpus->n_gpus; other++) {
+        if (other == index || common_level(index, other, gpu, &gpus->gpu[other]) != level)
+            continue;
+        if (devices != NULL && found < *count)
+            devices[found] = twin_handle(other);
+        found++;
+    }
+    *count = devices == NULL || found < *count ? found : *count;
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device, nvmlDevice_t other, int *is_same)
+{
+    unsigned int level;
+    nvmlReturn_t status = nvmlDeviceGetTopologyCommonAncestor(device, other, is_same != NULL ? &level : NULL);
+
+    if (status == NVML_SUCCESS)
+        *is_same = level == NVML_TOPOLOGY_INTERNAL;
+    return status;
+}
+
+/* One bit per NUMA node in words of 64; node and socket are the same thing here. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words, unsigned long *nodes,
+                                                     unsigned int scope)
+{
+    const twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_device(device, words > 0 && scope <= 1 ? nodes : NULL, &gpu);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    for (unsigned int word = 0; word < words; word++)
+        nodes[word] = gpu->node_numa / 64 == word ? 1ul << gpu->node_numa % 64 : 0;
+    return NVML_SUCCESS;
+}
