@@ -111,6 +111,11 @@ class Twin:
         """Virtual CLOCK_MONOTONIC, on the 50 us grid."""
         return int(lib.twin_model_time_ns(self._model))
 
+    @property
+    def age_ns(self) -> int:
+        """Model time since the twin was made; it does not jump when the twin begins to follow real time."""
+        return int(lib.twin_model_age_ns(self._model))
+
     def advance(self, duration_s: float) -> None:
         """Run the model for this long, rounded up to whole 50 us steps."""
         steps = -(-round(duration_s * 1e9) // lib.TWIN_STEP_NS)

@@ -200,6 +200,14 @@ int64_t twin_model_time_ns(twin_model_t *m)
     return now;
 }
 
+int64_t twin_model_age_ns(twin_model_t *m)
+{
+    enter(m);
+    int64_t age = m->step * TWIN_STEP_NS;
+    leave(m);
+    return age;
+}
+
 void twin_model_counters(twin_model_t *m, int64_t *out)
 {
     enter(m);

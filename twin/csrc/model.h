@@ -114,6 +114,7 @@ void twin_model_unfollow(twin_model_t *model);
 
 /* Instruments. out: int64 [n_cpus][TWIN_EVENTS]. */
 int64_t twin_model_time_ns(twin_model_t *model);
+int64_t twin_model_age_ns(twin_model_t *model); /* since it was made; unlike the time it never jumps */
 void twin_model_counters(twin_model_t *model, int64_t *out);
 void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
 int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
