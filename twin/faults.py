@@ -1,0 +1,571 @@
+"""Faults on demand: what real instruments and knobs do wrong, at a chosen time, in the emulated node.
+
+A fault names a *kind* and a *target*; it stands from ``at_s`` for ``for_s`` seconds of the twin's own time, so that a
+run with faults is as repeatable as one without. Targets are
+
+- a glob over paths in /sys (``*`` also crosses ``/``; naming a directory means every file below it),
+- ``perf:EVENT`` or ``perf:EVENT:CPU``,
+- ``gpu:N``, ``gpu:*`` or ``gpu:N:READING``.
+
+What each kind does, and what its ``value`` means, is in ``KINDS``. Nothing here touches a kernel: files are served
+by ``twin.sysfs``, counters by ``twin.inproc`` or the perf service, GPUs by the NVML library through the fault bits
+of ``twin_gpu.h``; all of them ask this file what is to be shown.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import math
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from pmu.readings import RAW_MISSING, type_i64
+from twin.errors import TwinError, nearest
+from twin.model import Twin
+
+KINDS = {
+    "missing": "no value: the read fails (value: ENODATA, EIO, ENOENT...; with ENOENT the file is gone too)",
+    "stuck": "the value does not move any more (value: what it shows; default what it showed first)",
+    "absurd": "a value no instrument of this kind can have (value: what it shows)",
+    "wrap": "energy_uj stands `value` microjoules (default 1000000) short of its range and so wraps soon",
+    "locked": "the limit's lock bit is set (value: known or late; default known when at_s is 0)",
+    "refused": "the write fails (value: the errno's name)",
+    "no-effect": "the write succeeds and the machine does not follow (value: shown or dropped when read back)",
+    "gpu-lost": "the GPU has fallen off the bus",
+    "foreign-writer": "something else writes `value` every `every_s` seconds",
+    "slow": "each access takes `value` seconds, at most 2",
+}
+
+SLOWEST_S = 2.0
+"""Longest delay of a slow file. Ours: long enough to miss any period, short enough for a test."""
+
+_FILE_KINDS = ("missing", "stuck", "absurd", "wrap", "locked", "refused", "no-effect", "foreign-writer", "slow")
+_COUNTER_KINDS = ("missing", "stuck", "absurd", "refused", "slow")
+_GPU_KINDS = ("missing", "stuck", "absurd", "refused", "no-effect", "gpu-lost", "foreign-writer", "slow")
+_GPU_READINGS = {"missing": ("power",), "foreign-writer": ("clock", "power-limit")}
+
+_GPU_BITS = {
+    "gpu-lost": 1 << 0,
+    "missing": 1 << 1,
+    "stuck": 1 << 2,
+    "absurd": 1 << 3,
+    "refused": 1 << 4,
+    "no-effect": 1 << 5,
+    "slow": 1 << 6,
+}
+"""enum twin_gpu_fault in twin/csrc/twin_gpu.h."""
+
+_FOREVER_NS = 1 << 62
+_DEFAULT_MARGIN_UJ = 1_000_000  # ours: one joule, a hundredth of a second on a busy package
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One fault, as written in a machine file under ``[[fault]]``; times in seconds since the twin began."""
+
+    kind: str
+    target: str
+    at_s: float = 0.0
+    for_s: float = math.inf
+    value: str | int | float | None = None
+    every_s: float = 1.0
+
+    def __str__(self) -> str:
+        """The one-line form that ``parse_line`` reads back."""
+        words = [self.kind, self.target, f"at={self.at_s:g}"]
+        if self.for_s != math.inf:
+            words.append(f"for={self.for_s:g}")
+        if self.value is not None:
+            words.append(f"value={self.value}")
+        if self.kind == "foreign-writer":
+            words.append(f"every={self.every_s:g}")
+        return shlex.join(words)
+
+
+class Effect(enum.Enum):
+    """What becomes of a write that the kernel accepted."""
+
+    FULL = "the machine follows"
+    SHOWN = "the file shows the new value, the machine does not follow"
+    DROPPED = "the register ignored it: the file still shows the old value"
+
+
+def parse_table(table: Mapping[str, Any], where: str) -> Fault:
+    """One ``[[fault]]`` table of a machine file; ``where`` names file and entry in errors."""
+    for key in table:
+        if key not in Fault.__struct_fields__:
+            raise TwinError(f"{where}: unknown key {key!r}{nearest(key, Fault.__struct_fields__)}")
+    try:
+        fault = msgspec.convert(dict(table), Fault)
+    except msgspec.ValidationError as error:
+        raise TwinError(f"{where}: {error}") from None
+    return _checked(fault, where)
+
+
+def parse_line(line: str, now_s: float = 0.0) -> Fault:
+    """``KIND TARGET [at=S] [for=S] [value=V] [every=S]``, the form of the control command; ``at`` counts from now."""
+    where = f"fault {line!r}"
+    try:
+        kind, target, *settings = shlex.split(line)
+    except ValueError:
+        raise TwinError(f"{where}: expected KIND TARGET [at=S] [for=S] [value=V] [every=S]") from None
+    names = {"at": "at_s", "for": "for_s", "every": "every_s", "value": "value"}
+    table: dict[str, Any] = {"kind": kind, "target": target, "at_s": 0.0}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if key not in names or not equals:
+            raise TwinError(f"{where}: unknown setting {setting!r}{nearest(key, names)}")
+        if key == "value":
+            table["value"] = text
+            continue
+        try:
+            table[names[key]] = float(text)
+        except ValueError:
+            raise TwinError(f"{where}: {key}={text!r} is not a number of seconds") from None
+    table["at_s"] += now_s
+    return parse_table(table, where)
+
+
+@dataclass(slots=True, eq=False)
+class _Standing:
+    """A fault that has been added: when it stands, and what it remembers of each reading it spoils."""
+
+    number: int
+    fault: Fault
+    begin_ns: int
+    end_ns: int
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def stands(self, now_ns: int) -> bool:
+        return self.begin_ns <= now_ns < self.end_ns
+
+
+type_standing = tuple[_Standing, ...]
+
+
+class Faults:
+    """The faults of one twin, each judged by the twin's time; may be added and removed while it runs.
+
+    ``faults`` is what to begin with; None takes those of the machine file.
+    """
+
+    def __init__(self, twin: Twin, faults: Iterable[Fault] | None = None) -> None:
+        self.generation = 0
+        self._twin = twin
+        self._standing: type_standing = ()
+        self._next_number = 1
+        self._files: Callable[[], Mapping[str, str]] | None = None
+        self._gpu_bits = [0] * twin.machine.gpus
+        self._lock = threading.Lock()
+        if faults is None:
+            name = twin.machine.name
+            faults = [
+                parse_table(table, f"machine {name}: [[fault]] {i + 1}") for i, table in enumerate(twin.machine.faults)
+            ]
+        for fault in faults:
+            self.add(fault)
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of the twin's time since it was made: what ``at_s`` counts."""
+        return self._twin.age_ns / 1e9
+
+    def know_files(self, names: Callable[[], Mapping[str, str]]) -> None:
+        """Give the files that exist (name: path without links); a target that matches none is refused from now on."""
+        self._files = names
+        for standing in self._standing:
+            self._check_target(standing.fault)
+
+    def add(self, fault: Fault) -> int:
+        """Add ``fault``; returns the number to remove it by. TwinError if it cannot apply to this machine."""
+        _checked(fault, f"fault {str(fault)!r}")
+        self._check_target(fault)
+        begin_ns = round(fault.at_s * 1e9)
+        end_ns = _FOREVER_NS if fault.for_s == math.inf else begin_ns + round(fault.for_s * 1e9)
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+            self._standing += (_Standing(number, fault, begin_ns, end_ns),)
+            self.generation += 1
+        self._mark_gpus()
+        return number
+
+    def add_line(self, line: str) -> int:
+        """Add a fault written on one line (``parse_line``); its times count from now."""
+        return self.add(parse_line(line, self.now_s))
+
+    def remove(self, number: int) -> None:
+        """End the fault with this number."""
+        with self._lock:
+            kept = tuple(standing for standing in self._standing if standing.number != number)
+            if len(kept) == len(self._standing):
+                numbers = ", ".join(str(standing.number) for standing in self._standing) or "none"
+                raise TwinError(f"there is no fault number {number}; faults now: {numbers}")
+            self._standing = kept
+            self.generation += 1
+        self._mark_gpus()
+
+    def clear(self) -> None:
+        """End all faults."""
+        with self._lock:
+            self._standing = ()
+            self.generation += 1
+        self._mark_gpus()
+
+    def listing(self) -> list[tuple[int, Fault, bool]]:
+        """Number, fault, and whether it stands now."""
+        now_ns = self._twin.age_ns
+        return [(standing.number, standing.fault, standing.stands(now_ns)) for standing in self._standing]
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    def on_file(self, names: Sequence[str]) -> type_standing:
+        """The faults on a file known under ``names``; valid until ``generation`` changes."""
+        return tuple(s for s in self._standing if _is_path(s.fault.target) and _strikes(s.fault, names))
+
+    def is_absent(self, standing: type_standing) -> bool:
+        """A file has vanished: a fault ``missing`` with ENOENT stands on it."""
+        now_ns = self._twin.age_ns
+        return any(s.fault.kind == "missing" and s.fault.value == "ENOENT" and s.stands(now_ns) for s in standing)
+
+    def shown(self, standing: type_standing, path: str, show: Callable[[], str], wraps_at: int) -> str:
+        """What a read of ``path`` returns instead of ``show()``; OSError if it fails."""
+        now_ns = self._twin.age_ns
+        active = [s for s in standing if s.stands(now_ns)]
+        for s in active:
+            if s.fault.kind == "missing":
+                raise _os_error(s.fault.value, _read_errno(path), path)
+        text = show()
+        for s in active:
+            match s.fault.kind:
+                case "stuck":
+                    text = s.memory.setdefault(path, text if s.fault.value is None else f"{s.fault.value}\n")
+                case "absurd":
+                    text = f"{_absurd(path) if s.fault.value is None else s.fault.value}\n"
+                case "wrap" if wraps_at:
+                    margin = _DEFAULT_MARGIN_UJ if s.fault.value is None else int(s.fault.value)
+                    offset = s.memory.setdefault(path, wraps_at - margin - int(text))
+                    text = f"{(int(text) + offset) % wraps_at}\n"
+                case "locked" if path.endswith("/enabled") and _lock_is_known(s.fault):
+                    text = "0\n"  # intel_rapl_common.c get_domain_enable: a domain locked by the BIOS reads disabled
+        return text
+
+    def written(self, standing: type_standing, path: str) -> Effect:
+        """What becomes of a valid write to ``path``; OSError if the kernel refuses it.
+
+        A lock bit found set when the driver was loaded makes intel_rapl refuse each store, which the powercap core
+        reports as ENODATA (ENOSYS for ``enabled``). A bit set later is unknown to the driver: the register ignores
+        writes (Intel SDM vol. 3B §15.10.3, "until next RESET"), the store succeeds, the old value is read back.
+        """
+        now_ns = self._twin.age_ns
+        effect = Effect.FULL
+        for s in standing:
+            if not s.stands(now_ns):
+                continue
+            match s.fault.kind:
+                case "refused":
+                    raise _os_error(s.fault.value, _write_errno(path), path)
+                case "locked" if _lock_is_known(s.fault):
+                    raise _os_error(None, "ENOSYS" if path.endswith("/enabled") else "ENODATA", path)
+                case "locked":
+                    effect = Effect.DROPPED
+                case "no-effect" if effect is Effect.FULL:
+                    effect = Effect.DROPPED if s.fault.value == "dropped" else Effect.SHOWN
+        return effect
+
+    def delay_s(self, standing: type_standing) -> float:
+        """Seconds that each access takes now."""
+        now_ns = self._twin.age_ns
+        return max((_delay_s(s.fault) for s in standing if s.fault.kind == "slow" and s.stands(now_ns)), default=0.0)
+
+    # ---- counters ----------------------------------------------------------------------------------------------
+
+    def counter(self, event: str, cpu: int) -> Fault | None:
+        """The fault that stands on this counter now; of several the one added last."""
+        found = self._on_counter(event, cpu)
+        return found[-1].fault if found else None
+
+    def counter_errno(self, event: str, cpu: int) -> int:
+        """With what perf_event_open fails now, or 0.
+
+        ``missing`` is ENOENT (no such event), ``refused`` EBUSY (the counters are taken), unless ``value`` says other.
+        """
+        fault = self.counter(event, cpu)
+        if fault is None or fault.kind not in ("missing", "refused"):
+            return 0
+        return int(getattr(errno, str(fault.value or ("ENOENT" if fault.kind == "missing" else "EBUSY"))))
+
+    def counted(self, event: str, cpu: int, count: int) -> int | None:
+        """What an open counter shows instead of ``count``; None while it gives nothing."""
+        found = self._on_counter(event, cpu)
+        if not found:
+            return count
+        fault, memory = found[-1].fault, found[-1].memory
+        match fault.kind:
+            case "missing":
+                return None
+            case "stuck":
+                return int(memory.setdefault(f"{event}:{cpu}", count if fault.value is None else int(fault.value)))
+            case "absurd":
+                return (1 << 60) if fault.value is None else int(fault.value)
+        return count
+
+    def spoil(self, events: Sequence[str], cpus: Sequence[int], table: type_i64) -> None:
+        """``counted`` on a whole sweep in place: ``table`` is ``[n_cpus, n_events]``; nothing becomes RAW_MISSING."""
+        if not any(s.fault.target.startswith("perf:") for s in self._standing):
+            return
+        for column, event in enumerate(events):
+            for row, cpu in enumerate(cpus):
+                shown = self.counted(event, cpu, int(table[row, column]))
+                table[row, column] = RAW_MISSING if shown is None else shown
+
+    def counter_delay_s(self, event: str, cpu: int) -> float:
+        """Seconds that each read of this counter takes now."""
+        return max((_delay_s(s.fault) for s in self._on_counter(event, cpu) if s.fault.kind == "slow"), default=0.0)
+
+    def _on_counter(self, event: str, cpu: int) -> list[_Standing]:
+        now_ns = self._twin.age_ns
+        return [s for s in self._standing if s.stands(now_ns) and _is_counter(s.fault.target, event, cpu)]
+
+    # ---- what happens by itself --------------------------------------------------------------------------------
+
+    def next_ns(self, until_ns: int) -> int:
+        """The first age of the twin from now at which ``act`` has something to do, but not after ``until_ns``."""
+        now_ns = self._twin.age_ns
+        for s in self._standing:
+            if s.fault.target.startswith("gpu:"):
+                until_ns = min([until_ns, *(edge for edge in (s.begin_ns, s.end_ns) if edge > now_ns)])
+            if s.fault.kind == "foreign-writer":
+                due_ns = s.memory.get("due_ns", s.begin_ns)
+                if now_ns < due_ns < s.end_ns:
+                    until_ns = min(until_ns, due_ns)
+        return until_ns
+
+    def act(self, write: Callable[[str, bytes], int]) -> None:
+        """Do what is due by now: set the GPUs' fault bits, let foreign writers write through ``write``.
+
+        To be called again and again: by the virtual clock at ``next_ns``, by the served twin each few milliseconds.
+        """
+        if not self._standing:
+            return
+        self._mark_gpus()
+        now_ns = self._twin.age_ns
+        for s in self._standing:
+            if s.fault.kind == "foreign-writer" and s.stands(now_ns) and s.memory.get("due_ns", s.begin_ns) <= now_ns:
+                every_ns = round(s.fault.every_s * 1e9)
+                s.memory["due_ns"] = now_ns - (now_ns - s.begin_ns) % every_ns + every_ns
+                self._write_as_stranger(s.fault, write)
+
+    def _write_as_stranger(self, fault: Fault, write: Callable[[str, bytes], int]) -> None:
+        if fault.target.startswith("gpu:"):
+            for index in self._gpus_of(fault.target):
+                gpu = self._twin.gpus.gpu[index]
+                if fault.target.endswith(":power-limit"):
+                    gpu.power_limit_mw = int(float(fault.value or 0) * 1000)
+                    gpu.limit_seq += 1
+                else:
+                    gpu.lock_min_mhz, gpu.lock_max_mhz = 0, int(fault.value or 0)
+                    gpu.lock_seq += 1
+            return
+        names = self._files() if self._files else {}
+        for path in sorted({path for name, path in names.items() if _matches(fault.target, name)}):
+            try:
+                write(path, f"{fault.value}\n".encode())
+            except OSError:
+                continue  # the stranger meets the same kernel as we do; its failures are its own
+
+    def _mark_gpus(self) -> None:
+        now_ns = self._twin.age_ns
+        bits = [0] * len(self._gpu_bits)
+        for s in self._standing:
+            if s.fault.target.startswith("gpu:") and s.fault.kind in _GPU_BITS and s.stands(now_ns):
+                for index in self._gpus_of(s.fault.target):
+                    bits[index] |= _GPU_BITS[s.fault.kind]
+                if s.fault.kind == "slow":
+                    self._twin.gpus.slow_ms = round(_delay_s(s.fault) * 1000)
+        for index, (before, now) in enumerate(zip(self._gpu_bits, bits, strict=True)):
+            if before != now:
+                self._twin.gpus.gpu[index].faults = now
+        self._gpu_bits = bits
+
+    def _gpus_of(self, target: str) -> Iterable[int]:
+        index = target.split(":")[1]
+        return range(len(self._gpu_bits)) if index == "*" else (int(index),)
+
+    # ---- checks ------------------------------------------------------------------------------------------------
+
+    def _check_target(self, fault: Fault) -> None:
+        """TwinError unless the target exists on this machine."""
+        machine = self._twin.machine
+        where = f"fault {str(fault)!r}"
+        scope, *rest = fault.target.split(":")
+        if scope == "gpu" and rest[0] != "*" and not (rest[0].isdigit() and int(rest[0]) < machine.gpus):
+            raise TwinError(f"{where}: machine {machine.name} has {machine.gpus} GPUs, numbered from 0")
+        if scope == "perf":
+            if not any(fnmatchcase(event, rest[0]) for event in machine.events):
+                raise TwinError(
+                    f"{where}: machine {machine.name} has no event {rest[0]!r}{nearest(rest[0], machine.events)}"
+                )
+            if len(rest) > 1 and not (rest[1].isdigit() and int(rest[1]) < machine.cpus):
+                raise TwinError(f"{where}: machine {machine.name} has CPUs 0-{machine.cpus - 1}")
+        if _is_path(fault.target) and self._files is not None:
+            _check_path(fault, where, list(self._files()))
+
+
+# ---- rules of the kinds ------------------------------------------------------------------------------------------
+
+
+def _checked(fault: Fault, where: str) -> Fault:
+    """``fault``, if its kind, form of target and value belong together; else TwinError."""
+    if fault.kind not in KINDS:
+        raise TwinError(f"{where}: unknown kind {fault.kind!r}{nearest(fault.kind, KINDS)}")
+    scope, *rest = fault.target.split(":")
+    kinds: tuple[str, ...]
+    if scope == "perf" and len(rest) in (1, 2):
+        kinds = _COUNTER_KINDS
+    elif scope == "gpu" and len(rest) in (1, 2):
+        kinds = _GPU_KINDS
+        readings = _GPU_READINGS.get(fault.kind, ())
+        if len(rest) == 2 and rest[1] not in readings:
+            known = f"valid: {', '.join(readings)}" if readings else "it applies to the whole GPU"
+            raise TwinError(f"{where}: {fault.kind} knows no GPU reading {rest[1]!r}; {known}")
+    elif _is_path(fault.target):
+        kinds = _FILE_KINDS
+    else:
+        raise TwinError(f"{where}: target {fault.target!r} is none of /sys/PATH, perf:EVENT[:CPU], gpu:N[:READING]")
+    if fault.kind not in kinds:
+        raise TwinError(f"{where}: {fault.kind} cannot strike {fault.target!r}; there it is one of {', '.join(kinds)}")
+    if fault.at_s < 0 or fault.for_s <= 0 or fault.every_s <= 0:
+        raise TwinError(f"{where}: at_s must not be negative, for_s and every_s must be above 0")
+    _check_value(fault, where)
+    return fault
+
+
+def _check_value(fault: Fault, where: str) -> None:
+    value = fault.value
+    match fault.kind:
+        case "slow":
+            if not _is_number(value, 0.0, SLOWEST_S):
+                raise TwinError(f"{where}: slow needs a value of 0 to {SLOWEST_S:g} seconds")
+        case "missing" | "refused" if value is not None and not hasattr(errno, str(value)):
+            raise TwinError(f"{where}: value {value!r} names no errno{nearest(str(value), errno.errorcode.values())}")
+        case "locked" if value not in (None, "known", "late"):
+            raise TwinError(f"{where}: locked takes the value known or late")
+        case "no-effect" if value not in (None, "shown", "dropped"):
+            raise TwinError(f"{where}: no-effect takes the value shown or dropped")
+        case "foreign-writer" if value is None:
+            raise TwinError(f"{where}: foreign-writer needs the value that it writes")
+        case "foreign-writer" if fault.target.startswith("gpu:") and not _is_number(value, 0, math.inf):
+            raise TwinError(f"{where}: foreign-writer on a GPU needs a number (MHz or watts)")
+        case "wrap" if value is not None and not _is_number(value, 0, math.inf):
+            raise TwinError(f"{where}: wrap takes the microjoules left before the wrap")
+        case "stuck" | "absurd" if fault.target.startswith("perf:") and value is not None:
+            if not _is_number(value, 0, 2.0**63):
+                raise TwinError(f"{where}: a counter shows whole numbers below 2^63")
+
+
+def _check_path(fault: Fault, where: str, names: list[str]) -> None:
+    """TwinError unless the target names files, and of a sort that the fault can strike."""
+    found = [name for name in names if _strikes(fault, (name,))]
+    if not found:
+        raise TwinError(f"{where}: no such file{_nearest_path(fault.target, names)}")
+    if fault.kind == "wrap" and not any(name.endswith("/energy_uj") for name in found):
+        raise TwinError(f"{where}: only energy_uj wraps")
+    if fault.kind == "locked" and not any(name.rpartition("/")[2].startswith("constraint_") for name in found):
+        raise TwinError(f"{where}: no power limit is there to lock (constraint_N_power_limit_uw of a powercap zone)")
+
+
+def _is_path(target: str) -> bool:
+    return target.startswith(("/", "*"))
+
+
+def _matches(target: str, name: str) -> bool:
+    return fnmatchcase(name, target) or fnmatchcase(name, target.rstrip("/") + "/*")
+
+
+def _strikes(fault: Fault, names: Sequence[str]) -> bool:
+    """The fault is about the file known under ``names``."""
+    if fault.kind != "locked":
+        return any(_matches(fault.target, name) for name in names)
+    # One lock bit covers the zone's whole limit register (Intel SDM, PKG_POWER_LIMIT bit 63), and no other zone's.
+    folder, _, last = fault.target.rstrip("/").rpartition("/")
+    zone = folder if last.startswith("constraint_") else fault.target.rstrip("/")
+    return any(_is_limit(name) and fnmatchcase(name.rpartition("/")[0], zone) for name in names)
+
+
+def _is_counter(target: str, event: str, cpu: int) -> bool:
+    scope, *rest = target.split(":")
+    return scope == "perf" and fnmatchcase(event, rest[0]) and (len(rest) == 1 or int(rest[1]) == cpu)
+
+
+def _is_limit(path: str) -> bool:
+    """A field of a RAPL limit register."""
+    name = path.rpartition("/")[2]
+    return "powercap" in path and (name == "enabled" or name.endswith(("_power_limit_uw", "_time_window_us")))
+
+
+def _is_number(value: str | int | float | None, low: float, high: float) -> bool:
+    try:
+        return value is not None and low <= float(value) <= high
+    except ValueError:
+        return False
+
+
+def _lock_is_known(fault: Fault) -> bool:
+    return fault.value == "known" or (fault.value is None and fault.at_s == 0)
+
+
+def _delay_s(fault: Fault) -> float:
+    return float(fault.value or 0.0)
+
+
+def _read_errno(path: str) -> str:
+    """What the kernel answers when the hardware behind a file gives nothing.
+
+    powercap_sys.c: EINVAL for a zone's own values, ENODATA for a constraint's; cpufreq.c show(): EBUSY while the
+    policy is inactive; hwmon drivers pass on the bus error, EIO.
+    """
+    if "/powercap/" in path:
+        return "ENODATA" if "/constraint_" in path else "EINVAL"
+    return "EBUSY" if "/cpufreq/" in path else "EIO"
+
+
+def _write_errno(path: str) -> str:
+    """What the kernel answers when it refuses a valid value: ENODATA from powercap, EINVAL from a cpufreq driver."""
+    if "/powercap/" in path:
+        return "ENOSYS" if path.endswith("/enabled") else "ENODATA"
+    return "EINVAL" if "/cpufreq/" in path else "EIO"
+
+
+def _absurd(path: str) -> int:
+    """Ours: what a register full of ones gives in the unit of the file."""
+    name = path.rpartition("/")[2]
+    if name.endswith("_freq"):
+        return (1 << 32) - 1
+    return 255_000 if name.startswith("temp") else (1 << 63) - 1
+
+
+def _os_error(name: str | int | float | None, default: str, path: str) -> OSError:
+    number = getattr(errno, str(name or default))
+    return OSError(number, os.strerror(number), path)
+
+
+def _nearest_path(target: str, names: Iterable[str]) -> str:
+    """The existing path that agrees with ``target`` longest, then resembles it most."""
+    parts = target.split("/")
+    known = [name.split("/") for name in names]
+    for depth, part in enumerate(parts):
+        there = {name[depth] for name in known if len(name) > depth}
+        known = [name for name in known if len(name) > depth and fnmatchcase(name[depth], part)]
+        if not known:
+            near = get_close_matches(part, sorted(there), n=1, cutoff=0.4) or sorted(there)[:1]
+            return f"; nearest: {'/'.join([*parts[:depth], *near])}"
+    return ""
