@@ -15,27 +15,36 @@ from pmu.readings import type_i64
 class KeptFile(Protocol):
     """A file kept open and read again from its start at each sweep."""
 
-    def read(self) -> bytes: ...
+    def read(self) -> bytes:
+        """The whole content now."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the file."""
 
 
 class Files(Protocol):
     """Text files of the kernel. Paths are absolute ("/sys/class/powercap/..."). Errors are OSError with errno."""
 
-    def read(self, path: str) -> str: ...
+    def read(self, path: str) -> str:
+        """The whole text."""
 
-    def write(self, path: str, text: str) -> None: ...
+    def write(self, path: str, text: str) -> None:
+        """Write ``text`` in one write(2)."""
 
-    def keep(self, path: str) -> KeptFile: ...
+    def keep(self, path: str) -> KeptFile:
+        """Open for many readings."""
 
-    def listdir(self, path: str) -> list[str]: ...
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether anything is there."""
 
-    def writable(self, path: str) -> bool: ...
+    def writable(self, path: str) -> bool:
+        """Whether this process may write it."""
 
-    def realpath(self, path: str) -> str: ...
+    def realpath(self, path: str) -> str:
+        """The path with links followed."""
 
 
 class CounterSet(Protocol):
@@ -44,7 +53,8 @@ class CounterSet(Protocol):
     def sweep(self, out: type_i64) -> None:
         """Fill ``out`` ``[n_cpus, n_events]`` with cumulative counts; RAW_MISSING where a CPU gave none."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the counters."""
 
 
 class Counters(Protocol):
@@ -53,15 +63,18 @@ class Counters(Protocol):
     def why_not(self, event: str) -> str | None:
         """None if the event can be counted system-wide, else the reason in one line."""
 
-    def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CounterSet: ...
+    def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CounterSet:
+        """Count ``events`` on each of ``cpus`` from now on."""
 
 
 class Clock(Protocol):
     """CLOCK_MONOTONIC, and sleeping on it."""
 
-    def now_ns(self) -> int: ...
+    def now_ns(self) -> int:
+        """Nanoseconds since some start."""
 
-    def sleep_until_ns(self, deadline_ns: int) -> None: ...
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Sleep to an absolute instant of this clock."""
 
 
 @dataclass(frozen=True, slots=True)
