@@ -1,0 +1,36 @@
+"""Builds ``pmu._native``: the sweeps over counters and kept files, and sleeping to a deadline (see ``csrc/sweep.h``).
+
+The declarations are read from the header itself, so that C and Python cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from cffi import FFI
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CSRC = pathlib.Path("pmu/csrc")
+
+
+def declarations(header: str) -> str:
+    """The C header without its preprocessor lines, which cffi does not read."""
+    return "\n".join(line for line in header.splitlines() if not line.startswith("#"))
+
+
+ffibuilder = FFI()
+ffibuilder.cdef("#define GROUP_EVENTS 8\n" + declarations((ROOT / CSRC / "sweep.h").read_text()))
+ffibuilder.set_source(
+    "pmu._native",
+    '#include "sweep.h"',
+    sources=[str(CSRC / "sweep.c")],
+    depends=[str(CSRC / "sweep.h")],
+    include_dirs=[str(CSRC)],
+    define_macros=[("_GNU_SOURCE", None)],
+    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
+)
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    ffibuilder.compile(verbose=True)
