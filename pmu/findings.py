@@ -1,0 +1,44 @@
+"""One instrument or knob as it was found: what ``nodectl doctor`` lists."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pmu.ports import Files
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """An instrument or knob. ``kind``: "counter", "energy", "limit", "frequency", "sensor" or "gpu".
+
+    ``why`` says in one line what is missing and what would help, or where the reading comes from.
+    """
+
+    name: str
+    kind: str
+    present: bool
+    readable: bool = False
+    writable: bool = False
+    locked: bool = False
+    why: str = ""
+
+
+def absent(name: str, kind: str, why: str) -> Finding:
+    """Something this node does not have."""
+    return Finding(name, kind, present=False, why=why)
+
+
+def read_or_none(files: Files, path: str) -> str | None:
+    """The stripped text of a file that need not be there."""
+    try:
+        return files.read(path).strip()
+    except OSError:
+        return None
+
+
+def read_number(files: Files, path: str) -> int | None:
+    """The integer in a file that need not be there, nor make sense."""
+    text = read_or_none(files, path)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

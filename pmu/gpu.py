@@ -1,0 +1,288 @@
+"""GPUs through NVML: what each is, and one sweep over all.
+
+A call costs some microseconds in the driver and as much again in ctypes, so a sweep makes seven calls per GPU; the
+memory clock, which only moves with the performance state, is asked once a second. On Hopper and newer two more calls,
+ten times a second, give the GPM metrics: SM occupancy and activity and DRAM bandwidth, as means between two samples,
+which are to be more than 100 ms apart (NVML API reference, nvmlGpmMetricsGet). Before Hopper NVML has no such reading.
+
+``utilization`` is averaged by the driver over 1/6 to 1 s. Energy is the total since the driver was loaded,
+millijoules (Volta on). NVML cannot tell whether clocks are locked.
+
+Errors are data: a reading that was never supported is not asked again; one that fails is missing from that sweep; a
+GPU that fell off the bus is missing as a whole and asked again every few seconds, since each call may then be slow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pmu.findings import Finding, absent
+from pmu.layout import Gpu
+from pmu.readings import GPU_FIELDS, RAW_MISSING, type_i64
+
+RETRY_NS = 5_000_000_000
+"""Ours: how often a lost GPU, or a reading that ceased, is asked again."""
+
+MEMORY_CLOCK_NS = 1_000_000_000
+"""Ours: how often the memory clock is asked."""
+
+GPM_NS = 95_000_000
+"""The 100 ms that NVML wants between samples, less 5 % for ticks that come early at a period of 100 ms."""
+
+# nvmlReturn_t (nvml.h); the numbers are part of the library's binary interface
+UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION = 1, 3, 4
+NOT_FOUND, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 6, 9, 13, 15, 16
+DEPRECATED, GPU_NOT_FOUND = 26, 28
+
+LOST = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, NOT_FOUND, GPU_NOT_FOUND})
+NEVER = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, DEPRECATED})
+
+_COLUMN = {name: column for column, name in enumerate(GPU_FIELDS)}
+_GPM_COLUMNS = tuple(_COLUMN[name] for name in ("sm_occupancy_ppm", "sm_active_ppm", "dram_active_ppm"))
+
+
+def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding]]:
+    """Every GPU that answers, and what is to be said of each; a GPU that does not answer is a finding only."""
+    if nvml is None:
+        return (), [absent("gpu", "gpu", nvml_why)]
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        return (), [absent("gpu", "gpu", f"counting GPUs: {error}")]
+    if not count:
+        return (), [absent("gpu", "gpu", "NVML shows no GPU (are the device files visible here?)")]
+    gpus: list[Gpu] = []
+    findings: list[Finding] = []
+    for index in range(count):
+        try:
+            gpu = _describe(nvml, index)
+        except nvml.NVMLError as error:
+            findings.append(Finding(f"gpu-{index}", "gpu", present=True, why=f"it does not answer: {error}"))
+            continue
+        gpus.append(gpu)
+        occupancy = "SM occupancy by GPM" if gpu.has_gpm else "no SM occupancy before Hopper: utilization.gpu instead"
+        ladder = f"{gpu.clocks_mhz[0]}-{gpu.clocks_mhz[-1]} MHz" if gpu.clocks_mhz else "it lists no clocks"
+        findings.append(Finding(f"gpu-{index}", "gpu", True, True, why=f"{gpu.name}, {ladder}; {occupancy}"))
+    return tuple(gpus), findings
+
+
+class Gpus:
+    """The GPUs of a layout, asked together."""
+
+    def __init__(self, nvml: Any | None, gpus: Sequence[Gpu]) -> None:
+        self._cards = [_Card(nvml, gpu) for gpu in gpus] if nvml is not None else []
+
+    def sweep(self, time_ns: int, out: type_i64) -> None:
+        """Fill ``out`` ``[n_gpus, len(GPU_FIELDS)]``."""
+        out.fill(RAW_MISSING)
+        for card, row in zip(self._cards, out, strict=False):
+            card.sweep(time_ns, row)
+
+    def why_missing(self) -> list[str]:
+        """Per GPU, what NVML said when it was lost; empty while it answers."""
+        return [card.lost_why for card in self._cards]
+
+    def close(self) -> None:
+        """Free the GPM buffers."""
+        for card in self._cards:
+            card.close()
+        self._cards = []
+
+
+class _Card:
+    """One GPU: its handle, what it has refused, and its GPM buffers."""
+
+    def __init__(self, nvml: Any, gpu: Gpu) -> None:
+        self._nvml = nvml
+        self._gpu = gpu
+        self._handle: Any = None
+        self._gpm: _Gpm | None = None
+        self._retry_ns = 0
+        self._memory_clock = (0, RAW_MISSING)  # when to ask next, and the last answer
+        self._has_worked: set[int] = set()
+        self._ask_again_ns: dict[int, float] = {}
+        self.lost_why = ""
+        self._readings = self._choose_readings()
+
+    def sweep(self, time_ns: int, row: type_i64) -> None:
+        """Fill this GPU's row, which is all missing so far."""
+        if self._handle is None and not self._find_again(time_ns):
+            return
+        for column, read in self._readings:
+            try:
+                self._ask(column, read, time_ns, row)
+            except self._nvml.NVMLError as error:
+                self._lose(error, time_ns)
+                row.fill(RAW_MISSING)
+                return
+
+    def close(self) -> None:
+        if self._gpm is not None:
+            self._gpm.close()
+            self._gpm = None
+
+    def _choose_readings(self) -> list[tuple[int, Callable[[int, type_i64], None]]]:
+        nvml = self._nvml
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)  # the name from driver 535 on
+        reasons = reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        return [
+            (_COLUMN["sm_clock_mhz"], self._number("sm_clock_mhz", nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)),
+            (_COLUMN["memory_clock_mhz"], self._read_memory_clock),
+            (_COLUMN["power_mw"], self._number("power_mw", nvml.nvmlDeviceGetPowerUsage)),
+            (_COLUMN["energy_mj"], self._number("energy_mj", nvml.nvmlDeviceGetTotalEnergyConsumption)),
+            (
+                _COLUMN["temperature_c"],
+                self._number("temperature_c", nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            ),
+            (_COLUMN["gpu_utilization_pct"], self._read_utilization),
+            (_COLUMN["throttle_reasons"], self._number("throttle_reasons", reasons)),
+            *([(_GPM_COLUMNS[0], self._read_gpm)] if self._gpu.has_gpm else []),
+        ]
+
+    def _ask(self, column: int, read: Callable[[int, type_i64], None], time_ns: int, row: type_i64) -> None:
+        """One reading; NVMLError only if the GPU is lost."""
+        if time_ns < self._ask_again_ns.get(column, 0):
+            return
+        try:
+            read(time_ns, row)
+            self._has_worked.add(column)
+        except self._nvml.NVMLError as error:
+            code = getattr(error, "value", 0)
+            if code in LOST:
+                raise
+            if code in NEVER:
+                self._ask_again_ns[column] = time_ns + RETRY_NS if column in self._has_worked else math.inf
+
+    def _number(self, name: str, function: Callable[..., int], *arguments: Any) -> Callable[[int, type_i64], None]:
+        column = _COLUMN[name]
+
+        def read(_time_ns: int, row: type_i64) -> None:
+            row[column] = function(self._handle, *arguments)
+
+        return read
+
+    def _read_memory_clock(self, time_ns: int, row: type_i64) -> None:
+        due_ns, clock_mhz = self._memory_clock
+        if time_ns >= due_ns:
+            self._memory_clock = (time_ns + MEMORY_CLOCK_NS, RAW_MISSING)
+            clock_mhz = self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM)
+            self._memory_clock = (time_ns + MEMORY_CLOCK_NS, clock_mhz)
+        row[_COLUMN["memory_clock_mhz"]] = clock_mhz
+
+    def _read_utilization(self, _time_ns: int, row: type_i64) -> None:
+        rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+        row[_COLUMN["gpu_utilization_pct"]] = rates.gpu
+        row[_COLUMN["memory_utilization_pct"]] = rates.memory
+
+    def _read_gpm(self, time_ns: int, row: type_i64) -> None:
+        if self._gpm is None:
+            self._gpm = _Gpm(self._nvml)
+        for column, value in zip(_GPM_COLUMNS, self._gpm.read(self._handle, time_ns), strict=True):
+            row[column] = value
+
+    def _find_again(self, time_ns: int) -> bool:
+        if time_ns < self._retry_ns:
+            return False
+        try:
+            self._handle = self._nvml.nvmlDeviceGetHandleByUUID(self._gpu.uuid)
+        except self._nvml.NVMLError as error:
+            self._lose(error, time_ns)
+            return False
+        self.lost_why = ""
+        return True
+
+    def _lose(self, error: Any, time_ns: int) -> None:
+        self._handle = None
+        self._retry_ns = time_ns + RETRY_NS
+        self._memory_clock = (0, RAW_MISSING)
+        self.lost_why = str(error)
+        self.close()
+
+
+class _Gpm:
+    """GPM metrics as means between two samples; the buffers change places, so each sample is taken once."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._old, self._new = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        self._sampled_ns: int | None = None
+        self._shares = [RAW_MISSING] * len(_GPM_COLUMNS)
+        self._query = nvml.c_nvmlGpmMetricsGet_t()
+        self._query.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        metrics = (nvml.NVML_GPM_METRIC_SM_OCCUPANCY, nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+        self._query.numMetrics = len(metrics)
+        for slot, metric in zip(self._query.metrics, metrics, strict=False):
+            slot.metricId = metric
+
+    def read(self, handle: Any, time_ns: int) -> list[int]:
+        """Occupancy, SM activity and DRAM activity in millionths; those of the last interval between samples."""
+        if self._sampled_ns is not None and time_ns - self._sampled_ns < GPM_NS:
+            return self._shares
+        is_first, self._sampled_ns = self._sampled_ns is None, time_ns
+        self._shares = [RAW_MISSING] * len(_GPM_COLUMNS)
+        self._old, self._new = self._new, self._old
+        try:
+            self._nvml.nvmlGpmSampleGet(handle, self._new)
+        except self._nvml.NVMLError:
+            self._sampled_ns = None  # what is in the buffer is no sample: begin again
+            raise
+        if not is_first:
+            self._query.sample1, self._query.sample2 = self._old, self._new
+            self._nvml.nvmlGpmMetricsGet(self._query)
+            self._shares = [self._in_ppm(self._query.metrics[i]) for i in range(len(_GPM_COLUMNS))]
+        return self._shares
+
+    def close(self) -> None:
+        """Free both buffers."""
+        for sample in (self._old, self._new):
+            try:
+                self._nvml.nvmlGpmSampleFree(sample)
+            except self._nvml.NVMLError:
+                continue  # the driver is gone, and the buffers with it
+
+    @staticmethod
+    def _in_ppm(metric: Any) -> int:
+        if metric.nvmlReturn != 0 or not math.isfinite(metric.value):
+            return RAW_MISSING
+        return int(metric.value * 1e4 + 0.5)  # NVML gives percent
+
+
+def _describe(nvml: Any, index: int) -> Gpu:
+    """The unchanging facts of one GPU; NVMLError if it does not answer at all."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def optional(default: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(handle, *arguments)
+        except nvml.NVMLError as error:
+            if getattr(error, "value", 0) in LOST:
+                raise
+            return default  # this card or driver does not tell
+
+    memory_mhz = max(optional([], nvml.nvmlDeviceGetSupportedMemoryClocks), default=0)
+    clocks = optional([], nvml.nvmlDeviceGetSupportedGraphicsClocks, memory_mhz) if memory_mhz else []
+    low_mw, high_mw = optional((0, 0), nvml.nvmlDeviceGetPowerManagementLimitConstraints)
+    return Gpu(
+        index=index,
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        clocks_mhz=tuple(sorted(set(clocks))),
+        memory_clock_mhz=memory_mhz,
+        default_power_limit_w=optional(0, nvml.nvmlDeviceGetPowerManagementDefaultLimit) / 1e3,
+        min_power_limit_w=low_mw / 1e3,
+        max_power_limit_w=high_mw / 1e3,
+        has_gpm=_has_gpm(nvml, handle),
+    )
+
+
+def _has_gpm(nvml: Any, handle: Any) -> bool:
+    try:
+        return bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    except nvml.NVMLError:
+        return False
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text

@@ -1,0 +1,239 @@
+"""Energy and power limits from the Linux powercap tree (intel-rapl and its kin).
+
+A zone's ``energy_uj`` counts microjoules up to ``max_energy_range_uj`` and then starts again from zero, on a 400 W
+package about every eleven minutes. One wrap in an interval is added back. Two readings further apart than the
+shortest time in which the zone could wrap cannot be told from two readings one wrap closer: a late reading is marked
+STALE and gives what the counter shows, a lower bound, instead of a guess. A step that no power could explain,
+backwards or forwards, is a counter that was reset: such an interval is MISSING.
+
+The counter moves in steps of about 1 ms. A *package* that shows no energy over several steps is stuck: no processor
+draws nothing. (A core, uncore or DRAM zone may well read zero: some machines have it and never count on it.)
+
+Client processors carry the package a second time in memory-mapped registers (``intel-rapl-mmio``): the same energy,
+hence reported once, but limits of its own, of which the lower one is in force. AMD shows energy without limits.
+A locked limit register shows as ``enabled`` 0 here; a lock set after the driver was loaded shows nowhere.
+``energy_uj`` is for root since Linux 5.10, because it leaks keys (CVE-2020-8694, PLATYPUS).
+Sources: Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c; Intel SDM vol. 3B 15.10.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from pmu.findings import Finding, absent, read_number, read_or_none
+from pmu.layout import EnergyZone
+from pmu.ports import Files
+from pmu.readings import RAW_MISSING, Quality, type_f64, type_i64, type_u8
+
+POWERCAP = "/sys/class/powercap"
+MMIO = "intel-rapl-mmio"
+
+KINDS = ("package", "core", "uncore", "dram", "psys")
+
+MAX_POWER_UW = {"package": 1_000_000_000, "core": 1_000_000_000, "uncore": 500_000_000, "dram": 500_000_000}
+"""Ours: beyond any processor of today (the largest packages are set to some 500 W and peak below twice that)."""
+
+MAX_POWER_PSYS_UW = 10_000_000_000
+"""Ours: a whole platform."""
+
+PEAK_OVER_LIMIT = 4
+"""Ours: a package may draw more than its limits for milliseconds; client processors peak at some 3 x TDP (PL4)."""
+
+STEP_S = 0.01
+"""Ours: the counter's 1 ms steps, and the time between reading the clock and the last zone of a sweep."""
+
+STUCK_S = 0.005
+"""Ours: five of the counter's steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLimit:
+    """One constraint of one zone. ``interface``: "msr" or "mmio"; ``index``: N of ``constraint_N_*`` below ``path``."""
+
+    zone: str
+    path: str
+    index: int
+    name: str
+    interface: str
+    limit_uw: int | None
+    window_us: int | None
+    enabled: bool | None
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rapl:
+    """What the powercap tree holds: zones that are read, limits that could be written, and what is to be said."""
+
+    zones: tuple[EnergyZone, ...]
+    limits: tuple[PowerLimit, ...]
+    findings: tuple[Finding, ...]
+
+
+def find(files: Files) -> Rapl:
+    """Zones in the tree's order, each energy once."""
+    try:
+        entries = [name for name in files.listdir(POWERCAP) if re.fullmatch(r"[\w-]+(:\d+)+", name)]
+    except OSError:
+        entries = []
+    if not entries:
+        return Rapl((), (), (absent("rapl", "energy", f"{POWERCAP} has no zones: {_why_no_zones(files)}"),))
+    entries.sort(key=lambda name: (name.startswith(MMIO), _numbers(name)))
+    zones: list[EnergyZone] = []
+    limits: list[PowerLimit] = []
+    findings: list[Finding] = []
+    names: dict[str, str] = {}
+    for entry in entries:
+        own = read_or_none(files, f"{POWERCAP}/{entry}/name") or entry
+        parent = names.get(entry.rpartition(":")[0])
+        names[entry] = name = f"{parent}/{own}" if parent else own
+        seen = next((zone for zone in zones if zone.name == name), None)
+        if seen is not None:
+            why = f"the same energy as {seen.path} by memory-mapped registers: read once; its limits are its own"
+            findings.append(Finding(f"{name} ({entry})", "energy", present=True, why=why))
+        else:
+            zone = _zone(files, entry, name)
+            finding = _energy_finding(files, zone)
+            findings.append(finding)
+            if finding.readable:
+                zones.append(zone)
+        zone_limits = _limits(files, entry, name)
+        limits += zone_limits
+        findings += [_limit_finding(limit) for limit in zone_limits]
+        if name.startswith("package") and not parent and not zone_limits:
+            findings.append(absent(f"{name} limits", "limit", "the zone has no constraints (AMD shows energy only)"))
+    return Rapl(tuple(zones), tuple(limits), tuple(findings))
+
+
+def interval_energy(
+    previous_uj: type_i64,
+    current_uj: type_i64,
+    range_uj: type_i64,
+    max_power_w: type_f64,
+    never_idle: type_u8,
+    elapsed_s: float,
+) -> tuple[type_f64, type_u8]:
+    """Joules between two readings of each zone, and how far they can be trusted; all arrays ``[n_zones]``.
+
+    ``range_uj`` is where the counter starts again (0: it does not), ``max_power_w`` what the zone cannot exceed,
+    ``never_idle`` true where an unmoved counter means a stuck one. NaN comes with MISSING, or STALE if stuck.
+    """
+    is_read = (previous_uj != RAW_MISSING) & (current_uj != RAW_MISSING)
+    is_read &= (previous_uj >= 0) & (current_uj >= 0)
+    is_read &= (range_uj == 0) | ((previous_uj <= range_uj) & (current_uj <= range_uj))
+    step_uj = np.where(is_read, current_uj - previous_uj, 0)
+    is_wrapped = (step_uj < 0) & (range_uj > 0)
+    step_uj = np.where(is_wrapped, step_uj + range_uj, step_uj)
+    is_late = (range_uj > 0) & (elapsed_s * max_power_w * 1e6 >= range_uj)
+    is_possible = (step_uj >= 0) & (step_uj <= max_power_w * 1e6 * (elapsed_s + STEP_S))
+    is_stuck = (step_uj == 0) & (never_idle != 0) & (elapsed_s >= STUCK_S)
+    energy_j = np.where(is_read & (is_possible | is_late) & ~is_stuck, step_uj * 1e-6, np.nan)
+    quality = np.where(is_wrapped, np.uint8(Quality.WRAPPED), np.uint8(Quality.MEASURED))
+    quality[is_late | is_stuck] = Quality.STALE
+    quality[~is_read | ~(is_possible | is_late)] = Quality.MISSING
+    return energy_j, quality
+
+
+def max_power_w(zone: EnergyZone) -> float:
+    """The zone's bound, or the one of its kind."""
+    return (zone.max_power_uw or MAX_POWER_UW.get(zone.kind, MAX_POWER_PSYS_UW)) * 1e-6
+
+
+def _zone(files: Files, entry: str, name: str) -> EnergyZone:
+    own = name.rpartition("/")[2].partition("-")[0]
+    kind = own if own in KINDS else "psys"  # some other meter of the platform: shown, never added to the rest
+    package = re.match(r"package-(\d+)", name)
+    return EnergyZone(
+        name=name,
+        path=entry,
+        kind=kind,
+        package=int(package[1]) if package else 0,
+        max_energy_uj=read_number(files, f"{POWERCAP}/{entry}/max_energy_range_uj") or 0,
+        max_power_uw=_max_power_uw(files, entry, kind),
+    )
+
+
+def _max_power_uw(files: Files, entry: str, kind: str) -> int:
+    """From the zone's own limits where it has any, but never below what a part of its kind may draw at ease."""
+    values = [
+        read_number(files, f"{POWERCAP}/{entry}/constraint_{i}_{what}")
+        for i in range(_constraint_count(files, entry))
+        for what in ("power_limit_uw", "max_power_uw")
+    ]
+    stated = PEAK_OVER_LIMIT * max((value for value in values if value), default=0)
+    usual = MAX_POWER_UW.get(kind, MAX_POWER_PSYS_UW)
+    return max(stated, usual)
+
+
+def _energy_finding(files: Files, zone: EnergyZone) -> Finding:
+    path = f"{POWERCAP}/{zone.path}/energy_uj"
+    try:
+        int(files.read(path))
+    except ValueError:
+        return Finding(zone.name, "energy", present=True, why=f"{path} holds no number")
+    except OSError as error:
+        code = errno.errorcode.get(error.errno or 0, str(error.errno))
+        why = f"reading {path} gives {code}"
+        if error.errno in (errno.EACCES, errno.EPERM):
+            why += ": energy is for root since Linux 5.10 (CVE-2020-8694); run as root"
+        return Finding(zone.name, "energy", present=error.errno != errno.ENOENT, why=why)
+    return Finding(zone.name, "energy", present=True, readable=True)
+
+
+def _limits(files: Files, entry: str, zone: str) -> list[PowerLimit]:
+    base = f"{POWERCAP}/{entry}"
+    enabled = read_number(files, f"{base}/enabled")
+    limits = []
+    for index in range(_constraint_count(files, entry)):
+        path = f"{base}/constraint_{index}"
+        limits.append(
+            PowerLimit(
+                zone=zone,
+                path=entry,
+                index=index,
+                name=read_or_none(files, f"{path}_name") or f"constraint_{index}",
+                interface="mmio" if entry.startswith(MMIO) else "msr",
+                limit_uw=read_number(files, f"{path}_power_limit_uw"),
+                window_us=read_number(files, f"{path}_time_window_us"),
+                enabled=None if enabled is None else enabled != 0,
+                writable=files.writable(f"{path}_power_limit_uw"),
+            )
+        )
+    return limits
+
+
+def _limit_finding(limit: PowerLimit) -> Finding:
+    name = f"{limit.zone}/{limit.name}" + (" (mmio)" if limit.interface == "mmio" else "")
+    is_locked = limit.enabled is False and bool(limit.limit_uw)
+    if limit.limit_uw is None:
+        why = f"{POWERCAP}/{limit.path}/constraint_{limit.index}_power_limit_uw gives no number"
+    elif is_locked:
+        why = "enabled reads 0: switched off, or locked by the firmware until the next boot"
+    elif not limit.writable:
+        why = "writing needs root"
+    else:
+        why = f"{limit.limit_uw / 1e6:g} W"
+    return Finding(name, "limit", True, limit.limit_uw is not None, limit.writable and not is_locked, is_locked, why)
+
+
+def _constraint_count(files: Files, entry: str) -> int:
+    try:
+        names = files.listdir(f"{POWERCAP}/{entry}")
+    except OSError:
+        return 0
+    return sum(bool(re.fullmatch(r"constraint_\d+_power_limit_uw", name)) for name in names)
+
+
+def _why_no_zones(files: Files) -> str:
+    if not files.exists(POWERCAP):
+        return "the kernel has no powercap (virtual machine, or CONFIG_POWERCAP is off)"
+    return "no RAPL driver is loaded (modprobe intel_rapl_msr), or the processor has none"
+
+
+def _numbers(entry: str) -> tuple[str, list[int]]:
+    control, *numbers = entry.split(":")
+    return control, [int(number) for number in numbers]

@@ -1,0 +1,136 @@
+"""The doors of the machine we run on: its files, its counters, its NVML and CLOCK_MONOTONIC.
+
+``root`` puts a directory before every path, so that a recorded or made-up tree can be read by the same code; counters
+and GPUs are then still the real machine's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pmu._native import lib
+from pmu.counters import PerfCounters
+from pmu.kept import NativeIntegers
+from pmu.ports import Ports
+
+CHUNK = 65536
+"""More than any sysfs file (one page); /proc/stat of a large node takes several."""
+
+
+def system_ports(root: str = "") -> Ports:
+    """Everything as the kernel and the driver give it here."""
+    files = OsFiles(root)
+    nvml, nvml_why = load_nvml()
+    return Ports(files, PerfCounters(files), nvml, nvml_why, MonotonicClock())
+
+
+class OsFiles:
+    """Files of the kernel, or of a tree below ``root``. Errors are OSError with errno."""
+
+    def __init__(self, root: str = "") -> None:
+        self._root = os.path.realpath(root) if root else ""
+
+    def read(self, path: str) -> str:
+        """The whole text."""
+        fd = os.open(self._root + path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _read_all(fd).decode(errors="replace")
+        finally:
+            os.close(fd)
+
+    def write(self, path: str, text: str) -> None:
+        """Replace the text in one write(2), as sysfs wants it."""
+        data = text.encode()
+        fd = os.open(self._root + path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            taken = os.write(fd, data)
+        finally:
+            os.close(fd)
+        if taken != len(data):
+            raise OSError(errno.EIO, f"took {taken} of {len(data)} bytes", path)
+
+    def keep(self, path: str) -> OsKeptFile:
+        """Keep the file open."""
+        return OsKeptFile(os.open(self._root + path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def keep_integers(self, paths: Sequence[str]) -> NativeIntegers:
+        """Keep many files with one number each; see ``pmu.kept``."""
+        return NativeIntegers([self._root + path for path in paths])
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory."""
+        return os.listdir(self._root + path)
+
+    def exists(self, path: str) -> bool:
+        """Whether anything is there."""
+        return os.path.exists(self._root + path)
+
+    def writable(self, path: str) -> bool:
+        """Whether this process may write it. sysfs denies a file without write permission to root as well."""
+        try:
+            mode = os.stat(self._root + path).st_mode
+        except OSError:
+            return False
+        return bool(mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)) and os.access(self._root + path, os.W_OK)
+
+    def realpath(self, path: str) -> str:
+        """The path with links followed, without the root."""
+        return os.path.realpath(self._root + path).removeprefix(self._root)
+
+
+class OsKeptFile:
+    """An open descriptor that is read from its start each time."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self) -> bytes:
+        """The whole content now."""
+        return _read_all(self._fd)
+
+    def close(self) -> None:
+        """Close the descriptor; reading afterwards is an OSError."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class MonotonicClock:
+    """CLOCK_MONOTONIC."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since some start."""
+        return time.monotonic_ns()
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Sleep to an absolute instant, so that time spent elsewhere does not add up; signal handlers run meanwhile."""
+        while lib.sleep_until(deadline_ns) != 0:
+            continue  # EINTR: back in Python the handler runs (and may raise); then on to the same deadline
+
+
+def load_nvml() -> tuple[Any | None, str]:
+    """The ``pynvml`` module with NVML initialised, or None and the reason."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "no NVML binding: the package nvidia-ml-py is not installed (pip install 'nodectl[nvidia]')"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if getattr(error, "value", 0) == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return None, "no NVIDIA driver: libnvidia-ml.so.1 is not found"
+        return None, f"NVML does not start: {error}"
+    return pynvml, ""
+
+
+def _read_all(fd: int) -> bytes:
+    data = chunk = os.pread(fd, CHUNK, 0)
+    while len(chunk) == CHUNK:
+        chunk = os.pread(fd, CHUNK, len(data))
+        data += chunk
+    return data
