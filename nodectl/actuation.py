@@ -7,11 +7,10 @@ import numpy as np
 from nodectl.config import Config
 from nodectl.decider import knob_names
 from nodectl.decisions import Decisions
-from nodectl.errors import NodectlError
-from nodectl.knobs import Outcome
-from nodectl.knobs.effect import EffectWatch
+from nodectl.knobs import EffectWatch, Outcome
 from nodectl.lock import NodeLock
 from nodectl.restore import save_path
+from nodectl.saves import boot_id
 from nodectl.survey import Survey
 from nodectl.writer import Writer
 from pmu.ports import Ports
@@ -56,12 +55,3 @@ class Actuation:
         finally:
             self._writer.close()
             self._lock.release()
-
-
-def boot_id() -> str:
-    """The kernel's name for this boot: settings do not outlive it, so neither must a save. Source: random(4)."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError as error:
-        raise NodectlError(f"/proc/sys/kernel/random/boot_id: {error.strerror}; is /proc mounted?") from None

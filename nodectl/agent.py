@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -41,6 +42,9 @@ from pmu.readings import Quality, RawSweep, Sample
 TROUBLE: Final = ("refused", "no-effect", "foreign", "vanished", "left")
 """Outcomes worth a notice; the others are the normal course of things."""
 
+NOTICES_KEPT: Final = 200
+"""Ours: lines that the summary keeps; each is also said when it arises."""
+
 
 class Agent:
     """One run on one node. ``start``, then ``tick`` or ``run``, then ``stop`` under all circumstances.
@@ -61,7 +65,8 @@ class Agent:
         self._say = say
         self._wait = wait
         self._config = config
-        self._notices: list[str] = []
+        self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
+        self._trouble: dict[str, Outcome] = {}
         self._actuation: Actuation | None = None
         self._journal: JournalWriter | None = None
         self._instruments: Instruments | None = None
@@ -218,7 +223,7 @@ class Agent:
 
     def _watch_sensors(self) -> None:
         layout = self._layout
-        self._cpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.cpus), np.bool_)
+        self._cpu_gone: npt.NDArray[np.bool_] = np.full(len(layout.cpus), not layout.events)
         self._gpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.gpus), np.bool_)
         self._energy_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.zones), np.bool_)
 
@@ -243,15 +248,19 @@ class Agent:
                 self._notice(f"{what} {_listed([names[i] for i in np.flatnonzero(rows)])} {verb}")
 
     def _report(self, outcomes: Iterable[Outcome]) -> None:
+        """Say of each knob in trouble what is wrong, once until that changes."""
         for outcome in outcomes:
-            if outcome.status in TROUBLE:
+            if outcome.status not in TROUBLE:
+                if self._trouble:
+                    self._trouble.pop(outcome.knob, None)
+            elif self._trouble.get(outcome.knob) != outcome:
+                self._trouble[outcome.knob] = outcome
                 why = f" ({outcome.reason})" if outcome.reason else ""
                 self._notice(f"{outcome.knob}: {outcome.status}{why}: {outcome.detail}")
 
     def _notice(self, line: str) -> None:
-        if line not in self._notices:
-            self._notices.append(line)
-            self._say(line)
+        self._notices.append(line)
+        self._say(line)
 
 
 def _timing(histogram: Histogram) -> Timing:

@@ -70,26 +70,22 @@ def nodectl() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    return run_group(nodectl, "nodectl", arguments)
-
-
-def run_group(group: click.Group, name: str, arguments: Sequence[str] | None) -> int:
-    """Run a click group; every expected error becomes one line on stderr and an exit status."""
+    """Run the command line and return its exit status; every expected error becomes one line on stderr."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    who = f"nodectl {given[0]}" if given and given[0] in COMMANDS else "nodectl"
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        status = group.main(args=given or ["--help"], prog_name=name, standalone_mode=False)
+        status = nodectl.main(args=given or ["--help"], prog_name="nodectl", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else name
+        path = error.ctx.command_path if error.ctx else who
         return _complain(path, f"{error.format_message()} (see `{path} --help`)", 2)
     except click.ClickException as error:
-        return _complain(name, error.format_message(), error.exit_code)
+        return _complain(who, error.format_message(), error.exit_code)
     except NodectlError as error:
-        return _complain(name, str(error), error.exit_status)
+        return _complain(who, str(error), error.exit_status)
     except (PmuError, KnobError) as error:
-        return _complain(name, str(error), 1)
+        return _complain(who, str(error), 1)
     except BrokenPipeError:
         # the reader (`| head`) has gone; point stdout elsewhere so that the interpreter does not complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

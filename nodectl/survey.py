@@ -10,8 +10,7 @@ import msgspec
 from nodectl.config import Config, PolicyChoice
 from nodectl.decider import knob_names
 from nodectl.errors import NodectlError
-from nodectl.knobs import Knob, KnobError
-from nodectl.knobs.find import find_knobs
+from nodectl.knobs import Knob, KnobError, find_knobs
 from nodectl.policies import registry
 from pmu.layout import FrequencyDomain, Layout
 from pmu.node import Finding, discover
@@ -103,6 +102,11 @@ def _no_sensor(side: str, found: Survey) -> str:
     if not absent:
         return ""
     return f"CPU counters ({', '.join(absent)}): {_why(found.sensor_rows, 'counter', 'cannot be counted')}"
+
+
+def _lacking_sensors(found: Survey) -> list[str]:
+    no_energy = "" if found.layout.zones else f"CPU energy: {_why(found.sensor_rows, 'energy', 'no zones')}"
+    return [_no_sensor("cpu", found), no_energy, _no_sensor("gpu", found)]
 
 
 def _no_knob(side: str, found: Survey) -> str:

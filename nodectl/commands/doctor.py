@@ -109,19 +109,7 @@ def _report(found: Survey, verdicts: dict[str, str]) -> dict[str, Any]:
         "domains": len(layout.domains),
         "zones": [zone.name for zone in layout.zones],
         "gpus": [gpu.name for gpu in layout.gpus],
-        "sensors": [_builtins(row) for row in found.sensor_rows],
-        "knobs": [_builtins(row) for row in found.knob_rows],
+        "sensors": [msgspec.to_builtins(row) for row in found.sensor_rows],
+        "knobs": [msgspec.to_builtins(row) for row in found.knob_rows],
         "runs": verdicts,
-    }
-
-
-def _builtins(row: Finding) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "present": row.present,
-        "readable": row.readable,
-        "writable": row.writable,
-        "locked": row.locked,
-        "why": row.why,
     }

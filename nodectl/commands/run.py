@@ -27,23 +27,18 @@ UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, KILLED_BY_SIGNAL = 127, 126, 128  # as shells and env(1) report them
 
 
-class Duration(click.ParamType):
-    """A number with its unit ("100ms"), in milliseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Milliseconds; a usage error that names the units otherwise."""
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ]*)\s*", value)
-        if not match:
-            self.fail(f"{value!r} is not a duration such as 100ms", param, ctx)
-        number, unit = match.groups()
-        if unit not in UNITS_MS:
-            problem = f"unit {unit!r} is not known{nearest(unit, UNITS_MS)}" if unit else "has no unit, e.g. 100ms"
-            self.fail(f"{value!r}: {problem}", param, ctx)
-        return float(number) * UNITS_MS[unit]
+def milliseconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """A number with its unit ("100ms") in milliseconds; a usage error that names the units otherwise."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ]*)\s*", text)
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a duration such as 100ms", context, option)
+    number, unit = match.groups()
+    if unit not in UNITS_MS:
+        problem = f"unit {unit!r} is not known{nearest(unit, UNITS_MS)}" if unit else "has no unit, e.g. 100ms"
+        raise click.BadParameter(f"{text!r}: {problem}", context, option)
+    return float(number) * UNITS_MS[unit]
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -52,10 +47,10 @@ class Duration(click.ParamType):
 )
 @click.option("--mode", type=click.Choice(["monitor", "optimize"]), help="Only look, or move clocks.")
 @click.option("--dry-run", is_flag=True, help="Decide and journal what would be done; write nothing.")
-@click.option("--period", type=Duration(), help="Time between two samples, e.g. 100ms.")
+@click.option("--period", callback=milliseconds, metavar="TIME", help="Time between two samples, e.g. 100ms.")
 @click.option("--cpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
 @click.option("--gpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
-@click.option("--duration", type=Duration(), help="End after this time, e.g. 10s.")
+@click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
 @click.option("--journal", metavar="DIR", help="Where to keep the journal.")
 @click.option("--state-dir", metavar="DIR", help="Where captured values and the lock are kept.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as JSON.")
