@@ -4,9 +4,10 @@ REGALE's daemon knows two clocks and asks whether the GPU is busy; on EasyWave i
 between saves 26 % (D2.3 §3.4): that GPU is busy, yet waits for memory. This policy uses the clocks in between. It needs
 no prior run and no access to the application, only what NVML shows.
 
-How fast a job goes cannot be read from outside, but at constant memory clock the traffic to memory (``dram_active`` from
-Hopper on, ``utilization.memory`` before) keeps step with it: the ratio of traffic between two clocks estimates the ratio
-of speed. That estimate is noisy, in whole percentages before Hopper, and off by an unknown share per workload. Hence:
+How fast a job goes cannot be read from outside, but at constant memory clock the traffic to memory (``dram_active``
+from Hopper on, ``utilization.memory`` before) keeps step with it: the ratio of traffic between two clocks estimates the
+ratio of speed. That estimate is noisy, in whole percentages before Hopper, and off by an unknown share per workload.
+Hence:
 
 1.  Samples are averaged to blocks of a second; those within ``settle_s`` after a clock change are dropped, since NVML's
     own averaging window (up to a second) still holds the old clock.
@@ -18,8 +19,8 @@ of speed. That estimate is noisy, in whole percentages before Hopper, and off by
 4.  The account sums assumed seconds lost over the whole run, with every phase's curve as it is known now, against
     ``aim * bound`` of the time. ``aim`` leaves the rest to what traffic does not tell truly.
 5.  A phase (``gpu_phases``) ends when power or traffic leave its range. If the power seen at this clock belongs to one
-    known phase, its clock is taken at once; else the GPU goes back to the highest clock until the phase is recognised or
-    learned. Without a reading a GPU has no wish and runs free.
+    known phase, its clock is taken at once; else the GPU goes back to the highest clock until the phase is recognised
+    or learned. Without a reading a GPU has no wish and runs free.
 
 Every GPU is judged by itself. The highest clock is asked for by name rather than by no wish, because the bound is
 counted against it.
@@ -28,7 +29,7 @@ counted against it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -134,7 +135,7 @@ def initial(params: Params, layout: Layout) -> State:
         level=np.zeros(n_gpus, np.int64),
         reason=np.full(n_gpus, BASELINE),
         blocks=np.zeros(n_gpus, np.int64),
-        settle_s=params.settle_s + 0.1 * (np.arange(n_gpus) % 8),
+        settle_s=np.asarray(params.settle_s + 0.1 * (np.arange(n_gpus) % 8), np.float64),
         since_s=np.zeros(n_gpus),
         sums=np.zeros((n_gpus, SUMS)),
         power_w=np.full(n_gpus, np.nan),
@@ -160,7 +161,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     has_clocks = banks[1][:, 0] > 0
     is_whole = np.isfinite(row).all(axis=1) & has_clocks
     is_learning = is_whole & (state.settle_s <= 1e-9)
-    odd = np.where(is_learning & (abs(gpu.power_w - state.power_w) > state.range_w), state.odd + 1, 0)
+    odd = np.where(is_learning & (abs(watts - state.power_w) > state.range_w), state.odd + 1, 0)
     after = replace(
         state,
         settle_s=np.where(is_whole, np.maximum(state.settle_s - elapsed_s, 0.0), params.settle_s),
@@ -176,7 +177,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         for index in turning.tolist():
             one = _Gpu(params, banks[0][index], after, index, bool(np.isnan(gpu.dram_active[index])))
             if odd[index] >= ODD_TICKS:
-                one.break_off(float(gpu.power_w[index]))
+                one.break_off(float(watts[index]))
             else:
                 one.close_block()
     return after, _request(after, state, banks[1], is_whole, has_clocks, watts)
@@ -201,21 +202,9 @@ def _request(
 
 def _writable(state: State) -> State:
     """A copy whose per-GPU arrays may be written, so that the state given stays as it was."""
-    names = (
-        "table",
-        "facts",
-        "phase",
-        "level",
-        "reason",
-        "blocks",
-        "settle_s",
-        "since_s",
-        "sums",
-        "power_w",
-        "range_w",
-    )
-    names += ("odd", "doubted", "forgotten_s")
-    return replace(state, **{name: getattr(state, name).copy() for name in names})
+    fields = {name: getattr(state, name) for name in State.__slots__}
+    copies: dict[str, Any] = {name: value.copy() for name, value in fields.items() if isinstance(value, np.ndarray)}
+    return replace(state, **copies)
 
 
 @dataclass(slots=True)
@@ -316,14 +305,13 @@ class _Gpu:
         sums = self.state.sums[self.index]
         n = sums[TICKS]
         rate, watts = sums[RATE_SUM] / n, sums[WATTS_SUM] / n
-        block = Block(
+        return Block(
             rate=float(rate),
             watts=float(watts),
             utilization=float(sums[UTILIZATION_SUM] / n),
             rate_variance=float(max(sums[RATE_SQUARES] / n - rate**2, 0.0)),
             watts_variance=float(max(sums[WATTS_SQUARES] / n - watts**2, 0.0)),
         )
-        return block
 
     def _charge(self) -> None:
         """Book the time at this level to its phase, and start a new block."""

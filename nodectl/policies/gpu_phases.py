@@ -1,8 +1,8 @@
 """What a GPU's job is like in each of its phases, and which phase it is in.
 
-A phase is known by what it shows at a clock: board power and memory traffic. Several are remembered, with means at every
-clock they have been seen at, so that a job which alternates between them is not learned anew each time. All arrays are
-rows of one GPU; ``Phases`` writes into them, so it must be given a copy.
+A phase is known by what it shows at a clock: board power and memory traffic. Several are remembered, with means at
+every clock they have been seen at, so that a job which alternates between them is not learned anew each time. All
+arrays are rows of one GPU; ``Phases`` writes into them, so it must be given a copy.
 """
 
 from __future__ import annotations
