@@ -8,7 +8,7 @@ from pathlib import Path
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ["model.c", "model_cpu.c", "model_gpu.c", "model_meter.c", "model_work.c"]
+SOURCES = ["model.c", "model_cpu.c", "model_gpu.c", "model_memory.c", "model_meter.c", "model_work.c"]
 
 
 def declarations(*headers: str) -> str:

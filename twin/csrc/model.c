@@ -1,12 +1,10 @@
 /*
- * Life of a model: memory, the event loop, locking, reads and actuations.
+ * Running a model: the event loop, locking, reads and actuations.
  *
  * A run holds the mutex for at most 1 ms of model time and then lets waiting callers through.
  */
 #define _POSIX_C_SOURCE 200809L
-#include <math.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -64,7 +62,7 @@ void model_flush(twin_model_t *m)
 }
 
 /* After any change: new sums, and the next step at which something happens. */
-static void settle(twin_model_t *m)
+void model_settle(twin_model_t *m)
 {
     int64_t next = (m->step / TICK_STEPS + 1) * TICK_STEPS;
 
@@ -82,7 +80,7 @@ static void settle(twin_model_t *m)
     m->next_step = next;
 }
 
-static void events(twin_model_t *m)
+void model_events(twin_model_t *m)
 {
     model_flush(m);
     work_events(m);
@@ -96,7 +94,7 @@ static void events(twin_model_t *m)
         if (tick % NOISE_TICKS == 0)
             cpu_noise(m);
     }
-    settle(m);
+    model_settle(m);
 }
 
 static void run_to(twin_model_t *m, int64_t target)
@@ -104,7 +102,7 @@ static void run_to(twin_model_t *m, int64_t target)
     while (m->step < target) {
         m->step = m->next_step < target ? m->next_step : target;
         if (m->step == m->next_step)
-            events(m);
+            model_events(m);
     }
 }
 
@@ -124,7 +122,7 @@ static int64_t due_step(const twin_model_t *m)
 }
 
 /* A caller that follows real time finds the model at the present step. */
-static void enter(twin_model_t *m)
+void model_enter(twin_model_t *m)
 {
     atomic_fetch_add(&m->waiting, 1);
     pthread_mutex_lock(&m->mutex);
@@ -133,7 +131,7 @@ static void enter(twin_model_t *m)
         run_to(m, due_step(m));
 }
 
-static void leave(twin_model_t *m)
+void model_leave(twin_model_t *m)
 {
     pthread_mutex_unlock(&m->mutex);
 }
@@ -148,7 +146,7 @@ static void let_others_in(twin_model_t *m)
 
 void twin_model_advance(twin_model_t *m, int64_t steps)
 {
-    enter(m);
+    model_enter(m);
     gpu_poll(m);
     int64_t end = m->step + steps;
     while (m->step < end) {
@@ -156,7 +154,7 @@ void twin_model_advance(twin_model_t *m, int64_t steps)
         if (atomic_load(&m->waiting) > 0)
             let_others_in(m);
     }
-    leave(m);
+    model_leave(m);
 }
 
 void twin_model_follow(twin_model_t *m, int64_t duration_ns)
@@ -185,44 +183,44 @@ void twin_model_follow(twin_model_t *m, int64_t duration_ns)
 
 void twin_model_unfollow(twin_model_t *m)
 {
-    enter(m);
+    model_enter(m);
     m->following = 0;
-    leave(m);
+    model_leave(m);
 }
 
 /* --- instruments --- */
 
 int64_t twin_model_time_ns(twin_model_t *m)
 {
-    enter(m);
+    model_enter(m);
     int64_t now = m->origin_ns + m->step * TWIN_STEP_NS;
-    leave(m);
+    model_leave(m);
     return now;
 }
 
 int64_t twin_model_age_ns(twin_model_t *m)
 {
-    enter(m);
+    model_enter(m);
     int64_t age = m->step * TWIN_STEP_NS;
-    leave(m);
+    model_leave(m);
     return age;
 }
 
 void twin_model_counters(twin_model_t *m, int64_t *out)
 {
-    enter(m);
+    model_enter(m);
     double elapsed = model_elapsed_s(m);
     for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++)
         for (int e = 0; e < TWIN_EVENTS; e++) {
             int32_t i = e * m->node.n_cpus + cpu;
             *out++ = (int64_t)(m->count[i] + m->rate[i] * elapsed);
         }
-    leave(m);
+    model_leave(m);
 }
 
 void twin_model_busy_us(twin_model_t *m, int64_t *busy, int64_t *idle)
 {
-    enter(m);
+    model_enter(m);
     double elapsed = model_elapsed_s(m), now = (double)m->step * STEP_S;
     for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++) {
         int32_t i = TWIN_EVENTS * m->node.n_cpus + cpu;
@@ -230,55 +228,55 @@ void twin_model_busy_us(twin_model_t *m, int64_t *busy, int64_t *idle)
         busy[cpu] = (int64_t)(busy_s * 1e6);
         idle[cpu] = (int64_t)((now - busy_s) * 1e6);
     }
-    leave(m);
+    model_leave(m);
 }
 
 int64_t twin_model_zone_uj(twin_model_t *m, int32_t zone)
 {
-    enter(m);
+    model_enter(m);
     int64_t uj = (int64_t)m->shown_uj[zone];
-    leave(m);
+    model_leave(m);
     return uj;
 }
 
 void twin_model_set_zone_uj(twin_model_t *m, int32_t zone, double uj)
 {
-    enter(m);
+    model_enter(m);
     m->zone_offset_uj[zone] += uj - (double)m->shown_uj[zone];
     m->shown_uj[zone] = (uint64_t)uj;
-    leave(m);
+    model_leave(m);
 }
 
 double twin_model_domain_khz(twin_model_t *m, int32_t domain)
 {
-    enter(m);
+    model_enter(m);
     double khz = m->node.label_khz[m->shown_level[domain]];
-    leave(m);
+    model_leave(m);
     return khz;
 }
 
 double twin_model_core_c(twin_model_t *m, int32_t core)
 {
-    enter(m);
+    model_enter(m);
     double c = m->core_c[core];
-    leave(m);
+    model_leave(m);
     return c;
 }
 
 double twin_model_package_c(twin_model_t *m, int32_t package)
 {
-    enter(m);
+    model_enter(m);
     double hottest = m->heat[package].die_c;
     for (int32_t c = 0; c < m->node.n_cores; c++)
         if (m->node.package_of[c] == package && m->core_c[c] > hottest)
             hottest = m->core_c[c];
-    leave(m);
+    model_leave(m);
     return hottest;
 }
 
 double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
 {
-    enter(m);
+    model_enter(m);
     const int32_t n = m->node.n_packages;
     double w = 0;
     for (int32_t p = 0; p < n; p++) {
@@ -296,7 +294,7 @@ double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
         for (int32_t g = 0; g < m->node.n_gpus; g++)
             w += m->gpus[g].power_w;
     }
-    leave(m);
+    model_leave(m);
     return w;
 }
 
@@ -304,39 +302,39 @@ double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
 
 void twin_model_set_domain(twin_model_t *m, int32_t d, double min_khz, double max_khz, double set_khz, int32_t governor)
 {
-    enter(m);
+    model_enter(m);
     m->min_khz[d] = min_khz;
     m->max_khz[d] = max_khz;
     m->set_khz[d] = set_khz;
     m->governor[d] = governor;
     cpu_request(m, d);
-    settle(m);
-    leave(m);
+    model_settle(m);
+    model_leave(m);
 }
 
 void twin_model_set_limit(twin_model_t *m, int32_t zone, int32_t constraint, double limit_w, double window_s)
 {
-    enter(m);
+    model_enter(m);
     m->zones[zone].limit_w[constraint] = limit_w;
     m->zones[zone].window_s[constraint] = window_s;
-    leave(m);
+    model_leave(m);
 }
 
 void twin_model_enable_zone(twin_model_t *m, int32_t zone, int32_t enabled)
 {
-    enter(m);
+    model_enter(m);
     m->zones[zone].enabled = enabled;
-    leave(m);
+    model_leave(m);
 }
 
 int twin_model_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups, double noise)
 {
-    enter(m);
+    model_enter(m);
     m->counter_noise = noise;
     model_flush(m);
     int failed = work_start(m, n_groups, groups);
-    settle(m);
-    leave(m);
+    model_settle(m);
+    model_leave(m);
     return failed;
 }
 
@@ -344,15 +342,15 @@ int twin_model_start(twin_model_t *m, int32_t n_groups, const twin_group_t *grou
 
 int twin_model_finished(twin_model_t *m)
 {
-    enter(m);
+    model_enter(m);
     int finished = m->finished;
-    leave(m);
+    model_leave(m);
     return finished;
 }
 
 void twin_model_energy(twin_model_t *m, double *out)
 {
-    enter(m);
+    model_enter(m);
     int32_t n = METERS * m->node.n_packages + m->node.n_gpus + 1;
     if (m->finished)
         memcpy(out, m->end_energy, (size_t)n * sizeof(double));
@@ -360,214 +358,5 @@ void twin_model_energy(twin_model_t *m, double *out)
         meter_energies(m, out);
     for (int32_t i = 0; i < n; i++)
         out[i] -= m->work_energy[i];
-    leave(m);
-}
-
-/* --- memory --- */
-
-/* One block for all arrays: the same list is walked twice, first to measure, then to hand out. */
-typedef struct {
-    char *base;
-    size_t used;
-} arena_t;
-
-static void *slice(arena_t *arena, size_t count, size_t size)
-{
-    void *at = arena->base == NULL ? NULL : arena->base + arena->used;
-
-    arena->used += (count * size + 63) & ~(size_t)63;
-    return at;
-}
-
-#define ARRAY(field, count) field = slice(arena, (size_t)(count), sizeof *(field))
-
-static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
-{
-    const int32_t cpus = node->n_cpus, cores = node->n_cores, packages = node->n_packages;
-    const int32_t domains = node->n_domains, levels = node->n_levels, zones = node->n_zones, gpus = node->n_gpus;
-    const int32_t units = cpus + gpus, parts = METERS * packages + gpus + 1;
-
-    ARRAY(m->count, (TWIN_EVENTS + 1) * cpus);
-    ARRAY(m->rate, (TWIN_EVENTS + 1) * cpus);
-    ARRAY(m->noise, 3 * cpus);
-    ARRAY(m->threads, cpus);
-    ARRAY(m->first_thread, cores + 1);
-    ARRAY(m->core_dynamic_w, cores);
-    ARRAY(m->core_leak_w, cores);
-    ARRAY(m->core_traffic, cores);
-    ARRAY(m->core_c, cores);
-    ARRAY(m->core_heat, cores);
-    ARRAY(m->core_busy, cores);
-    ARRAY(m->first_cpu, domains);
-    ARRAY(m->next_cpu, cpus);
-    ARRAY(m->level, domains);
-    ARRAY(m->wanted_level, domains);
-    ARRAY(m->shown_level, domains);
-    ARRAY(m->governor, domains);
-    ARRAY(m->domain_package, domains);
-    ARRAY(m->due_step, domains);
-    ARRAY(m->min_khz, domains);
-    ARRAY(m->max_khz, domains);
-    ARRAY(m->set_khz, domains);
-    ARRAY(m->domain_busy_s, cpus);
-    ARRAY(m->meter_w, METERS * packages);
-    ARRAY(m->meter_j, METERS * packages);
-    ARRAY(m->tick_j, packages);
-    ARRAY(m->tick_w, packages);
-    ARRAY(m->cap_hz, packages);
-    ARRAY(m->cap_carry, packages);
-    ARRAY(m->cap_level, packages);
-    ARRAY(m->dirty, packages);
-    ARRAY(m->heat, packages);
-    ARRAY(m->zones, zones);
-    ARRAY(m->average_w, zones * TWIN_CONSTRAINTS);
-    ARRAY(m->shown_uj, zones);
-    ARRAY(m->zone_offset_uj, zones);
-    ARRAY(m->zone_tick_j, zones);
-    ARRAY(m->zone_w, zones);
-    ARRAY(m->gpus, gpus);
-    ARRAY(m->unit_group, units);
-    ARRAY(m->unit_state, units);
-    ARRAY(m->unit_phase, units);
-    ARRAY(m->unit_left, units);
-    ARRAY(m->unit_remaining, units);
-    ARRAY(m->unit_rate, units);
-    ARRAY(m->unit_since, units);
-    ARRAY(m->work_energy, parts);
-    ARRAY(m->end_energy, parts);
-    ARRAY(m->level_leak, levels);
-}
-
-static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
-{
-#define COPY(field, count) \
-    do { \
-        void *to = slice(arena, (size_t)(count), sizeof *node->field); \
-        if (to != NULL) \
-            m->node.field = memcpy(to, node->field, (size_t)(count) * sizeof *node->field); \
-    } while (0)
-    COPY(core_of, node->n_cpus);
-    COPY(domain_of, node->n_cpus);
-    COPY(package_of, node->n_cores);
-    COPY(clock_hz, node->n_levels);
-    COPY(volt, node->n_levels);
-    COPY(label_khz, node->n_levels);
-    for (int32_t g = 0; g < node->n_gpus; g++) {
-        const twin_gpu_card_t *card = &node->cards[g];
-        size_t size = (size_t)card->n_levels * sizeof(double);
-        void *khz = slice(arena, size, 1), *idle = slice(arena, size, 1);
-        if (khz == NULL)
-            continue;
-        m->gpus[g].card = *card;
-        m->gpus[g].clock_khz = memcpy(khz, card->clock_khz, size);
-        m->gpus[g].idle_w = memcpy(idle, card->idle_w, size);
-    }
-}
-
-static void link_cpus(twin_model_t *m)
-{
-    int32_t at = 0;
-
-    for (int32_t core = 0; core < m->node.n_cores; core++) {
-        m->first_thread[core] = at;
-        for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++)
-            if (m->node.core_of[cpu] == core)
-                m->threads[at++] = cpu;
-    }
-    m->first_thread[m->node.n_cores] = at;
-    for (int32_t d = 0; d < m->node.n_domains; d++)
-        m->first_cpu[d] = -1;
-    for (int32_t cpu = m->node.n_cpus - 1; cpu >= 0; cpu--) {
-        int32_t d = m->node.domain_of[cpu];
-        m->next_cpu[cpu] = m->first_cpu[d];
-        m->first_cpu[d] = cpu;
-        m->domain_package[d] = m->node.package_of[m->node.core_of[cpu]];
-    }
-}
-
-static void start_cold(twin_model_t *m)
-{
-    const twin_node_t *node = &m->node;
-    int32_t top = node->n_levels - 1;
-
-    for (int32_t l = 0; l <= top; l++)
-        m->level_leak[l] = (node->leak_k0_w + node->leak_k1_w_per_v * node->volt[l])
-                           * exp(node->leak_per_v * node->volt[l] + node->leak_offset);
-    for (int32_t i = 0; i < 3 * node->n_cpus; i++)
-        m->noise[i] = 1.0;
-    for (int32_t d = 0; d < node->n_domains; d++) {
-        m->level[d] = m->wanted_level[d] = m->shown_level[d] = top;
-        m->min_khz[d] = node->label_khz[0];
-        m->max_khz[d] = m->set_khz[d] = node->label_khz[top];
-        m->due_step[d] = NEVER;
-    }
-    for (int32_t p = 0; p < node->n_packages; p++) {
-        m->heat[p].die_c = m->heat[p].sink_c = node->thermal.ambient_c;
-        m->cap_hz[p] = node->clock_hz[top];
-        m->cap_level[p] = top;
-    }
-    for (int32_t c = 0; c < node->n_cores; c++) {
-        m->core_c[c] = node->thermal.ambient_c;
-        m->core_heat[c] = exp(node->leak_per_k * m->core_c[c]);
-    }
-    for (int32_t u = 0; u < node->n_cpus + node->n_gpus; u++)
-        m->unit_group[u] = -1;
-    for (int32_t g = 0; g < node->n_gpus; g++) {
-        gpu_t *gpu = &m->gpus[g];
-        gpu->heat.die_c = gpu->heat.sink_c = gpu->card.thermal.ambient_c + 5.0;
-        gpu->level = gpu->card.idle_level;
-        gpu->lock_step = NEVER;
-        gpu->noise = 1.0;
-        gpu->limit_w = m->shared->gpu[g].power_limit_default_mw * 1e-3;
-        gpu->shown_w = gpu->idle_w[gpu->level];
-        gpu->kernel_step = -(int64_t)(10.0 / STEP_S);
-        gpu->lock_seq = m->shared->gpu[g].lock_seq;
-        gpu->limit_seq = m->shared->gpu[g].limit_seq;
-    }
-    m->next_domain_step = NEVER;
-    m->next_step = TICK_STEPS;
-}
-
-twin_model_t *twin_model_new(const twin_node_t *node, twin_gpus_t *gpus)
-{
-    twin_model_t *m = calloc(1, sizeof *m);
-    arena_t arena = {NULL, 0};
-
-    if (m == NULL)
-        return NULL;
-    m->node = *node;
-    lay_out(m, &arena, node);
-    copy_node(m, &arena, node);
-    m->store = arena.base = calloc(1, arena.used);
-    if (m->store == NULL || pthread_mutex_init(&m->mutex, NULL) != 0) {
-        free(m->store);
-        free(m);
-        return NULL;
-    }
-    arena.used = 0;
-    lay_out(m, &arena, node);
-    copy_node(m, &arena, node);
-    m->shared = gpus;
-    m->random = node->seed;
-    m->origin_ns = node->origin_ns;
-    memcpy(m->zones, node->zones, (size_t)node->n_zones * sizeof(twin_zone_t));
-    link_cpus(m);
-    start_cold(m);
-    for (int32_t z = 0; z < node->n_zones; z++)
-        m->zone_offset_uj[z] = m->zones[z].start_uj;
-    for (int32_t core = 0; core < node->n_cores; core++)
-        cpu_refresh_core(m, core);
-    settle(m);
-    events(m); /* step 0: every sensor shows something */
-    return m;
-}
-
-void twin_model_free(twin_model_t *m)
-{
-    if (m == NULL)
-        return;
-    work_free(m);
-    pthread_mutex_destroy(&m->mutex);
-    free(m->store);
-    free(m);
+    model_leave(m);
 }

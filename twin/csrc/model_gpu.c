@@ -165,6 +165,8 @@ static void power_sensor(gpu_t *gpu, int64_t tick)
 {
     int64_t update = ticks(gpu->card.power_update_s), window = ticks(gpu->card.power_window_s);
 
+    if (tick == 0)
+        return;
     if (window < update) {
         if (tick % update == update - window)
             gpu->window_j = gpu->energy_j;

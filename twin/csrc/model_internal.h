@@ -117,6 +117,10 @@ double model_uniform(twin_model_t *m); /* [0, 1) */
 double model_normal(twin_model_t *m);  /* mean 0, deviation 1, bounded at about 3.5 */
 void model_flush(twin_model_t *m);
 double model_elapsed_s(const twin_model_t *m); /* since the last flush */
+void model_enter(twin_model_t *m);
+void model_leave(twin_model_t *m);
+void model_settle(twin_model_t *m); /* after any change: new sums, the next step at which something happens */
+void model_events(twin_model_t *m);
 
 /* model_cpu.c */
 void cpu_refresh_core(twin_model_t *m, int32_t core);

@@ -397,7 +397,7 @@ static double unit_progress(const twin_model_t *m, const group_t *group, int32_t
 
 void twin_model_progress(twin_model_t *m, int32_t g, twin_progress_t *out)
 {
-    pthread_mutex_lock(&m->mutex);
+    model_enter(m);
     const group_t *group = &m->groups[g];
     double partial = 0;
     for (int32_t i = 0; i < group->shape.n_units && !group->finished; i++)
@@ -406,15 +406,15 @@ void twin_model_progress(twin_model_t *m, int32_t g, twin_progress_t *out)
     out->done_s = group->base_s + partial;
     out->total_s = group->total_s;
     out->finished = group->finished;
-    pthread_mutex_unlock(&m->mutex);
+    model_leave(m);
 }
 
 void twin_model_phases(twin_model_t *m, int32_t g, double *out)
 {
-    pthread_mutex_lock(&m->mutex);
+    model_enter(m);
     const group_t *group = &m->groups[g];
     memcpy(out, group->phase_s, (size_t)group->shape.n_phases * 4 * sizeof(double));
     if (!group->finished)
         account(m, group, out + 4 * part_of(group)->phase);
-    pthread_mutex_unlock(&m->mutex);
+    model_leave(m);
 }
