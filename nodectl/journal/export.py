@@ -1,4 +1,4 @@
-"""A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (``pip install nodectl[export]``).
+"""A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (extra ``export``).
 
 One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", or the name of an energy
 zone; a knob has a row when its value, its bound or its outcome changes. Quantities are those that the policies saw,
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from pmu.decode import decode
 
 from nodectl.decisions import BOUNDS
 from nodectl.errors import UsageError
@@ -22,6 +21,7 @@ from nodectl.journal.format import JournalError, Keyframe
 from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
+from pmu.decode import decode
 from pmu.readings import Quality
 
 _SHARED = ("run", "record", "unix_s", "elapsed_s")
