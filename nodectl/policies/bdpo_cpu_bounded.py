@@ -56,7 +56,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bound: float = 0.03  # slowdown over the whole run against the highest clock
     margin: float = 0.5  # standard deviations added to the predicted loss
-    least_price: float = 0.6  # joules of saving (relative) asked for each unit of loss, at least
+    least_price: float = 0.45  # joules of saving (relative) asked for each unit of loss, at least
     rest_w: float = 60.0  # watts of the node that no zone measures, drawn for as long as the work takes
     static_share: float = 0.45  # of a package's power that does not follow the clock, until measured
     power_exponent: float = 2.2  # of the part that does: between f (V flat) and f^3 (V proportional to f)
