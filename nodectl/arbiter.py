@@ -26,22 +26,21 @@ _NO_LIMIT: Final = int(np.iinfo(np.int64).max)
 
 
 class ClockTable:
-    """The clocks that each of n knobs can hold, one row per knob: ``low``, ``high`` and the steps between.
+    """The clocks that each of n knobs can hold, one column per knob: ``low``, ``high`` and the steps between.
 
-    Rows are padded at the end with a value no clock reaches, so that the number of entries below a clock *is* the
-    index of the step above it: rounding all knobs is one comparison and no search. A row without steps takes any value.
+    Columns are padded at the end with a value no clock reaches, so that the number of entries below a clock *is* the
+    index of the step above it: rounding all knobs is one comparison, no search. A knob without steps takes any value.
     """
 
     def __init__(self, low: list[int], high: list[int], steps: list[tuple[int, ...]]) -> None:
         self.low = np.array(low, np.int64)
         self.high = np.array(high, np.int64)
         inside = [[s for s in row if lo <= s <= hi] for row, lo, hi in zip(steps, low, high, strict=True)]
-        width = max((len(row) for row in inside), default=0)
-        self._steps = np.full((len(low), width), _NO_LIMIT, np.int64)
-        for row, values in zip(self._steps, inside, strict=True):
-            row[: len(values)] = sorted(values)
-        self._last = np.array([len(row) - 1 for row in inside], np.int64)
-        self._rows = np.arange(len(low))
+        self._steps = np.full((max(map(len, inside), default=0), len(low)), _NO_LIMIT, np.int64)
+        for knob, values in enumerate(inside):
+            self._steps[: len(values), knob] = sorted(values)
+        self._last = np.array([len(values) - 1 for values in inside], np.int64)
+        self._knobs = np.arange(len(low))
         self._has_steps = self._last >= 0
 
     def __len__(self) -> int:
@@ -49,17 +48,17 @@ class ClockTable:
 
     def up(self, clocks: type_i64) -> type_i64:
         """The lowest step not under each clock; the highest step for a clock above them all."""
-        return self._pick(clocks, (self._steps < clocks[:, None]).sum(axis=1))
+        return self._pick(clocks, (self._steps < clocks).sum(axis=0))
 
     def down(self, clocks: type_i64) -> type_i64:
         """The highest step not over each clock; the lowest step for a clock below them all."""
-        return self._pick(clocks, (self._steps <= clocks[:, None]).sum(axis=1) - 1)
+        return self._pick(clocks, (self._steps <= clocks).sum(axis=0) - 1)
 
     def _pick(self, clocks: type_i64, index: npt.NDArray[np.int64]) -> type_i64:
         between: type_i64 = np.minimum(np.maximum(clocks, self.low), self.high)
-        if not self._steps.shape[1]:
+        if not len(self._steps):
             return between
-        stepped = self._steps[self._rows, np.minimum(np.maximum(index, 0), self._last)]
+        stepped = self._steps[np.minimum(np.maximum(index, 0), self._last), self._knobs]
         return np.where(self._has_steps, stepped, between)
 
 
@@ -103,19 +102,26 @@ class SharedClocks:
 
 
 def arbitrate(
-    clocks: ClockTable, wish: type_i64, cap: type_i64, thermal: type_i64, is_missing: npt.NDArray[np.bool_]
+    clocks: ClockTable,
+    wish: type_i64 | None,
+    cap: type_i64 | None,
+    thermal: type_i64 | None,
+    is_missing: npt.NDArray[np.bool_],
 ) -> tuple[type_i64, type_u8]:
     """Settle each knob: the least of wish, cap and thermal limit, and which of them it was.
 
-    All arrays are ``[n_knobs]`` in the table's unit; 0 means no opinion. Where ``is_missing``, the wish rests on a
-    sensor that is gone and is dropped, while limits still hold. Returns the clocks (0: none asked) and the bounds; when
-    two opinions agree, the one nearer the policy is named.
+    All arrays are ``[n_knobs]`` in the table's unit; 0 means no opinion, None that nobody has one about any knob. Where
+    ``is_missing``, the wish rests on a sensor that is gone and is dropped, while limits still hold. Returns the clocks
+    (0: none asked) and the bounds; when two opinions agree, the one nearer the policy is named.
     """
-    wished = np.where((wish > 0) & ~is_missing, clocks.up(wish), _NO_LIMIT)
-    capped = np.where(cap > 0, clocks.down(cap), _NO_LIMIT)
-    cooled = np.where(thermal > 0, clocks.down(thermal), _NO_LIMIT)
-    value = np.minimum(np.minimum(wished, capped), cooled)
-    bound = np.where(value == wished, POLICY, np.where(value == capped, CAP, THERMAL))
-    is_free = value == _NO_LIMIT
-    bound = np.where(is_free, np.where(is_missing, MISSING, FREE), bound)
-    return np.where(is_free, 0, value), bound.astype(np.uint8)
+    value = np.full(len(clocks), _NO_LIMIT)
+    bound = np.where(is_missing, np.uint8(MISSING), np.uint8(FREE))
+    if wish is not None:
+        value = np.where((wish > 0) & ~is_missing, clocks.up(wish), _NO_LIMIT)
+        bound[value < _NO_LIMIT] = POLICY
+    for limit, name in ((cap, CAP), (thermal, THERMAL)):
+        if limit is not None:
+            limited = np.where(limit > 0, clocks.down(limit), _NO_LIMIT)
+            bound[limited < value] = name
+            value = np.minimum(value, limited)
+    return np.where(value == _NO_LIMIT, 0, value), bound

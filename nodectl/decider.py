@@ -19,7 +19,7 @@ from nodectl.decisions import Decisions, PolicyDecision
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
 from pmu.layout import Layout
-from pmu.readings import Quality, Sample
+from pmu.readings import Quality, Sample, type_i64
 
 
 def knob_names(layout: Layout) -> tuple[str, ...]:
@@ -44,14 +44,13 @@ class Decider:
         self._cpu: _Side | None = None
         self._gpu: _Side | None = None
         self._thermal: _Side | None = None
-        self._unlimited_domains = np.zeros(len(self._domains), np.int64)
-        self._unlimited_gpus = np.zeros(len(self._gpus), np.int64)
-        self._domain_cap, self._gpu_cap = self._unlimited_domains, self._unlimited_gpus
+        self._domain_cap: type_i64 | None = None
+        self._gpu_cap: type_i64 | None = None
         if config.decides:
             states = {decision.policy: decision.state for decision in resume}
             self._choose(config, states)
-            self._domain_cap = np.full(len(self._domains), config.caps.cpu_max_khz, np.int64)
-            self._gpu_cap = np.full(len(self._gpus), config.caps.gpu_max_mhz, np.int64)
+            self._domain_cap = _everywhere(config.caps.cpu_max_khz, len(self._domains))
+            self._gpu_cap = _everywhere(config.caps.gpu_max_mhz, len(self._gpus))
 
     @property
     def policies(self) -> tuple[Policy | None, Policy | None]:
@@ -65,16 +64,16 @@ class Decider:
         hot = self._thermal.next(sample) if self._thermal else None
         domain_khz, domain_bound = arbitrate(
             self._domains,
-            self._shared.fastest(cpu.request.target) if cpu else self._unlimited_domains,
+            self._shared.fastest(cpu.request.target) if cpu else None,
             self._domain_cap,
-            self._unlimited_domains,
+            None,
             self._shared.any_of(sample.cpu.quality == Quality.MISSING),
         )
         gpu_mhz, gpu_bound = arbitrate(
             self._gpus,
-            gpu.request.target if gpu else self._unlimited_gpus,
+            gpu.request.target if gpu else None,
             self._gpu_cap,
-            hot.request.target if hot else self._unlimited_gpus,
+            hot.request.target if hot else None,
             sample.gpu.quality == Quality.MISSING,
         )
         return Decisions(
@@ -94,6 +93,10 @@ class Decider:
         if self._layout.gpus and config.caps.gpu_temperature_c:
             limit = thermal.ThermalParams(limit_c=config.caps.gpu_temperature_c)
             self._thermal = _Side(thermal.POLICY, limit, self._layout, states)
+
+
+def _everywhere(cap: int, size: int) -> type_i64 | None:
+    return np.full(size, cap, np.int64) if cap else None
 
 
 class _Side:

@@ -58,23 +58,21 @@ class LossAccount:
 
     def add_saving(self, request: Request, elapsed_s: float) -> None:
         """Count the watts saved over one interval of ``elapsed_s``."""
-        saved_w = float(np.nansum(request.saved_w))
-        self._is_saving_known |= bool(np.isfinite(request.saved_w).any())
-        self._saved_j += saved_w * elapsed_s
+        is_known = np.isfinite(request.saved_w)
+        if is_known.any():
+            self._is_saving_known = True
+            self._saved_j += float(request.saved_w[is_known].sum()) * elapsed_s
 
     def estimate(self) -> Estimate:
         """What is known by now."""
         all_s, known_s, lost_s = (float(a.sum()) for a in (self._all_s, self._known_s, self._lost_s))
-        has_known = known_s > 0 and known_s > lost_s
-        in_use = self._known_s > 0.1 * self._known_s.max(
-            initial=0.0
-        )  # ours: a clock used for a moment is not "the worst"
-        worst = (
-            max((self._lost_s / (self._known_s - self._lost_s))[in_use].tolist(), default=None) if has_known else None
-        )
+        has_known = known_s > lost_s
+        # ours: a clock used for a moment is not "the worst"
+        in_use = (self._known_s > self._lost_s) & (self._known_s > 0.1 * self._known_s.max(initial=0.0))
+        slowdowns = self._lost_s[in_use] / (self._known_s[in_use] - self._lost_s[in_use])
         return Estimate(
             slowdown=lost_s / (known_s - lost_s) if has_known else None,
-            worst_slowdown=worst,
+            worst_slowdown=float(slowdowns.max()) if in_use.any() else None,
             saved_j=self._saved_j if self._is_saving_known else None,
             coverage=known_s / all_s if all_s > 0 else 0.0,
         )

@@ -132,7 +132,7 @@ class RunAccount:
             side = sides.get(decision.policy)
             if side == "cpu":
                 self._has_cpu = True
-                self._cpu.add(decision.request, np.nan_to_num(sample.cpu.busy) * sample.elapsed_s)
+                self._cpu.add(decision.request, np.fmax(sample.cpu.busy, 0.0) * sample.elapsed_s)
                 self._cpu.add_saving(decision.request, sample.elapsed_s)
             elif side == "gpu":
                 self._has_gpu = True
