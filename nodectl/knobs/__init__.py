@@ -4,7 +4,7 @@
 name                               what it writes                              put back by
 =================================  ==========================================  =====================
 ``cpu/policyN/max_khz``            cpufreq ``scaling_max_freq``                writing the old value
-``gpu/N/sm_clock_mhz``             NVML locked clocks, 0..value                unlocking (no getter)
+``gpu/N/sm_clock_mhz``             NVML locked clocks, value..value            unlocking (no getter)
 ``gpu/N/power_limit_mw``           NVML power management limit                 writing the old value
 ``rapl/package-N/long_term_uw``    powercap long-term limit of the package     writing the old value
 ``rapl/package-N/short_term_uw``   powercap short-term limit of the package    writing the old value

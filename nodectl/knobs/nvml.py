@@ -1,7 +1,8 @@
 """The clock lock and the power limit of a GPU, through NVML.
 
-A clock lock (``nvmlDeviceSetGpuLockedClocks``) bounds the SM clock to 0..N MHz; the driver rounds N to the card's
-ladder. NVML has **no getter** for it: nobody can ask whether a lock is set or who set it. So at capture the card is
+A clock lock (``nvmlDeviceSetGpuLockedClocks``) holds the SM clock between two clocks; both are N here, since below a
+bound the card's firmware goes by its own policy, which cost a compute-bound code 3 % (REGALE D2.3 §3.4, QE-PW) and
+would be counted against ours. The driver rounds N to the card's ladder. NVML has **no getter** for it: nobody can ask whether a lock is set or who set it. So at capture the card is
 assumed to be unlocked, restoring means ``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set
 before is lost; ``nodectl doctor`` says so. The power limit has a getter, in milliwatts.
 Both need root. Source: NVML API reference, "Device Commands".
@@ -66,7 +67,7 @@ class _NvmlKnob:
 
 
 class ClockLock(_NvmlKnob):
-    """Upper bound of the SM clock, MHz; 0 unlocks."""
+    """The SM clock, MHz, which only power and thermal limits then lower; 0 unlocks."""
 
     unit = "mhz"
     latency_s = LATENCY_S
@@ -81,12 +82,12 @@ class ClockLock(_NvmlKnob):
         return UNLOCKED
 
     def set(self, value: int) -> None:
-        """Lock to 0..``value`` MHz, or unlock."""
+        """Lock to ``value`` MHz, or unlock."""
         if value == 0:
             self._call("unlock clocks", self._nvml.nvmlDeviceResetGpuLockedClocks, self._device)
         else:
             lock = self._nvml.nvmlDeviceSetGpuLockedClocks
-            self._call(f"lock clocks to 0..{value} MHz", lock, self._device, 0, value)
+            self._call(f"lock clocks to {value} MHz", lock, self._device, value, value)
 
     def read_back(self) -> int | None:
         """None: NVML cannot say."""
@@ -101,6 +102,10 @@ class ClockLock(_NvmlKnob):
     def holds(self, asked: int, held: int) -> bool:
         """Never asked: there is nothing to compare with."""
         return asked == held
+
+    def overruled(self, value: int) -> tuple[Reason, str]:
+        """Unknown without a getter; the clock itself will show."""
+        return "", ""
 
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
         """The driver's own throttle reasons."""
@@ -140,15 +145,17 @@ class BoardLimit(_NvmlKnob):
         """The driver keeps a limit to the milliwatt."""
         return asked == held
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit from elsewhere (out of band, a shared power budget) shows as the enforced limit."""
-        if held is not None and held != asked:
-            return "", ""
         getter = self._nvml.nvmlDeviceGetEnforcedPowerLimit
         try:
             enforced_mw = int(self._call("read its enforced limit", getter, self._device))
         except KnobError:
-            return "firmware", "the card does not keep to its limit"
-        if enforced_mw != asked:
-            return "firmware", f"the limit in force is {enforced_mw} mW"
+            return "", ""
+        return ("firmware", f"the limit in force is {enforced_mw} mW") if enforced_mw < value else ("", "")
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """A limit that is held is kept, unless the card's firmware does not."""
+        if held is not None and held != asked:
+            return "", ""
         return "firmware", "the card does not keep to its limit"
