@@ -2,9 +2,10 @@
 
 A clock lock (``nvmlDeviceSetGpuLockedClocks``) holds the SM clock between two clocks; both are N here, since below a
 bound the card's firmware goes by its own policy, which cost a compute-bound code 3 % (REGALE D2.3 §3.4, QE-PW) and
-would be counted against ours. The driver rounds N to the card's ladder. NVML has **no getter** for it: nobody can ask whether a lock is set or who set it. So at capture the card is
-assumed to be unlocked, restoring means ``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set
-before is lost; ``nodectl doctor`` says so. The power limit has a getter, in milliwatts.
+would be counted against ours. The driver rounds N to the card's ladder. NVML has **no getter** for it: nobody can ask
+whether a lock is set or who set it. So at capture the card is assumed to be unlocked, restoring means
+``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set before is lost; ``nodectl doctor`` says so.
+The power limit has a getter, in milliwatts.
 Both need root. Source: NVML API reference, "Device Commands".
 """
 
