@@ -32,7 +32,7 @@ from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.pace import Pace
 from nodectl.summary import RunAccount, Summary, Timing
-from nodectl.survey import Survey, at_present_limits, fit_to_node, survey
+from nodectl.survey import NEEDED_EVENTS, Survey, at_present_limits, fit_to_node, survey
 from pmu.decode import decode
 from pmu.layout import Layout
 from pmu.node import Instruments
@@ -223,7 +223,8 @@ class Agent:
 
     def _watch_sensors(self) -> None:
         layout = self._layout
-        self._cpu_gone: npt.NDArray[np.bool_] = np.full(len(layout.cpus), not layout.events)
+        never_there = not set(NEEDED_EVENTS) <= set(layout.events)  # already said at the start
+        self._cpu_gone: npt.NDArray[np.bool_] = np.full(len(layout.cpus), never_there)
         self._gpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.gpus), np.bool_)
         self._energy_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.zones), np.bool_)
 

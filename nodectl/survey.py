@@ -57,9 +57,7 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
     """
     lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS}
     if not config.decides:
-        return config, [
-            f"monitoring without {reason}" for side in registry.DOMAINS if (reason := _no_sensor(side, found))
-        ]
+        return config, [f"no {reason}" for reason in _lacking_sensors(found) if reason]
     chosen = {"cpu": config.cpu_policy, "gpu": config.gpu_policy}
     wanted = [side for side in registry.DOMAINS if chosen[side].name != registry.NONE]
     if not wanted:
