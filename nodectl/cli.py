@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -28,8 +28,12 @@ COMMANDS: Final = {
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("nodectl.commands.demo", "demo", "Measure what is saved, on an emulated node."),
-    "twin": ("twin.cli", "twin", "Serve an emulated node to any program."),
+    "twin": ("nodectl.commands.twin", "twin", "Serve an emulated node to any program."),
 }
+
+
+_HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""How click (since 8.2) says that a group was called without a command; its message is the help text."""
 
 
 def version() -> str:
@@ -52,7 +56,10 @@ class LazyCommands(click.Group):
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}", ctx)
         module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise NodectlError(f"needs {error.name}, which is not installed; `make setup` installs all parts") from None
         assert isinstance(command, click.Command)
         return command
 
@@ -77,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = nodectl.main(args=given or ["--help"], prog_name="nodectl", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
+    except _HELP_INSTEAD as error:
+        print(error.format_message(), file=sys.stderr)
+        return 2
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else who
         return _complain(path, f"{error.format_message()} (see `{path} --help`)", 2)
