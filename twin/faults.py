@@ -102,7 +102,7 @@ def parse_table(table: Mapping[str, Any], where: str) -> Fault:
     """One ``[[fault]]`` table of a machine file; ``where`` names file and entry in errors."""
     for key in table:
         if key not in Fault.__struct_fields__:
-            raise TwinError(f"{where}: unknown key {key!r}{nearest(key, Fault.__struct_fields__)}")
+            raise TwinError(f'{where}: unknown key "{key}"{nearest(key, Fault.__struct_fields__)}')
     try:
         fault = msgspec.convert(dict(table), Fault)
     except msgspec.ValidationError as error:
@@ -122,7 +122,7 @@ def parse_line(line: str, now_s: float = 0.0) -> Fault:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if key not in names or not equals:
-            raise TwinError(f"{where}: unknown setting {setting!r}{nearest(key, names)}")
+            raise TwinError(f'{where}: unknown setting "{setting}"{nearest(key, names)}')
         if key == "value":
             table["value"] = text
             continue
@@ -159,6 +159,7 @@ class Faults:
 
     def __init__(self, twin: Twin, faults: Iterable[Fault] | None = None) -> None:
         self.generation = 0
+        self.is_virtual = False  # nobody waits in virtual time: slow GPUs, which do it inside their library, do not
         self._twin = twin
         self._standing: type_standing = ()
         self._next_number = 1
@@ -166,10 +167,8 @@ class Faults:
         self._gpu_bits = [0] * twin.machine.gpus
         self._lock = threading.Lock()
         if faults is None:
-            name = twin.machine.name
-            faults = [
-                parse_table(table, f"machine {name}: [[fault]] {i + 1}") for i, table in enumerate(twin.machine.faults)
-            ]
+            path = twin.machine.path
+            faults = [parse_table(table, f"{path}: [[fault]] {i + 1}") for i, table in enumerate(twin.machine.faults)]
         for fault in faults:
             self.add(fault)
 
@@ -386,6 +385,8 @@ class Faults:
         now_ns = self._twin.age_ns
         bits = [0] * len(self._gpu_bits)
         for s in self._standing:
+            if s.fault.kind == "slow" and self.is_virtual:
+                continue
             if s.fault.target.startswith("gpu:") and s.fault.kind in _GPU_BITS and s.stands(now_ns):
                 for index in self._gpus_of(s.fault.target):
                     bits[index] |= _GPU_BITS[s.fault.kind]
@@ -408,11 +409,12 @@ class Faults:
         where = f"fault {str(fault)!r}"
         scope, *rest = fault.target.split(":")
         if scope == "gpu" and rest[0] != "*" and not (rest[0].isdigit() and int(rest[0]) < machine.gpus):
-            raise TwinError(f"{where}: machine {machine.name} has {machine.gpus} GPUs, numbered from 0")
+            there = f"GPUs 0-{machine.gpus - 1}" if machine.gpus else "no GPU"
+            raise TwinError(f"{where}: machine {machine.name} has {there}")
         if scope == "perf":
             if not any(fnmatchcase(event, rest[0]) for event in machine.events):
                 raise TwinError(
-                    f"{where}: machine {machine.name} has no event {rest[0]!r}{nearest(rest[0], machine.events)}"
+                    f'{where}: machine {machine.name} has no event "{rest[0]}"{nearest(rest[0], machine.events)}'
                 )
             if len(rest) > 1 and not (rest[1].isdigit() and int(rest[1]) < machine.cpus):
                 raise TwinError(f"{where}: machine {machine.name} has CPUs 0-{machine.cpus - 1}")
@@ -426,7 +428,7 @@ class Faults:
 def _checked(fault: Fault, where: str) -> Fault:
     """``fault``, if its kind, form of target and value belong together; else TwinError."""
     if fault.kind not in KINDS:
-        raise TwinError(f"{where}: unknown kind {fault.kind!r}{nearest(fault.kind, KINDS)}")
+        raise TwinError(f'{where}: unknown kind "{fault.kind}"{nearest(fault.kind, KINDS)}')
     scope, *rest = fault.target.split(":")
     kinds: tuple[str, ...]
     if scope == "perf" and len(rest) in (1, 2):
@@ -436,13 +438,13 @@ def _checked(fault: Fault, where: str) -> Fault:
         readings = _GPU_READINGS.get(fault.kind, ())
         if len(rest) == 2 and rest[1] not in readings:
             known = f"valid: {', '.join(readings)}" if readings else "it applies to the whole GPU"
-            raise TwinError(f"{where}: {fault.kind} knows no GPU reading {rest[1]!r}; {known}")
+            raise TwinError(f'{where}: {fault.kind} knows no GPU reading "{rest[1]}"; {known}')
     elif _is_path(fault.target):
         kinds = _FILE_KINDS
     else:
-        raise TwinError(f"{where}: target {fault.target!r} is none of /sys/PATH, perf:EVENT[:CPU], gpu:N[:READING]")
+        raise TwinError(f'{where}: target "{fault.target}" is none of /sys/PATH, perf:EVENT[:CPU], gpu:N[:READING]')
     if fault.kind not in kinds:
-        raise TwinError(f"{where}: {fault.kind} cannot strike {fault.target!r}; there it is one of {', '.join(kinds)}")
+        raise TwinError(f'{where}: {fault.kind} cannot strike "{fault.target}"{nearest(fault.kind, kinds)}')
     if fault.at_s < 0 or fault.for_s <= 0 or fault.every_s <= 0:
         raise TwinError(f"{where}: at_s must not be negative, for_s and every_s must be above 0")
     _check_value(fault, where)
@@ -456,7 +458,7 @@ def _check_value(fault: Fault, where: str) -> None:
             if not _is_number(value, 0.0, SLOWEST_S):
                 raise TwinError(f"{where}: slow needs a value of 0 to {SLOWEST_S:g} seconds")
         case "missing" | "refused" if value is not None and not hasattr(errno, str(value)):
-            raise TwinError(f"{where}: value {value!r} names no errno{nearest(str(value), errno.errorcode.values())}")
+            raise TwinError(f'{where}: value "{value}" names no errno{nearest(str(value), errno.errorcode.values())}')
         case "locked" if value not in (None, "known", "late"):
             raise TwinError(f"{where}: locked takes the value known or late")
         case "no-effect" if value not in (None, "shown", "dropped"):
@@ -474,12 +476,12 @@ def _check_value(fault: Fault, where: str) -> None:
 
 def _check_path(fault: Fault, where: str, names: list[str]) -> None:
     """TwinError unless the target names files, and of a sort that the fault can strike."""
-    found = [name for name in names if _strikes(fault, (name,))]
+    found = [name for name in names if _matches(fault.target, name)]
     if not found:
         raise TwinError(f"{where}: no such file{_nearest_path(fault.target, names)}")
     if fault.kind == "wrap" and not any(name.endswith("/energy_uj") for name in found):
         raise TwinError(f"{where}: only energy_uj wraps")
-    if fault.kind == "locked" and not any(name.rpartition("/")[2].startswith("constraint_") for name in found):
+    if fault.kind == "locked" and not any("/constraint_" in name and _strikes(fault, (name,)) for name in names):
         raise TwinError(f"{where}: no power limit is there to lock (constraint_N_power_limit_uw of a powercap zone)")
 
 

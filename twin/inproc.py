@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pmu.ports import Ports
-from pmu.readings import RAW_MISSING, type_i64
+from pmu.readings import RAW_MISSING, PmuError, type_i64
 from twin.errors import TwinError
 from twin.faults import Faults
 from twin.model import Twin
@@ -41,6 +41,7 @@ class InProcess:
         self.twin = twin
         self.tree = SysfsTree(twin, faults)
         self.faults = self.tree.faults
+        self.faults.is_virtual = True
         nvml, why = _attach_gpus(twin)
         self.ports = Ports(
             files=TreeFiles(self.tree),
@@ -169,18 +170,22 @@ class ModelCounters:
         """None if the event can be counted, else what perf_event_open says."""
         machine = self._twin.machine
         if event not in machine.events:
-            return f"{event}: perf_event_open fails with ENOENT: the PMU of this processor has no such event"
-        numbers = {self._faults.counter_errno(event, cpu) for cpu in range(machine.cpus)}
-        if 0 in numbers:
+            return f"this processor has no such event: perf_event_open({event}) gives ENOENT"
+        numbers = [self._faults.counter_errno(event, cpu) for cpu in range(machine.cpus)]
+        if not all(numbers):
             return None
-        number = min(numbers)
-        return f"{event}: perf_event_open fails with {errno.errorcode[number]}: {os.strerror(number)}"
+        return f"perf_event_open({event}) gives {errno.errorcode[numbers[0]]}: {os.strerror(numbers[0])}"
+
+    def how(self, event: str) -> str:
+        """By what an event is counted: reference cycles may be the MSR PMU's."""
+        from_msr = event == "reference-cycles" and self._twin.machine.reference_source == "msr"
+        return "msr/mperf/" if from_msr else event
 
     def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> ModelCounterSet:
-        """Open one group per CPU; OSError ENOENT for an event that the machine does not have."""
+        """Open one group per CPU; PmuError if an event cannot be counted at all."""
         for event in events:
-            if event not in self._twin.machine.events:
-                raise OSError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: event {event}")
+            if why := self.why_not(event):
+                raise PmuError(f"cannot count {event}: {why}")
         return ModelCounterSet(self._twin, self._faults, cpus, events)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 
 from twin import sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap
 from twin.faults import Effect, Faults, type_standing
@@ -141,6 +142,10 @@ class SysfsTree:
             except OSError as error:
                 raise _error(error.errno or errno.EIO, path) from None
         return min(len(data), PAGE_BYTES)
+
+    def names(self) -> Mapping[str, str]:
+        """Every name that a file has, also through links to its directory: name to path without links."""
+        return self._nodes.names()
 
     def delay_s(self, path: str) -> float:
         """Seconds that an access to this file takes now (fault ``slow``); whoever serves it does the waiting."""

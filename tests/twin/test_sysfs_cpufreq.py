@@ -1,0 +1,215 @@
+"""cpufreq as the kernel has it: what is accepted, what is in force, and that the clock follows."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from twin.machine import MACHINES, load_machine
+from twin.model import Twin
+from twin.sysfs import SysfsTree
+
+POLICY = "/sys/devices/system/cpu/cpufreq/policy0"
+BENCH_S = 0.05  # longer than any machine's latency and a governor's period
+
+
+class Policy:
+    """The first clock domain of a machine, as a user at its files."""
+
+    def __init__(self, machine: str) -> None:
+        self.twin = Twin(load_machine(machine))
+        self.tree = SysfsTree(self.twin)
+
+    def __getitem__(self, name: str) -> str:
+        return self.tree.read(f"{POLICY}/{name}").decode().strip()
+
+    def __setitem__(self, name: str, text: str) -> None:
+        assert self.tree.write(f"{POLICY}/{name}", text.encode()) == len(text)
+
+    def errno_of(self, name: str, text: str) -> int:
+        with pytest.raises(OSError) as refusal:
+            self[name] = text
+        assert refusal.value.errno is not None
+        return refusal.value.errno
+
+
+@pytest.fixture
+def curie() -> Policy:
+    return Policy("curie")
+
+
+@pytest.fixture
+def intel_pstate(tmp_path: Path) -> Policy:
+    """The V100's host with intel_pstate in charge instead of the kernel's governors."""
+    text = (MACHINES / "v100.toml").read_text()
+    governors = 'governors = ["conservative", "ondemand", "userspace", "powersave", "performance", "schedutil"]'
+    assert governors in text
+    text = text.replace('driver = "intel_cpufreq"', 'driver = "intel_pstate"')
+    text = text.replace(governors, 'governors = ["performance", "powersave"]')
+    text = text.replace('governor = "schedutil"', 'governor = "powersave"')
+    path = tmp_path / "pstate.toml"
+    path.write_text(text)
+    return Policy(str(path))
+
+
+def test_a_policy_shows_its_cpus_limits_and_steps(curie: Policy) -> None:
+    assert curie["related_cpus"] == "0 1 2 3 4 5 6 7"
+    assert curie["cpuinfo_min_freq"] == "1200000"
+    assert curie["cpuinfo_max_freq"] == curie["scaling_max_freq"] == "2700000"
+    assert curie["cpuinfo_transition_latency"] == "10000"
+    assert curie["scaling_driver"] == "acpi-cpufreq"
+    steps = [int(khz) for khz in curie["scaling_available_frequencies"].split()]
+    assert steps == sorted(steps, reverse=True) and steps[0] == 2_700_000
+    assert curie.tree.readlink("/sys/devices/system/cpu/cpu9/cpufreq") == "../cpufreq/policy8"
+    assert "base_frequency" not in curie.tree.listdir(POLICY)
+
+
+def test_the_clock_follows_a_lowered_maximum(curie: Policy) -> None:
+    for cpu in (0, 15):
+        curie.tree.write(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", b"performance\n")
+    curie["scaling_max_freq"] = "1500000\n"
+    curie.twin.advance(BENCH_S)
+    assert curie["scaling_cur_freq"] == "1500000"
+    assert curie.tree.read("/sys/devices/system/cpu/cpu15/cpufreq/scaling_cur_freq") == b"2700000\n"
+
+
+def test_limits_out_of_range_are_clamped_and_not_refused(curie: Policy) -> None:
+    curie["scaling_max_freq"] = "9999999"
+    assert curie["scaling_max_freq"] == "2700000"
+    curie["scaling_min_freq"] = "1"
+    assert curie["scaling_min_freq"] == "1200000"
+
+
+def test_a_driver_with_a_table_rounds_a_maximum_down_and_a_minimum_up(curie: Policy) -> None:
+    curie["scaling_max_freq"] = "2350000"
+    curie["scaling_min_freq"] = "1310000"
+    assert (curie["scaling_min_freq"], curie["scaling_max_freq"]) == ("1400000", "2300000")
+
+
+def test_a_driver_without_a_table_keeps_what_was_written_and_only_the_clock_is_rounded() -> None:
+    policy = Policy("v100")
+    policy["scaling_governor"] = "performance"
+    policy["scaling_max_freq"] = "1555555"
+    assert policy["scaling_max_freq"] == "1555555"
+    policy.twin.advance(BENCH_S)
+    assert policy["scaling_cur_freq"] == "1500000"
+
+
+def test_a_maximum_below_the_minimum_drags_it_down_until_it_is_raised_again(curie: Policy) -> None:
+    curie["scaling_min_freq"] = "2000000"
+    curie["scaling_max_freq"] = "1500000"
+    assert (curie["scaling_min_freq"], curie["scaling_max_freq"]) == ("1500000", "1500000")
+    curie["scaling_max_freq"] = "2700000"
+    assert curie["scaling_min_freq"] == "2000000"
+    curie["scaling_max_freq"] = "1800000"
+    curie["scaling_min_freq"] = "2600000"
+    assert curie["scaling_min_freq"] == "1800000"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("fast", errno.EINVAL),
+        ("-1", errno.EINVAL),
+        ("3000000000", errno.EINVAL),  # negative as the s32 of a request
+        ("2000000 kHz", errno.EINVAL),
+        (str(2**64), errno.ERANGE),
+    ],
+)
+def test_nonsense_is_refused_and_changes_nothing(curie: Policy, text: str, number: int) -> None:
+    assert curie.errno_of("scaling_max_freq", text) == number
+    assert curie["scaling_max_freq"] == "2700000"
+
+
+def test_an_empty_write_never_reaches_the_store(curie: Policy) -> None:
+    assert curie.tree.write(f"{POLICY}/scaling_max_freq", b"") == 0
+
+
+def test_setspeed_works_under_the_userspace_governor_only(curie: Policy) -> None:
+    assert curie["scaling_setspeed"] == "<unsupported>"
+    assert curie.errno_of("scaling_setspeed", "1500000") == errno.EINVAL
+    curie["scaling_governor"] = "userspace"
+    curie["scaling_setspeed"] = "1710000"
+    assert curie["scaling_setspeed"] == "1800000"  # the next table entry upwards
+    curie.twin.advance(BENCH_S)
+    assert curie["scaling_cur_freq"] == "1800000"
+    curie["scaling_max_freq"] = "1400000"
+    curie.twin.advance(BENCH_S)
+    assert curie["scaling_cur_freq"] == "1400000"
+
+
+def test_the_userspace_governor_begins_at_the_present_clock(curie: Policy) -> None:
+    curie["scaling_governor"] = "performance"
+    curie["scaling_max_freq"] = "2000000"
+    curie.twin.advance(BENCH_S)
+    curie["scaling_governor"] = "userspace"
+    assert curie["scaling_setspeed"] == "2000000"
+
+
+def test_an_unknown_governor_is_einval(curie: Policy) -> None:
+    assert curie.errno_of("scaling_governor", "turbo") == errno.EINVAL
+    assert curie["scaling_governor"] == "ondemand"
+    assert curie["scaling_available_governors"].split()[:2] == ["conservative", "ondemand"]
+
+
+def test_files_without_write_permission_answer_eacces_to_root_too(curie: Policy) -> None:
+    assert curie.errno_of("cpuinfo_max_freq", "1") == errno.EACCES
+    assert curie.tree.mode(f"{POLICY}/cpuinfo_max_freq") == 0o444
+    assert curie.tree.mode(f"{POLICY}/scaling_max_freq") == 0o644
+    assert curie.tree.mode(f"{POLICY}/cpuinfo_cur_freq") == 0o400
+
+
+def test_intel_pstate_has_two_governors_of_its_own_and_no_table(intel_pstate: Policy) -> None:
+    assert intel_pstate["scaling_available_governors"] == "performance powersave"
+    assert intel_pstate.errno_of("scaling_governor", "userspace") == errno.EINVAL
+    assert intel_pstate["base_frequency"] == "2100000"
+    assert intel_pstate["cpuinfo_transition_latency"] == "0"
+    assert "scaling_available_frequencies" not in intel_pstate.tree.listdir(POLICY)
+
+
+def test_the_performance_governor_of_intel_pstate_holds_the_energy_preference(intel_pstate: Policy) -> None:
+    intel_pstate["energy_performance_preference"] = "power"
+    assert intel_pstate["energy_performance_preference"] == "power"
+    assert intel_pstate.errno_of("energy_performance_preference", "green") == errno.EINVAL
+    intel_pstate["scaling_governor"] = "performance"
+    assert intel_pstate["energy_performance_preference"] == "performance"
+    assert intel_pstate.errno_of("energy_performance_preference", "power") == errno.EBUSY
+
+
+def test_turbo_off_and_a_per_cent_limit_lower_every_clock_of_intel_pstate(intel_pstate: Policy) -> None:
+    intel_pstate["scaling_governor"] = "performance"
+    switches = "/sys/devices/system/cpu/intel_pstate"
+    intel_pstate.tree.write(f"{switches}/no_turbo", b"1")
+    intel_pstate.twin.advance(BENCH_S)
+    assert intel_pstate["scaling_cur_freq"] == intel_pstate["scaling_max_freq"] == "2100000"
+    intel_pstate.tree.write(f"{switches}/no_turbo", b"0")
+    intel_pstate.tree.write(f"{switches}/max_perf_pct", b"50")
+    intel_pstate.twin.advance(BENCH_S)
+    assert intel_pstate["scaling_cur_freq"] == "1500000"
+    assert intel_pstate["scaling_max_freq"] == "3000000"
+    with pytest.raises(OSError) as refusal:
+        intel_pstate.tree.write(f"{switches}/status", b"passive\n")
+    assert refusal.value.errno == errno.EBUSY
+
+
+def test_acpi_boost_off_holds_the_base_clock_behind_an_unchanged_limit(tmp_path: Path) -> None:
+    text = (MACHINES / "curie.toml").read_text().replace("base_khz = 2700000", "base_khz = 2400000")
+    path = tmp_path / "boost.toml"
+    path.write_text(text)
+    policy = Policy(str(path))
+    policy["scaling_governor"] = "performance"
+    policy.tree.write("/sys/devices/system/cpu/cpufreq/boost", b"0\n")
+    policy.twin.advance(BENCH_S)
+    assert (policy["scaling_cur_freq"], policy["scaling_max_freq"]) == ("2400000", "2700000")
+
+
+@pytest.mark.parametrize("name", ["scaling_max_freq", "scaling_min_freq"])
+def test_every_accepted_limit_lies_between_the_hardware_s(curie: Policy, name: str) -> None:
+    limits: Callable[[], tuple[int, int]] = curie.tree.policies[0].limits_khz
+    for khz in range(0, 4_000_000, 137_000):
+        curie[name] = str(khz)
+        low, high = limits()
+        assert 1_200_000 <= low <= high <= 2_700_000
