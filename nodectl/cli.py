@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+import nodectl.single_thread  # noqa: F401  (before anything that imports numpy)
 from nodectl.config import nearest
 from nodectl.errors import NodectlError
 from nodectl.knobs.api import KnobError
@@ -71,7 +72,7 @@ class LazyCommands(click.Group):
 
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version(), prog_name="nodectl", message="%(prog)s %(version)s")
-def nodectl() -> None:
+def commands() -> None:
     """Power runtime of a compute node: reads its instruments, lowers clocks where that costs little, and leaves every
     setting as it found it."""
 
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     who = f"nodectl {given[0]}" if given and given[0] in COMMANDS else "nodectl"
     try:
-        status = nodectl.main(args=given or ["--help"], prog_name="nodectl", standalone_mode=False)
+        status = commands.main(args=given or ["--help"], prog_name="nodectl", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except _HELP_INSTEAD as error:
