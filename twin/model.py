@@ -373,7 +373,7 @@ class Twin:
 
     def _fill_card(self, card: Any, gpu: Gpu) -> None:
         clocks = gpu.clocks_khz
-        card.n_levels, card.free_level = len(clocks), len(clocks) - 1
+        card.n_levels = len(clocks)
         card.idle_level = max(i for i, khz in enumerate(clocks) if khz <= gpu.idle_khz)
         card.clock_khz = self._array("double", clocks, self._keep)
         ready = curves.gpu_ready_w(gpu)
@@ -400,6 +400,7 @@ class Twin:
                     "occupancy": phase.occupancy,
                     "fp_active": phase.fp_active,
                     "free_level": phase.free_level,
+                    "free_loss": phase.free_loss,
                 }
             )
         parts = [{"phase": p, "iterations": n, "work_s": work} for p, n, work in group.program]

@@ -66,7 +66,8 @@ class GpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fp_active: float = 0.3
     gap_share: float = 0.0
     iterations: int = 1
-    free_mhz: float = 0.0  # where the card's own firmware runs it; 0 = highest boost
+    free_mhz: float = 0.0  # where the card's own firmware runs it, unlocked; 0 = highest boost
+    free_loss: float = 0.0  # share of speed that the firmware's own clock changes cost, unlocked
 
 
 class _CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +112,7 @@ class PhaseTruth(msgspec.Struct, frozen=True):
     knee_mhz: float
     gap_share: float
     free_mhz: float
+    free_loss: float
     draws: Draws
 
 
@@ -146,6 +148,7 @@ class Phase(msgspec.Struct, frozen=True):
     occupancy: float = 0.0
     fp_active: float = 0.0
     free_level: int = 0
+    free_loss: float = 0.0
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -354,6 +357,7 @@ def _cpu_phase(phase: CpuPhase, machine: Machine, draws: Draws) -> Phase:
         knee_mhz=0.0,
         gap_share=0.0,
         free_mhz=0.0,
+        free_loss=0.0,
         draws=draws,
     )
     return Phase(truth=truth, tables=tables, activity=phase.activity)
@@ -406,6 +410,7 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws, fixed: tuple[type_f64, t
         knee_mhz=knee,
         gap_share=gap,
         free_mhz=free_mhz,
+        free_loss=phase.free_loss,
         draws=draws,
     )
     return Phase(
@@ -417,6 +422,7 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws, fixed: tuple[type_f64, t
         occupancy=min(phase.occupancy * (1.0 + draws.level2), 1.0),
         fp_active=phase.fp_active,
         free_level=free_level,
+        free_loss=phase.free_loss,
     )
 
 

@@ -41,7 +41,7 @@ typedef struct {
 } twin_zone_t;
 
 typedef struct {
-    int32_t n_levels, free_level, idle_level;
+    int32_t n_levels, idle_level;
     const double *clock_khz, *idle_w; /* per level */
     double leak_per_k; /* share of power per kelvin away from the steady temperature */
     twin_thermal_t thermal;
@@ -74,6 +74,7 @@ typedef struct {
     double activity;                                             /* CPU */
     double gap_share, sm_active, occupancy, fp_active;           /* GPU */
     int32_t free_level;                                          /* GPU: where the card's firmware runs it */
+    double free_loss;                                            /* GPU: share of speed its clock changes cost */
 } twin_phase_t;
 
 typedef struct {

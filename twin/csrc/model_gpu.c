@@ -2,8 +2,8 @@
  * GPUs: clock, kernel rate, power, sensors as NVML shows them.
  *
  * The clock is one value for the whole card. Unlocked, the card's firmware chooses it (highest boost under load, or a
- * level per workload where a measurement tells its tendency), within power and thermal limits. A lock request takes
- * effect after the card's latency. Board power per level is a table of the phase; it holds at the temperature that
+ * level per workload where a measurement tells its tendency), within power and thermal limits. Locked, it is the
+ * highest in the locked range under load. A lock request takes effect after the card's latency. Board power per level is a table of the phase; it holds at the temperature that
  * this power settles at, and leakage moves it with the distance from there.
  */
 #include <math.h>
@@ -54,6 +54,8 @@ void gpu_refresh(twin_model_t *m, int32_t g)
         work_settle(m, unit);
     if (state == UNIT_RUN) {
         m->unit_rate[unit] = work_table(m, unit, TWIN_GPU_RATE)[level];
+        if (gpu->lock_max_mhz == 0)
+            m->unit_rate[unit] *= 1.0 - phase->free_loss;
         gpu->power_w = work_table(m, unit, TWIN_KERNEL_W)[level] * factor;
         gpu->kernel_rate = 1.0;
         gpu->memory_rate = work_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
@@ -121,7 +123,7 @@ static int32_t free_level(const twin_model_t *m, int32_t g)
     double quiet_s = (double)(m->step - gpu->kernel_step) * STEP_S;
 
     if (has_work(m, g))
-        return work_phase(m, unit_of(m, g))->free_level;
+        return gpu->lock_max_mhz > 0 ? gpu->card.n_levels - 1 : work_phase(m, unit_of(m, g))->free_level;
     return quiet_s > IDLE_AFTER_S ? gpu->card.idle_level : gpu->level;
 }
 
