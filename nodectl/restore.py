@@ -85,15 +85,14 @@ def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> N
 
 def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     """Put one knob back by the rule above. Raises ``KnobError``."""
-    present = knob.read()
-    if knob.read_back() is not None:
-        if present == captured.value:
-            return Outcome(knob.name, "restored", f"is at {present}, as captured")
-        if not is_ours(knob, captured, int(present)):
-            reason, text = knob.explain(captured.ours[-1] if captured.ours else int(captured.value), int(present))
-            if not text:
-                detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
-                return Outcome(knob.name, "left", detail, "foreign writer")
+    present = _present(knob)
+    if present == captured.value and present.isdigit():
+        return Outcome(knob.name, "restored", f"is at {present}, as captured")
+    if present.isdigit() and not is_ours(knob, captured, int(present)):
+        reason, text = knob.explain(captured.ours[-1] if captured.ours else int(captured.value), int(present))
+        if not text:
+            detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
+            return Outcome(knob.name, "left", detail, "foreign writer")
     if dry_run:
         return Outcome(knob.name, "restored", f"would go from {present} to {captured.value}")
     knob.restore(captured.value)
@@ -132,6 +131,16 @@ def deaf_to_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if action is None else action)
         for number in dict.fromkeys(arrived):
             signal.raise_signal(number)
+
+
+def _present(knob: Knob) -> str:
+    """What the knob is at. One that is there but cannot be read says nothing of anybody else: it is put back."""
+    try:
+        return knob.read()
+    except KnobError as error:
+        if error.status == "vanished":
+            raise
+        return "unreadable"
 
 
 def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool) -> Outcome:

@@ -208,6 +208,9 @@ class Writer:
             held = setting.held = knob.read_back()
             if held is None or knob.holds(value, held):
                 setting.asked = value
+                reason, text = knob.overruled(value)
+                if text:
+                    return Outcome(knob.name, "no-effect", f"holds {value} {knob.unit}, but {text}", reason)
                 return Outcome(knob.name, "written", str(value))
             reason, text = knob.explain(value, held)
         except KnobError as error:

@@ -112,7 +112,7 @@ class _View:
             yield {"part": self._zones, "quality": quality, "energy_j": sample.energy_j, "power_w": power_w}
         yield self._knobs(record)
 
-    def _wishes(self, record: Record, side: str) -> type_block:
+    def _wishes(self, record: Record, side: registry.type_domain) -> type_block:
         found = self._sides[side]
         if found is None or not record.has_decided:
             return {}

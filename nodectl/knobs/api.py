@@ -77,5 +77,8 @@ class Knob(Protocol):
     def holds(self, asked: int, held: int) -> bool:
         """Is ``held`` what the hardware makes of ``asked``? Limits are rounded to the hardware's own step."""
 
+    def overruled(self, value: int) -> tuple[Reason, str]:
+        """Is a lower limit than ``value`` in force from elsewhere, so that holding ``value`` changes nothing?"""
+
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
         """Why the hardware holds ``held`` (None: no getter, or as asked but without effect): reason and one line."""

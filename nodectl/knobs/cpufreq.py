@@ -58,6 +58,10 @@ class ClockLimit:
         """cpufreq keeps a limit to the kilohertz."""
         return asked == held
 
+    def overruled(self, value: int) -> tuple[Reason, str]:
+        """Never: what is read back is the limit in force."""
+        return "", ""
+
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
         """Look for whoever else bounds this domain's clock."""
         in_force = asked if held is None else held

@@ -79,7 +79,11 @@ def _look(ports: Ports, knob: Knob) -> Finding:
         return Finding(
             knob.name, "knob", True, True, False, False, f"{knob.path} is not writable; the agent needs root"
         )
-    why = ""
-    if isinstance(knob, PackageLimit) and (twin_uw := knob.twin_limit_uw()) is not None:
-        why = f"also limited by intel-rapl-mmio, now to {twin_uw} uW; the lower of both is in force"
+    if not isinstance(knob, PackageLimit):
+        return Finding(knob.name, "knob", True, True, True)
+    if knob.is_off():
+        why = "limits of this zone are switched off, or locked by the firmware until the next boot"
+        return Finding(knob.name, "knob", True, True, False, True, why)
+    twin_uw = knob.twin_limit_uw()
+    why = "" if twin_uw is None else f"intel-rapl-mmio holds {twin_uw} uW; the lower of both is in force"
     return Finding(knob.name, "knob", True, True, True, False, why)

@@ -75,16 +75,25 @@ class PackageLimit:
         """Equal to the register's own step."""
         return abs(asked - held) <= POWER_STEP_UW
 
+    def overruled(self, value: int) -> tuple[Reason, str]:
+        """The memory-mapped twin of this limit may be lower."""
+        twin_uw = self.twin_limit_uw()
+        if twin_uw is None or twin_uw + POWER_STEP_UW >= value:
+            return "", ""
+        return "second RAPL interface", f"the memory-mapped limit is lower and in force: {twin_uw} uW"
+
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
-        """Look at the other registers that bound this package."""
+        """Look at what else decides whether this limit counts."""
         if held is not None and not self.holds(asked, held):
             return "", ""
-        twin_uw = self.twin_limit_uw()
-        if twin_uw is not None and twin_uw + POWER_STEP_UW < asked:
-            return "second RAPL interface", f"the memory-mapped limit is lower: {twin_uw} uW"
-        if self._optional(self._limit.enabled_path) == "0":
-            return "firmware", f"limits of this zone are off ({self._limit.enabled_path} is 0)"
+        if self.is_off():
+            return "lock bit", f"{self._limit.enabled_path} is 0: switched off, or locked by the firmware"
         return "firmware", "the package does not keep to its limit"
+
+    def is_off(self) -> bool:
+        """Limits of the zone do not count: switched off, or locked, which the driver shows the same way
+        (drivers/powercap/intel_rapl_common.c, get_domain_enable)."""
+        return self._optional(self._limit.enabled_path) == "0"
 
     def twin_limit_uw(self) -> int | None:
         """The memory-mapped limit where it is switched on; None without one."""

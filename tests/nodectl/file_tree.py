@@ -34,7 +34,9 @@ class RootedFiles:
             raise FileNotFoundError(2, "No such file or directory", path)
         self.log.append((path, text))
         if path not in self.deaf:
-            file.write_text(text + "\n")
+            beside = file.with_name(f".{file.name}")  # a reader sees the old value or the new one, as in sysfs
+            beside.write_text(text + "\n")
+            beside.replace(file)
 
     def listdir(self, path):
         return os.listdir(self.root / path.lstrip("/"))

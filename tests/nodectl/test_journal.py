@@ -1,6 +1,7 @@
 """The journal: what goes in comes out, bit for bit, within its bound, whatever happens to its end."""
 
 import dataclasses
+import itertools
 import math
 import os
 import statistics
@@ -202,7 +203,7 @@ def test_damage_in_one_segment_does_not_reach_the_next(tmp_path):
     sequences = [record.sequence for record in journal]
     assert len(journal.problems) == 1 and paths[1] in journal.problems[0] and "skipped" in journal.problems[0]
     assert sequences[-1] == 200
-    gaps = [b - a for a, b in zip(sequences, sequences[1:], strict=False) if b != a + 1]
+    gaps = [b - a for a, b in itertools.pairwise(sequences) if b != a + 1]
     assert len(gaps) == 1
 
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,7 @@ def test_the_last_two_values_count_as_ours(tmp_path):
 def test_a_save_cut_anywhere_loses_only_its_last_line(cut):
     with tempfile.TemporaryDirectory() as directory:
         path = saved(directory)
-        whole = open(path, "rb").read()
+        whole = Path(path).read_bytes()
         cut %= len(whole)
         with open(path, "wb") as file:
             file.write(whole[:cut])
@@ -79,7 +80,7 @@ def test_a_save_cut_anywhere_loses_only_its_last_line(cut):
 def test_one_damaged_byte_loses_at_most_the_lines_it_touches(at, flip):
     with tempfile.TemporaryDirectory() as directory:
         path = saved(directory)
-        data = bytearray(open(path, "rb").read())
+        data = bytearray(Path(path).read_bytes())
         data[at % len(data)] ^= flip
         with open(path, "wb") as file:
             file.write(data)
@@ -91,7 +92,7 @@ def test_one_damaged_byte_loses_at_most_the_lines_it_touches(at, flip):
 
 def test_a_damaged_line_is_reported_with_file_and_number(tmp_path):
     path = saved(tmp_path)
-    lines = open(path).read().splitlines(keepends=True)
+    lines = Path(path).read_text().splitlines(keepends=True)
     lines[2] = lines[2].replace("3000001", "3000009")
     with open(path, "w") as file:
         file.writelines(lines)

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import signal
+import zlib
+from pathlib import Path
 
 import pytest
 
@@ -72,7 +74,7 @@ def test_a_save_names_schema_boot_and_knob_on_every_line(node, save_path):
     writer = writer_for(node, save_path)
     writer.start()
     writer.apply({NAMES[0]: 1_200_000})
-    lines = [json.loads(line.split(" ", 1)[1]) for line in open(save_path)]
+    lines = [json.loads(line.split(" ", 1)[1]) for line in Path(save_path).read_text().splitlines()]
     assert [(line["kind"], line["v"], line["boot"]) for line in lines] == [("capture", 1, BOOT), ("wrote", 1, BOOT)]
     assert lines[0]["knob"] == NAMES[0]
 
@@ -342,10 +344,17 @@ def test_a_save_of_a_newer_version_stops_the_start(node, save_path):
     writer = writer_for(node, save_path)
     writer.start()
     writer.apply({NAMES[0]: 1_200_000})
-    import zlib
-
     payload = b'{"kind":"capture","v":2,"boot":"x","knob":"k","value":"1"}'
     with open(save_path, "ab") as file:
         file.write(b"%08x %s\n" % (zlib.crc32(payload), payload))
     with pytest.raises(SaveError, match="newer nodectl"):
         writer_for(node, save_path).start()
+
+
+def test_a_knob_that_cannot_be_read_is_put_back_all_the_same(node, save_path):
+    writer = writer_for(node, save_path)
+    writer.start()
+    writer.apply({NAMES[0]: 1_200_000})
+    node.files.put(limit_path(0), "<unsupported>")
+    assert statuses(writer.restore_all()) == ["restored"]
+    assert limits(node)[0] == MAX_KHZ
