@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from nodectl.cli import main
+from nodectl.commands import doctor
+from nodectl.commands.doctor import grouped
+from pmu.findings import Finding
+from twin.faults import Fault, Faults
+from twin.inproc import InProcess
+from twin.machine import load_machine
+from twin.model import Twin
+
+
+def knob(name: str, why: str = "", writable: bool = True) -> Finding:
+    return Finding(name, "knob", True, True, writable, False, why)
+
+
+@pytest.fixture
+def examined(monkeypatch, capsys):
+    """Runs doctor on an emulated machine and gives its report as text and as JSON."""
+
+    def examine(machine: str, *faults: Fault):
+        twin = Twin(load_machine(machine))
+        with InProcess(twin, Faults(twin, faults)) as inside:
+            monkeypatch.setattr(doctor, "system_ports", lambda: inside.ports)
+            assert main(["doctor"]) == 0
+            text = capsys.readouterr().out
+            assert main(["doctor", "--json"]) == 0
+            return text, json.loads(capsys.readouterr().out)
+
+    return examine
+
+
+def test_equal_rows_of_numbered_things_are_shown_as_one():
+    rows = [knob(f"cpu/policy{n}/max_khz") for n in (0, 1, 2, 3, 7)]
+    assert [row.name for row in grouped(rows)] == ["cpu/policy0-3,7/max_khz"]
+
+
+def test_rows_that_differ_in_more_than_numbers_stay_apart():
+    rows = [knob("gpu/0/x"), knob("gpu/1/x", "lost", writable=False), knob("gpu/2/x"), knob("gpu/2/y")]
+    assert [row.name for row in grouped(rows)] == ["gpu/0,2/x", "gpu/1/x", "gpu/2/y"]
+
+
+def test_reasons_that_differ_in_numbers_only_are_shown_once():
+    rows = [knob("a0", "/sys/a0 is not writable"), knob("a1", "/sys/a1 is not writable")]
+    assert [(row.name, row.why) for row in grouped(rows)] == [("a0-1", "/sys/a0 is not writable (and likewise)")]
+
+
+def test_every_sensor_and_knob_of_a_gpu_node_is_listed(examined):
+    text, report = examined("xh2415")
+    assert (report["cpus"], len(report["gpus"])) == (96, 4)
+    knobs = {row["name"]: row for row in report["knobs"]}
+    assert knobs["cpu/policy0/max_khz"]["writable"]
+    assert not knobs["gpu/3/sm_clock_mhz"]["readable"]
+    assert "NVML cannot say whether clocks are locked" in knobs["gpu/3/sm_clock_mhz"]["why"]
+    assert "gpu/0-3/sm_clock_mhz" in text
+    assert report["runs"] == {"monitor": "yes", "optimize": "yes"}
+
+
+def test_a_zen_2_says_where_its_reference_cycles_come_from(examined):
+    _, report = examined("xh2415")
+    row = next(row for row in report["sensors"] if row["name"] == "reference-cycles")
+    assert row["present"] and row["why"]
+
+
+def test_a_locked_limit_is_shown_as_locked(examined):
+    limits = "/sys/devices/virtual/powercap/intel-rapl/intel-rapl:0/constraint_*"
+    text, report = examined("curie", Fault("locked", limits))
+    locked = [row["name"] for row in report["sensors"] + report["knobs"] if row["locked"]]
+    assert any("package-0" in name for name in locked)
+    assert "LOCKED" in text
+
+
+def test_what_is_missing_is_there_with_its_reason_and_the_verdict_follows(examined):
+    text, report = examined("curie", Fault("missing", "perf:instructions"))
+    row = next(row for row in report["sensors"] if row["name"] == "instructions")
+    assert not row["present"] and "perf_event_open" in row["why"]
+    assert report["runs"]["optimize"].startswith("no: cannot optimize this node: CPU counters (instructions)")
+    assert "optimize: no: " in text
