@@ -45,7 +45,7 @@ def find(files: Files, cpus: Sequence[int]) -> tuple[tuple[FrequencyDomain, ...]
 
 
 def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int, str]:
-    """Rate of reference cycles and what says so; 0 if nothing does."""
+    """Rate of reference cycles and what says so; 0 if nothing does, for a guess would pass as a measured clock."""
     measured = read_number(files, f"{CPU}/cpu0/tsc_freq_khz")
     if measured:
         return measured, "tsc_freq_khz"
@@ -55,12 +55,9 @@ def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int
     text = read_or_none(files, "/proc/cpuinfo") or ""
     if match := re.search(r"^model name.*@ ([\d.]+)GHz", text, re.MULTILINE):
         return round(float(match[1]) * 1e6), "the processor's name"
-    highest = max((domain.max_khz for domain in domains), default=0)
-    if highest:
-        return highest, "the highest clock, for want of a nominal one"
-    if match := re.search(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE):
+    if not domains and (match := re.search(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)):
         return round(float(match[1]) * 1e3), "/proc/cpuinfo, which shows it where clocks cannot be read"
-    return 0, "nothing says the nominal clock"
+    return 0, "nothing says the nominal clock, so the share of busy time and the mean clock are unknown"
 
 
 class Clocks:
@@ -132,7 +129,8 @@ def _findings(files: Files, domains: Sequence[FrequencyDomain]) -> list[Finding]
         is_readable = read_number(files, f"{folder}/scaling_cur_freq") is not None
         is_writable = files.writable(f"{folder}/scaling_max_freq")
         driver = read_or_none(files, f"{folder}/scaling_driver") or "unknown driver"
-        why = f"{len(domain.cpus)} CPUs each, {domain.min_khz}-{domain.max_khz} kHz, {driver}"
+        size = "1 CPU" if len(domain.cpus) == 1 else f"{len(domain.cpus)} CPUs"
+        why = f"{size} each, {domain.min_khz}-{domain.max_khz} kHz, {driver}"
         if not is_writable:
             why += "; writing scaling_max_freq needs root"
         alike.setdefault((is_readable, is_writable, why), []).append(domain.policy)

@@ -48,6 +48,7 @@ def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding
     if nvml is None:
         return (), [absent("gpu", "gpu", nvml_why)]
     try:
+        nvml.nvmlInit()  # counted by the library, so once more does no harm
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return (), [absent("gpu", "gpu", f"counting GPUs: {error}")]

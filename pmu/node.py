@@ -18,13 +18,23 @@ __all__ = ["Finding", "Instruments", "discover"]
 
 REFERENCE = "reference-cycles"
 
+ANY_KHZ = 1_000_000
+"""Ours: a rate for estimated reference cycles where not even a clock range is known."""
+
 
 def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
     """The layout of this node and a line for everything found or missing; never fails for want of an instrument."""
     machine = topology.find(ports.files)
     domains, frequency_findings = cpufreq.find(ports.files, machine.cpus)
     reference_khz, rate_source = cpufreq.reference_khz(ports.files, domains)
-    events, estimated, counter_findings = _find_events(ports, machine.cpus, reference_khz, rate_source)
+    counted, missing = _ask_events(ports, machine.cpus)
+    estimated = _estimated_events(ports, machine.cpus, counted)
+    if estimated and not reference_khz:
+        # of our own making, so any rate will do: cycles over them still give the true clock
+        reference_khz = max((domain.max_khz for domain in domains), default=ANY_KHZ)
+        rate_source = "the highest clock"
+    events = tuple(event for event in EVENTS if event in (*counted, *estimated))
+    counter_findings = _event_findings(ports, machine.cpus, counted, missing, estimated, reference_khz, rate_source)
     energy = rapl.find(ports.files)
     gpus, gpu_findings = gpu.find(ports.nvml, ports.nvml_why)
     sensors = hwmon.Sensors(ports.files)
@@ -108,39 +118,44 @@ class Instruments:
         return BusyTime(self._ports.files, layout.cpus, layout.reference_khz, _lowest_khz(layout.cpus, layout.domains))
 
 
-def _find_events(
-    ports: Ports, cpus: tuple[int, ...], reference_khz: int, rate_source: str
-) -> tuple[tuple[str, ...], tuple[str, ...], list[Finding]]:
-    """Columns, those of them that are estimated, and the findings, missing events first."""
+def _ask_events(ports: Ports, cpus: tuple[int, ...]) -> tuple[list[str], dict[str, str]]:
+    """Events that can be counted, and why each of the others cannot."""
     if not cpus:
-        why = f"{topology.CPU}/online cannot be read: no list of CPUs"
-        return (), (), [absent(event, "counter", why) for event in EVENTS]
-    counted: list[str] = []
-    missing: list[Finding] = []
-    present: list[Finding] = []
-    for event in EVENTS:
-        why_not = ports.counters.why_not(event)
-        if why_not is not None:
-            missing.append(absent(event, "counter", why_not))
-            continue
-        counted.append(event)
+        return [], dict.fromkeys(EVENTS, f"{topology.CPU}/online cannot be read: no list of CPUs")
+    why_not = {event: ports.counters.why_not(event) for event in EVENTS}
+    return [event for event in EVENTS if why_not[event] is None], {
+        event: why for event, why in why_not.items() if why is not None
+    }
+
+
+def _estimated_events(ports: Ports, cpus: tuple[int, ...], counted: list[str]) -> tuple[str, ...]:
+    """Reference cycles from busy time, where instructions are there to be put in relation to them."""
+    if REFERENCE in counted or "instructions" not in counted or busy.why_not(ports.files, cpus):
+        return ()
+    return (REFERENCE,)
+
+
+def _event_findings(
+    ports: Ports,
+    cpus: tuple[int, ...],
+    counted: list[str],
+    missing: dict[str, str],
+    estimated: tuple[str, ...],
+    reference_khz: int,
+    rate_source: str,
+) -> list[Finding]:
+    """One line per event, missing ones first."""
+    findings = [absent(event, "counter", why) for event, why in missing.items() if event not in estimated]
+    rate = f"{reference_khz / 1e6:g} GHz by {rate_source}" if reference_khz else rate_source
+    for event in counted:
         how = ports.counters.how(event) if isinstance(ports.counters, TellsHow) else event
-        why = "" if how == event else f"counted by {how}"
-        if event == REFERENCE:
-            rate = f"{reference_khz / 1e6:g} GHz by {rate_source}" if reference_khz else rate_source
-            why = "; ".join(part for part in (why, rate) if part)
-        present.append(Finding(event, "counter", True, True, why=why))
-    estimated: tuple[str, ...] = ()
-    if "instructions" in counted and REFERENCE not in counted and reference_khz:
-        why_not = busy.why_not(ports.files, cpus)
-        if why_not is None:
-            estimated = (REFERENCE,)
-            counted.append(REFERENCE)
-            missing = [finding for finding in missing if finding.name != REFERENCE]
-            why = f"estimated from {busy.source(ports.files, cpus)} x {reference_khz / 1e6:g} GHz ({rate_source})"
-            present.append(Finding(REFERENCE, "counter", True, True, why=why))
-    events = tuple(event for event in EVENTS if event in counted)
-    return events, estimated, missing + present
+        remarks = [] if how == event else [f"counted by {how}"]
+        remarks += [rate] if event == REFERENCE else []
+        findings.append(Finding(event, "counter", True, True, why="; ".join(remarks)))
+    for event in estimated:
+        why = f"{missing[event]}; estimated from {busy.source(ports.files, cpus)} x {rate}"
+        findings.append(Finding(event, "counter", True, True, why=why))
+    return findings
 
 
 def _lowest_khz(cpus: tuple[int, ...], domains: tuple[FrequencyDomain, ...]) -> type_i64:

@@ -1,0 +1,206 @@
+"""The native sweeps, on counters that every kernel has and on real files."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pmu.event_source import PERF_TYPE_SOFTWARE
+from pmu.kept import NativeIntegers
+from pmu.perf_groups import PerfGroups, Source, raise_descriptor_limit, try_open
+from pmu.readings import RAW_MISSING, PmuError, type_i64
+from pmu.system import OsFiles
+from pmu.topology import online_cpus
+
+# enum perf_sw_ids (include/uapi/linux/perf_event.h)
+CPU_CLOCK = Source(PERF_TYPE_SOFTWARE, 0, "cpu-clock")
+PAGE_FAULTS = Source(PERF_TYPE_SOFTWARE, 2, "page-faults")
+CONTEXT_SWITCHES = Source(PERF_TYPE_SOFTWARE, 3, "context-switches")
+MINOR_FAULTS = Source(PERF_TYPE_SOFTWARE, 5, "minor-faults")
+NO_SUCH_EVENT = Source(PERF_TYPE_SOFTWARE, 999, "no-such-event")
+
+CPUS = online_cpus(OsFiles())
+
+
+@pytest.fixture(autouse=True)
+def _needs_system_wide_counting() -> None:
+    if error := try_open(CPU_CLOCK, CPUS[0]):
+        pytest.skip(f"system-wide counting is not allowed here: {errno.errorcode[error]}")
+
+
+@pytest.fixture
+def groups() -> Iterator[PerfGroups]:
+    opened = PerfGroups(CPUS, [[CPU_CLOCK, PAGE_FAULTS, CONTEXT_SWITCHES, MINOR_FAULTS]] * len(CPUS))
+    yield opened
+    opened.close()
+
+
+def swept(groups: PerfGroups, columns: int) -> type_i64:
+    out = np.zeros((len(CPUS), columns), np.int64)
+    groups.sweep(out)
+    return out
+
+
+def touch(pages: int) -> None:
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+        for page in range(pages):
+            memory[page * mmap.PAGESIZE] = 1
+
+
+def test_one_sweep_reads_all_events_of_all_cpus(groups: PerfGroups) -> None:
+    before, begin_ns = swept(groups, 4), time.monotonic_ns()
+    touch(500)
+    time.sleep(0.02)
+    after, elapsed_ns = swept(groups, 4), time.monotonic_ns() - begin_ns
+    step = after - before
+    assert (before != RAW_MISSING).all() and (step >= 0).all()
+    assert step[:, 1].sum() >= 500, "page faults"
+    assert step[:, 1].sum() >= step[:, 3].sum() >= 500, "minor faults are page faults"
+    assert (step[:, 0] > 0).all() and (step[:, 0] < 10 * elapsed_ns).all(), "cpu-clock counts nanoseconds"
+    assert groups.errors() == [0] * len(CPUS)
+
+
+def test_events_of_a_cpu_share_one_descriptor_to_read(groups: PerfGroups) -> None:
+    assert len(groups._groups) == len(CPUS)
+    assert len(groups._descriptors) == 4 * len(CPUS)
+
+
+def test_totals_never_run_backwards(groups: PerfGroups) -> None:
+    before = swept(groups, 4)
+    for _ in range(200):
+        now = swept(groups, 4)
+        assert (now >= before).all()
+        before = now
+
+
+def test_a_sweep_right_after_another_still_gives_values(groups: PerfGroups) -> None:
+    for _ in range(50):
+        assert (swept(groups, 4) != RAW_MISSING).all()
+
+
+def test_an_event_refused_on_a_cpu_leaves_the_others_of_that_cpu() -> None:
+    groups = PerfGroups(CPUS, [[CPU_CLOCK, NO_SUCH_EVENT, PAGE_FAULTS]] * len(CPUS))
+    out = swept(groups, 3)
+    assert (out[:, 1] == RAW_MISSING).all()
+    assert (out[:, [0, 2]] != RAW_MISSING).all()
+    assert groups.errors()[0] == errno.ENOENT
+    groups.close()
+
+
+def test_a_cpu_that_does_not_exist_is_missing_and_the_rest_goes_on() -> None:
+    absent = max(CPUS) + 4096
+    groups = PerfGroups((*CPUS, absent), [[CPU_CLOCK]] * (len(CPUS) + 1))
+    out = np.zeros((len(CPUS) + 1, 1), np.int64)
+    groups.sweep(out)
+    assert out[-1, 0] == RAW_MISSING and (out[:-1] != RAW_MISSING).all()
+    assert groups.errors()[-1] in (errno.ENODEV, errno.EINVAL)
+    groups.close()
+
+
+def test_cells_without_a_source_stay_missing() -> None:
+    groups = PerfGroups(CPUS, [[None, CPU_CLOCK]] * len(CPUS))
+    out = swept(groups, 2)
+    assert (out[:, 0] == RAW_MISSING).all() and (out[:, 1] != RAW_MISSING).all()
+    groups.close()
+
+
+def test_more_events_than_a_group_holds_are_merged_into_the_same_row() -> None:
+    groups = PerfGroups(CPUS, [[CPU_CLOCK] * 11] * len(CPUS))
+    assert len(groups._groups) == 2 * len(CPUS)
+    assert (swept(groups, 11) != RAW_MISSING).all()
+    groups.close()
+
+
+def test_closed_groups_give_no_values(groups: PerfGroups) -> None:
+    groups.close()
+    assert (swept(groups, 4) == RAW_MISSING).all()
+    assert groups.errors() == [errno.EBADF] * len(CPUS)
+
+
+def test_an_array_of_another_shape_is_refused(groups: PerfGroups) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        groups.sweep(np.zeros((1, 1, 1), np.int64))
+    with pytest.raises(ValueError, match="contiguous"):
+        groups.sweep(np.zeros((4, len(CPUS)), np.int64).T)
+
+
+def test_the_soft_descriptor_limit_is_raised_to_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        raise_descriptor_limit(10, "this test")
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_too_few_descriptors_say_how_many_are_needed() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        pytest.skip("the descriptor limit is infinite here")
+    with pytest.raises(PmuError, match=rf"counting needs {hard} file descriptors.*hard limit is {hard}.*LimitNOFILE="):
+        raise_descriptor_limit(hard, "counting")
+
+
+def kept_numbers(folder: Path, *texts: str) -> tuple[NativeIntegers, type_i64]:
+    paths = []
+    for i, text in enumerate(texts):
+        paths.append(folder / f"file{i}")
+        paths[-1].write_text(text)
+    kept = NativeIntegers([str(path) for path in paths])
+    out = np.zeros(len(texts), np.int64)
+    kept.sweep(out)
+    return kept, out
+
+
+def test_numbers_in_kept_files_are_parsed_natively(tmp_path: Path) -> None:
+    largest, smallest = 2**63 - 1, -(2**63 - 1)
+    kept, out = kept_numbers(tmp_path, "0\n", "42", "-7\n", f"{largest}\n", f"{smallest}", "12 \n")
+    assert out.tolist() == [0, 42, -7, largest, smallest, 12]
+    assert kept.errors() == [0] * 6
+    kept.close()
+
+
+def test_text_that_is_no_number_is_missing_and_keeps_its_error(tmp_path: Path) -> None:
+    kept, out = kept_numbers(tmp_path, "", "\n", "junk", "12x", "-", "9223372036854775808", "1" * 60, "0x10")
+    assert (out == RAW_MISSING).all()
+    assert kept.errors() == [errno.ENODATA, *[errno.EINVAL] * 4, errno.ERANGE, errno.ERANGE, errno.EINVAL]
+    kept.close()
+
+
+def test_kept_files_are_read_again_at_each_sweep(tmp_path: Path) -> None:
+    kept, out = kept_numbers(tmp_path, "1\n", "2\n")
+    (tmp_path / "file1").write_text("300\n")
+    kept.sweep(out)
+    assert out.tolist() == [1, 300]
+    kept.close()
+    kept.sweep(out)
+    assert (out == RAW_MISSING).all()
+
+
+def test_a_file_that_is_not_there_is_missing_and_the_others_are_read(tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("5")
+    kept = NativeIntegers([str(tmp_path / "gone"), str(tmp_path / "here"), str(tmp_path)])
+    out = np.zeros(3, np.int64)
+    kept.sweep(out)
+    assert out.tolist() == [RAW_MISSING, 5, RAW_MISSING]
+    assert kept.errors() == [errno.ENOENT, 0, errno.EISDIR]
+    kept.close()
+
+
+def test_closing_gives_every_descriptor_back(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    groups = PerfGroups(CPUS, [[CPU_CLOCK, PAGE_FAULTS]] * len(CPUS))
+    kept, _ = kept_numbers(tmp_path, "1", "2", "3")
+    assert len(os.listdir("/proc/self/fd")) == before + 2 * len(CPUS) + 3
+    groups.close()
+    kept.close()
+    assert len(os.listdir("/proc/self/fd")) == before
