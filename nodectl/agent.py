@@ -189,6 +189,8 @@ class Agent:
         cpu_ns, begin_ns = time.thread_time_ns(), time.perf_counter_ns()
         current = self._instruments.sweep()
         swept_ns = time.perf_counter_ns()
+        if current.time_ns <= self._previous.time_ns:  # told to stop in the instant of the last sweep
+            return
         sample = decode(self._layout, self._previous, current)
         self._previous = current
         decisions, outcomes = act(sample)

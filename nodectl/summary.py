@@ -84,6 +84,8 @@ class Summary(msgspec.Struct, frozen=True):
         for side, label, estimate in present:
             if estimate is not None:
                 parts.append(f"{label}: {_in_words(estimate, self.joules(side))}")
+        if self.gpu_held_back_s > 0:
+            parts.append(f"firmware held GPU clocks back (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
         unknown = self._unknown()
         if unknown:
             parts.append("not known: " + ", ".join(unknown))

@@ -58,10 +58,9 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
     lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS}
     if not config.decides:
         return config, [f"no {reason}" for reason in _lacking_sensors(found) if reason]
-    chosen = {"cpu": config.cpu_policy, "gpu": config.gpu_policy}
-    wanted = [side for side in registry.DOMAINS if chosen[side].name != registry.NONE]
+    wanted = [side for side in registry.DOMAINS if _is_wanted(config, side)]
     if not wanted:
-        raise NodectlError("nothing to optimize: both cpu_policy and gpu_policy are 'none'; choose one, or monitor")
+        raise NodectlError("nothing to optimize: no policy and no cap on either side; set one, or monitor")
     if all(lacks[side] for side in wanted):
         reasons = "; ".join(lacks[side] for side in wanted)
         raise NodectlError(f"cannot optimize this node: {reasons} (see `nodectl doctor`; `--mode monitor` still runs)")
@@ -73,6 +72,13 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
         gpu_policy=none if lacks["gpu"] else config.gpu_policy,
     )
     return fitted, notices
+
+
+def _is_wanted(config: Config, side: str) -> bool:
+    caps = config.caps
+    if side == "cpu":
+        return config.cpu_policy.name != registry.NONE or caps.cpu_max_khz > 0
+    return config.gpu_policy.name != registry.NONE or caps.gpu_max_mhz > 0 or caps.gpu_temperature_c > 0
 
 
 def _limit_khz(knob: Knob) -> int | None:

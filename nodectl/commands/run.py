@@ -166,6 +166,8 @@ def _around(
         interruptions.watch(child)
         try:
             agent.run(until_ns, interruptions.is_over)
+        except NodectlError as error:
+            _say(f"{error}; knobs are put back, the command goes on")
         except Exception:  # a defect of ours: put the node back at once, and let the job finish
             traceback.print_exc()
     finally:

@@ -158,6 +158,19 @@ def test_a_cap_holds_whatever_the_policy_wishes(tmp_path):
         agent.stop()
 
 
+def test_a_cap_alone_is_enough_to_run_and_no_policy_and_no_cap_is_not(tmp_path):
+    nothing = {"cpu_policy": {"name": "none"}, "gpu_policy": {"name": "none"}}
+    with node("curie", "hpl") as inside:
+        with pytest.raises(NodectlError, match="nothing to optimize: no policy and no cap"):
+            Agent(inside.ports, settings(tmp_path, **nothing)).start()
+        agent = Agent(inside.ports, settings(tmp_path, caps={"cpu_max_khz": 1_500_000}, **nothing))
+        agent.start()
+        agent.tick()
+        assert limit_khz(inside) == 1_500_000
+        agent.stop()
+        assert limit_khz(inside) == CURIE_MAX_KHZ
+
+
 def test_the_same_node_and_job_give_the_same_decisions_and_a_replay_repeats_them(tmp_path):
     runs = []
     for name in ("a", "b"):
