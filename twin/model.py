@@ -35,6 +35,11 @@ _KIND = {
 }
 _DYNAMIC = {"schedutil", "ondemand", "conservative"}
 _FOLLOW_NS = 50_000_000
+_SAME_NAME = (
+    *("idle_leak_share", "uncore_idle_w", "uncore_busy_w", "uncore_w_per_gbs", "dram_idle_w", "dram_w_per_gbs"),
+    *("rest_w", "spin_activity", "spin_ipc", "tick_share"),
+)
+"""Constants that the machine file and the C struct call by one name."""
 
 type_i64 = npt.NDArray[np.int64]
 
@@ -42,7 +47,8 @@ type_i64 = npt.NDArray[np.int64]
 class StopFlag(Protocol):
     """What ``run_realtime`` asks whether to go on: threading.Event and its like."""
 
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Whether to stop."""
 
 
 class PhaseReport(msgspec.Struct, frozen=True):
@@ -90,13 +96,12 @@ class Twin:
         self._gpus = memory
         _write_identity(memory, machine)
         handle = lib.twin_model_new(self._node(seed), memory)
-        self._keep_node = self._keep
-        self._keep = []
+        self._keep.clear()
         if handle == ffi.NULL:
             raise TwinError("no memory for the node model")
         self._model = ffi.gc(handle, lib.twin_model_free)
-        self._requests = [
-            [domain.min_khz, domain.max_khz, domain.max_khz, machine.governor] for domain in machine.domains
+        self._requests: list[tuple[int, int, int, str]] = [
+            (domain.min_khz, domain.max_khz, domain.max_khz, machine.governor) for domain in machine.domains
         ]
         self._limits = [list(zone.constraints) for zone in machine.zones]
         for domain in range(len(machine.domains)):
@@ -159,11 +164,13 @@ class Twin:
 
     def busy_us(self) -> type_i64:
         """Microseconds each logical CPU was not idle."""
-        return self._busy_idle()[0]
+        busy, _ = self._busy_idle()
+        return busy
 
     def all_idle_us(self) -> type_i64:
         """Microseconds each logical CPU was idle."""
-        return self._busy_idle()[1]
+        _, idle = self._busy_idle()
+        return idle
 
     def idle_us(self, cpu: int) -> int:
         """Microseconds this logical CPU was idle."""
@@ -208,16 +215,18 @@ class Twin:
         governor: str | None = None,
     ) -> None:
         """Change a clock domain's requests; what is None stays. The clock follows after the machine's latency."""
-        wanted = (min_khz, max_khz, setspeed_khz, governor)
-        self._requests[domain] = [
-            new if new is not None else old for new, old in zip(wanted, self._requests[domain], strict=True)
-        ]
+        low, high, speed, mode = self._requests[domain]
+        self._requests[domain] = (
+            low if min_khz is None else min_khz,
+            high if max_khz is None else max_khz,
+            speed if setspeed_khz is None else setspeed_khz,
+            mode if governor is None else governor,
+        )
         self._apply_domain(domain)
 
     def domain_request(self, domain: int) -> tuple[int, int, int, str]:
         """(min_khz, max_khz, setspeed_khz, governor) as last requested."""
-        low, high, speed, governor = self._requests[domain]
-        return low, high, speed, governor
+        return self._requests[domain]
 
     def set_zone_limit(
         self,
@@ -250,6 +259,11 @@ class Twin:
         """The same as a number, for ``twin_nvml_attach``."""
         return int(ffi.cast("uintptr_t", self._gpus))
 
+    @property
+    def model_address(self) -> int:
+        """The C model as a number, for native code that calls the functions of model.h without the GIL."""
+        return int(ffi.cast("uintptr_t", self._model))
+
     # --- truth ---
 
     def report(self) -> Report:
@@ -278,7 +292,7 @@ class Twin:
 
     def _progress(self) -> tuple[float, float, float]:
         """Elapsed seconds, seconds the same work takes at the highest clocks, share of the work done."""
-        elapsed, done, share = 0.0, 0.0, 1.0
+        elapsed, done, shares = 0.0, 0.0, [1.0]
         progress = ffi.new("twin_progress_t *")
         for number, group in enumerate(self.workload.groups if self.workload else ()):
             lib.twin_model_progress(self._model, number, progress)
@@ -286,8 +300,8 @@ class Twin:
                 continue
             if progress.elapsed_s >= elapsed:
                 elapsed, done = progress.elapsed_s, progress.done_s
-            share = min(share, progress.done_s / progress.total_s)
-        return elapsed, done, share
+            shares.append(progress.done_s / progress.total_s)
+        return elapsed, done, min(shares) if len(shares) > 1 else 0.0
 
     def _phases(self) -> tuple[PhaseReport, ...]:
         reports = []
@@ -359,10 +373,7 @@ class Twin:
         node.dynamic_w = power.dynamic_w / (volt[-1] ** 2 * clock[-1])
         node.leak_k0_w, node.leak_k1_w_per_v = power.leak_w, power.leak_w_per_v
         node.leak_per_v, node.leak_per_k, node.leak_offset = power.leak_per_v, power.leak_per_k, power.leak_offset
-        for name in (
-            "idle_leak_share uncore_idle_w uncore_busy_w uncore_w_per_gbs dram_idle_w dram_w_per_gbs rest_w "
-            "spin_activity spin_ipc tick_share"
-        ).split():
+        for name in _SAME_NAME:
             setattr(node, name, getattr(power, name))
         _fill_heat(node.thermal, machine.heat)
         node.core_k_per_w, node.core_tau_s = machine.heat.core_k_per_w, machine.heat.core_tau_s
