@@ -1,15 +1,8 @@
 """Faults on demand: what real instruments and knobs do wrong, at a chosen time, in the emulated node.
 
-A fault names a *kind* and a *target*; it stands from ``at_s`` for ``for_s`` seconds of the twin's own time, so that a
-run with faults is as repeatable as one without. Targets are
-
-- a glob over paths in /sys (``*`` also crosses ``/``; naming a directory means every file below it),
-- ``perf:EVENT`` or ``perf:EVENT:CPU``,
-- ``gpu:N``, ``gpu:*`` or ``gpu:N:READING``.
-
-What each kind does, and what its ``value`` means, is in ``KINDS``. Nothing here touches a kernel: files are served
-by ``twin.sysfs``, counters by ``twin.inproc`` or the perf service, GPUs by the NVML library through the fault bits
-of ``twin_gpu.h``; all of them ask this file what is to be shown.
+Every fault is judged by the twin's own time, so that a run with faults is as repeatable as one without. Nothing here
+touches a kernel: files are served by ``twin.sysfs``, counters by ``twin.inproc`` or the perf service, GPUs by the NVML
+library through the fault bits of ``twin_gpu.h``; all of them ask this file what is to be shown.
 """
 
 from __future__ import annotations
@@ -18,76 +11,42 @@ import enum
 import errno
 import math
 import os
-import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
 
-import msgspec
-
 from pmu.readings import RAW_MISSING, type_i64
-from twin.errors import TwinError, nearest
+from twin._model import lib
+from twin.errors import TwinError
+from twin.fault import (
+    Fault,
+    check_target,
+    checked,
+    is_counter,
+    is_path,
+    matches,
+    parse_line,
+    parse_table,
+    strikes,
+    whole,
+)
 from twin.model import Twin
 
-KINDS = {
-    "missing": "no value: the read fails (value: ENODATA, EIO, ENOENT...; with ENOENT the file is gone too)",
-    "stuck": "the value does not move any more (value: what it shows; default what it showed first)",
-    "absurd": "a value no instrument of this kind can have (value: what it shows)",
-    "wrap": "energy_uj stands `value` microjoules (default 1000000) short of its range and so wraps soon",
-    "locked": "the limit's lock bit is set (value: known or late; default known when at_s is 0)",
-    "refused": "the write fails (value: the errno's name)",
-    "no-effect": "the write succeeds and the machine does not follow (value: shown or dropped when read back)",
-    "gpu-lost": "the GPU has fallen off the bus",
-    "foreign-writer": "something else writes `value` every `every_s` seconds",
-    "slow": "each access takes `value` seconds, at most 2",
-}
-
-SLOWEST_S = 2.0
-"""Longest delay of a slow file. Ours: long enough to miss any period, short enough for a test."""
-
-_FILE_KINDS = ("missing", "stuck", "absurd", "wrap", "locked", "refused", "no-effect", "foreign-writer", "slow")
-_COUNTER_KINDS = ("missing", "stuck", "absurd", "refused", "slow")
-_GPU_KINDS = ("missing", "stuck", "absurd", "refused", "no-effect", "gpu-lost", "foreign-writer", "slow")
-_GPU_READINGS = {"missing": ("power",), "foreign-writer": ("clock", "power-limit")}
+__all__ = ["Effect", "Fault", "Faults", "parse_line", "parse_table"]
 
 _GPU_BITS = {
-    "gpu-lost": 1 << 0,
-    "missing": 1 << 1,
-    "stuck": 1 << 2,
-    "absurd": 1 << 3,
-    "refused": 1 << 4,
-    "no-effect": 1 << 5,
-    "slow": 1 << 6,
+    "gpu-lost": lib.TWIN_GPU_LOST,
+    "missing": lib.TWIN_GPU_NO_POWER,
+    "stuck": lib.TWIN_GPU_STUCK,
+    "absurd": lib.TWIN_GPU_ABSURD,
+    "refused": lib.TWIN_GPU_SET_REFUSED,
+    "no-effect": lib.TWIN_GPU_SET_NO_EFFECT,
+    "slow": lib.TWIN_GPU_SLOW,
 }
-"""enum twin_gpu_fault in twin/csrc/twin_gpu.h."""
 
 _FOREVER_NS = 1 << 62
 _DEFAULT_MARGIN_UJ = 1_000_000  # ours: one joule, a hundredth of a second on a busy package
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One fault, as written in a machine file under ``[[fault]]``; times in seconds since the twin began."""
-
-    kind: str
-    target: str
-    at_s: float = 0.0
-    for_s: float = math.inf
-    value: str | int | float | None = None
-    every_s: float = 1.0
-
-    def __str__(self) -> str:
-        """The one-line form that ``parse_line`` reads back."""
-        words = [self.kind, self.target, f"at={self.at_s:g}"]
-        if self.for_s != math.inf:
-            words.append(f"for={self.for_s:g}")
-        if self.value is not None:
-            words.append(f"value={self.value}")
-        if self.kind == "foreign-writer":
-            words.append(f"every={self.every_s:g}")
-        return shlex.join(words)
 
 
 class Effect(enum.Enum):
@@ -96,42 +55,6 @@ class Effect(enum.Enum):
     FULL = "the machine follows"
     SHOWN = "the file shows the new value, the machine does not follow"
     DROPPED = "the register ignored it: the file still shows the old value"
-
-
-def parse_table(table: Mapping[str, Any], where: str) -> Fault:
-    """One ``[[fault]]`` table of a machine file; ``where`` names file and entry in errors."""
-    for key in table:
-        if key not in Fault.__struct_fields__:
-            raise TwinError(f'{where}: unknown key "{key}"{nearest(key, Fault.__struct_fields__)}')
-    try:
-        fault = msgspec.convert(dict(table), Fault)
-    except msgspec.ValidationError as error:
-        raise TwinError(f"{where}: {error}") from None
-    return _checked(fault, where)
-
-
-def parse_line(line: str, now_s: float = 0.0) -> Fault:
-    """``KIND TARGET [at=S] [for=S] [value=V] [every=S]``, the form of the control command; ``at`` counts from now."""
-    where = f"fault {line!r}"
-    try:
-        kind, target, *settings = shlex.split(line)
-    except ValueError:
-        raise TwinError(f"{where}: expected KIND TARGET [at=S] [for=S] [value=V] [every=S]") from None
-    names = {"at": "at_s", "for": "for_s", "every": "every_s", "value": "value"}
-    table: dict[str, Any] = {"kind": kind, "target": target, "at_s": 0.0}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if key not in names or not equals:
-            raise TwinError(f'{where}: unknown setting "{setting}"{nearest(key, names)}')
-        if key == "value":
-            table["value"] = text
-            continue
-        try:
-            table[names[key]] = float(text)
-        except ValueError:
-            raise TwinError(f"{where}: {key}={text!r} is not a number of seconds") from None
-    table["at_s"] += now_s
-    return parse_table(table, where)
 
 
 @dataclass(slots=True, eq=False)
@@ -181,12 +104,12 @@ class Faults:
         """Give the files that exist (name: path without links); a target that matches none is refused from now on."""
         self._files = names
         for standing in self._standing:
-            self._check_target(standing.fault)
+            check_target(standing.fault, self._twin.machine, names())
 
     def add(self, fault: Fault) -> int:
         """Add ``fault``; returns the number to remove it by. TwinError if it cannot apply to this machine."""
-        _checked(fault, f"fault {str(fault)!r}")
-        self._check_target(fault)
+        checked(fault, f"fault {str(fault)!r}")
+        check_target(fault, self._twin.machine, self._files() if self._files else None)
         begin_ns = round(fault.at_s * 1e9)
         end_ns = _FOREVER_NS if fault.for_s == math.inf else begin_ns + round(fault.for_s * 1e9)
         with self._lock:
@@ -228,7 +151,7 @@ class Faults:
 
     def on_file(self, names: Sequence[str]) -> type_standing:
         """The faults on a file known under ``names``; valid until ``generation`` changes."""
-        return tuple(s for s in self._standing if _is_path(s.fault.target) and _strikes(s.fault, names))
+        return tuple(s for s in self._standing if is_path(s.fault.target) and strikes(s.fault, names))
 
     def is_absent(self, standing: type_standing) -> bool:
         """A file has vanished: a fault ``missing`` with ENOENT stands on it."""
@@ -250,7 +173,7 @@ class Faults:
                 case "absurd":
                     text = f"{_absurd(path) if s.fault.value is None else s.fault.value}\n"
                 case "wrap" if wraps_at:
-                    margin = _DEFAULT_MARGIN_UJ if s.fault.value is None else int(s.fault.value)
+                    margin = _DEFAULT_MARGIN_UJ if s.fault.value is None else whole(s.fault.value)
                     offset = s.memory.setdefault(path, wraps_at - margin - int(text))
                     text = f"{(int(text) + offset) % wraps_at}\n"
                 case "locked" if path.endswith("/enabled") and _lock_is_known(s.fault):
@@ -312,9 +235,9 @@ class Faults:
             case "missing":
                 return None
             case "stuck":
-                return int(memory.setdefault(f"{event}:{cpu}", count if fault.value is None else int(fault.value)))
+                return int(memory.setdefault(f"{event}:{cpu}", count if fault.value is None else whole(fault.value)))
             case "absurd":
-                return (1 << 60) if fault.value is None else int(fault.value)
+                return (1 << 60) if fault.value is None else whole(fault.value)
         return count
 
     def spoil(self, events: Sequence[str], cpus: Sequence[int], table: type_i64) -> None:
@@ -332,7 +255,7 @@ class Faults:
 
     def _on_counter(self, event: str, cpu: int) -> list[_Standing]:
         now_ns = self._twin.age_ns
-        return [s for s in self._standing if s.stands(now_ns) and _is_counter(s.fault.target, event, cpu)]
+        return [s for s in self._standing if s.stands(now_ns) and is_counter(s.fault.target, event, cpu)]
 
     # ---- what happens by itself --------------------------------------------------------------------------------
 
@@ -371,11 +294,11 @@ class Faults:
                     gpu.power_limit_mw = int(float(fault.value or 0) * 1000)
                     gpu.limit_seq += 1
                 else:
-                    gpu.lock_min_mhz, gpu.lock_max_mhz = 0, int(fault.value or 0)
+                    gpu.lock_min_mhz, gpu.lock_max_mhz = 0, whole(fault.value or 0)
                     gpu.lock_seq += 1
             return
         names = self._files() if self._files else {}
-        for path in sorted({path for name, path in names.items() if _matches(fault.target, name)}):
+        for path in sorted({path for name, path in names.items() if matches(fault.target, name)}):
             try:
                 write(path, f"{fault.value}\n".encode())
             except OSError:
@@ -401,124 +324,8 @@ class Faults:
         index = target.split(":")[1]
         return range(len(self._gpu_bits)) if index == "*" else (int(index),)
 
-    # ---- checks ------------------------------------------------------------------------------------------------
 
-    def _check_target(self, fault: Fault) -> None:
-        """TwinError unless the target exists on this machine."""
-        machine = self._twin.machine
-        where = f"fault {str(fault)!r}"
-        scope, *rest = fault.target.split(":")
-        if scope == "gpu" and rest[0] != "*" and not (rest[0].isdigit() and int(rest[0]) < machine.gpus):
-            there = f"GPUs 0-{machine.gpus - 1}" if machine.gpus else "no GPU"
-            raise TwinError(f"{where}: machine {machine.name} has {there}")
-        if scope == "perf":
-            if not any(fnmatchcase(event, rest[0]) for event in machine.events):
-                raise TwinError(
-                    f'{where}: machine {machine.name} has no event "{rest[0]}"{nearest(rest[0], machine.events)}'
-                )
-            if len(rest) > 1 and not (rest[1].isdigit() and int(rest[1]) < machine.cpus):
-                raise TwinError(f"{where}: machine {machine.name} has CPUs 0-{machine.cpus - 1}")
-        if _is_path(fault.target) and self._files is not None:
-            _check_path(fault, where, list(self._files()))
-
-
-# ---- rules of the kinds ------------------------------------------------------------------------------------------
-
-
-def _checked(fault: Fault, where: str) -> Fault:
-    """``fault``, if its kind, form of target and value belong together; else TwinError."""
-    if fault.kind not in KINDS:
-        raise TwinError(f'{where}: unknown kind "{fault.kind}"{nearest(fault.kind, KINDS)}')
-    scope, *rest = fault.target.split(":")
-    kinds: tuple[str, ...]
-    if scope == "perf" and len(rest) in (1, 2):
-        kinds = _COUNTER_KINDS
-    elif scope == "gpu" and len(rest) in (1, 2):
-        kinds = _GPU_KINDS
-        readings = _GPU_READINGS.get(fault.kind, ())
-        if len(rest) == 2 and rest[1] not in readings:
-            known = f"valid: {', '.join(readings)}" if readings else "it applies to the whole GPU"
-            raise TwinError(f'{where}: {fault.kind} knows no GPU reading "{rest[1]}"; {known}')
-    elif _is_path(fault.target):
-        kinds = _FILE_KINDS
-    else:
-        raise TwinError(f'{where}: target "{fault.target}" is none of /sys/PATH, perf:EVENT[:CPU], gpu:N[:READING]')
-    if fault.kind not in kinds:
-        raise TwinError(f'{where}: {fault.kind} cannot strike "{fault.target}"{nearest(fault.kind, kinds)}')
-    if fault.at_s < 0 or fault.for_s <= 0 or fault.every_s <= 0:
-        raise TwinError(f"{where}: at_s must not be negative, for_s and every_s must be above 0")
-    _check_value(fault, where)
-    return fault
-
-
-def _check_value(fault: Fault, where: str) -> None:
-    value = fault.value
-    match fault.kind:
-        case "slow":
-            if not _is_number(value, 0.0, SLOWEST_S):
-                raise TwinError(f"{where}: slow needs a value of 0 to {SLOWEST_S:g} seconds")
-        case "missing" | "refused" if value is not None and not hasattr(errno, str(value)):
-            raise TwinError(f'{where}: value "{value}" names no errno{nearest(str(value), errno.errorcode.values())}')
-        case "locked" if value not in (None, "known", "late"):
-            raise TwinError(f"{where}: locked takes the value known or late")
-        case "no-effect" if value not in (None, "shown", "dropped"):
-            raise TwinError(f"{where}: no-effect takes the value shown or dropped")
-        case "foreign-writer" if value is None:
-            raise TwinError(f"{where}: foreign-writer needs the value that it writes")
-        case "foreign-writer" if fault.target.startswith("gpu:") and not _is_number(value, 0, math.inf):
-            raise TwinError(f"{where}: foreign-writer on a GPU needs a number (MHz or watts)")
-        case "wrap" if value is not None and not _is_number(value, 0, math.inf):
-            raise TwinError(f"{where}: wrap takes the microjoules left before the wrap")
-        case "stuck" | "absurd" if fault.target.startswith("perf:") and value is not None:
-            if not _is_number(value, 0, 2.0**63):
-                raise TwinError(f"{where}: a counter shows whole numbers below 2^63")
-
-
-def _check_path(fault: Fault, where: str, names: list[str]) -> None:
-    """TwinError unless the target names files, and of a sort that the fault can strike."""
-    found = [name for name in names if _matches(fault.target, name)]
-    if not found:
-        raise TwinError(f"{where}: no such file{_nearest_path(fault.target, names)}")
-    if fault.kind == "wrap" and not any(name.endswith("/energy_uj") for name in found):
-        raise TwinError(f"{where}: only energy_uj wraps")
-    if fault.kind == "locked" and not any("/constraint_" in name and _strikes(fault, (name,)) for name in names):
-        raise TwinError(f"{where}: no power limit is there to lock (constraint_N_power_limit_uw of a powercap zone)")
-
-
-def _is_path(target: str) -> bool:
-    return target.startswith(("/", "*"))
-
-
-def _matches(target: str, name: str) -> bool:
-    return fnmatchcase(name, target) or fnmatchcase(name, target.rstrip("/") + "/*")
-
-
-def _strikes(fault: Fault, names: Sequence[str]) -> bool:
-    """The fault is about the file known under ``names``."""
-    if fault.kind != "locked":
-        return any(_matches(fault.target, name) for name in names)
-    # One lock bit covers the zone's whole limit register (Intel SDM, PKG_POWER_LIMIT bit 63), and no other zone's.
-    folder, _, last = fault.target.rstrip("/").rpartition("/")
-    zone = folder if last.startswith("constraint_") else fault.target.rstrip("/")
-    return any(_is_limit(name) and fnmatchcase(name.rpartition("/")[0], zone) for name in names)
-
-
-def _is_counter(target: str, event: str, cpu: int) -> bool:
-    scope, *rest = target.split(":")
-    return scope == "perf" and fnmatchcase(event, rest[0]) and (len(rest) == 1 or int(rest[1]) == cpu)
-
-
-def _is_limit(path: str) -> bool:
-    """A field of a RAPL limit register."""
-    name = path.rpartition("/")[2]
-    return "powercap" in path and (name == "enabled" or name.endswith(("_power_limit_uw", "_time_window_us")))
-
-
-def _is_number(value: str | int | float | None, low: float, high: float) -> bool:
-    try:
-        return value is not None and low <= float(value) <= high
-    except ValueError:
-        return False
+# ---- what kernels answer, and what registers show ------------------------------------------------------------------
 
 
 def _lock_is_known(fault: Fault) -> bool:
@@ -558,16 +365,3 @@ def _absurd(path: str) -> int:
 def _os_error(name: str | int | float | None, default: str, path: str) -> OSError:
     number = getattr(errno, str(name or default))
     return OSError(number, os.strerror(number), path)
-
-
-def _nearest_path(target: str, names: Iterable[str]) -> str:
-    """The existing path that agrees with ``target`` longest, then resembles it most."""
-    parts = target.split("/")
-    known = [name.split("/") for name in names]
-    for depth, part in enumerate(parts):
-        there = {name[depth] for name in known if len(name) > depth}
-        known = [name for name in known if len(name) > depth and fnmatchcase(name[depth], part)]
-        if not known:
-            near = get_close_matches(part, sorted(there), n=1, cutoff=0.4) or sorted(there)[:1]
-            return f"; nearest: {'/'.join([*parts[:depth], *near])}"
-    return ""

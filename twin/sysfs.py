@@ -35,7 +35,8 @@ class SysfsTree:
     """Files, directories and links below /sys, by absolute path.
 
     ``roots`` are the directories to mount: all the tree's nodes lie below one of them. Faults of the machine file are
-    used when ``faults`` is None. Errors are OSError with the errno of the real kernel.
+    used when ``faults`` is None. Errors are OSError with the errno of the real kernel. What users have asked for is
+    kept here, so a twin has one tree for its life.
     """
 
     def __init__(self, twin: Twin, faults: Faults | None = None) -> None:
@@ -115,10 +116,13 @@ class SysfsTree:
         if attribute.show is None:
             raise _error(errno.EACCES, attribute.path)
         standing = self._standing(attribute)
-        if not standing:
-            return attribute.show()
-        self.delayed_s += self.faults.delay_s(standing)
-        return self.faults.shown(standing, attribute.path, attribute.show, attribute.wraps_at)
+        try:
+            if not standing:
+                return attribute.show()
+            self.delayed_s += self.faults.delay_s(standing)
+            return self.faults.shown(standing, attribute.path, attribute.show, attribute.wraps_at)
+        except OSError as error:
+            raise _error(error.errno or errno.EIO, attribute.path) from None
 
     def write(self, path: str, data: bytes) -> int:
         """One ``write(2)``: returns the bytes taken, or raises OSError with what the store function answers.

@@ -63,7 +63,7 @@ class Policy:
         self._steps = domain.steps_khz if domain.lists_steps else ()
 
     def hardware_max_khz(self) -> int:
-        """cpuinfo_max_freq. intel_pstate lowers it to the base clock when turbo is off, acpi-cpufreq leaves it."""
+        """cpuinfo_max_freq: with boost off the pstate drivers lower it to the base clock, acpi-cpufreq leaves it."""
         if self._platform.boost or self.driver == "acpi-cpufreq" or not self.domain.base_khz:
             return self.domain.max_khz
         return self.domain.base_khz
@@ -122,7 +122,7 @@ class Policy:
         if name not in self.governors:
             raise refused(errno.EINVAL)
         if name == "userspace" and self.governor != "userspace":
-            self.setspeed_khz = self._twin.cpu_khz(self.domain.cpus[0])  # it begins at the present clock
+            self.setspeed_khz = self._twin.domain_khz(self._index)  # it begins at the present clock
         self.governor = name
         self._follow(effective)
 
@@ -152,6 +152,11 @@ class Policy:
         """The clock that was set, as the limits let it be."""
         return f"{self.target_khz()}\n" if self.governor == "userspace" else "<unsupported>\n"
 
+    def show_clock(self) -> str:
+        """scaling_cur_freq as APERF and MPERF measure it: in turbo the true clock, not the table's name for it."""
+        khz, turbo_khz = self._twin.domain_khz(self._index), self._twin.machine.turbo_khz
+        return f"{turbo_khz if turbo_khz and khz == self.domain.max_khz else khz}\n"
+
     def show_preference(self) -> str:
         """The preference in force; a driver's own performance governor overrides it."""
         in_force = "performance" if self.governor == "performance" and self.driver in _OWN_POLICY_DRIVERS else None
@@ -164,18 +169,17 @@ def add(nodes: Nodes, twin: Twin) -> tuple[Policy, ...]:
     policies = tuple(Policy(twin, i, domain, platform) for i, domain in enumerate(twin.machine.domains))
     for policy in policies:
         folder = f"{CPU}/cpufreq/policy{policy.domain.policy}"
-        _add_common(nodes, twin, folder, policy)
-        _add_driver_files(nodes, twin, folder, policy)
+        _add_common(nodes, folder, policy)
+        _add_driver_files(nodes, folder, policy)
         for cpu in policy.domain.cpus:
             nodes.link(f"{CPU}/cpu{cpu}/cpufreq", folder)
     _add_switches(nodes, policies, platform)
     return policies
 
 
-def _add_common(nodes: Nodes, twin: Twin, folder: str, policy: Policy) -> None:
+def _add_common(nodes: Nodes, folder: str, policy: Policy) -> None:
     """The attributes that every driver has (cpufreq.c, cpufreq_attrs)."""
     domain = policy.domain
-    first = domain.cpus[0]
     cpus = " ".join(str(cpu) for cpu in domain.cpus) + "\n"
     available = " ".join(policy.governors)
     nodes.file(f"{folder}/affected_cpus", cpus)
@@ -184,7 +188,7 @@ def _add_common(nodes: Nodes, twin: Twin, folder: str, policy: Policy) -> None:
     nodes.file(f"{folder}/cpuinfo_max_freq", lambda: f"{policy.hardware_max_khz()}\n")
     nodes.file(f"{folder}/cpuinfo_transition_latency", f"{_latency_ns(policy)}\n")
     nodes.file(f"{folder}/scaling_driver", f"{policy.driver}\n")
-    nodes.file(f"{folder}/scaling_cur_freq", lambda: f"{twin.cpu_khz(first)}\n")
+    nodes.file(f"{folder}/scaling_cur_freq", policy.show_clock)
     nodes.file(f"{folder}/scaling_min_freq", lambda: f"{policy.limits_khz()[0]}\n", policy.store_min)
     nodes.file(f"{folder}/scaling_max_freq", lambda: f"{policy.limits_khz()[1]}\n", policy.store_max)
     nodes.file(f"{folder}/scaling_governor", lambda: f"{policy.governor}\n", policy.store_governor)
@@ -194,14 +198,13 @@ def _add_common(nodes: Nodes, twin: Twin, folder: str, policy: Policy) -> None:
     nodes.file(f"{folder}/scaling_available_governors", f"{available}{blank}\n")
 
 
-def _add_driver_files(nodes: Nodes, twin: Twin, folder: str, policy: Policy) -> None:
+def _add_driver_files(nodes: Nodes, folder: str, policy: Policy) -> None:
     domain = policy.domain
-    first = domain.cpus[0]
     if domain.lists_steps:
         steps = " ".join(str(khz) for khz in reversed(domain.steps_khz))
         nodes.file(f"{folder}/scaling_available_frequencies", f"{steps} \n")
     if policy.driver == "acpi-cpufreq":
-        nodes.file(f"{folder}/cpuinfo_cur_freq", lambda: f"{twin.cpu_khz(first)}\n", mode=0o400)
+        nodes.file(f"{folder}/cpuinfo_cur_freq", policy.show_clock, mode=0o400)
         nodes.file(f"{folder}/bios_limit", f"{domain.max_khz}\n")
         nodes.file(f"{folder}/freqdomain_cpus", " ".join(str(cpu) for cpu in domain.cpus) + "\n")
     if policy.driver in ("intel_pstate", "intel_cpufreq") and domain.base_khz:
@@ -240,7 +243,8 @@ def _add_switches(nodes: Nodes, policies: tuple[Policy, ...], platform: Platform
         platform.min_pct = min(unsigned(text, bits=32), platform.max_pct)
         apply_all(effective)
 
-    if driver == "acpi-cpufreq" and any(p.domain.max_khz > p.domain.base_khz > 0 for p in policies):
+    has_boost = any(policy.domain.max_khz > policy.domain.base_khz > 0 for policy in policies)
+    if has_boost and driver.startswith(("acpi-cpufreq", "amd-pstate")):
         nodes.file(f"{CPU}/cpufreq/boost", lambda: f"{platform.boost:d}\n", store_boost)
     if driver in ("intel_pstate", "intel_cpufreq"):
         domain = policies[0].domain

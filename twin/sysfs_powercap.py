@@ -116,12 +116,24 @@ def _add_zone(nodes: Nodes, twin: Twin, folder: str, index: int, zone: Zone) -> 
         nodes.file(f"{stem}_name", f"{limit.constraint.name}\n")
         nodes.file(f"{stem}_max_power_uw", f"{round(limit.constraint.max_w * 1e6)}\n")
         nodes.file(f"{stem}_power_limit_uw", _shower(limit, "power_uw"), limit.store_power)
-        nodes.file(f"{stem}_time_window_us", _shower(limit, "window_us"), limit.store_window)
+        has_window = limit.constraint.name != "peak_power"
+        show, store = (_shower(limit, "window_us"), limit.store_window) if has_window else (_no_data, _no_store)
+        nodes.file(f"{stem}_time_window_us", show, store)
     return limits
 
 
 def _shower(limit: Limit, field: str) -> Callable[[], str]:
     return lambda: f"{getattr(limit, field)}\n"
+
+
+def _no_data() -> str:
+    """PL4, the peak limit, has no window: get_pl_prim() knows none, and the powercap core says ENODATA."""
+    raise refused(errno.ENODATA)
+
+
+def _no_store(text: str, effective: bool) -> None:
+    _number(text)
+    raise refused(errno.ENODATA)
 
 
 def _enabled_store(limits: tuple[Limit, ...]) -> Callable[[str, bool], None]:

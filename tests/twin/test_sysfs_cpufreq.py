@@ -195,15 +195,30 @@ def test_turbo_off_and_a_per_cent_limit_lower_every_clock_of_intel_pstate(intel_
     assert refusal.value.errno == errno.EBUSY
 
 
-def test_acpi_boost_off_holds_the_base_clock_behind_an_unchanged_limit(tmp_path: Path) -> None:
-    text = (MACHINES / "curie.toml").read_text().replace("base_khz = 2700000", "base_khz = 2400000")
-    path = tmp_path / "boost.toml"
-    path.write_text(text)
-    policy = Policy(str(path))
-    policy["scaling_governor"] = "performance"
-    policy.tree.write("/sys/devices/system/cpu/cpufreq/boost", b"0\n")
-    policy.twin.advance(BENCH_S)
-    assert (policy["scaling_cur_freq"], policy["scaling_max_freq"]) == ("2400000", "2700000")
+def test_acpi_boost_off_holds_the_base_clock_behind_an_unchanged_limit() -> None:
+    taurus = Policy("taurus")
+    taurus.twin.advance(BENCH_S)
+    assert (taurus["scaling_cur_freq"], taurus["scaling_max_freq"]) == ("2600000", "2301000")  # turbo's name and clock
+    taurus.tree.write("/sys/devices/system/cpu/cpufreq/boost", b"0\n")
+    taurus.twin.advance(BENCH_S)
+    assert (taurus["scaling_cur_freq"], taurus["scaling_max_freq"]) == ("2300000", "2301000")
+
+
+def test_amd_pstate_names_its_mode_and_boost_lowers_the_limits() -> None:
+    genoa = Policy("genoa-h100")
+    assert genoa["scaling_driver"] == "amd-pstate-epp"
+    assert genoa.tree.read("/sys/devices/system/cpu/amd_pstate/status") == b"active\n"
+    genoa.tree.write("/sys/devices/system/cpu/cpufreq/boost", b"0")
+    genoa.twin.advance(BENCH_S)
+    assert genoa["scaling_max_freq"] == genoa["cpuinfo_max_freq"] == str(genoa.tree.policies[0].domain.base_khz)
+    assert int(genoa["scaling_cur_freq"]) <= genoa.tree.policies[0].domain.base_khz
+
+
+def test_every_domain_of_controlpulp_has_a_policy_of_nine_cpus() -> None:
+    tree = Policy("controlpulp").tree
+    folder = "/sys/devices/system/cpu/cpufreq"
+    policies = [name for name in tree.listdir(folder) if name.startswith("policy")]
+    assert [len(tree.read(f"{folder}/{name}/related_cpus").split()) for name in policies] == [9] * 4
 
 
 @pytest.mark.parametrize("name", ["scaling_max_freq", "scaling_min_freq"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twin.machine import load_machine
+from twin.machine import load_machine, machine_names
 from twin.model import Twin
 from twin.sysfs import SysfsTree
 from twin.sysfs_powercap import register_power_uw, register_window_us
@@ -131,3 +131,40 @@ def test_amd_shows_energy_and_nothing_to_write() -> None:
     assert "energy_uj" in names and not [name for name in names if name.startswith("constraint")]
     assert read(tree, f"{PACKAGE}/enabled") == "0"
     assert errno_of(tree, f"{PACKAGE}/enabled", b"1") == errno.ENOSYS
+
+
+def test_a_client_shows_its_limits_twice_and_the_lower_one_counts() -> None:
+    machine = load_machine("client")
+    twin = Twin(machine)
+    tree = SysfsTree(twin)
+    mmio = "/sys/class/powercap/intel-rapl-mmio:0"
+    assert read(tree, f"{mmio}/name") == read(tree, f"{PACKAGE}/name") == "package-0"
+    assert tree.readlink(mmio) == "../../devices/virtual/powercap/intel-rapl-mmio/intel-rapl-mmio:0"
+    assert int(read(tree, f"{mmio}/constraint_0_power_limit_uw")) < int(
+        read(tree, f"{PACKAGE}/constraint_0_power_limit_uw")
+    )
+    tree.write(f"{mmio}/constraint_0_power_limit_uw", b"20000000")
+    assert read(tree, f"{mmio}/constraint_0_power_limit_uw") == "20000000"
+    assert read(tree, f"{PACKAGE}/constraint_0_power_limit_uw") == "28000000"
+
+
+def test_a_peak_limit_has_no_window() -> None:
+    tree = SysfsTree(Twin(load_machine("client")))
+    assert read(tree, f"{PACKAGE}/constraint_2_name") == "peak_power"
+    with pytest.raises(OSError) as refusal:
+        tree.read(f"{PACKAGE}/constraint_2_time_window_us")
+    assert refusal.value.errno == errno.ENODATA
+    assert errno_of(tree, f"{PACKAGE}/constraint_2_time_window_us", b"976") == errno.ENODATA
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_limits_at_start_are_what_their_registers_can_hold(name: str) -> None:
+    windows = {(1 << y) * (4 + f) * 976 // 4 for y in range(32) for f in range(4)}
+    for limit in [limit for zone in SysfsTree(Twin(load_machine(name))).zones.values() for limit in zone]:
+        assert register_power_uw(limit.power_uw) == limit.power_uw
+        assert limit.window_us in windows
+
+
+def test_a_window_set_by_the_firmware_may_not_survive_being_written_back() -> None:
+    # the kernel divides by whole units before it looks for the fraction, so 2.5 units become 2
+    assert register_window_us(2440) == 1952
