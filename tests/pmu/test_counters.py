@@ -17,11 +17,11 @@ from pmu.event_source import CorePmu, NamedEvent, core_pmus, named_event
 from pmu.perf_groups import Source
 from pmu.readings import PmuError
 from pmu.system import OsFiles
-from tests.pmu.trees import CPU, EVENT_SOURCE, grow
+from tests.pmu.trees import CPU, EVENT_SOURCE, grow, type_tree
 
 CYCLES, INSTRUCTIONS, CACHE_MISSES, STALLED_BACKEND, REF_CYCLES = 0, 1, 3, 8, 9  # enum perf_hw_id
 
-X86_FORMAT = {
+X86_FORMAT: type_tree = {
     f"{EVENT_SOURCE}/cpu/format/{term}": bits
     for term, bits in {
         "event": "config:0-7",
@@ -30,13 +30,13 @@ X86_FORMAT = {
         "cmask": "config:24-31",
     }.items()
 }
-MSR = {
+MSR: type_tree = {
     f"{EVENT_SOURCE}/msr/type": 9,
     f"{EVENT_SOURCE}/msr/events/mperf": "event=0x02",
     f"{EVENT_SOURCE}/msr/format/event": "config:0-63",
 }
-PLAIN = {f"{EVENT_SOURCE}/cpu/type": 4, f"{CPU}/online": "0-3", **X86_FORMAT}
-HYBRID = {
+PLAIN: type_tree = {f"{EVENT_SOURCE}/cpu/type": 4, f"{CPU}/online": "0-3", **X86_FORMAT}
+HYBRID: type_tree = {
     f"{CPU}/online": "0-5",
     f"{EVENT_SOURCE}/cpu_core/type": 4,
     f"{EVENT_SOURCE}/cpu_core/cpus": "0-3",
@@ -68,7 +68,7 @@ def test_named_events_are_encoded_by_the_format_of_their_pmu(tmp_path: Path) -> 
 
 
 def test_a_term_may_be_split_over_the_configuration_word(tmp_path: Path) -> None:
-    amd = {f"{EVENT_SOURCE}/cpu/format/event": "config:0-7,32-35"}
+    amd: type_tree = {f"{EVENT_SOURCE}/cpu/format/event": "config:0-7,32-35"}
     files = grow(tmp_path, PLAIN | amd | {f"{EVENT_SOURCE}/cpu/events/ref-cycles": "event=0x120"})
     assert named_event(files, "cpu", "ref-cycles") == NamedEvent(4, 0x1_0000_0020)  # Zen 4: 0x100000120 without umask
 

@@ -254,7 +254,7 @@ def test_no_integers_make_a_share_leave_its_range_or_an_infinite_value(values: l
         sweep = first()
         sweep.time_ns = time_ns
         for table in (sweep.counters[:2], sweep.energy_uj, sweep.gpu[:1]):
-            table.flat = [next(cells) for _ in range(table.size)]
+            table[...] = np.array([next(cells) for _ in range(table.size)]).reshape(table.shape)
         sweeps.append(sweep)
     sample = decode(LAYOUT, *sweeps)
     for share in (sample.cpu.busy, sample.cpu.stall, sample.gpu.sm_occupancy, sample.gpu.gpu_utilization):

@@ -16,7 +16,7 @@ from pmu.ports import Ports
 from pmu.readings import RAW_MISSING, Quality, Sample, type_i64
 from pmu.system import MonotonicClock, OsFiles, system_ports
 from pmu.topology import online_cpus
-from tests.pmu.trees import CPU, grow, package
+from tests.pmu.trees import CPU, grow, package, type_tree
 from twin.faults import Fault, Faults
 from twin.inproc import InProcess
 from twin.machine import load_machine
@@ -139,7 +139,7 @@ class SetClock:
 
 
 def arm_server(root: Path, idle_us: int) -> OsFiles:
-    tree: dict[str, str | int] = {f"{CPU}/online": "0-1"}
+    tree: type_tree = {f"{CPU}/online": "0-1"}
     for cpu in range(2):
         tree |= {f"{CPU}/cpu{cpu}/cpuidle/state0/name": "WFI", f"{CPU}/cpu{cpu}/cpuidle/state0/time": idle_us}
         policy = f"{CPU}/cpufreq/policy{cpu}"

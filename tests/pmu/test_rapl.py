@@ -16,7 +16,7 @@ from pmu import rapl
 from pmu.layout import EnergyZone
 from pmu.readings import RAW_MISSING, Quality
 from pmu.system import OsFiles
-from tests.pmu.trees import POWERCAP, grow, limit, package
+from tests.pmu.trees import POWERCAP, grow, limit, package, type_tree
 
 RANGE_UJ = 262_143_328_850  # Intel client and server packages of 61 uJ per count
 MAX_W = 1000.0
@@ -94,7 +94,7 @@ def test_a_package_that_draws_nothing_is_stuck_but_an_idle_uncore_is_not() -> No
     assert energy(7, 7, elapsed_s=0.001, never_idle=True) == (0.0, Quality.MEASURED), "the counter's own step"
 
 
-SERVER = (
+SERVER: type_tree = (
     package("intel-rapl:0", "package-0", enabled=1, **limit(0, "long_term", 150_000_000))
     | package("intel-rapl:0:0", "dram")
     | package("intel-rapl:1", "package-1", enabled=1, **limit(0, "long_term", 150_000_000))

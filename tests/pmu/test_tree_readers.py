@@ -15,7 +15,7 @@ from pmu.busy import BusyTime
 from pmu.hwmon import Sensors
 from pmu.readings import RAW_MISSING, Quality, type_i64
 from pmu.system import OsFiles
-from tests.pmu.trees import CPU, HWMON, grow
+from tests.pmu.trees import CPU, HWMON, grow, type_tree
 
 MS = 1_000_000  # nanoseconds
 
@@ -23,15 +23,15 @@ MS = 1_000_000  # nanoseconds
 # ---- topology ------------------------------------------------------------------------------------------------------
 
 
-def threads(cpu: int, siblings: str, package: int) -> dict[str, str | int]:
+def threads(cpu: int, siblings: str, package: int) -> type_tree:
     folder = f"{CPU}/cpu{cpu}/topology"
     return {f"{folder}/core_cpus_list": siblings, f"{folder}/physical_package_id": package}
 
 
 def test_threads_of_a_core_share_its_number_and_cores_are_unique_over_packages(tmp_path: Path) -> None:
-    tree = {f"{CPU}/online": "0-3"}
+    tree: type_tree = {f"{CPU}/online": "0-3"}
     for cpu, siblings, package in ((0, "0,2", 0), (1, "1,3", 1), (2, "0,2", 0), (3, "1,3", 1)):
-        tree |= threads(cpu, siblings, package)  # type: ignore[arg-type]  # str | int, not str
+        tree |= threads(cpu, siblings, package)
     found = topology.find(grow(tmp_path, tree))
     assert found == topology.Topology((0, 1, 2, 3), (0, 1, 0, 1), (0, 1, 0, 1))
 
@@ -42,7 +42,7 @@ def test_many_more_cpus_than_this_machine_has_are_found_in_the_list(tmp_path: Pa
 
 
 def test_offline_cpus_leave_a_gap_and_positions_count(tmp_path: Path) -> None:
-    found = topology.find(grow(tmp_path, {f"{CPU}/online": "0-1,8"} | threads(8, "8", -1)))
+    found = topology.find(grow(tmp_path, threads(8, "8", -1) | {f"{CPU}/online": "0-1,8"}))
     assert found.cpus == (0, 1, 8) and found.core_of == (0, 1, 2) and found.package_of == (0, 0, 0)
 
 
@@ -54,15 +54,13 @@ def test_no_list_of_cpus_is_an_empty_node(tmp_path: Path) -> None:
 # ---- clock domains -------------------------------------------------------------------------------------------------
 
 
-def policy(
-    number: int, cpus: str, low: int = 1_200_000, high: int = 3_200_000, **more: str | int
-) -> dict[str, str | int]:
-    files: dict[str, str | int] = {
+def policy(number: int, cpus: str, **more: str | int) -> type_tree:
+    files: type_tree = {
         "related_cpus": cpus,
-        "cpuinfo_min_freq": low,
-        "cpuinfo_max_freq": high,
-        "scaling_cur_freq": low,
-        "scaling_max_freq": high,
+        "cpuinfo_min_freq": 1_200_000,
+        "cpuinfo_max_freq": 3_200_000,
+        "scaling_cur_freq": 1_200_000,
+        "scaling_max_freq": 3_200_000,
         "scaling_driver": "intel_pstate",
     }
     return {f"{CPU}/cpufreq/policy{number}/{name}": value for name, value in (files | more).items()}
@@ -99,7 +97,7 @@ def test_equal_domains_are_one_finding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad", [{"cpuinfo_max_freq": "4294967295"}, {"cpuinfo_min_freq": "junk"}, {"related_cpus": "x"}]
 )
-def test_a_policy_that_makes_no_sense_is_left_out(tmp_path: Path, bad: dict[str, str | int]) -> None:
+def test_a_policy_that_makes_no_sense_is_left_out(tmp_path: Path, bad: type_tree) -> None:
     domains, _ = cpufreq.find(grow(tmp_path, policy(0, "0") | policy(1, "1", **bad)), (0, 1))
     assert [domain.policy for domain in domains] == [0]
 
@@ -121,7 +119,7 @@ def test_no_cpufreq_is_one_finding_with_the_reason(tmp_path: Path) -> None:
     ],
 )
 def test_the_rate_of_reference_cycles_comes_from_the_best_source_there_is(
-    tmp_path: Path, tree: dict[str, str | int], expected_khz: int
+    tmp_path: Path, tree: type_tree, expected_khz: int
 ) -> None:
     files = grow(tmp_path, tree)
     khz, source = cpufreq.reference_khz(files, cpufreq.find(files, (0,))[0])
@@ -137,7 +135,7 @@ def test_present_clocks_are_readings_and_an_absurd_one_is_missing(tmp_path: Path
 
 # ---- sensors -------------------------------------------------------------------------------------------------------
 
-CHIPS = {
+CHIPS: type_tree = {
     f"{HWMON}/hwmon0/name": "coretemp",
     f"{HWMON}/hwmon0/temp1_input": 45_500,
     f"{HWMON}/hwmon0/temp1_label": "Package id 0",
@@ -174,7 +172,7 @@ def test_no_sensors_are_one_finding(tmp_path: Path) -> None:
 KHZ = 2_000_000
 
 
-def idle_tree(idle_us: int) -> dict[str, str | int]:
+def idle_tree(idle_us: int) -> type_tree:
     folder = f"{CPU}/cpu0/cpuidle"
     return {
         f"{folder}/state0/name": "POLL",
@@ -212,7 +210,7 @@ def test_a_cpu_asleep_all_along_is_not_taken_for_busy(tmp_path: Path) -> None:
 
 
 def test_without_cpuidle_the_ticks_of_proc_stat_serve(tmp_path: Path) -> None:
-    def stat(idle: int) -> dict[str, str | int]:
+    def stat(idle: int) -> type_tree:
         return {"/proc/stat": f"cpu  9 9 9 9 9 0 0 0 0 0\ncpu0 10 0 5 {idle} 2 0 0 0 0 0\nintr 5"}
 
     files = grow(tmp_path, stat(100))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pmu.system import OsFiles
@@ -12,8 +11,11 @@ POWERCAP = "/sys/class/powercap"
 HWMON = "/sys/class/hwmon"
 EVENT_SOURCE = "/sys/bus/event_source/devices"
 
+type_tree = dict[str, str | int]
+"""Path and content of each file."""
 
-def grow(root: Path, contents: Mapping[str, str | int]) -> OsFiles:
+
+def grow(root: Path, contents: type_tree) -> OsFiles:
     """Write each file, and open the tree as the real machine's files are opened."""
     for path, content in contents.items():
         place = root / path.lstrip("/")
@@ -22,14 +24,14 @@ def grow(root: Path, contents: Mapping[str, str | int]) -> OsFiles:
     return OsFiles(str(root))
 
 
-def package(entry: str, name: str, **more: str | int) -> dict[str, str | int]:
+def package(entry: str, name: str, **more: str | int) -> type_tree:
     """A RAPL zone with a plausible counter; ``more`` names further files."""
     base = f"{POWERCAP}/{entry}"
-    files: dict[str, str | int] = {"name": name, "energy_uj": 1_000_000, "max_energy_range_uj": 262_143_328_850}
+    files: type_tree = {"name": name, "energy_uj": 1_000_000, "max_energy_range_uj": 262_143_328_850}
     return {f"{base}/{key}": value for key, value in (files | more).items()}
 
 
-def limit(index: int, name: str, limit_uw: int) -> dict[str, str | int]:
+def limit(index: int, name: str, limit_uw: int) -> type_tree:
     """Files of one constraint, as keywords for ``package``."""
     stem = f"constraint_{index}"
     return {f"{stem}_name": name, f"{stem}_power_limit_uw": limit_uw, f"{stem}_time_window_us": 999_424}
