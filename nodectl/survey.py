@@ -105,7 +105,8 @@ def _no_sensor(side: str, found: Survey) -> str:
     absent = [event for event in NEEDED_EVENTS if event not in found.layout.events]
     if not absent:
         return ""
-    return f"CPU counters ({', '.join(absent)}): {_why(found.sensor_rows, 'counter', 'cannot be counted')}"
+    rows = [row for row in found.sensor_rows if row.name in absent]
+    return f"CPU counters ({', '.join(absent)}): {_why(rows, 'counter', 'cannot be counted')}"
 
 
 def _lacking_sensors(found: Survey) -> list[str]:

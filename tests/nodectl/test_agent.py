@@ -1,5 +1,6 @@
 """The whole agent on emulated nodes, in virtual time: real readers, policies, knobs, writer and journal."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -225,8 +226,8 @@ def test_without_sensors_optimize_refuses_with_the_reasons_and_monitor_says_what
     with node("curie", "hpl", Fault("missing", "perf:instructions")) as inside:
         with pytest.raises(NodectlError) as refused:
             Agent(inside.ports, settings(tmp_path)).start()
-        assert "cannot optimize this node: CPU counters (instructions): instructions: perf_event_open" in str(
-            refused.value
+        assert re.match(
+            r"cannot optimize this node: CPU counters \(instructions\): .*perf_event_open", str(refused.value)
         )
         assert "GPUs: machine curie has no GPU" in str(refused.value)
         agent, said = run(inside, settings(tmp_path, mode="monitor"), 1.0)
