@@ -70,13 +70,16 @@ def knee_speed(clock_khz: Sequence[float], knee_mhz: float, sharpness: float = S
     return np.asarray(time[-1] / time)
 
 
-def measured(clock_khz: Sequence[float], at_mhz: type_f64, value: type_f64, floor: float) -> type_f64:
-    """A measured column on the ladder: straight lines between points, proportional to the clock above ``floor`` below
-    the lowest one (ours: nothing was measured there)."""
+def measured(clock_khz: Sequence[float], at_mhz: dict[str, float], floor: float = 0.0) -> type_f64:
+    """A measured column on the ladder: straight lines between points, hence monotone where they are.
+
+    Below the lowest point, where nothing was measured, it falls towards ``floor`` with the clock (ours).
+    """
+    points = sorted((float(mhz), value) for mhz, value in at_mhz.items())
+    mhz, values = (np.array(column) for column in zip(*points, strict=True))
     clock = np.asarray(clock_khz, float) / 1e3
-    inside = np.interp(clock, at_mhz, value)
-    below = floor + (value[0] - floor) * clock / at_mhz[0]
-    return np.where(clock < at_mhz[0], below, inside)
+    below = floor + (values[0] - floor) * clock / mhz[0]
+    return np.asarray(np.where(clock < mhz[0], below, np.interp(clock, mhz, values)))
 
 
 def effective_knee(clock_khz: Sequence[float], speed: type_f64) -> float:
@@ -90,19 +93,19 @@ def effective_knee(clock_khz: Sequence[float], speed: type_f64) -> float:
 def volts(points: Sequence[tuple[float, float]], clock_hz: Sequence[float]) -> type_f64:
     """Voltage at each clock."""
     mhz, volt = zip(*points, strict=True)
-    return np.interp(np.asarray(clock_hz) / 1e6, mhz, volt)
+    return np.asarray(np.interp(np.asarray(clock_hz) / 1e6, mhz, volt))
 
 
 def gpu_switching(gpu: Gpu) -> type_f64:
     """V^2 f on the ladder, relative to the top clock."""
     clock = np.asarray(gpu.clocks_khz, float)
-    v2f = volts(gpu.power.volts, clock * 1e3) ** 2 * clock
+    v2f = volts(gpu.power.volts, [khz * 1e3 for khz in gpu.clocks_khz]) ** 2 * clock
     return np.asarray(v2f / v2f[-1])
 
 
 def gpu_ready_w(gpu: Gpu) -> type_f64:
     """Board watts with a context and no kernel, at each clock."""
-    return gpu.power.idle_w + (gpu.power.ready_w - gpu.power.idle_w) * gpu_switching(gpu)
+    return np.asarray(gpu.power.idle_w + (gpu.power.ready_w - gpu.power.idle_w) * gpu_switching(gpu))
 
 
 def cpu_tables(

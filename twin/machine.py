@@ -13,183 +13,39 @@ from typing import Any, Literal
 import msgspec
 
 from twin.errors import TwinError, nearest
+from twin.machine_tables import (
+    Constraint,
+    FrequencyTable,
+    Gpu,
+    HeatConstants,
+    MachineTable,
+    PowerConstants,
+    SensorTable,
+    ZoneKind,
+    ZoneTable,
+)
 from twin.toml_table import read_toml
+
+__all__ = [
+    "EVENTS",
+    "MACHINES",
+    "Constraint",
+    "Domain",
+    "Gpu",
+    "HeatConstants",
+    "Machine",
+    "PowerConstants",
+    "Sensor",
+    "TwinError",
+    "Zone",
+    "load_machine",
+    "machine_names",
+]
 
 MACHINES = Path(__file__).parent / "machines"
 
 EVENTS = ("cycles", "reference-cycles", "instructions", "stalls", "llc-misses")
 """Counter columns in the order the model keeps them."""
-
-ZoneKind = Literal["package", "core", "uncore", "dram", "psys"]
-
-
-class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One power limit of a zone: watts, averaging window, and the highest watts it accepts (0: not shown)."""
-
-    name: Literal["long_term", "short_term", "peak_power"]
-    limit_w: float
-    window_us: int
-    max_w: float = 0.0
-
-
-class _CpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    vendor: str
-    model_name: str
-    family: int
-    model: int
-    stepping: int
-    sockets: int
-    cores_per_socket: int
-    threads_per_core: int
-    tsc_khz: int
-    events: tuple[str, ...]
-    reference_source: Literal["cpu", "msr"] = "cpu"
-    raw_events: dict[str, str] = {}
-    smt_throughput: float = 1.0
-
-
-class _FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    driver: str
-    governors: tuple[str, ...]
-    governor: str
-    domain: Literal["core", "socket"] | int  # or so many cores
-    min_khz: int
-    max_khz: int
-    base_khz: int
-    latency_us: int
-    step_khz: int = 0
-    steps_khz: tuple[int, ...] = ()
-    turbo_khz: int = 0
-    lists_steps: bool = True  # whether scaling_available_frequencies exists
-
-
-class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Electrical constants. Watts per core unless said otherwise."""
-
-    volts: tuple[tuple[float, float], ...]  # (MHz, volt) points, linear between
-    dynamic_w: float  # at activity 1, the highest clock and its voltage
-    leak_w_per_v: float  # (leak_w + leak_w_per_v V) exp(leak_per_v V + leak_per_k T + leak_offset), T in C
-    leak_w: float = 0.0
-    leak_per_v: float = 0.0
-    leak_per_k: float = 0.0
-    leak_offset: float = 0.0
-    idle_leak_share: float = 0.3  # what deep idle states leave
-    uncore_idle_w: float = 0.0  # per package
-    uncore_busy_w: float = 0.0
-    uncore_w_per_gbs: float = 0.0
-    dram_idle_w: float = 0.0  # per package
-    dram_w_per_gbs: float = 0.0
-    rest_w: float = 0.0  # node: board, fans, network, power supply
-    spin_activity: float = 0.35
-    spin_ipc: float = 1.2
-    tick_share: float = 0.001
-
-
-class HeatConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """die -> heatsink -> air; for CPUs per package."""
-
-    ambient_c: float
-    die_k_per_w: float
-    die_j_per_k: float
-    sink_k_per_w: float
-    sink_j_per_k: float
-    core_k_per_w: float = 0.0  # a core above its die, by its own power
-    core_tau_s: float = 0.005
-    throttle_c: float = 95.0
-
-
-class _ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: ZoneKind
-    range_uj: int
-    unit_uj: float
-    writable: bool = False
-    mmio: bool = False
-    constraints: tuple[Constraint, ...] = ()
-
-
-class _SensorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    chip: str
-    kind: Literal["temperature", "power"]
-    of: Literal["package", "core", "node"]
-    label: str  # "{n}" is replaced by the index
-    max_c: float = 0.0
-    critical_c: float = 0.0
-
-
-class GpuPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Board watts of a kernel: base(clock) + memory_w * dram_active + sm_w * activity * V^2 f relative to the top."""
-
-    volts: tuple[tuple[float, float], ...]
-    idle_w: float  # no context, lowest clock
-    ready_w: float  # context, top clock, no kernel
-    memory_w: float
-    sm_w: float
-    leak_per_k: float
-
-
-class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How NVML's numbers come about on this card."""
-
-    power_update_ms: float
-    power_window_ms: float
-    energy_update_ms: float
-    utilization_window_ms: float
-    lock_latency_ms: float
-
-
-class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A GPU model: identity as NVML shows it, clock ladder, power, heat."""
-
-    count: int
-    name: str
-    architecture: Literal["volta", "ampere", "hopper"]
-    compute_capability: tuple[int, int]
-    cores: int
-    min_khz: int
-    max_khz: int
-    step_khz: int
-    idle_khz: int
-    memory_mhz: int
-    memory_mib: int
-    memory_bus_bits: int
-    power_limit_w: float
-    power_limit_min_w: float
-    power_limit_max_w: float
-    slowdown_c: int
-    shutdown_c: int
-    pcie_gen: int
-    pcie_width: int
-    vbios: str
-    has_gpm: bool
-    driver: str
-    driver_cuda: int
-    power: GpuPower
-    heat: HeatConstants
-    sensors: GpuSensors
-    memory_over_die_c: float = 6.0
-
-    @property
-    def clocks_khz(self) -> tuple[int, ...]:
-        """Exact ladder, ascending. NVML shows whole megahertz, rounded down."""
-        return tuple(range(self.min_khz, self.max_khz + 1, self.step_khz))
-
-    @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Ladder as NVML shows it, ascending."""
-        return tuple(khz // 1000 for khz in self.clocks_khz)
-
-
-class _MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    summary: str
-    cpu: _CpuTable
-    frequency: _FrequencyTable
-    power: PowerConstants
-    heat: HeatConstants
-    zone: tuple[_ZoneTable, ...] = ()
-    sensor: tuple[_SensorTable, ...] = ()
-    gpu: Gpu | None = None
-    fault: tuple[dict[str, Any], ...] = ()
 
 
 class Domain(msgspec.Struct, frozen=True):
@@ -301,14 +157,14 @@ def load_machine(name: str) -> Machine:
     """A shipped machine by name, or one described in a TOML file by path."""
     path = Path(name)
     if path.suffix == ".toml":
-        return expand(read_toml(path, _MachineTable), path)
+        return expand(read_toml(path, MachineTable), path)
     path = MACHINES / f"{name}.toml"
     if not path.exists():
         raise TwinError(f'unknown machine "{name}"{nearest(name, machine_names())}')
-    return expand(read_toml(path, _MachineTable), path)
+    return expand(read_toml(path, MachineTable), path)
 
 
-def expand(table: _MachineTable, path: Path) -> Machine:
+def expand(table: MachineTable, path: Path) -> Machine:
     """What the kernel would show of the node that a machine file describes."""
     cpu, frequency = table.cpu, table.frequency
     _check(table, path)
@@ -362,7 +218,7 @@ def expand(table: _MachineTable, path: Path) -> Machine:
     )
 
 
-def _check(table: _MachineTable, path: Path) -> None:
+def _check(table: MachineTable, path: Path) -> None:
     frequency = table.frequency
     for event in (*table.cpu.events, *table.cpu.raw_events):
         if event not in EVENTS:
@@ -378,7 +234,7 @@ def _check(table: _MachineTable, path: Path) -> None:
         raise TwinError(f"{path}: frequency.steps_khz: clocks must ascend")
 
 
-def _domains(domain_of: tuple[int, ...], frequency: _FrequencyTable, steps: tuple[int, ...]) -> tuple[Domain, ...]:
+def _domains(domain_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple[int, ...]) -> tuple[Domain, ...]:
     members: dict[int, list[int]] = {}
     for cpu, domain in enumerate(domain_of):
         members.setdefault(domain, []).append(cpu)
@@ -397,11 +253,11 @@ def _domains(domain_of: tuple[int, ...], frequency: _FrequencyTable, steps: tupl
     )
 
 
-def _zones(tables: tuple[_ZoneTable, ...], packages: int) -> tuple[Zone, ...]:
+def _zones(tables: tuple[ZoneTable, ...], packages: int) -> tuple[Zone, ...]:
     """Packages with their parts in kernel order, then psys, then the memory-mapped twins."""
     zones: list[Zone] = []
 
-    def add(table: _ZoneTable, name: str, label: str, path: str, package: int, parent: int) -> int:
+    def add(table: ZoneTable, name: str, label: str, path: str, package: int, parent: int) -> int:
         control = "intel-rapl-mmio" if table.mmio else "intel-rapl"
         zones.append(
             Zone(
@@ -442,8 +298,8 @@ def _zones(tables: tuple[_ZoneTable, ...], packages: int) -> tuple[Zone, ...]:
     return tuple(zones)
 
 
-def _sensors(tables: tuple[_SensorTable, ...], packages: int, cores_per_package: int) -> tuple[Sensor, ...]:
-    def sensor(table: _SensorTable, chip_index: int, index: int, shown: int) -> Sensor:
+def _sensors(tables: tuple[SensorTable, ...], packages: int, cores_per_package: int) -> tuple[Sensor, ...]:
+    def sensor(table: SensorTable, chip_index: int, index: int, shown: int) -> Sensor:
         label = table.label.replace("{n}", str(shown))
         return Sensor(table.chip, chip_index, label, table.kind, table.of, index, table.max_c, table.critical_c)
 

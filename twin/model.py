@@ -14,33 +14,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from twin import curves
 from twin._model import ffi, lib
 from twin.errors import TwinError, nearest
-from twin.machine import EVENTS, Gpu, HeatConstants, Machine
-from twin.workload import Group, Workload
+from twin.machine import EVENTS, Machine
+from twin.native import group_struct, node_struct, write_identity
+from twin.workload import Workload
 
 START_NS = 1_000_000_000_000
 """CLOCK_MONOTONIC at the start of virtual time: large, so that nobody takes zero for "never"."""
 
+GPU_MEMORY_BYTES: int = ffi.sizeof("twin_gpus_t")
+"""What ``gpu_memory`` must hold: one twin_gpus_t."""
+
 STEP_S = lib.TWIN_STEP_NS * 1e-9
 
-_ARCHITECTURE = {"volta": 5, "ampere": 7, "hopper": 9}  # NVML_DEVICE_ARCH_*
-_KIND = {
-    "package": lib.TWIN_ZONE_PACKAGE,
-    "core": lib.TWIN_ZONE_CORE,
-    "uncore": lib.TWIN_ZONE_UNCORE,
-    "dram": lib.TWIN_ZONE_DRAM,
-    "psys": lib.TWIN_ZONE_PSYS,
-}
 _DYNAMIC = {"schedutil", "ondemand", "conservative"}
 _FOLLOW_NS = 50_000_000
-_SAME_NAME = (
-    *("idle_leak_share", "uncore_idle_w", "uncore_busy_w", "uncore_w_per_gbs", "dram_idle_w", "dram_w_per_gbs"),
-    *("rest_w", "spin_activity", "spin_ipc", "tick_share"),
-)
-"""Constants that the machine file and the C struct call by one name."""
-
 type_i64 = npt.NDArray[np.int64]
 
 
@@ -84,19 +73,18 @@ class Twin:
     it the GPUs' state is private to this process.
     """
 
-    GPU_BYTES: int = ffi.sizeof("twin_gpus_t")
+    GPU_BYTES = GPU_MEMORY_BYTES
 
     def __init__(
         self, machine: Machine, workload: Workload | None = None, seed: int = 1, gpu_memory: Any | None = None
     ) -> None:
         self.machine = machine
         self.workload = workload
-        self._keep: list[Any] = []
         memory = ffi.new("twin_gpus_t *") if gpu_memory is None else self._mapped(gpu_memory)
         self._gpus = memory
-        _write_identity(memory, machine)
-        handle = lib.twin_model_new(self._node(seed), memory)
-        self._keep.clear()
+        write_identity(memory, machine)
+        keep: list[Any] = []
+        handle = lib.twin_model_new(node_struct(machine, seed, START_NS, keep), memory)
         if handle == ffi.NULL:
             raise TwinError("no memory for the node model")
         self._model = ffi.gc(handle, lib.twin_model_free)
@@ -139,7 +127,7 @@ class Twin:
         if workload.machine != self.machine.name:
             raise TwinError(f'workload "{workload.name}" was fitted to "{workload.machine}", not "{self.machine.name}"')
         keep: list[Any] = []
-        groups = ffi.new("twin_group_t[]", [self._group(group, keep) for group in workload.groups])
+        groups = ffi.new("twin_group_t[]", [group_struct(group, keep) for group in workload.groups])
         if lib.twin_model_start(self._model, len(workload.groups), groups, workload.noise) != 0:
             raise TwinError("no memory for the workload")
         self.workload = workload
@@ -164,8 +152,7 @@ class Twin:
 
     def busy_us(self) -> type_i64:
         """Microseconds each logical CPU was not idle."""
-        busy, _ = self._busy_idle()
-        return busy
+        return self._busy_idle()[0]
 
     def all_idle_us(self) -> type_i64:
         """Microseconds each logical CPU was idle."""
@@ -196,13 +183,13 @@ class Twin:
         """Thousandths of a degree Celsius at ``machine.sensors[sensor]``."""
         which = self.machine.sensors[sensor]
         read = lib.twin_model_core_c if which.of == "core" else lib.twin_model_package_c
-        return round(read(self._model, which.index) * 1000)
+        return round(float(read(self._model, which.index)) * 1000)
 
     def power_uw(self, sensor: int) -> int:
         """Microwatts at ``machine.sensors[sensor]``: the whole node, or a package without DRAM."""
         which = self.machine.sensors[sensor]
         kind = lib.TWIN_ZONE_PSYS if which.of == "node" else lib.TWIN_ZONE_PACKAGE
-        return round(lib.twin_model_power_w(self._model, kind, which.index) * 1e6)
+        return round(float(lib.twin_model_power_w(self._model, kind, which.index)) * 1e6)
 
     # --- actuators: raw, unvalidated ---
 
@@ -340,141 +327,3 @@ class Twin:
             raise TwinError(f"GPU memory holds {len(view)} bytes, needs {self.GPU_BYTES}")
         self._view = view
         return ffi.cast("twin_gpus_t *", view)
-
-    def _array(self, kind: str, values: Any, keep: list[Any]) -> Any:
-        array = ffi.new(f"{kind}[]", [x.item() if hasattr(x, "item") else x for x in values])
-        keep.append(array)
-        return array
-
-    def _node(self, seed: int) -> Any:
-        machine, keep = self.machine, self._keep
-        power, clock = machine.power, np.asarray(machine.clock_hz)
-        volt = curves.volts(power.volts, machine.clock_hz)
-        zones = ffi.new("twin_zone_t[]", max(len(machine.zones), 1))
-        for number, zone in enumerate(machine.zones):
-            _fill_zone(zones[number], zone, seed, number)
-        cards = ffi.new("twin_gpu_card_t[]", max(machine.gpus, 1))
-        for number in range(machine.gpus):
-            assert machine.gpu is not None
-            self._fill_card(cards[number], machine.gpu)
-        keep += [zones, cards]
-        node = ffi.new("twin_node_t *")
-        node.n_cpus, node.n_cores, node.n_packages = machine.cpus, machine.cores, machine.sockets
-        node.n_domains, node.n_levels = len(machine.domains), len(clock)
-        node.n_zones, node.n_gpus = len(machine.zones), machine.gpus
-        node.core_of = self._array("int32_t", machine.core_of, keep)
-        node.domain_of = self._array("int32_t", machine.domain_of, keep)
-        node.package_of = self._array("int32_t", machine.package_of[: machine.cores], keep)
-        node.clock_hz = self._array("double", clock, keep)
-        node.label_khz = self._array("double", machine.steps_khz, keep)
-        node.volt = self._array("double", volt, keep)
-        node.tsc_hz, node.smt_throughput = machine.tsc_khz * 1e3, machine.smt_throughput
-        node.latency_s, node.governor_s = machine.latency_us * 1e-6, 0.010  # ours: dynamic governors act each 10 ms
-        node.dynamic_w = power.dynamic_w / (volt[-1] ** 2 * clock[-1])
-        node.leak_k0_w, node.leak_k1_w_per_v = power.leak_w, power.leak_w_per_v
-        node.leak_per_v, node.leak_per_k, node.leak_offset = power.leak_per_v, power.leak_per_k, power.leak_offset
-        for name in _SAME_NAME:
-            setattr(node, name, getattr(power, name))
-        _fill_heat(node.thermal, machine.heat)
-        node.core_k_per_w, node.core_tau_s = machine.heat.core_k_per_w, machine.heat.core_tau_s
-        node.throttle_c = machine.heat.throttle_c
-        node.zones, node.cards = zones, cards
-        node.seed, node.origin_ns = seed, START_NS
-        return node
-
-    def _fill_card(self, card: Any, gpu: Gpu) -> None:
-        clocks = gpu.clocks_khz
-        card.n_levels = len(clocks)
-        card.idle_level = max(i for i, khz in enumerate(clocks) if khz <= gpu.idle_khz)
-        card.clock_khz = self._array("double", clocks, self._keep)
-        ready = curves.gpu_ready_w(gpu)
-        card.idle_w = self._array("double", gpu.power.idle_w + 0.7 * (ready - gpu.power.idle_w), self._keep)  # ours
-        card.leak_per_k, card.memory_over_die_c = gpu.power.leak_per_k, gpu.memory_over_die_c
-        _fill_heat(card.thermal, gpu.heat)
-        sensors = gpu.sensors
-        card.lock_latency_s = sensors.lock_latency_ms * 1e-3
-        card.power_update_s, card.power_window_s = sensors.power_update_ms * 1e-3, sensors.power_window_ms * 1e-3
-        card.energy_update_s = sensors.energy_update_ms * 1e-3
-        card.utilization_window_s = sensors.utilization_window_ms * 1e-3
-
-    def _group(self, group: Group, keep: list[Any]) -> dict[str, Any]:
-        phases = []
-        for phase in group.phases:
-            tables = np.ascontiguousarray(phase.tables, np.float64)
-            keep.append(tables)
-            phases.append(
-                {
-                    "tables": ffi.from_buffer("double[]", tables),
-                    "activity": phase.activity,
-                    "gap_share": phase.gap_share,
-                    "sm_active": phase.sm_active,
-                    "occupancy": phase.occupancy,
-                    "fp_active": phase.fp_active,
-                    "free_level": phase.free_level,
-                    "free_loss": phase.free_loss,
-                }
-            )
-        parts = [{"phase": p, "iterations": n, "work_s": work} for p, n, work in group.program]
-        return {
-            "on_gpu": group.on_gpu,
-            "n_units": len(group.units),
-            "n_phases": len(phases),
-            "n_parts": len(parts),
-            "repeat": group.repeat,
-            "spins": group.spins,
-            "units": self._array("int32_t", group.units, keep),
-            "weight": self._array("double", group.weight, keep),
-            "nominal_share": group.nominal_share,
-            "memory_mib": group.memory_mib,
-            "phases": self._array("twin_phase_t", phases, keep),
-            "parts": self._array("twin_part_t", parts, keep),
-        }
-
-
-def _fill_heat(network: Any, heat: HeatConstants) -> None:
-    for name in ("ambient_c", "die_k_per_w", "die_j_per_k", "sink_k_per_w", "sink_j_per_k"):
-        setattr(network, name, getattr(heat, name))
-
-
-def _fill_zone(out: Any, zone: Any, seed: int, number: int) -> None:
-    out.kind, out.package = _KIND[zone.kind], zone.package
-    out.range_uj, out.unit_uj = zone.range_uj, zone.unit_uj
-    # A counter has run since boot: it starts anywhere below half of its range.
-    out.start_uj = float(curves.stream(seed, "zone", number).uniform(0.0, 0.5)) * zone.range_uj
-    out.enabled = 1
-    for place, constraint in enumerate(zone.constraints):
-        out.limit_w[place], out.window_s[place] = constraint.limit_w, constraint.window_us * 1e-6
-
-
-def _write_identity(memory: Any, machine: Machine) -> None:
-    """The fields of twin_gpus_t that say what the cards are; UUIDs follow from machine and index."""
-    memory.magic, memory.version, memory.size = lib.TWIN_GPU_MAGIC, lib.TWIN_GPU_VERSION, ffi.sizeof("twin_gpus_t")
-    memory.n_gpus = machine.gpus
-    if machine.gpu is None:
-        return
-    gpu = machine.gpu
-    memory.driver, memory.driver_cuda = gpu.driver.encode(), gpu.driver_cuda
-    clocks = gpu.clocks_mhz[::-1]
-    for index in range(gpu.count):
-        card = memory.gpu[index]
-        random = curves.stream("uuid", machine.name, index)
-        digits = "".join(f"{int(x):x}" for x in random.integers(0, 16, 32))
-        card.name = gpu.name.encode()
-        card.uuid = f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}".encode()
-        card.serial = f"{int(random.integers(10**12, 10**13))}".encode()
-        card.pci_bus_id = f"00000000:{0x07 + 0x10 * index:02X}:00.0".encode()
-        card.vbios = gpu.vbios.encode()
-        card.architecture = _ARCHITECTURE[gpu.architecture]
-        card.cuda_major, card.cuda_minor = gpu.compute_capability
-        card.cores, card.n_clocks = gpu.cores, len(clocks)
-        card.clocks_mhz[0 : len(clocks)] = list(clocks)
-        card.memory_clock_mhz, card.memory_mib = gpu.memory_mhz, gpu.memory_mib
-        card.memory_bus_bits = gpu.memory_bus_bits
-        card.power_limit_default_mw = round(gpu.power_limit_w * 1e3)
-        card.power_limit_min_mw = round(gpu.power_limit_min_w * 1e3)
-        card.power_limit_max_mw = round(gpu.power_limit_max_w * 1e3)
-        card.power_limit_mw = card.power_limit_default_mw
-        card.has_gpm = gpu.has_gpm
-        card.slowdown_c, card.shutdown_c = gpu.slowdown_c, gpu.shutdown_c
-        card.node_numa = index * machine.sockets // gpu.count
-        card.pcie_gen, card.pcie_width = gpu.pcie_gen, gpu.pcie_width

@@ -1,0 +1,188 @@
+"""What a machine file says: the tables of its TOML and the constants of a node's physics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+ZoneKind = Literal["package", "core", "uncore", "dram", "psys"]
+
+
+class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One power limit of a zone: watts, averaging window, and the highest watts it accepts (0: not shown)."""
+
+    name: Literal["long_term", "short_term", "peak_power"]
+    limit_w: float
+    window_us: int
+    max_w: float = 0.0
+
+
+class CpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[cpu]``: what /proc/cpuinfo, topology and perf show."""
+
+    vendor: str
+    model_name: str
+    family: int
+    model: int
+    stepping: int
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    tsc_khz: int
+    events: tuple[str, ...]
+    reference_source: Literal["cpu", "msr"] = "cpu"
+    raw_events: dict[str, str] = {}
+    smt_throughput: float = 1.0
+
+
+class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[frequency]``: the cpufreq driver and its policies."""
+
+    driver: str
+    governors: tuple[str, ...]
+    governor: str
+    domain: Literal["core", "socket"] | int  # or so many cores
+    min_khz: int
+    max_khz: int
+    base_khz: int
+    latency_us: int
+    step_khz: int = 0
+    steps_khz: tuple[int, ...] = ()
+    turbo_khz: int = 0
+    lists_steps: bool = True  # whether scaling_available_frequencies exists
+
+
+class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Electrical constants. Watts per core unless said otherwise."""
+
+    volts: tuple[tuple[float, float], ...]  # (MHz, volt) points, linear between
+    dynamic_w: float  # at activity 1, the highest clock and its voltage
+    leak_w_per_v: float  # (leak_w + leak_w_per_v V) exp(leak_per_v V + leak_per_k T + leak_offset), T in C
+    leak_w: float = 0.0
+    leak_per_v: float = 0.0
+    leak_per_k: float = 0.0
+    leak_offset: float = 0.0
+    idle_leak_share: float = 0.3  # what deep idle states leave
+    uncore_idle_w: float = 0.0  # per package
+    uncore_busy_w: float = 0.0
+    uncore_w_per_gbs: float = 0.0
+    dram_idle_w: float = 0.0  # per package
+    dram_w_per_gbs: float = 0.0
+    rest_w: float = 0.0  # node: board, fans, network, power supply
+    spin_activity: float = 0.35
+    spin_ipc: float = 1.2
+    tick_share: float = 0.001
+
+
+class HeatConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """die -> heatsink -> air; for CPUs per package."""
+
+    ambient_c: float
+    die_k_per_w: float
+    die_j_per_k: float
+    sink_k_per_w: float
+    sink_j_per_k: float
+    core_k_per_w: float = 0.0  # a core above its die, by its own power
+    core_tau_s: float = 0.005
+    throttle_c: float = 95.0
+
+
+class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[zone]]``: a RAPL domain, one for each package (``psys``: one for the node)."""
+
+    kind: ZoneKind
+    range_uj: int
+    unit_uj: float
+    writable: bool = False
+    mmio: bool = False
+    constraints: tuple[Constraint, ...] = ()
+
+
+class SensorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[sensor]]``: an hwmon input for each package or core, or one for the node."""
+
+    chip: str
+    kind: Literal["temperature", "power"]
+    of: Literal["package", "core", "node"]
+    label: str  # "{n}" is replaced by the index
+    max_c: float = 0.0
+    critical_c: float = 0.0
+
+
+class GpuPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Board watts of a kernel: base(clock) + memory_w * dram_active + sm_w * activity * V^2 f relative to the top."""
+
+    volts: tuple[tuple[float, float], ...]
+    idle_w: float  # no context, lowest clock
+    ready_w: float  # context, top clock, no kernel
+    memory_w: float
+    sm_w: float
+    leak_per_k: float
+
+
+class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How NVML's numbers come about on this card."""
+
+    power_update_ms: float
+    power_window_ms: float
+    energy_update_ms: float
+    utilization_window_ms: float
+    lock_latency_ms: float
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU model: identity as NVML shows it, clock ladder, power, heat."""
+
+    count: int
+    name: str
+    architecture: Literal["volta", "ampere", "hopper"]
+    compute_capability: tuple[int, int]
+    cores: int
+    min_khz: int
+    max_khz: int
+    step_khz: int
+    idle_khz: int
+    memory_mhz: int
+    memory_mib: int
+    memory_bus_bits: int
+    power_limit_w: float
+    power_limit_min_w: float
+    power_limit_max_w: float
+    slowdown_c: int
+    shutdown_c: int
+    pcie_gen: int
+    pcie_width: int
+    vbios: str
+    has_gpm: bool
+    driver: str
+    driver_cuda: int
+    power: GpuPower
+    heat: HeatConstants
+    sensors: GpuSensors
+    memory_over_die_c: float = 6.0
+
+    @property
+    def clocks_khz(self) -> tuple[int, ...]:
+        """Exact ladder, ascending. NVML shows whole megahertz, rounded down."""
+        return tuple(range(self.min_khz, self.max_khz + 1, self.step_khz))
+
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """Ladder as NVML shows it, ascending."""
+        return tuple(khz // 1000 for khz in self.clocks_khz)
+
+
+class MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine file."""
+
+    name: str
+    summary: str
+    cpu: CpuTable
+    frequency: FrequencyTable
+    power: PowerConstants
+    heat: HeatConstants
+    zone: tuple[ZoneTable, ...] = ()
+    sensor: tuple[SensorTable, ...] = ()
+    gpu: Gpu | None = None
+    fault: tuple[dict[str, Any], ...] = ()
