@@ -315,10 +315,11 @@ class Faults:
                     bits[index] |= _GPU_BITS[s.fault.kind]
                 if s.fault.kind == "slow":
                     self._twin.gpus.slow_ms = round(_delay_s(s.fault) * 1000)
-        for index, (before, now) in enumerate(zip(self._gpu_bits, bits, strict=True)):
-            if before != now:
-                self._twin.gpus.gpu[index].faults = now
-        self._gpu_bits = bits
+        with self._lock:
+            for index, (before, now) in enumerate(zip(self._gpu_bits, bits, strict=True)):
+                if before != now:
+                    self._twin.gpus.gpu[index].faults = now
+            self._gpu_bits = bits
 
     def _gpus_of(self, target: str) -> Iterable[int]:
         index = target.split(":")[1]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Mapping
 
 from twin import sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap
@@ -49,6 +50,7 @@ class SysfsTree:
         self.policies = sysfs_cpufreq.add(nodes, twin)
         self.zones = sysfs_powercap.add(nodes, twin)
         device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin)]
+        self._storing = threading.Lock()  # one store at a time, as the kernel's own locks see to it
         self.delayed_s = 0.0  # what slow files would have cost so far, were anybody waiting
         self.roots: tuple[str, ...] = (*ROOTS, *device_roots)
         self._found = dict(nodes.files)  # every name under which a file has been asked for
@@ -142,7 +144,8 @@ class SysfsTree:
             effect = self.faults.written(standing, attribute.path)
         if effect is not Effect.DROPPED:
             try:
-                attribute.store(as_string(data), effect is Effect.FULL)
+                with self._storing:
+                    attribute.store(as_string(data), effect is Effect.FULL)
             except OSError as error:
                 raise _error(error.errno or errno.EIO, path) from None
         return min(len(data), PAGE_BYTES)

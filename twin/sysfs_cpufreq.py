@@ -33,6 +33,7 @@ PREFERENCES = ("default", "performance", "balance_performance", "balance_power",
 
 _OWN_POLICY_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 _PREFERENCE_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate-epp")
+_CPPC_HIGHEST = 255  # as AMD's firmware scales it (Linux Documentation/admin-guide/pm/amd-pstate.rst)
 _S32_MAX = (1 << 31) - 1
 
 
@@ -173,6 +174,8 @@ def add(nodes: Nodes, twin: Twin) -> tuple[Policy, ...]:
         _add_driver_files(nodes, folder, policy)
         for cpu in policy.domain.cpus:
             nodes.link(f"{CPU}/cpu{cpu}/cpufreq", folder)
+            if policy.driver.startswith("amd-pstate"):
+                _add_cppc(nodes, f"{CPU}/cpu{cpu}/acpi_cppc", policy.domain)
     _add_switches(nodes, policies, platform)
     return policies
 
@@ -214,6 +217,20 @@ def _add_driver_files(nodes: Nodes, folder: str, policy: Policy) -> None:
     if policy.driver in _PREFERENCE_DRIVERS:
         nodes.file(f"{folder}/energy_performance_available_preferences", " ".join(PREFERENCES) + " \n")
         nodes.file(f"{folder}/energy_performance_preference", policy.show_preference, policy.store_preference)
+
+
+def _add_cppc(nodes: Nodes, folder: str, domain: Domain) -> None:
+    """What the firmware tells by CPPC (drivers/acpi/cppc_acpi.c): clocks in MHz, performance on a scale up to 255."""
+
+    def performance(khz: int) -> str:
+        return f"{round(_CPPC_HIGHEST * khz / domain.max_khz)}\n"
+
+    nodes.file(f"{folder}/nominal_freq", f"{domain.base_khz // 1000}\n")
+    nodes.file(f"{folder}/lowest_freq", f"{domain.min_khz // 1000}\n")
+    nodes.file(f"{folder}/highest_perf", performance(domain.max_khz))
+    nodes.file(f"{folder}/nominal_perf", performance(domain.base_khz))
+    nodes.file(f"{folder}/reference_perf", performance(domain.base_khz))
+    nodes.file(f"{folder}/lowest_perf", performance(domain.min_khz))
 
 
 def _add_switches(nodes: Nodes, policies: tuple[Policy, ...], platform: Platform) -> None:

@@ -195,7 +195,7 @@ def test_a_twin_that_is_gone_holds_no_gpus() -> None:
 # ---- the real readers on it ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["curie", "xh2415", "v100"])
+@pytest.mark.parametrize("name", ["curie", "xh2415", "v100", "genoa-h100"])
 def test_the_real_readers_find_the_whole_node_and_measure_it(name: str) -> None:
     machine = load_machine(name)
     with InProcess(Twin(machine)) as node:

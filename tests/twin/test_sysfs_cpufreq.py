@@ -214,6 +214,12 @@ def test_amd_pstate_names_its_mode_and_boost_lowers_the_limits() -> None:
     assert int(genoa["scaling_cur_freq"]) <= genoa.tree.policies[0].domain.base_khz
 
 
+def test_amd_firmware_tells_the_nominal_clock_of_each_cpu() -> None:
+    tree = Policy("genoa-h100").tree
+    assert tree.read("/sys/devices/system/cpu/cpu383/acpi_cppc/nominal_freq") == b"2400\n"
+    assert tree.read("/sys/devices/system/cpu/cpu383/acpi_cppc/highest_perf") == b"255\n"
+
+
 def test_every_domain_of_controlpulp_has_a_policy_of_nine_cpus() -> None:
     tree = Policy("controlpulp").tree
     folder = "/sys/devices/system/cpu/cpufreq"
