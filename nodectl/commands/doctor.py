@@ -69,7 +69,7 @@ def _merged(group: list[Finding]) -> Finding:
 
 
 def _with_ranges(names: list[str]) -> str:
-    """``cpu/policy0/max_khz`` to ``cpu/policy15/max_khz`` as ``cpu/policy0-15/max_khz``."""
+    """``cpu/policy0/max_khz`` to ``cpu/policy15/max_khz`` as ``cpu/policy0..15/max_khz``."""
     columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
     ranges = iter([_ranges(sorted({int(number) for number in column})) for column in columns])
     return _NUMBER.sub(lambda match: next(ranges), names[0])
@@ -82,7 +82,7 @@ def _ranges(numbers: list[int]) -> str:
         if number is not None and number == previous + 1:
             previous = number
             continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        parts.append(str(start) if start == previous else f"{start}..{previous}")
         if number is not None:
             start = previous = number
     return ",".join(parts)

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from nodectl.policies import registry
 from nodectl.summary import Summary
+from pmu.ports import Clock
 from pmu.system import system_ports
 
 UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
@@ -85,10 +85,9 @@ def run(
     ports = system_ports()
     with Interruptions(ports.clock) as interruptions:
         agent = Agent(ports, config, say=_say, wait=interruptions.wait)
-        until_ns = None if duration is None else ports.clock.now_ns() + round(duration * 1e6)
         if command:
-            return _around(agent, interruptions, command, ports.clock.now_ns, until_ns, as_json)
-        return _serve(agent, interruptions, ports.clock.now_ns, until_ns, as_json)
+            return _around(agent, interruptions, command, ports.clock, duration, as_json)
+        return _serve(agent, interruptions, ports.clock, duration, as_json)
 
 
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:
@@ -135,15 +134,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _serve(
-    agent: Agent, interruptions: Interruptions, now_ns: Callable[[], int], until_ns: int | None, as_json: bool
-) -> int:
-    """Run until a signal or ``until_ns``; tell systemd what is going on."""
+def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms: float | None, as_json: bool) -> int:
+    """Run until a signal or for ``duration_ms``; tell systemd what is going on."""
     notifier = Notifier()
     agent.start()
     try:
         notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
-        agent.run(until_ns, interruptions.is_over, lambda: notifier.alive(now_ns()))
+        agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
     finally:
         notifier.send("STOPPING=1")
         agent.stop()
@@ -155,8 +152,8 @@ def _around(
     agent: Agent,
     interruptions: Interruptions,
     command: tuple[str, ...],
-    now_ns: Callable[[], int],
-    until_ns: int | None,
+    clock: Clock,
+    duration_ms: float | None,
     as_json: bool,
 ) -> int:
     """Run ``command`` under the agent. Once it has been started nothing that befalls the agent ends it."""
@@ -165,7 +162,7 @@ def _around(
         child = _spawn(command)
         interruptions.watch(child)
         try:
-            agent.run(until_ns, interruptions.is_over)
+            agent.run(_end_ns(clock, duration_ms), interruptions.is_over)
         except NodectlError as error:
             _say(f"{error}; knobs are put back, the command goes on")
         except Exception:  # a defect of ours: put the node back at once, and let the job finish
@@ -173,9 +170,13 @@ def _around(
     finally:
         agent.stop()
     while not interruptions.is_over():
-        interruptions.wait(now_ns() + 1_000_000_000)
+        interruptions.wait(clock.now_ns() + 1_000_000_000)
     _print(agent.summary(), as_json, to_stderr=True)
     return child.returncode if child.returncode >= 0 else KILLED_BY_SIGNAL - child.returncode
+
+
+def _end_ns(clock: Clock, duration_ms: float | None) -> int | None:
+    return None if duration_ms is None else clock.now_ns() + round(duration_ms * 1e6)
 
 
 def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:

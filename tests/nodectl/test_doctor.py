@@ -34,7 +34,7 @@ def examined(monkeypatch, capsys):
 
 def test_equal_rows_of_numbered_things_are_shown_as_one():
     rows = [knob(f"cpu/policy{n}/max_khz") for n in (0, 1, 2, 3, 7)]
-    assert [row.name for row in grouped(rows)] == ["cpu/policy0-3,7/max_khz"]
+    assert [row.name for row in grouped(rows)] == ["cpu/policy0..3,7/max_khz"]
 
 
 def test_rows_that_differ_in_more_than_numbers_stay_apart():
@@ -44,7 +44,7 @@ def test_rows_that_differ_in_more_than_numbers_stay_apart():
 
 def test_reasons_that_differ_in_numbers_only_are_shown_once():
     rows = [knob("a0", "/sys/a0 is not writable"), knob("a1", "/sys/a1 is not writable")]
-    assert [(row.name, row.why) for row in grouped(rows)] == [("a0-1", "/sys/a0 is not writable (and likewise)")]
+    assert [(row.name, row.why) for row in grouped(rows)] == [("a0..1", "/sys/a0 is not writable (and likewise)")]
 
 
 def test_every_sensor_and_knob_of_a_gpu_node_is_listed(examined):
@@ -54,7 +54,7 @@ def test_every_sensor_and_knob_of_a_gpu_node_is_listed(examined):
     assert knobs["cpu/policy0/max_khz"]["writable"]
     assert not knobs["gpu/3/sm_clock_mhz"]["readable"]
     assert "NVML cannot say whether clocks are locked" in knobs["gpu/3/sm_clock_mhz"]["why"]
-    assert "gpu/0-3/sm_clock_mhz" in text
+    assert "gpu/0..3/sm_clock_mhz" in text
     assert report["runs"] == {"monitor": "yes", "optimize": "yes"}
 
 
