@@ -122,7 +122,7 @@ def large_node(repeats: int) -> list[tuple[str, str, type_i64]]:
 
 
 def timed(work: Callable[[], object], repeats: int, between: Callable[[], object] = lambda: None) -> type_i64:
-    """Nanoseconds of each of ``repeats`` calls, after a few to warm up; ``between`` them something that is not timed."""
+    """Nanoseconds of each of ``repeats`` calls, after a few to warm up; what is done ``between`` is not timed."""
     costs_ns = np.zeros(repeats, np.int64)
     for i in range(-5, repeats):
         between()

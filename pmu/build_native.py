@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 
 from cffi import FFI
 
@@ -15,12 +16,16 @@ CSRC = pathlib.Path("pmu/csrc")
 
 
 def declarations(header: str) -> str:
-    """The C header without its preprocessor lines, which cffi does not read."""
-    return "\n".join(line for line in header.splitlines() if not line.startswith("#"))
+    """The C header with no preprocessor lines but numbers, which is all that cffi reads of them."""
+    return "\n".join(
+        re.sub(r"\s*/\*.*", "", line) if line.startswith("#") else line
+        for line in header.splitlines()
+        if not line.startswith("#") or re.match(r"#define \w+ \d", line)
+    )
 
 
 ffibuilder = FFI()
-ffibuilder.cdef("#define GROUP_EVENTS 8\n" + declarations((ROOT / CSRC / "sweep.h").read_text()))
+ffibuilder.cdef(declarations((ROOT / CSRC / "sweep.h").read_text()))
 ffibuilder.set_source(
     "pmu._native",
     '#include "sweep.h"',
