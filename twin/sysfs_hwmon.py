@@ -2,7 +2,7 @@
 
 coretemp (Intel) makes one device per package: temp1 is the package, temp(N+2) the core with core_id N. k10temp (AMD) is
 the fourth PCI function of each package's first die and numbers its inputs through. acpi_power_meter shows what the
-board draws. Temperatures are millidegrees, power is microwatts.
+board draws. Temperatures are millidegrees in the sensor's own steps, power is microwatts.
 Source: Linux Documentation/hwmon/{coretemp,k10temp,acpi_power_meter,sysfs-interface}.rst, drivers/hwmon/coretemp.c.
 """
 
@@ -15,6 +15,9 @@ from twin.model import Twin
 from twin.sysfs_nodes import Nodes
 
 CLASS = "/sys/class/hwmon"
+
+STEP_MC = {"coretemp": 1000, "k10temp": 125}
+"""A digital readout counts whole degrees below Tjmax (IA32_THERM_STATUS), AMD's register eighths of a degree."""
 
 
 def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
@@ -57,7 +60,7 @@ def _add_inputs(nodes: Nodes, twin: Twin, folder: str, sensors: list[tuple[int, 
         if sensor.chip == "coretemp" and sensor.of == "core":
             number = sensor.index % twin.machine.cores_per_socket + 2
         stem = f"{folder}/temp{number}"
-        nodes.file(f"{stem}_input", _temperature_mc(twin, index))
+        nodes.file(f"{stem}_input", _temperature_mc(twin, index, STEP_MC.get(sensor.chip, 1)))
         nodes.file(f"{stem}_label", f"{sensor.label}\n")
         if sensor.max_c:
             nodes.file(f"{stem}_max", f"{round(sensor.max_c * 1000)}\n")
@@ -67,8 +70,8 @@ def _add_inputs(nodes: Nodes, twin: Twin, folder: str, sensors: list[tuple[int, 
                 nodes.file(f"{stem}_crit_alarm", _alarm(twin, index, sensor.critical_c))
 
 
-def _temperature_mc(twin: Twin, sensor: int) -> Callable[[], str]:
-    return lambda: f"{twin.temperature_mc(sensor)}\n"
+def _temperature_mc(twin: Twin, sensor: int, step_mc: int) -> Callable[[], str]:
+    return lambda: f"{twin.temperature_mc(sensor) // step_mc * step_mc}\n"
 
 
 def _power_uw(twin: Twin, sensor: int) -> Callable[[], str]:

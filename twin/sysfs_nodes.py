@@ -66,8 +66,12 @@ class Nodes:
         self._enter(path)
 
     def link(self, path: str, target: str) -> None:
-        """Add a symbolic link to the absolute path ``target``; it reads back relative, as the kernel writes them."""
-        self.links[path] = os.path.relpath(target, os.path.dirname(path))
+        """Add a symbolic link to the absolute path ``target``; it reads back relative, as the kernel writes them.
+
+        The way leads over the target's parent even where the target is above the link (kernfs_get_target_path).
+        """
+        parent, name = posixpath.split(target)
+        self.links[path] = posixpath.join(posixpath.relpath(parent, posixpath.dirname(path)), name)
         self._enter(path)
 
     def directory(self, path: str) -> None:

@@ -36,6 +36,7 @@ def test_class_entries_are_links_with_a_subsystem_and_a_parent(tree: SysfsTree) 
     assert tree.kind(PACKAGE) == "link"
     assert tree.readlink(PACKAGE) == "../../devices/virtual/powercap/intel-rapl/intel-rapl:0"
     assert tree.realpath(f"{PACKAGE}/subsystem") == "/sys/class/powercap"
+    assert tree.readlink(f"{PACKAGE}/device") == "../../intel-rapl"
     assert tree.realpath("/sys/class/powercap/intel-rapl:0:1/device") == tree.realpath(PACKAGE)
     zones = ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1")
     names = [read(tree, f"/sys/class/powercap/{zone}/name") for zone in zones]

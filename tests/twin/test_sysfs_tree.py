@@ -86,6 +86,7 @@ def test_coretemp_numbers_its_inputs_by_core_and_heats_up_under_load() -> None:
     tree.twin.advance(5.0)
     after = int(read(tree, "/sys/class/hwmon/hwmon0/temp1_input"))
     assert 20_000 < before < after < 95_000
+    assert before % 1000 == after % 1000 == 0  # a digital sensor of whole degrees
 
 
 def test_the_board_s_power_meter_is_in_microwatts() -> None:
