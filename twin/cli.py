@@ -70,13 +70,15 @@ def run(
 
     Its exit status is that of the command; 2 if the twin could not be served, and the command was not started.
     """
-    from twin.faults import parse_line
+    from twin.serve.needs import require
+
+    require()
+    from twin.fault import parse_line
     from twin.machine import load_machine
     from twin.serve import launcher
     from twin.serve.server import Plan
     from twin.workload import load_workload
 
-    launcher.require()
     if report and not report.absolute().parent.is_dir():
         raise TwinError(f"--report {report}: there is no directory {report.absolute().parent}")
     model = load_machine(machine)
@@ -187,7 +189,7 @@ def list_(number: int | None, as_json: bool) -> None:
 @_json
 def kinds(as_json: bool) -> None:
     """Say what each kind of fault does."""
-    from twin.faults import KINDS
+    from twin.fault import KINDS
 
     _print([{"kind": kind, "what": what} for kind, what in KINDS.items()], as_json)
 

@@ -111,6 +111,6 @@ int seccomp_answer_kernel(int listener, uint64_t id); /* let the real kernel do 
 /* The real perf_event_open: `raw` with its switches replaced; fd or -errno. */
 int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
 int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
-int perf_probe(void); /* the cycle counter of CPU 0, as any program would open it */
+int perf_probe(void); /* a counter as any program would open it, of a kind that is always served */
 
 #endif

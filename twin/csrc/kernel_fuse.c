@@ -67,12 +67,13 @@ failed:
  * Answers
  ****************************************************************/
 
+/* An error has no body. A failed write means that the caller was killed meanwhile: nobody waits for the answer. */
 static void answer(int device, uint64_t unique, int error, const void *body, size_t size)
 {
-    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + size), .error = -error, .unique = unique};
-    struct iovec parts[2] = {{&header, sizeof header}, {(void *)body, size}};
-    /* ENOENT: the caller was interrupted or killed meanwhile and nobody waits for this answer. */
-    ssize_t ignored = writev(device, parts, error ? 1 : 2);
+    size_t sent = error ? 0 : size;
+    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + sent), .error = -error, .unique = unique};
+    struct iovec parts[2] = {{&header, sizeof header}, {(void *)body, sent}};
+    ssize_t ignored = writev(device, parts, sent ? 2 : 1);
     (void)ignored;
 }
 

@@ -223,12 +223,14 @@ int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int
     return open_real(&clock, task, cpu, group_fd);
 }
 
+/* A software event that leads a group: the one call that every twin serves, whatever its machine counts. */
 int perf_probe(void)
 {
     struct perf_event_attr attr;
     memset(&attr, 0, sizeof attr);
     attr.size = sizeof attr;
-    attr.type = PERF_TYPE_HARDWARE;
-    attr.config = PERF_COUNT_HW_CPU_CYCLES;
+    attr.type = PERF_TYPE_SOFTWARE;
+    attr.config = PERF_COUNT_SW_CPU_CLOCK;
+    attr.read_format = PERF_FORMAT_GROUP;
     return open_real(&attr, -1, 0, -1);
 }

@@ -1,8 +1,8 @@
 """The twin's /sys as a FUSE file system: ``twin.sysfs.SysfsTree`` behind libfuse3, one thread per caller.
 
-Measured (2 cores, p50): 35 us for a read on a descriptor kept open, 155 us for open, read and close. That is slower than
-a real sysfs and fast enough for the few files of a period; counters, of which a period reads one per CPU, go another
-way (``csrc/kernel_fuse.c``).
+Measured (2 cores, p50): 35 us for a read on a descriptor kept open, 155 us for open, read and close. That is fast
+enough for the few files of a period; counters, of which a period reads one per CPU, go another way
+(``csrc/kernel_fuse.c``).
 
 As in sysfs, a file says it is 4096 bytes long, its text is made when it is read from its start, and the rest of a
 longer read sees the same text. ``direct_io`` takes each read and write past the page cache.
@@ -108,9 +108,8 @@ def mount(tree: SysfsTree, point: str) -> int:
         "fsname": "nodectl-twin",
         "attr_timeout": CACHED_S,
         "entry_timeout": CACHED_S,
+        "max_idle_threads": 16,  # libfuse 3.12 to 3.16 complain about their own default
     }
-    if (mfusepy.fuse_version_major, mfusepy.fuse_version_minor) >= (3, 12):
-        options["max_threads"] = 16  # libfuse 3.12 to 3.16 complain about their own default
     serve = threading.Thread(target=mfusepy.FUSE, args=(_Operations(tree), point), kwargs=options, daemon=True)
     serve.start()
     deadline = time.monotonic() + _MOUNT_TIMEOUT_S

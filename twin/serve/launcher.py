@@ -46,9 +46,8 @@ _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 def run(plan: server.Plan, command: Sequence[str]) -> int:
     """Serve the twin of ``plan`` to ``command``; returns the exit status for our own exit.
 
-    TwinError, with nothing started and nothing changed, if the twin cannot be served here.
+    TwinError, with the command not started, if the twin cannot be served here.
     """
-    require()
     library = nvml_library()
     register = Register()  # before the host's directory disappears from sight
     namespace.enter()
@@ -63,6 +62,7 @@ def run(plan: server.Plan, command: Sequence[str]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         server.serve(plan, theirs, launcher)
     theirs.close()
+    ready = server.Ready()
     try:
         ready = _await_ready(ours)
         namespace.cover_sysfs(ready.roots)
@@ -78,18 +78,7 @@ def run(plan: server.Plan, command: Sequence[str]) -> int:
         finally:
             register.leave(record)
     finally:
-        _end_server(server_pid, ours)
-
-
-def require() -> None:
-    """TwinError naming what is missing to serve a twin here."""
-    missing = []
-    if os.geteuid() != 0:
-        missing.append("root")
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        missing.append("/dev/fuse")
-    if missing:
-        raise TwinError(f"serving a twin needs {' and '.join(missing)}; without, it runs in virtual time only")
+        _end_server(server_pid, ours, ready)
 
 
 def nvml_library() -> str:
@@ -135,10 +124,7 @@ def _become(
         _hand_over_counters(channel)
         containment.prove(ready.tree_device, ready.roots, library, environment)
         containment.prove_counters(ready.counters_device)
-        for number in _WATCHED:
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the interpreter had ignored it
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _forget_interpreter_signals()
         try:
             os.execvpe(command[0], list(command), environment)
         except FileNotFoundError:
@@ -165,6 +151,15 @@ def _hand_over_counters(channel: socket.socket) -> None:
         raise TwinError("the twin's server ended before the command started")
 
 
+def _forget_interpreter_signals() -> None:
+    """Give the command the signals as we were given them: undo what Python does at its start."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 # ---- waiting and ending --------------------------------------------------------------------------------------------
 
 
@@ -188,14 +183,19 @@ def _wait(command: int, server_pid: int) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _end_server(pid: int, channel: socket.socket) -> None:
-    """Ask the server to end, which lets it write its report; insist after a while."""
+def _end_server(pid: int, channel: socket.socket, ready: server.Ready) -> None:
+    """Ask the server to end, which lets it write its report; insist after a while.
+
+    A server killed while it opened a file of its own waits for its own answer and cannot die; cutting its FUSE
+    connections frees it (Linux Documentation/filesystems/fuse, "abort").
+    """
     with contextlib.suppress(OSError):
         channel.send(server.STOP)
     deadline = time.monotonic() + _SERVER_END_S
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
+            namespace.abort_fuse((ready.tree_device, ready.counters_device))
         time.sleep(0.002)
     channel.close()
 

@@ -12,6 +12,7 @@ Source: mount_namespaces(7), Linux Documentation/filesystems/overlayfs.rst.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import os
@@ -68,7 +69,6 @@ def mounts(path: str = "/proc/self/mountinfo") -> Iterator[Mount]:
 
 def enter() -> None:
     """Leave the host's namespace for a private copy and give it a run directory of its own."""
-    os.makedirs(RUN_DIRECTORY, exist_ok=True)
     if error := lib.namespace_of_mounts():
         raise TwinError(f"no mount namespace of its own: {os.strerror(-error)}; the twin must be served as root")
     mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
@@ -123,6 +123,17 @@ def mask_devices(paths: Iterable[str]) -> None:
     for path in paths:
         mount(path, path, flags=_MS_BIND)
         mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_NODEV)
+
+
+def abort_fuse(devices: Iterable[int]) -> None:
+    """Cut FUSE connections, known by the ``st_dev`` of their file systems; those that are gone are passed over."""
+    place = f"{RUN_DIRECTORY}/connections"
+    if not os.path.isdir(place):
+        os.makedirs(place)
+        mount("none", place, "fusectl")
+    for device in devices:
+        with contextlib.suppress(FileNotFoundError), open(f"{place}/{os.minor(device)}/abort", "w") as abort:
+            abort.write("1")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

@@ -23,8 +23,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from twin._kernel import ffi, lib
-from twin.faults import Faults
+from twin._model import ffi as model_ffi
+from twin._model import lib as model_lib
 from twin.errors import TwinError
+from twin.faults import Faults
 from twin.model import Twin
 from twin.serve.perf_events import PERF_TYPE_SOFTWARE, EventNames
 
@@ -37,6 +39,13 @@ _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
 
 _KERNEL_TYPES = (2, 5)
 """PERF_TYPE_TRACEPOINT and PERF_TYPE_BREAKPOINT: the real kernel's, and no hardware of the node."""
+
+_FUNCTIONS = {
+    "counters": "void (*)(void *, int64_t *)",
+    "time_ns": "int64_t (*)(void *)",
+    "zone_uj": "int64_t (*)(void *, int32_t)",
+}
+"""Functions of csrc/model.h that csrc/kernel.h takes as its source."""
 
 _KERNEL_PMUS = ("kprobe", "uprobe")
 
@@ -248,12 +257,14 @@ def _types_of_host(names: tuple[str, ...]) -> set[int]:
 
 
 def _source(twin: Twin) -> Any:
-    """The model's two read functions as plain addresses, so that counters are read without the interpreter."""
-    addresses = twin.counter_source()
+    """The model's read functions as plain addresses, so that counters are read without the interpreter."""
+    functions = {
+        name: ffi.cast(kind, int(model_ffi.cast("uintptr_t", model_ffi.addressof(model_lib, f"twin_model_{name}"))))
+        for name, kind in _FUNCTIONS.items()
+    }
     return {
-        "counters": ffi.cast("void (*)(void *, int64_t *)", addresses.counters),
-        "time_ns": ffi.cast("int64_t (*)(void *)", addresses.time_ns),
-        "model": ffi.cast("void *", addresses.model),
+        **functions,
+        "model": ffi.cast("void *", twin.model_address),
         "n_cpus": twin.machine.cpus,
-        "n_columns": addresses.columns,
+        "n_columns": model_lib.TWIN_EVENTS,
     }

@@ -65,8 +65,11 @@ class Register:
     """The host's directory of runs, kept by descriptor: its path leads elsewhere inside a run."""
 
     def __init__(self) -> None:
-        os.makedirs(namespace.RUN_DIRECTORY, exist_ok=True)
-        self._directory = os.open(namespace.RUN_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.makedirs(namespace.RUN_DIRECTORY, mode=0o755, exist_ok=True)
+            self._directory = os.open(namespace.RUN_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise TwinError(f"{namespace.RUN_DIRECTORY} cannot be used: {error.strerror}") from None
 
     def enter(self, run: Run) -> None:
         """Record a run under its launcher's number."""

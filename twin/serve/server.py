@@ -15,15 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
 
 from twin._kernel import lib
 from twin.errors import TwinError
-from twin.faults import Fault, Faults
+from twin.fault import Fault
+from twin.faults import Faults
 from twin.machine import Machine
-from twin.model import GPU_MEMORY_BYTES, Twin
+from twin.model import Twin
 from twin.serve import fuse_tree, namespace
 from twin.serve.control import ControlSocket
 from twin.serve.perf_events import EventNames
@@ -38,7 +40,8 @@ _SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): nobody can cut the memory from under a reader."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """What to serve, settled before the server is forked. ``report`` is where the truth is written at the end."""
 
     machine: Machine
@@ -146,10 +149,10 @@ class _Server:
 def _gpu_memory() -> mmap.mmap:
     """Shared memory for the GPUs' state, sealed against change of size, and the link by which programs find it."""
     fd = os.memfd_create("nodectl-twin-gpus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, GPU_MEMORY_BYTES)
+    os.ftruncate(fd, Twin.GPU_BYTES)
     fcntl.fcntl(fd, *_SEALS)
     os.symlink(f"/proc/{os.getpid()}/fd/{fd}", namespace.GPUS)
-    return mmap.mmap(fd, GPU_MEMORY_BYTES)
+    return mmap.mmap(fd, Twin.GPU_BYTES)
 
 
 def _detach_standard_files() -> None:
