@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from nodectl.policies.gpu_curves import LEVELS
@@ -30,6 +31,40 @@ REASONS: Final = (
 )
 
 
+class Params(msgspec.Struct, frozen=True):
+    """Shares are of 1; all defaults are ours, chosen on the V100 table (benchmarks/gpu_savings.py)."""
+
+    bound: float = 0.03  # slowdown over the whole run
+    aim: float = 0.9  # share of the bound spent by the estimates
+    floor: float = 0.5  # lowest clock, of the highest
+    caution: float = 0.5  # standard deviations added to every estimated loss
+    price: float = 0.5  # energy share that 1 of time must bring
+    least_gain: float = 0.004  # energy share below which nothing is worth a change
+    faith: float = 0.3  # share of a hoped-for gain that a look is expected to bring
+    try_at_most: float = 0.08  # most assumed loss of a clock that is looked at
+    horizon_s: float = 60.0  # the account evens out over this time; shortest time a gain is taken to last
+    credit_s: float = 20.0  # looks may spend the account's income of so many seconds in advance
+    latency_s: float = 0.2  # until a clock has changed for sure (Velicka et al., arXiv 2502.20075: tens of ms)
+    block_s: float = 0.5  # shortest block; never shorter than the window of the readings
+    visit_s: float = 3.0  # length of a look at another clock
+    base_s: float = 4.0  # a phase is measured for so long at the highest clock first
+    noise: float = 0.03  # expected scatter of a block's traffic
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < 1:
+            raise ValueError("bound must be in (0, 1)")
+        if not 0 < self.floor <= 1:
+            raise ValueError("floor must be in (0, 1]")
+        if not 0 < self.aim <= 1:
+            raise ValueError("aim must be in (0, 1]")
+        if min(self.horizon_s, self.block_s, self.visit_s, self.base_s, self.noise) <= 0:
+            raise ValueError("horizon_s, block_s, visit_s, base_s and noise must be above 0")
+        if min(self.caution, self.price, self.least_gain, self.faith, self.try_at_most, self.credit_s) < 0:
+            raise ValueError("caution, price, least_gain, faith, try_at_most and credit_s must not be negative")
+        if self.latency_s < 0:
+            raise ValueError("latency_s must not be negative")
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The numbers a choice depends on, from the policy's parameters."""
@@ -37,7 +72,8 @@ class Limits:
     allowance: float  # most loss that a level to rest at may have
     room_s: float  # seconds that a visit may lose
     horizon_s: float  # how long a gain is taken to last
-    visit_s: float
+    settle_s: float  # after a change of clock nothing is learned for so long
+    block_s: float  # length of a block now
 
 
 class Choice(NamedTuple):
@@ -48,58 +84,46 @@ class Choice(NamedTuple):
     blocks: int
 
 
-class Taste(NamedTuple):
-    """What is preferred: see ``gpu_ladder.Params``."""
-
-    price: float
-    least_gain: float
-    caution: float
-    faith: float
-    try_at_most: float
-    visit_blocks: int
-    base_blocks: int
-
-
-def choose(taste: Taste, phases: Phases, phase: int, now: int, limits: Limits) -> Choice:
+def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits) -> Choice:
     """The next level of a GPU in ``phase``, now at level ``now``; writes the phase's assumed loss."""
     table, bank = phases.table[phase], phases.bank
     count = table[COUNT]
-    mean, deviation = estimate(taste, phases, phase)
-    if count[0] < taste.base_blocks:
-        return Choice(0, BASELINE, taste.base_blocks - int(count[0]))
+    mean, deviation = estimate(params, phases, phase)
+    if count[0] * limits.block_s < params.base_s:
+        return Choice(0, BASELINE, 1)
     assumed = table[LOSS]
     power = phases.power(phase)
     power = power / power[0]
     usable = np.arange(LEVELS) < bank.n_levels
-    cost = power * (1.0 + mean) + taste.price * mean
+    cost = power * (1.0 + mean) + params.price * mean
     safe = usable & (assumed <= limits.allowance)
     best = int(np.argmin(np.where(safe, cost, np.inf)))
-    if cost[best] > cost[0] - taste.least_gain:
+    if cost[best] > cost[0] - params.least_gain:
         best = 0
     hoped = np.maximum(mean - deviation, 0.0)
-    hope = power * (1.0 + hoped) + taste.price * hoped
+    hope = power * (1.0 + hoped) + params.price * hoped
     wanted = int(np.argmin(np.where(usable & (hoped <= limits.allowance), hope, np.inf)))
     gain = float(cost[best] - hope[wanted])
-    if wanted > 0 and gain > taste.least_gain:
-        visit = _visit(taste, phases, phase, wanted, best, gain, cost, deviation, limits)
+    if wanted > 0 and gain > params.least_gain:
+        visit = _visit(params, phases, phase, wanted, best, gain, cost, deviation, limits)
         if visit is not None:
             return visit
-    if best > 0 and now > 0 and safe[now] and cost[now] < cost[best] + 0.5 * taste.least_gain:
+    if best > 0 and now > 0 and safe[now] and cost[now] < cost[best] + 0.5 * params.least_gain:
         best = now  # not worth a change
-    return Choice(best, BEST if best else TOP, 1)
+    return Choice(best, BEST if best else TOP, _blocks(params.visit_s, limits))
 
 
-def estimate(taste: Taste, phases: Phases, phase: int) -> tuple[type_f64, type_f64]:
+def estimate(params: Params, phases: Phases, phase: int) -> tuple[type_f64, type_f64]:
     """Mean and deviation of the loss at each level; ``table[LOSS]`` becomes what the account shall assume."""
     table, ceiling = phases.table[phase], phases.ceiling(phase)
     mean, deviation = phases.bank.weigh(table[1], phases.error(phase), ceiling)
     most = ceiling * phases.bank.stretch
-    table[LOSS] = np.minimum(mean + taste.caution * deviation, most)
+    table[LOSS] = np.minimum(mean + params.caution * deviation, most)
     return mean, deviation
 
 
 def _visit(
-    taste: Taste,
+    params: Params,
     phases: Phases,
     phase: int,
     wanted: int,
@@ -112,12 +136,14 @@ def _visit(
     table = phases.table[phase]
     count, assumed = table[COUNT], table[LOSS]
     level = wanted
-    while assumed[level] > taste.try_at_most:
+    while assumed[level] > params.try_at_most:
         level -= 1
     if level == 0:
         return None
+    blocks = _blocks(params.visit_s, limits)
+    visit_s = limits.settle_s + blocks * limits.block_s
     noise2, rounding2 = phases.scatter(phase) ** 2, 2.0 * phases.rounding(phase) ** 2
-    here, top, more = float(count[level]), float(count[0]), float(taste.visit_blocks)
+    here, top, more = float(count[level]), float(count[0]), float(blocks)
     known = 1.0 / (noise2 * (1.0 / here + 1.0 / top) + rounding2) if here else 0.0
     choice, most = None, 0.0
     for place, here_then, top_then in ((level, here + more, top), (0, here, top + more)):
@@ -125,8 +151,12 @@ def _visit(
             continue
         added = 1.0 / (noise2 * (1.0 / here_then + 1.0 / top_then) + rounding2) - known
         learned = 1.0 - 1.0 / np.sqrt(1.0 + deviation[level] ** 2 * added)
-        worth = taste.faith * gain * learned * limits.horizon_s
-        net = worth - limits.visit_s * max(cost[place] - cost[best], 0.0)
-        if net > most and limits.visit_s * assumed[place] <= limits.room_s:
-            choice, most = Choice(place, EXPLORE if place else BASELINE, taste.visit_blocks), net
+        worth = params.faith * gain * learned * limits.horizon_s
+        net = worth - visit_s * max(cost[place] - cost[best], 0.0)
+        if net > most and visit_s * assumed[place] <= limits.room_s:
+            choice, most = Choice(place, EXPLORE if place else BASELINE, blocks), net
     return choice
+
+
+def _blocks(seconds: float, limits: Limits) -> int:
+    return max(round(seconds / limits.block_s), 1)

@@ -9,8 +9,8 @@ from Hopper on, ``utilization.memory`` before) keeps step with it: the ratio of 
 ratio of speed. That estimate is noisy, in whole percentages before Hopper, and off by an unknown share per workload.
 Hence:
 
-1.  Samples are averaged to blocks of a second; those within ``settle_s`` after a clock change are dropped, since NVML's
-    own averaging window (up to a second) still holds the old clock.
+1.  Samples are averaged to blocks of half a second or more; those after a clock change are dropped for as long as
+    NVML's own averaging window still holds the old clock.
 2.  Each new phase is measured at the highest clock first, then stepwise lower. All blocks together weigh candidate
     curves of loss against clock (``gpu_curves``); power is simply measured.
 3.  ``gpu_choice`` picks the clock of least energy among those whose assumed loss the account can bear, and pays for a
@@ -31,12 +31,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from nodectl.policies.api import Policy, Request
-from nodectl.policies.gpu_choice import BASELINE, MISSING, NO_CLOCKS, REASONS, SEARCH, Limits, Taste, choose, estimate
+from nodectl.policies.gpu_choice import (
+    BASELINE,
+    MISSING,
+    NO_CLOCKS,
+    REASONS,
+    SEARCH,
+    Limits,
+    Params,
+    choose,
+    estimate,
+)
 from nodectl.policies.gpu_curves import LEVELS, CurveBank, curve_bank
 from nodectl.policies.gpu_phases import (
     COLUMNS,
@@ -55,43 +64,23 @@ from nodectl.policies.gpu_phases import (
 from pmu.layout import Layout
 from pmu.readings import Sample, type_f64, type_i64
 
-ODD_TICKS: Final = 3
-"""Ours: samples in a row whose power is out of range that end a phase at once, without waiting for a block."""
+PULSE_S: Final = 0.095
+"""Ours: shorter intervals are put together to a tenth of a second first, since energy counters move in steps of 20 to
+100 ms."""
 
-TICKS, ELAPSED, RATE_SUM, RATE_SQUARES, WATTS_SUM, WATTS_SQUARES, UTILIZATION_SUM = range(7)
+ODD_PULSES: Final = 2
+"""Ours: pulses in a row whose power is out of range that end a phase at once, without waiting for a block."""
+
+LONGEST_WINDOW_S: Final = 1.0
+"""NVML averages utilisation over 1/6 to 1 s "depending on the product" (nvml.h, nvmlUtilization_t)."""
+
+RESTARTS: Final = 3
+"""Ours: blocks of an unknown phase that are begun anew because power was not steady; the next is taken as it is."""
+
+SECONDS_SUM, RATE_SUM, WATTS_SUM, UTILIZATION_SUM = range(4)
+READINGS: Final = 4
+PULSES, BLOCK_SECONDS, BLOCK_RATE, RATE_SQUARES, BLOCK_WATTS, WATTS_SQUARES, BLOCK_UTILIZATION = range(7)
 SUMS: Final = 7
-
-
-class Params(msgspec.Struct, frozen=True):
-    """Shares are of 1; all defaults are ours, chosen on the V100 table (benchmarks/gpu_savings.py)."""
-
-    bound: float = 0.03  # slowdown over the whole run
-    aim: float = 0.9  # share of the bound spent by the estimates
-    floor: float = 0.5  # lowest clock, of the highest
-    caution: float = 0.5  # standard deviations added to every estimated loss
-    price: float = 0.5  # energy share that 1 of time must bring
-    least_gain: float = 0.004  # energy share below which nothing is worth a change
-    faith: float = 0.3  # share of a hoped-for gain that a look is expected to bring
-    try_at_most: float = 0.08  # most assumed loss of a clock that is looked at
-    horizon_s: float = 60.0  # the account evens out over this time; shortest time a gain is taken to last
-    credit_s: float = 20.0  # looks may spend the account's income of so many seconds in advance
-    settle_s: float = 1.2  # NVML utilisation windows: 1/6 to 1 s by product (nvml.h)
-    block_s: float = 1.0
-    visit_blocks: int = 3
-    base_blocks: int = 4
-    noise: float = 0.03  # expected scatter of a block's traffic
-
-    def __post_init__(self) -> None:
-        if not 0 < self.bound < 1:
-            raise ValueError("bound must be in (0, 1)")
-        if not 0 < self.floor <= 1:
-            raise ValueError("floor must be in (0, 1]")
-        if not 0 < self.aim <= 1:
-            raise ValueError("aim must be in (0, 1]")
-        if min(self.horizon_s, self.block_s, self.noise) <= 0 or min(self.visit_blocks, self.base_blocks) < 1:
-            raise ValueError("horizon_s, block_s, noise, visit_blocks and base_blocks must be above 0")
-        if min(self.caution, self.price, self.least_gain, self.faith, self.try_at_most, self.credit_s) < 0:
-            raise ValueError("caution, price, least_gain, faith, try_at_most and credit_s must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +89,14 @@ class State:
 
     ``table`` ``[n_gpus, PHASES, COLUMNS, LEVELS]`` and ``facts`` ``[n_gpus, PHASES, FACTS]`` are the phases. ``phase``
     is the current one (-1 = not known), ``level`` the clock asked for, ``reason`` why, ``blocks`` how many more blocks
-    it is kept. ``settle_s`` is still to be waited, ``since_s`` was spent at this level since the table was last
-    written, ``sums`` add up the current block. ``power_w`` ± ``range_w`` is expected (NaN = anything), ``odd`` counts
-    samples outside it. ``doubted`` is a phase that was recognised by mistake just now, else -1. ``forgotten_s`` are
-    seconds lost in phases no longer remembered, ``time_s`` the length of the run.
+    it is kept (negative: the phase was recalled or is sought, and not yet confirmed).
+
+    ``pulse`` ``[n_gpus, READINGS]`` adds up the current pulse, ``sums`` ``[n_gpus, SUMS]`` the current block.
+    ``moved_s`` has passed since clock or phase changed, ``since_s`` was spent at this level since the table was last
+    written. ``window_s`` estimates over how long the traffic reading is averaged: it has stood at ``reading`` for
+    ``stood_s``. ``power_w`` ± ``range_w`` is expected (NaN = anything), ``odd`` counts pulses outside it. ``doubted``
+    is a phase that was recalled by mistake just now, else -1. ``forgotten_s`` are seconds lost in phases no longer
+    remembered, ``time_s`` is the length of the run.
     """
 
     table: type_f64
@@ -112,9 +105,13 @@ class State:
     level: type_i64
     reason: type_i64
     blocks: type_i64
-    settle_s: type_f64
-    since_s: type_f64
+    pulse: type_f64
     sums: type_f64
+    moved_s: type_f64
+    since_s: type_f64
+    window_s: type_f64
+    reading: type_f64
+    stood_s: type_f64
     power_w: type_f64
     range_w: type_f64
     odd: type_i64
@@ -124,76 +121,117 @@ class State:
 
 
 def initial(params: Params, layout: Layout) -> State:
-    """Nothing known, every GPU at its highest clock. Blocks end at different ticks on different GPUs, for the cost."""
+    """Nothing known, every GPU at its highest clock."""
     n_gpus = len(layout.gpus)
     facts = np.zeros((n_gpus, PHASES, FACTS))
     facts[:, :, SEEN_S] = -1.0
+    zero = np.zeros(n_gpus)
     return State(
         table=np.zeros((n_gpus, PHASES, COLUMNS, LEVELS)),
         facts=facts,
         phase=np.full(n_gpus, -1),
         level=np.zeros(n_gpus, np.int64),
         reason=np.full(n_gpus, BASELINE),
-        blocks=np.zeros(n_gpus, np.int64),
-        settle_s=np.asarray(params.settle_s + 0.1 * (np.arange(n_gpus) % 8), np.float64),
-        since_s=np.zeros(n_gpus),
+        blocks=np.full(n_gpus, -1),
+        pulse=np.zeros((n_gpus, READINGS)),
         sums=np.zeros((n_gpus, SUMS)),
+        moved_s=np.asarray(-0.1 * (np.arange(n_gpus) % 8), np.float64),  # so that not all blocks end at one tick
+        since_s=zero,
+        window_s=np.full(n_gpus, LONGEST_WINDOW_S),
+        reading=zero,
+        stood_s=zero,
         power_w=np.full(n_gpus, np.nan),
         range_w=np.full(n_gpus, np.nan),
         odd=np.zeros(n_gpus, np.int64),
         doubted=np.full(n_gpus, -1),
-        forgotten_s=np.zeros(n_gpus),
+        forgotten_s=zero,
         time_s=0.0,
     )
 
 
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
-    """Add one interval to each GPU's block; where a block is full or the load has changed, choose anew."""
+    """Add one interval to what is known; where a block is full or the load has changed, choose the clock anew."""
     if not layout.gpus:
         return state, Request.free(0)
+    cards = _cards(params, layout)
     gpu, elapsed_s = sample.gpu, sample.elapsed_s
-    rate = np.where(np.isfinite(gpu.dram_active), gpu.dram_active, gpu.memory_utilization)
+    rate = np.where(cards.has_gpm, gpu.dram_active, gpu.memory_utilization)
     watts = np.where(np.isfinite(gpu.energy_j), gpu.energy_j / elapsed_s, gpu.power_w)
     row = np.stack(
-        [np.ones(len(rate)), np.full(len(rate), elapsed_s), rate, rate**2, watts, watts**2, gpu.gpu_utilization], axis=1
+        [np.full(len(rate), elapsed_s), *(elapsed_s * x for x in (rate, watts, gpu.gpu_utilization))], axis=1
     )
-    banks = _banks(params, layout)
-    has_clocks = banks[1][:, 0] > 0
-    is_whole = np.isfinite(row).all(axis=1) & has_clocks
-    is_learning = is_whole & (state.settle_s <= 1e-9)
-    odd = np.where(is_learning & (abs(watts - state.power_w) > state.range_w), state.odd + 1, 0)
+    is_whole = np.isfinite(row).all(axis=1) & cards.has_clocks
+    after = replace(state, pulse=state.pulse + row, time_s=state.time_s + elapsed_s)
+    if after.pulse[:, SECONDS_SUM].max() >= PULSE_S:
+        after = _pulse(params, cards, after, rate)
+    return after, _request(after, state, cards, is_whole, watts)
+
+
+def _pulse(params: Params, cards: _Cards, state: State, rate: type_f64) -> State:
+    """Work a tenth of a second or more into blocks, and turn to the GPUs that need a decision."""
+    pulse_s = state.pulse[:, SECONDS_SUM]
+    mean = state.pulse / pulse_s[:, None]
+    is_whole = np.isfinite(mean).all(axis=1) & cards.has_clocks
+    watts = mean[:, WATTS_SUM]
+    moved_s = np.where(is_whole, state.moved_s + pulse_s, 0.0)
+    stood_s, window_s = _window(state, rate, pulse_s)
+    has_power = is_whole & (moved_s - pulse_s >= params.latency_s - 1e-6)
+    is_learning = is_whole & (moved_s - pulse_s >= params.latency_s + window_s - 1e-6)
+    is_first = is_learning & (state.sums[:, PULSES] == 0) & (state.phase < 0)
+    power_w = np.where(is_first, watts, state.power_w)
+    range_w = np.where(is_first, np.where(state.blocks > -RESTARTS, 0.1, np.inf) * watts, state.range_w)
+    odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
+    ones = np.ones(len(watts))
+    traffic = mean[:, RATE_SUM]
+    add = np.stack([ones, pulse_s, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]], axis=1)
+    sums = np.where(is_learning[:, None], state.sums + add, 0.0)
+    is_full = is_learning & (sums[:, BLOCK_SECONDS] >= np.maximum(params.block_s, window_s) - 1e-6)
+    is_guess = (state.phase < 0) & has_power & (moved_s - 2.0 * pulse_s < params.latency_s - 1e-6)
     after = replace(
         state,
-        settle_s=np.where(is_whole, np.maximum(state.settle_s - elapsed_s, 0.0), params.settle_s),
-        since_s=state.since_s + np.where(is_whole, elapsed_s, 0.0),
-        sums=np.where(is_learning[:, None], state.sums + row, 0.0),
+        pulse=np.zeros_like(state.pulse),
+        sums=sums,
+        moved_s=moved_s,
+        since_s=state.since_s + np.where(is_whole, pulse_s, 0.0),
+        window_s=window_s,
+        reading=rate,
+        stood_s=stood_s,
+        power_w=power_w,
+        range_w=range_w,
         odd=odd,
-        time_s=state.time_s + elapsed_s,
     )
-    is_full = is_learning & (after.sums[:, ELAPSED] >= params.block_s - 1e-6)
-    turning = np.flatnonzero(is_full | (odd >= ODD_TICKS))
+    is_odd = odd >= ODD_PULSES
+    turning = np.flatnonzero(is_full | is_odd | is_guess)
     if len(turning):
         after = _writable(after)
         for index in turning.tolist():
-            one = _Gpu(params, banks[0][index], after, index, bool(np.isnan(gpu.dram_active[index])))
-            if odd[index] >= ODD_TICKS:
+            one = _Gpu(params, cards.banks[index], after, index, not cards.has_gpm[index])
+            if is_odd[index]:
                 one.break_off(float(watts[index]))
+            elif is_full[index]:
+                one.close_block(float(watts[index]))
             else:
-                one.close_block()
-    return after, _request(after, state, banks[1], is_whole, has_clocks, watts)
+                one.guess(float(watts[index]))
+    return after
 
 
-def _request(
-    after: State,
-    before: State,
-    mhz: type_i64,
-    is_whole: npt.NDArray[np.bool_],
-    has_clocks: npt.NDArray[np.bool_],
-    watts: type_f64,
-) -> Request:
+def _window(state: State, rate: type_f64, pulse_s: type_f64) -> tuple[type_f64, type_f64]:
+    """How long the traffic reading has stood, and over how long it is averaged.
+
+    NVML does not tell its window, but a reading that scatters changes once per window: the longest it stood, with older
+    observations fading, is the estimate.
+    """
+    has_changed = rate != state.reading
+    stood_s = np.where(has_changed, 0.0, state.stood_s + pulse_s)
+    lasted = np.where(has_changed, state.stood_s + pulse_s, stood_s)
+    faded = np.where(has_changed, 0.9 * state.window_s, state.window_s)
+    return stood_s, np.clip(np.maximum(lasted, faded), 0.0, LONGEST_WINDOW_S)
+
+
+def _request(after: State, before: State, cards: _Cards, is_whole: npt.NDArray[np.bool_], watts: type_f64) -> Request:
     every = np.arange(len(watts))
-    target = np.where(is_whole, mhz[every, after.level], 0)
-    reason = np.where(is_whole, after.reason, np.where(has_clocks, MISSING, NO_CLOCKS)).astype(np.uint8)
+    target = np.where(is_whole, cards.mhz[every, after.level], 0)
+    reason = np.where(is_whole, after.reason, np.where(cards.has_clocks, MISSING, NO_CLOCKS)).astype(np.uint8)
     is_known = is_whole & (before.phase >= 0) & (after.table[every, before.phase, COUNT, 0] > 0)
     loss = np.where(is_known, after.table[every, before.phase, LOSS, before.level], np.nan)
     saved_w = np.where(is_known, after.table[every, before.phase, WATTS, 0] - watts, np.nan)
@@ -209,7 +247,7 @@ def _writable(state: State) -> State:
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU at a turn: a block is full, or its power says that the phase is over. Writes into ``state``."""
+    """One GPU that needs a decision. Writes into ``state``."""
 
     params: Params
     bank: CurveBank
@@ -217,8 +255,8 @@ class _Gpu:
     index: int
     is_whole_percent: bool
 
-    def close_block(self) -> None:
-        """Learn from the block if it fits the phase; else find out which phase this is."""
+    def close_block(self, watts: float) -> None:
+        """Learn from a full block if it fits the phase; else find out which phase this is."""
         state, i = self.state, self.index
         block, level, phase = self._block(), int(state.level[i]), int(state.phase[i])
         phases = self._phases()
@@ -226,15 +264,16 @@ class _Gpu:
         if phase < 0:
             phase = phases.recognise(level, block, int(state.doubted[i]))
             if phase < 0:
-                phase = self._begin(phases)
-            state.doubted[i] = -1
-            state.blocks[i] = 0
+                phase, lost_s = phases.forget_oldest()
+                state.forgotten_s[i] += lost_s
+            state.phase[i], state.doubted[i], state.blocks[i] = phase, -1, 0
         elif not phases.fits(phase, level, block):
-            fresh = phases.table[phase, COUNT, level] > 0 and state.blocks[i] < 0
-            self._leave(phases.recognise(level, block, phase), phase if fresh else -1, phases)
+            was_confirmed = state.blocks[i] >= 0
+            self._leave(
+                phases, -1 if was_confirmed else phase, phases.recall(level, watts, phase) if was_confirmed else -1
+            )
             return
         phases.learn(phase, level, block, state.time_s)
-        state.phase[i] = phase
         state.blocks[i] -= 1
         if state.blocks[i] <= 0:
             self._choose(phases)
@@ -242,57 +281,61 @@ class _Gpu:
             self._expect(phases)
 
     def break_off(self, watts: float) -> None:
-        """Power has left the phase's range: recall a phase by its power, or look from the highest clock."""
-        phases = self._phases()
-        self._charge()
-        self._leave(phases.recognise_power(int(self.state.level[self.index]), watts), -1, phases)
-
-    def _leave(self, recalled: int, doubted: int, phases: Phases) -> None:
+        """Power is out of range: recall the phase that has this power, or look from the highest clock."""
         state, i = self.state, self.index
-        state.phase[i], state.doubted[i] = recalled, doubted
-        if recalled >= 0:
-            self._choose(phases)
-            state.settle_s[i] = self.params.settle_s
-            state.blocks[i] = -1
+        phases, phase = self._phases(), int(state.phase[i])
+        self._charge()
+        if phase < 0:
+            self._restart(int(state.blocks[i]) - 1)
         else:
-            self._go(0, SEARCH, 0)
-            state.settle_s[i] = self.params.settle_s
-            state.power_w[i] = state.range_w[i] = np.nan
+            self._leave(phases, -1, phases.recall(int(state.level[i]), watts, phase))
 
-    def _begin(self, phases: Phases) -> int:
-        phase, lost_s = phases.forget_oldest()
-        self.state.forgotten_s[self.index] += lost_s
-        return phase
+    def guess(self, watts: float) -> None:
+        """Power is there before traffic: it may suffice to recall a phase."""
+        state, i = self.state, self.index
+        phases = self._phases()
+        recalled = phases.recall(int(state.level[i]), watts, int(state.doubted[i]))
+        if recalled >= 0:
+            self._charge()
+            self._recall(phases, recalled)
+
+    def _leave(self, phases: Phases, doubted: int, recalled: int) -> None:
+        state, i = self.state, self.index
+        state.doubted[i] = doubted
+        if recalled >= 0:
+            self._recall(phases, recalled)
+        else:
+            state.phase[i], state.level[i], state.reason[i] = -1, 0, SEARCH
+            self._restart(-1)
+
+    def _recall(self, phases: Phases, phase: int) -> None:
+        self.state.phase[self.index] = phase
+        self._choose(phases)
+        self.state.moved_s[self.index] = 0.0
+        self.state.blocks[self.index] = -1
+
+    def _restart(self, blocks: int) -> None:
+        state, i = self.state, self.index
+        state.moved_s[i], state.blocks[i] = 0.0, blocks
+        state.power_w[i] = state.range_w[i] = np.nan
 
     def _choose(self, phases: Phases) -> None:
         state, params, i = self.state, self.params, self.index
-        phase = int(state.phase[i])
-        taste = Taste(
-            params.price,
-            params.least_gain,
-            params.caution,
-            params.faith,
-            params.try_at_most,
-            params.visit_blocks,
-            params.base_blocks,
-        )
-        estimate(taste, phases, phase)
+        estimate(params, phases, int(state.phase[i]))
         income = params.bound * params.aim
         lost_s = float(lost(state.table[i]).sum() + state.forgotten_s[i])
         limits = Limits(
             allowance=min(max(income + (income * state.time_s - lost_s) / params.horizon_s, 0.0), 2.0 * params.bound),
             room_s=income * (state.time_s + params.credit_s) - lost_s,
             horizon_s=max(state.time_s, params.horizon_s),
-            visit_s=params.settle_s + params.visit_blocks * params.block_s,
+            settle_s=params.latency_s + float(state.window_s[i]),
+            block_s=max(params.block_s, float(state.window_s[i])),
         )
-        self._go(*choose(taste, phases, phase, int(state.level[i]), limits))
-        self._expect(phases)
-
-    def _go(self, level: int, reason: int, blocks: int) -> None:
-        state, i = self.state, self.index
+        level, reason, blocks = choose(params, phases, int(state.phase[i]), int(state.level[i]), limits)
         if level != state.level[i]:
-            state.settle_s[i] = self.params.settle_s
+            state.moved_s[i] = 0.0
         state.level[i], state.reason[i], state.blocks[i] = level, reason, blocks
+        self._expect(phases)
 
     def _expect(self, phases: Phases) -> None:
         state, i = self.state, self.index
@@ -303,12 +346,12 @@ class _Gpu:
 
     def _block(self) -> Block:
         sums = self.state.sums[self.index]
-        n = sums[TICKS]
-        rate, watts = sums[RATE_SUM] / n, sums[WATTS_SUM] / n
+        n = sums[PULSES]
+        rate, watts = sums[BLOCK_RATE] / n, sums[BLOCK_WATTS] / n
         return Block(
             rate=float(rate),
             watts=float(watts),
-            utilization=float(sums[UTILIZATION_SUM] / n),
+            utilization=float(sums[BLOCK_UTILIZATION] / n),
             rate_variance=float(max(sums[RATE_SQUARES] / n - rate**2, 0.0)),
             watts_variance=float(max(sums[WATTS_SQUARES] / n - watts**2, 0.0)),
         )
@@ -327,15 +370,29 @@ class _Gpu:
         return Phases(state.table[i], state.facts[i], self.bank, self.params.noise, self.is_whole_percent)
 
 
-_kept: list[tuple[float, Layout, list[CurveBank], type_i64]] = []
-"""The banks of the last layout: a cache. Compared by identity, since hashing a layout costs more than a tick may."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cards:
+    """The unchanging facts of a node's GPUs as arrays."""
+
+    layout: Layout
+    floor: float
+    banks: list[CurveBank]
+    mhz: type_i64  # [n_gpus, LEVELS]
+    has_clocks: npt.NDArray[np.bool_]
+    has_gpm: npt.NDArray[np.bool_]
 
 
-def _banks(params: Params, layout: Layout) -> tuple[list[CurveBank], type_i64]:
-    if not _kept or _kept[0][0] != params.floor or _kept[0][1] is not layout:
+_kept: list[_Cards] = []
+"""The last ones made: a cache. Compared by identity, since hashing a layout costs more than a tick may."""
+
+
+def _cards(params: Params, layout: Layout) -> _Cards:
+    if not _kept or _kept[0].layout is not layout or _kept[0].floor != params.floor:
         banks = [curve_bank(gpu, params.floor) for gpu in layout.gpus]
-        _kept[:] = [(params.floor, layout, banks, np.stack([bank.mhz for bank in banks]))]
-    return _kept[0][2], _kept[0][3]
+        mhz = np.stack([bank.mhz for bank in banks])
+        has_gpm = np.array([gpu.has_gpm for gpu in layout.gpus])
+        _kept[:] = [_Cards(layout, params.floor, banks, mhz, mhz[:, 0] > 0, has_gpm)]
+    return _kept[0]
 
 
 POLICY: Final = Policy(

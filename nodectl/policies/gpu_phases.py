@@ -29,8 +29,8 @@ FACTS: Final = 6
 many, mean variance of traffic within a block, mean relative variance of watts within one, GPU utilisation at the
 highest clock, and when the phase was last seen (-1 = free row)."""
 
-LAST_BLOCKS: Final = 60.0
-"""A mean follows its last 60 blocks or so (ours)."""
+LAST_BLOCKS: Final = 120.0
+"""A mean follows its last 120 blocks or so (ours)."""
 
 PERCENT: Final = 0.01
 """Before GPM, NVML gives shares as whole percentages."""
@@ -146,10 +146,22 @@ class Phases:
                 best, least = phase, distance
         return best
 
-    def recognise_power(self, level: int, watts: float) -> int:
-        """The only phase whose power at ``level`` is within 4 % of ``watts``; -1 if there is none or more than one."""
-        known = (self.table[:, COUNT, level] > 0) & (abs(self.table[:, WATTS, level] - watts) <= 0.04 * watts)
-        return int(np.argmax(known)) if known.sum() == 1 else -1
+    def recall(self, level: int, watts: float, not_this: int) -> int:
+        """The only other phase whose power at ``level`` agrees with ``watts``; -1 if there is none or more than one.
+
+        Measured power has to agree within 4 %, power between measured clocks within 6 %, beyond them 15 % (ours).
+        """
+        found = -1
+        for phase in np.flatnonzero(self.facts[:, SEEN_S] >= 0).tolist():
+            used = np.flatnonzero(self.table[phase, COUNT] > 0)
+            if phase == not_this or not len(used):
+                continue
+            width = 0.04 if self.table[phase, COUNT, level] > 0 else 0.06 if used[0] < level < used[-1] else 0.15
+            if abs(self.power(phase)[level] - watts) <= width * watts:
+                if found >= 0:
+                    return -1
+                found = phase
+        return found
 
 
 def lost(table: type_f64) -> type_f64:
