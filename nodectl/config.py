@@ -52,11 +52,11 @@ class Caps(msgspec.Struct, frozen=True):
 class Budget(msgspec.Struct, frozen=True):
     """What the agent may cost: ``core_share`` of one CPU, on average; 0 = no limit.
 
-    Above it the period is doubled, up to ``max_period_ms``, and this is reported. A quarter of one CPU is ours:
+    Above it the period is doubled, up to ``max_period_ms``, and this is reported. Half of one CPU is ours:
     BDPO's old loop harmed the job when its CPU time grew (REGALE D2.3 §3.4), without a figure.
     """
 
-    core_share: float = 0.25
+    core_share: float = 0.5
     max_period_ms: float = 1000.0
 
 
