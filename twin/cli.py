@@ -49,6 +49,7 @@ def twin() -> None:
 @click.option(
     "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth."
 )
+@click.option("--duration", "duration_s", type=float, metavar="SECONDS", help="Length of the workload at full clocks.")
 @click.option(
     "--fault", "faults", multiple=True, help='"KIND TARGET [at=S] [for=S] [value=V] [every=S]"; may be repeated.'
 )
@@ -62,6 +63,7 @@ def run(
     workload: str | None,
     seed: int,
     bias: float,
+    duration_s: float | None,
     faults: tuple[str, ...],
     report: Path | None,
     command: tuple[str, ...],
@@ -79,12 +81,14 @@ def run(
     from twin.serve.server import Plan
     from twin.workload import load_workload
 
+    if duration_s is not None and duration_s <= 0:
+        raise TwinError(f"--duration {duration_s:g}: a workload lasts longer than 0 s")
     if report and not report.absolute().parent.is_dir():
         raise TwinError(f"--report {report}: there is no directory {report.absolute().parent}")
     model = load_machine(machine)
     plan = Plan(
         machine=model,
-        workload=load_workload(workload, model, seed=seed, bias=bias) if workload else None,
+        workload=load_workload(workload, model, seed=seed, bias=bias, duration_s=duration_s) if workload else None,
         seed=seed,
         faults=tuple(parse_line(line) for line in faults),
         report=str(report.absolute()) if report else None,
