@@ -109,8 +109,8 @@ class MonotonicClock:
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
         """Sleep to an absolute instant, so that time spent elsewhere does not add up; signal handlers run meanwhile."""
-        while lib.sleep_until(deadline_ns) != 0:
-            continue  # EINTR: back in Python the handler runs (and may raise); then on to the same deadline
+        while lib.sleep_until(deadline_ns) == errno.EINTR:
+            continue  # back in Python the handler runs, and may raise; then on to the same deadline
 
 
 def load_nvml() -> tuple[Any | None, str]:

@@ -152,6 +152,8 @@ void sweep_files(kept_file_t *files, int32_t n_files, int64_t *out, int64_t miss
 
 int sleep_until(int64_t deadline_ns)
 {
+    if (deadline_ns <= 0)
+        return 0;
     struct timespec deadline = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
     return clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, NULL);
 }

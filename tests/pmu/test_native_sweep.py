@@ -6,12 +6,15 @@ import errno
 import mmap
 import os
 import resource
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pmu._native import ffi, lib
 
 from pmu.event_source import PERF_TYPE_SOFTWARE
 from pmu.kept import NativeIntegers
@@ -30,10 +33,10 @@ NO_SUCH_EVENT = Source(PERF_TYPE_SOFTWARE, 999, "no-such-event")
 CPUS = online_cpus(OsFiles())
 
 
-@pytest.fixture(autouse=True)
-def _needs_system_wide_counting() -> None:
-    if error := try_open(CPU_CLOCK, CPUS[0]):
-        pytest.skip(f"system-wide counting is not allowed here: {errno.errorcode[error]}")
+_refusal = try_open(CPU_CLOCK, CPUS[0])
+counting = pytest.mark.skipif(
+    _refusal != 0, reason=f"system-wide counting is not allowed here: {errno.errorcode.get(_refusal)} (root may)"
+)
 
 
 @pytest.fixture
@@ -55,6 +58,7 @@ def touch(pages: int) -> None:
             memory[page * mmap.PAGESIZE] = 1
 
 
+@counting
 def test_one_sweep_reads_all_events_of_all_cpus(groups: PerfGroups) -> None:
     before, begin_ns = swept(groups, 4), time.monotonic_ns()
     touch(500)
@@ -68,11 +72,13 @@ def test_one_sweep_reads_all_events_of_all_cpus(groups: PerfGroups) -> None:
     assert groups.errors() == [0] * len(CPUS)
 
 
+@counting
 def test_events_of_a_cpu_share_one_descriptor_to_read(groups: PerfGroups) -> None:
     assert len(groups._groups) == len(CPUS)
     assert len(groups._descriptors) == 4 * len(CPUS)
 
 
+@counting
 def test_totals_never_run_backwards(groups: PerfGroups) -> None:
     before = swept(groups, 4)
     for _ in range(200):
@@ -81,11 +87,13 @@ def test_totals_never_run_backwards(groups: PerfGroups) -> None:
         before = now
 
 
+@counting
 def test_a_sweep_right_after_another_still_gives_values(groups: PerfGroups) -> None:
     for _ in range(50):
         assert (swept(groups, 4) != RAW_MISSING).all()
 
 
+@counting
 def test_an_event_refused_on_a_cpu_leaves_the_others_of_that_cpu() -> None:
     groups = PerfGroups(CPUS, [[CPU_CLOCK, NO_SUCH_EVENT, PAGE_FAULTS]] * len(CPUS))
     out = swept(groups, 3)
@@ -95,6 +103,7 @@ def test_an_event_refused_on_a_cpu_leaves_the_others_of_that_cpu() -> None:
     groups.close()
 
 
+@counting
 def test_a_cpu_that_does_not_exist_is_missing_and_the_rest_goes_on() -> None:
     absent = max(CPUS) + 4096
     groups = PerfGroups((*CPUS, absent), [[CPU_CLOCK]] * (len(CPUS) + 1))
@@ -105,6 +114,7 @@ def test_a_cpu_that_does_not_exist_is_missing_and_the_rest_goes_on() -> None:
     groups.close()
 
 
+@counting
 def test_cells_without_a_source_stay_missing() -> None:
     groups = PerfGroups(CPUS, [[None, CPU_CLOCK]] * len(CPUS))
     out = swept(groups, 2)
@@ -112,6 +122,7 @@ def test_cells_without_a_source_stay_missing() -> None:
     groups.close()
 
 
+@counting
 def test_more_events_than_a_group_holds_are_merged_into_the_same_row() -> None:
     groups = PerfGroups(CPUS, [[CPU_CLOCK] * 11] * len(CPUS))
     assert len(groups._groups) == 2 * len(CPUS)
@@ -119,12 +130,14 @@ def test_more_events_than_a_group_holds_are_merged_into_the_same_row() -> None:
     groups.close()
 
 
+@counting
 def test_closed_groups_give_no_values(groups: PerfGroups) -> None:
     groups.close()
     assert (swept(groups, 4) == RAW_MISSING).all()
     assert groups.errors() == [errno.EBADF] * len(CPUS)
 
 
+@counting
 def test_an_array_of_another_shape_is_refused(groups: PerfGroups) -> None:
     with pytest.raises(ValueError, match="shape"):
         groups.sweep(np.zeros((1, 1, 1), np.int64))
@@ -148,6 +161,80 @@ def test_too_few_descriptors_say_how_many_are_needed() -> None:
         pytest.skip("the descriptor limit is infinite here")
     with pytest.raises(PmuError, match=rf"counting needs {hard} file descriptors.*hard limit is {hard}.*LimitNOFILE="):
         raise_descriptor_limit(hard, "counting")
+
+
+class ScriptedGroup:
+    """A group of two events whose next readings a test writes, as read(2) of the kernel would give them."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self.native: Any = ffi.new("perf_group_t[]", 1)
+        self.native[0].fd, self.native[0].n_events = self._read_end, 2
+        self.native[0].column[0:2] = [1, 0]
+        self.native[0].moved_ns = time.monotonic_ns()
+
+    def sweep(self, *record: int) -> list[int]:
+        """``record``: number of events, time enabled, time running, values; the row that comes of it."""
+        os.write(self._write_end, struct.pack(f"{len(record)}Q", *record))
+        out = np.zeros((1, 2), np.int64)
+        lib.sweep_groups(self.native, 1, ffi.from_buffer("int64_t[]", out), 1, 2, RAW_MISSING)
+        return [int(value) for value in out[0]]
+
+    @property
+    def error(self) -> int:
+        return int(self.native[0].error)
+
+    def end(self) -> None:
+        os.close(self._write_end)
+
+    def close(self) -> None:
+        os.close(self._read_end)
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedGroup]:
+    group = ScriptedGroup()
+    yield group
+    group.close()
+
+
+def test_an_interval_in_which_a_group_ran_half_the_time_is_extrapolated_by_itself(scripted: ScriptedGroup) -> None:
+    assert scripted.sweep(2, 1000, 1000, 50, 7) == [7, 50]
+    assert scripted.sweep(2, 2000, 1500, 60, 8) == [9, 70], "10 and 1 counted in half of the interval"
+    assert scripted.native[0].is_scaled == 1
+    assert scripted.sweep(2, 3000, 2500, 70, 9) == [10, 80], "a full interval again: the total does not fall back"
+    assert scripted.native[0].is_scaled == 0
+    scripted.end()
+
+
+def test_a_group_that_did_not_run_at_all_is_missing_and_the_next_interval_covers_it(scripted: ScriptedGroup) -> None:
+    scripted.sweep(2, 1000, 1000, 50, 7)
+    assert scripted.sweep(2, 2000, 1000, 50, 7) == [RAW_MISSING] * 2
+    assert scripted.error == errno.EAGAIN
+    assert scripted.sweep(2, 3000, 2000, 60, 8) == [9, 70], "1000 ns run of 2000 enabled"
+    scripted.end()
+
+
+def test_counts_whose_time_stands_still_belong_to_an_offline_cpu(scripted: ScriptedGroup) -> None:
+    assert scripted.sweep(2, 1000, 1000, 50, 7) == [7, 50]
+    assert scripted.sweep(2, 1000, 1000, 50, 7) == [7, 50], "two sweeps within one tick of the clock"
+    time.sleep(0.006)
+    assert scripted.sweep(2, 1000, 1000, 50, 7) == [RAW_MISSING] * 2
+    assert scripted.error == errno.ENODEV
+    assert scripted.sweep(2, 2000, 2000, 51, 8) == [8, 51], "online again"
+    scripted.end()
+
+
+def test_a_record_of_another_form_is_an_error_and_no_value(scripted: ScriptedGroup) -> None:
+    assert scripted.sweep(3, 1000, 1000, 1, 2, 3) == [RAW_MISSING] * 2
+    assert scripted.error == errno.EIO
+    assert scripted.sweep(2, 1000) == [RAW_MISSING] * 2
+    assert scripted.error == errno.EIO
+    scripted.end()
+    out = np.zeros((1, 2), np.int64)
+    lib.sweep_groups(scripted.native, 1, ffi.from_buffer("int64_t[]", out), 1, 2, RAW_MISSING)
+    assert scripted.error == errno.ENODATA, "end of file: the kernel gave the group up"
 
 
 def kept_numbers(folder: Path, *texts: str) -> tuple[NativeIntegers, type_i64]:
@@ -196,6 +283,7 @@ def test_a_file_that_is_not_there_is_missing_and_the_others_are_read(tmp_path: P
     kept.close()
 
 
+@counting
 def test_closing_gives_every_descriptor_back(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     groups = PerfGroups(CPUS, [[CPU_CLOCK, PAGE_FAULTS]] * len(CPUS))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,6 +106,27 @@ def test_the_real_clock_sleeps_to_a_deadline_and_not_at_all_to_one_that_is_past(
     assert time.monotonic() - begin < 1.0
 
 
+def test_a_signal_during_sleep_runs_its_handler_and_may_end_the_sleep() -> None:
+    class WokenError(Exception):
+        pass
+
+    def wake(number: int, frame: object) -> None:
+        raise WokenError
+
+    clock = MonotonicClock()
+    before = signal.signal(signal.SIGUSR1, wake)
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(WokenError):
+            clock.sleep_until_ns(clock.now_ns() + 10_000_000_000)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert time.monotonic() - begin < 5.0
+
+
 # ---- a tree on disk, without the kernel's own counters ---------------------------------------------------------
 
 
@@ -200,7 +224,7 @@ def test_an_energy_zone_that_vanishes_is_missing_and_the_other_is_read_on(tmp_pa
 # ---- emulated nodes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", ["curie", "xh2415", "skylake-6146"])
+@pytest.mark.parametrize("machine", ["curie", "xh2415", "skylake-6146", "genoa-h100"])
 def test_an_emulated_node_is_read_as_its_model_knows_it(node: type_node, machine: str) -> None:
     emulated = node(machine)
     spec = emulated.twin.machine

@@ -1,0 +1,79 @@
+"""The kernel's own doors on a served node: real perf_event_open, real sysfs reads, real libnvidia-ml, in real time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+    pytest.skip("needs root and /dev/fuse", allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+
+READER = """
+import json, numpy as np
+from pmu.decode import decode
+from pmu.node import Instruments, discover
+from pmu.system import system_ports
+ports = system_ports()
+layout, findings = discover(ports)
+instruments = Instruments(ports, layout)
+samples, before = [], instruments.sweep()
+for tick in range(1, 6):
+    ports.clock.sleep_until_ns(before.time_ns + 100_000_000)
+    now = instruments.sweep()
+    samples.append(decode(layout, before, now))
+    before = now
+median = lambda name: np.median([getattr(s.cpu, name) for s in samples], axis=0).tolist()
+print(json.dumps({
+    "cpus": len(layout.cpus), "events": layout.events, "gpus": len(layout.gpus), "khz": layout.reference_khz,
+    "why": {f.name: f.why for f in findings},
+    "ipc": median("ipc"), "busy": median("busy"), "frequency_khz": median("frequency_khz"),
+    "quality": sorted({int(q) for s in samples for q in s.cpu.quality}),
+    "watts": np.median([s.energy_j / s.elapsed_s for s in samples], axis=0).tolist(),
+    "gpu_w": np.median([s.gpu.power_w for s in samples], axis=0).tolist() if layout.gpus else [],
+}))
+"""
+
+
+def read_served(machine: str, workload: str) -> dict[str, Any]:
+    """What a program that knows nothing of the twin reads through ``pmu`` in half a second."""
+    command = [sys.executable, "-m", "twin.cli", "run", "--machine", machine, "--workload", workload, "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", READER],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_every_counter_of_a_served_cpu_node_is_read_by_the_kernels_doors() -> None:
+    read = read_served("curie", "hpl")
+    assert read["cpus"] == 16 and read["khz"] == 2_700_000
+    assert read["events"] == ["cycles", "reference-cycles", "instructions", "stalls", "llc-misses"]
+    assert read["quality"] == [0], "all measured"
+    assert read["busy"] == pytest.approx([1.0] * 16, abs=0.02)
+    assert read["frequency_khz"] == pytest.approx([2_700_000] * 16, rel=0.02)
+    assert all(0.5 < ipc < 5 for ipc in read["ipc"])
+    assert all(watts > 5 for watts in read["watts"])
+
+
+def test_a_served_zen_2_counts_reference_cycles_with_mperf_in_the_same_group() -> None:
+    read = read_served("xh2415", "easywave")
+    assert read["cpus"] == 96 and read["gpus"] == 4
+    assert read["why"]["reference-cycles"].startswith("counted by msr/mperf/")
+    assert read["why"]["stalls"].startswith("this processor has no such event")
+    assert read["quality"] == [0] and max(read["busy"]) == pytest.approx(1.0, abs=0.02)
+    assert all(100 < watts < 450 for watts in read["gpu_w"])
