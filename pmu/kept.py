@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from pmu._native import ffi, lib
+from pmu.descriptors import raise_descriptor_limit
 from pmu.ports import Files, KeptFile
 from pmu.readings import RAW_MISSING, type_i64
 
@@ -42,6 +43,7 @@ class NativeIntegers:
     """Kept descriptors of real files, read and parsed in one native call without the interpreter's lock."""
 
     def __init__(self, paths: Sequence[str]) -> None:
+        raise_descriptor_limit(len(paths), f"keeping {len(paths)} files open")
         self._count = len(paths)
         self._files: Any = ffi.new("kept_file_t[]", self._count)
         for kept, path in zip(self._files, paths, strict=True):

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pmu._native import ffi, lib
+from pmu.descriptors import raise_descriptor_limit
 from pmu.readings import RAW_MISSING, PmuError, type_i64
-
-SPARE_DESCRIPTORS = 64
-"""Ours: left for files, sockets and what a library may open later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +38,6 @@ def try_open(source: Source, cpu: int) -> int:
         return -fd
     os.close(fd)
     return 0
-
-
-def raise_descriptor_limit(needed: int, purpose: str) -> None:
-    """Raise the soft limit of descriptors to the hard one; PmuError if ``needed`` more do not fit then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    total = needed + len(os.listdir("/proc/self/fd")) + SPARE_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY and hard < total:
-        raise PmuError(
-            f"{purpose} needs {needed} file descriptors, {total} with those in use, but the hard limit is {hard}; "
-            f"raise it (LimitNOFILE={total} in the service's unit, or ulimit -Hn {total})"
-        )
 
 
 class PerfGroups:

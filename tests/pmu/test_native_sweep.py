@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from pmu._native import ffi, lib
 
+from pmu.descriptors import raise_descriptor_limit
 from pmu.event_source import PERF_TYPE_SOFTWARE
 from pmu.kept import NativeIntegers
-from pmu.perf_groups import PerfGroups, Source, raise_descriptor_limit, try_open
+from pmu.perf_groups import PerfGroups, Source, try_open
 from pmu.readings import RAW_MISSING, PmuError, type_i64
 from pmu.system import OsFiles
 from pmu.topology import online_cpus

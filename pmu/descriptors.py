@@ -1,0 +1,28 @@
+"""File descriptors: a large node needs more than the usual soft limit of 1024.
+
+Five events on 384 CPUs are 1920 descriptors, and cpuidle's files another thousand. The hard limit is the
+administrator's word; up to there a process may help itself (setrlimit(2)).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from pmu.readings import PmuError
+
+SPARE_DESCRIPTORS = 64
+"""Ours: left for files, sockets and what a library may open later."""
+
+
+def raise_descriptor_limit(needed: int, purpose: str) -> None:
+    """Raise the soft limit of descriptors to the hard one; PmuError if ``needed`` more do not fit then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    total = needed + len(os.listdir("/proc/self/fd")) + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < total:
+        raise PmuError(
+            f"{purpose} needs {needed} file descriptors, {total} with those in use, but the hard limit is {hard}; "
+            f"raise it (LimitNOFILE={total} in the service's unit, or ulimit -Hn {total})"
+        )
