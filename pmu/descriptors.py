@@ -17,6 +17,8 @@ SPARE_DESCRIPTORS = 64
 
 def raise_descriptor_limit(needed: int, purpose: str) -> None:
     """Raise the soft limit of descriptors to the hard one; PmuError if ``needed`` more do not fit then."""
+    if not needed:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
