@@ -319,6 +319,7 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
     mean_w = None
     if phase.speed_at_mhz:
         whole = curves.measured(clocks, phase.speed_at_mhz)
+        whole = whole / whole[-1]  # on another card: relative to that card's top clock
         kernel = (1.0 - gap) / (1.0 / whole - gap)
         knee = curves.effective_knee(clocks, whole)
     else:
@@ -330,6 +331,7 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
     free_mhz = phase.free_mhz or gpu.max_khz / 1e3
     free_level = max(i for i, khz in enumerate(clocks) if khz / 1e3 <= free_mhz + 0.5)
     whole_speed = 1.0 / ((1.0 - gap) / kernel + gap)
+    sm_active = min(phase.sm_active * (1.0 + 0.5 * draws.level), 1.0)
     truth = PhaseTruth(
         name=phase.name,
         on_gpu=True,
@@ -348,8 +350,8 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
         tables=tables,
         activity=phase.activity,
         gap_share=gap,
-        sm_active=min(phase.sm_active * (1.0 + 0.5 * draws.level), 1.0),
-        occupancy=min(phase.occupancy * (1.0 + draws.level2), 1.0),
+        sm_active=sm_active,
+        occupancy=min(phase.occupancy * (1.0 + draws.level2), 0.95 * sm_active),
         fp_active=phase.fp_active,
         free_level=free_level,
         free_loss=phase.free_loss,

@@ -9,7 +9,7 @@
 
 #include "model_internal.h"
 
-#define NOISE_MEMORY 0.7 /* ours: share of the counter noise kept from one 50 ms interval to the next */
+#define NOISE_MEMORY 0.9 /* ours: share of the counter noise kept from one 50 ms interval to the next */
 
 /* --- rates --- */
 

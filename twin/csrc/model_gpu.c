@@ -140,8 +140,8 @@ static int32_t choose_level(twin_model_t *m, int32_t g)
     }
     if (has_work(m, g)) {
         const double *kernel_w = work_table(m, unit, TWIN_KERNEL_W);
-        double factor = leak_factor(gpu, work_table(m, unit, TWIN_MEAN_W)[level]);
-        while (level > 0 && kernel_w[level] * factor > gpu->limit_w) {
+        const double *mean_w = work_table(m, unit, TWIN_MEAN_W);
+        while (level > 0 && kernel_w[level] * leak_factor(gpu, mean_w[level]) > gpu->limit_w) {
             level--;
             gpu->reasons |= REASON_POWER_CAP;
         }

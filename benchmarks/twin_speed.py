@@ -1,0 +1,73 @@
+"""How much faster than real time the emulated node runs on one core, per machine and load.
+
+Prints a table and writes ``out/bench/twin_speed.json``. The requirement: genoa-h100, 384 logical CPUs and 8 GPUs, at
+least 5 times. Process CPU time is what is measured, so that other load on the machine does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from twin.machine import EVENTS, load_machine
+from twin.model import Twin
+from twin.workload import load_workload
+
+REQUIRED = 5.0
+OUT = Path("out/bench/twin_speed.json")
+
+CASES = (
+    ("curie", "hpl"),
+    ("skylake-6146", "mixed-cpu:1"),
+    ("v100", "v100:ResN50"),
+    ("xh2415", "easywave"),
+    ("genoa-h100", "mixed-gpu:1"),
+    ("genoa-h100", "mixed-cpu:1"),
+)
+MODEL_S = 20.0
+
+
+def speed(machine_name: str, workload_name: str) -> dict[str, float | str]:
+    """Model seconds per CPU second: undisturbed, and with all counters read each 10 ms as an agent does."""
+    machine = load_machine(machine_name)
+    rates = []
+    for period_s in (MODEL_S, 0.010):
+        twin = Twin(machine, load_workload(workload_name, machine))
+        twin.advance(1.0)
+        start = time.process_time()
+        for _ in range(round(MODEL_S / period_s)):
+            twin.advance(period_s)
+            if period_s < MODEL_S:
+                twin.counters(EVENTS)
+        rates.append(MODEL_S / (time.process_time() - start))
+    return {
+        "machine": machine_name,
+        "workload": workload_name,
+        "cpus": machine.cpus,
+        "gpus": machine.gpus,
+        "times_real_time": rates[0],
+        "times_real_time_read_at_10_ms": rates[1],
+    }
+
+
+def main() -> int:
+    rows = [speed(machine, workload) for machine, workload in CASES]
+    print(f"{'machine':14} {'workload':14} {'CPUs':>5} {'GPUs':>5} {'x real time':>12} {'read at 10 ms':>14}")
+    for row in rows:
+        print(
+            f"{row['machine']:14} {row['workload']:14} {row['cpus']:5} {row['gpus']:5} "
+            f"{row['times_real_time']:12.0f} {row['times_real_time_read_at_10_ms']:14.0f}"
+        )
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(rows, indent=1))
+    slowest = float(np.min([row["times_real_time"] for row in rows if row["machine"] == "genoa-h100"]))
+    print(f"genoa-h100 runs {slowest:.0f} times faster than real time on one core (required: {REQUIRED:.0f})")
+    return 0 if slowest >= REQUIRED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

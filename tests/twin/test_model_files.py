@@ -1,0 +1,178 @@
+"""Machine and workload files: what is shipped loads, what is wrong is said in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from twin import families
+from twin.errors import TwinError
+from twin.machine import MACHINES, load_machine, machine_names
+from twin.model import Twin
+from twin.workload import load_workload, workload_names
+
+SHIPPED = [name for name in workload_names() if ":" not in name]
+
+
+def test_the_shipped_machines_are_those_of_the_manual() -> None:
+    assert set(machine_names()) >= {"curie", "skylake-6146", "xh2415", "v100", "genoa-h100", "client", "controlpulp"}
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_every_machine_runs_every_workload_it_can(name: str) -> None:
+    machine = load_machine(name)
+    assert machine.name == name
+    for workload in (*SHIPPED, "mixed-cpu:1", "mixed-gpu:1", "v100:3MM"):
+        try:
+            fitted = load_workload(
+                workload,
+                machine,
+                duration_s=1.0,
+                data=None if workload == "taurus" else families.DATA / "v100-sample.csv",
+            )
+        except TwinError as error:
+            assert "needs a GPU" in str(error) and not machine.gpus
+            continue
+        assert fitted.seconds == pytest.approx(1.0)
+        twin = Twin(machine, fitted)
+        twin.advance(0.1)
+        assert twin.report().work_done > 0
+
+
+def test_genoa_has_384_logical_cpus_in_kernel_order() -> None:
+    machine = load_machine("genoa-h100")
+    assert (machine.cpus, machine.cores, machine.gpus) == (384, 192, 8)
+    assert machine.core_of[:2] == (0, 1)
+    assert machine.core_of[192] == 0
+    assert machine.package_of[95:97] == (0, 1)
+    assert machine.domains[0].cpus == (0, 192)
+
+
+def test_zones_come_in_kernel_order() -> None:
+    labels = {name: [zone.label for zone in load_machine(name).zones] for name in ("curie", "client", "xh2415")}
+    assert labels["curie"][:4] == ["package-0", "package-0/core", "package-0/dram", "package-1"]
+    assert labels["client"] == ["package-0", "package-0/core", "package-0/uncore", "psys", "package-0/mmio"]
+    assert not any(zone.writable for zone in load_machine("xh2415").zones)
+    mmio = load_machine("client").zones[-1]
+    assert (mmio.control_type, mmio.path, mmio.mmio) == ("intel-rapl-mmio", "intel-rapl-mmio:0", True)
+
+
+def test_instruments_exist_as_on_the_real_machines() -> None:
+    assert "stalls" in load_machine("curie").events
+    assert "stalls" not in load_machine("xh2415").events
+    assert load_machine("xh2415").reference_source == "msr"
+    assert load_machine("genoa-h100").reference_source == "cpu"
+    assert len(load_machine("curie").domains) == 2
+    assert len(load_machine("skylake-6146").domains) == 24
+    assert len(load_machine("controlpulp").domains) == 4
+
+
+def _edited(tmp_path: Path, old: str, new: str) -> str:
+    text = (MACHINES / "curie.toml").read_text()
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new, 1))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("tsc_khz = ", "tsc_hz = ", 'unknown key "tsc_hz" (nearest: "tsc_khz")'),
+        ("tsc_khz = 2700000", "", 'key "tsc_khz" is missing (cpu)'),
+        ("latency_us = 10 ", 'latency_us = "x" ', 'key "frequency.latency_us": Expected `int`, got `str`'),
+        ('"llc-misses"]', '"llc-mises"]', 'unknown event "llc-mises" (nearest: "llc-misses")'),
+        ('governor = "ondemand"', 'governor = "ondemnd"', '(nearest: "ondemand")'),
+        ("sockets = 2", "sockets = ", "Invalid value (at line"),
+        ("[[zone]]", "[[zne]]", 'unknown key "zne" (nearest: "zone")'),
+        ("limit_w = 130.0", "limit = 130.0", 'unknown key "limit" (nearest: "limit_w")'),
+    ],
+)
+def test_a_wrong_machine_file_is_explained_in_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(TwinError) as raised:
+        load_machine(_edited(tmp_path, old, new))
+    message = str(raised.value)
+    assert said in message
+    assert message.startswith(str(tmp_path / "mine.toml"))
+    assert "\n" not in message
+
+
+def test_the_line_of_a_wrong_key_is_named(tmp_path: Path) -> None:
+    path = _edited(tmp_path, "tsc_khz = ", "tsc_hz = ")
+    line = next(n for n, text in enumerate(Path(path).read_text().splitlines(), 1) if text.startswith("tsc_hz"))
+    with pytest.raises(TwinError, match=rf"mine\.toml:{line}: "):
+        load_machine(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("eazywave", '(nearest: "easywave")'),
+        ("v100:ResNet50", 'unknown workload "v100:ResNet50" (nearest: "ResN50")'),
+        ("mixed-cpu:x", "is a seed, a whole number"),
+        ("trace:/nowhere.csv", "/nowhere.csv: No such file"),
+    ],
+)
+def test_a_wrong_workload_is_explained(name: str, said: str) -> None:
+    with pytest.raises(TwinError) as raised:
+        load_workload(name, load_machine("v100"))
+    assert said in str(raised.value)
+
+
+def test_a_wrong_machine_name_names_the_nearest() -> None:
+    with pytest.raises(TwinError, match=r'unknown machine "curry" \(nearest: "curie"\)'):
+        load_machine("curry")
+
+
+def test_a_gpu_workload_needs_a_gpu() -> None:
+    with pytest.raises(TwinError, match='workload "easywave" needs a GPU; machine "curie" has none'):
+        load_workload("easywave", load_machine("curie"))
+
+
+def test_a_workload_belongs_to_its_machine() -> None:
+    workload = load_workload("hpl", load_machine("curie"))
+    with pytest.raises(TwinError, match='was fitted to "curie", not "client"'):
+        Twin(load_machine("client"), workload)
+
+
+def test_a_phase_trace_runs_row_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "unit,phase,seconds,beta,knee_mhz,activity,iterations\n"
+        "cpu,assemble,2.0,0.9,,1.0,10\ncpu,solve,3.0,0.2,,,\ncpu,assemble,1.0,0.9,,1.0,5\ngpu,kernel,4.0,,900,0.8,40\n"
+    )
+    machine = load_machine("v100")
+    workload = load_workload(f"trace:{path}", machine)
+    cpu, gpu = workload.truth.groups
+    assert [phase.name for phase in cpu.phases] == ["assemble", "solve"]
+    assert cpu.program == ((0, 2.0), (1, 3.0), (0, 1.0))
+    assert gpu.phases[0].knee_mhz == 900
+    twin = Twin(machine, workload)
+    for domain in range(len(machine.domains)):
+        twin.set_domain(domain, governor="performance")
+    twin.advance(10.0)
+    assert twin.report().time_s == pytest.approx(6.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("unit,phase,seconds,bet\ncpu,a,1.0,0.5\n", ':2: unknown column "bet" (nearest: "beta")'),
+        ("unit,phase,seconds\ncpu,a,soon\n", ":2: "),
+        ("unit,phase,seconds\ntpu,a,1.0\n", ':2: unit: "tpu" is neither cpu nor gpu'),
+    ],
+)
+def test_a_wrong_trace_is_explained(tmp_path: Path, row: str, said: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(row)
+    with pytest.raises(TwinError) as raised:
+        load_workload(f"trace:{path}", load_machine("v100"))
+    assert f"{path}{said}" in str(raised.value)
+
+
+def test_seeded_mixes_differ_in_length_and_boundness() -> None:
+    machine = load_machine("skylake-6146")
+    phases = load_workload("mixed-cpu:12", machine).truth.groups[0].phases
+    betas = [phase.beta for phase in phases]
+    assert max(betas) - min(betas) > 0.2
+    assert load_workload("mixed-cpu:12", machine).truth.groups[0].program[0][1] >= 2.0
+    assert betas != [phase.beta for phase in load_workload("mixed-cpu:13", machine).truth.groups[0].phases]
