@@ -1,0 +1,94 @@
+"""``nodectl demo``: the agent on emulated nodes, what it saves and what that costs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from nodectl.errors import UsageError
+
+CAPTION = """
+saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the same
+against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the oracle."""
+
+
+@click.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Where results go."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(5.0), default=60.0, show_default=True, help="Length of the real-time run."
+)
+@click.option("--virtual", is_flag=True, help="No real-time run: everything in virtual time.")
+@click.option("--quick", is_flag=True, help="Two workloads only.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -> None:
+    """Run the real agent on emulated nodes; print what was saved and what it cost; leave plots and JSON in --out.
+
+    First the daemon in real time on a served node, then workloads times policies in virtual time. All results are
+    emulated: a model's, not a machine's.
+    """
+    try:
+        from nodectl.demo import comparison, plots, served
+    except ImportError as error:
+        raise UsageError(f"the demo needs the extras `twin`, `nvidia` and `plots` ({error})") from None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error.strerror}") from None
+    started = time.monotonic()
+    shutil.rmtree(out / "journal", ignore_errors=True)
+
+    def say(line: str) -> None:
+        if not as_json:
+            click.echo(line)
+
+    live_case = comparison.Case("xh2415", "easywave", "gpu", seconds)
+    say("EMULATED: every figure below comes from a model of the machine it names, not from that machine.\n")
+    say(f"1. The daemon on {live_case.machine} running {live_case.workload} for about {seconds:.0f} s ...")
+    live = served.live_run(live_case, out, virtual)
+    how = "served, real time" if live.served else f"virtual time, not served: {live.why_virtual}"
+    summary = live.summary
+    say(f"   {how}")
+    say(f"   the agent's own account: {summary.line()}")
+    say(
+        f"   the model's truth, against the highest clock: GPU boards {live.gpu_saving:+.1%} saved, whole node "
+        f"{live.node_saving:+.1%} saved, {live.slowdown:+.1%} time"
+    )
+    say(
+        f"   period {summary.period_ms:g} ms, lateness p50 {summary.lateness.p50_ms or 0:.2f} ms, sweep p50 "
+        f"{summary.sweep.p50_ms or 0:.2f} ms, own code p50 {summary.own_code.p50_ms or 0:.2f} ms, "
+        f"{summary.missed_periods} of {summary.ticks} periods missed\n"
+    )
+    plots.over_time(out / "journal", f"{live_case.workload} on {live_case.machine}", out / "demo-over-time.png")
+
+    cases = comparison.CASES[::6] if quick else comparison.CASES
+    say(f"2. {len(cases)} workloads, every policy, virtual time (bound {comparison.BOUND:.0%}) ...")
+    compared = []
+    for each in comparison.compare(cases):
+        compared.append(each)
+        if sys.stderr.isatty() and not as_json:
+            click.echo(f"\r   {len(compared)} of {len(cases)}", nl=False, err=True)
+    if sys.stderr.isatty() and not as_json:
+        click.echo("\r" + " " * 30 + "\r", nl=False, err=True)
+    plots.energy_against_time(compared, out / "demo-energy-time.png")
+    (out / "demo.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode({"emulated": True, "live": live, "comparison": compared}), indent=1)
+    )
+    if as_json:
+        click.echo((out / "demo.json").read_text())
+        return
+    say("")
+    for line in comparison.table(compared):
+        say(line)
+    say(CAPTION)
+    say("\nWhat stands between the counters and the truth (drawn, hidden from the policies):")
+    for line in comparison.seeds(compared):
+        say(f"   {line}")
+    took_s = time.monotonic() - started
+    say(f"\nEMULATED. {took_s:.0f} s. In {out}/: demo-over-time.png, demo-energy-time.png, demo.json, journal/")
