@@ -13,10 +13,11 @@ recalled when it comes back. Each interval the clock is chosen that minimises
 
 relative to the highest clock. The price is what makes a bound over the whole run optimal over its phases: it rises
 when the account of estimated losses is about to be overdrawn, so that loss is spent in the phases where it buys most.
-It never falls below ``least_price``: speed is not given away for less energy than it is worth to the machine.
+It never falls below ``least_price``: speed is not given away for less energy than it is worth to the machine. And
+where all phases together promise less than ``least_saving`` for the whole bound, only ``small_bound`` of it is spent.
 
-A phase is measured at the highest clock when it is new and now and then after; a socket whose signature cannot be
-read runs free.
+A phase is measured at the highest clock when it is new and now and then after. Where no stall event exists, a new
+phase is also probed a little below the highest clock. A socket whose signature cannot be read runs free.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ IPC_NOISE = 0.02
 SPEND_S = 2.0
 """Room on the account is spent over about this time, so that no single interval empties it (ours)."""
 
+SHARE_S = 300.0
+"""How long a phase's share of the run is remembered (ours)."""
+
+PRICES = np.concatenate(([0.0], np.geomspace(0.1, 60.0, 24)))
+"""Prices of loss tried when the promise of a run is worked out."""
+
 GUESS_TICKS = 10.0
 """Weight of the guessed power curve beside measured intervals (ours)."""
 
@@ -55,6 +62,8 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bound, and how carefully it is kept. All defaults are ours."""
 
     bound: float = 0.03  # slowdown over the whole run against the highest clock
+    small_bound: float = 0.008  # the same where little is to be had
+    least_saving: float = 0.02  # "little": less than this share of the node's energy for the whole bound
     margin: float = 0.5  # standard deviations added to the predicted loss
     least_price: float = 0.45  # joules of saving (relative) asked for each unit of loss, at least
     rest_w: float = 60.0  # watts of the node that no zone measures, drawn for as long as the work takes
@@ -64,18 +73,22 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_mhz: int = 100  # step where the driver takes any clock
     floor: float = 0.45  # lowest clock, as a share of the highest
     idle: float = 0.05  # a CPU busier than this share of the interval is judged
-    baseline_s: float = 0.3  # measured at the highest clock when a phase is new
+    baseline_s: float = 0.3  # measured at the highest clock when a phase is new, and this long
     rebaseline_s: float = 10.0  # between later looks at the highest clock
+    probe_s: float = 1.0  # measured below it, where there is no stall event
+    probe_clock: float = 0.9  # of the highest clock
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < 1:
             raise ValueError("bound must be in (0, 1)")
-        if not 0 < self.floor <= 1:
-            raise ValueError("floor must be in (0, 1]")
+        if not 0 <= self.small_bound <= self.bound:
+            raise ValueError("small_bound must be in [0, bound]")
+        if not 0 < self.floor <= 1 or not 0 < self.probe_clock < 1:
+            raise ValueError("floor must be in (0, 1] and probe_clock in (0, 1)")
         if not 0 <= self.static_share < 1:
             raise ValueError("static_share must be in [0, 1)")
-        if min(self.margin, self.least_price, self.rest_w) < 0:
-            raise ValueError("margin, least_price and rest_w must not be negative")
+        if min(self.margin, self.least_price, self.least_saving, self.rest_w, self.probe_s) < 0:
+            raise ValueError("margin, least_price, least_saving, rest_w and probe_s must not be negative")
         if min(self.power_exponent, self.witness_error, self.baseline_s, self.rebaseline_s) <= 0 or self.step_mhz <= 0:
             raise ValueError("power_exponent, witness_error, baseline_s, rebaseline_s and step_mhz must be above 0")
 
@@ -85,9 +98,10 @@ class State:
     """What is known of each phase (rows: PHASES) at each level of the ladder, and where each package stands.
 
     ``ipc``, ``watts`` ``[phase, level]`` are means with weights ``ipc_n``, ``watts_n``; ``stall_beta`` ``[phase]`` with
-    ``stall_n``; ``last_s`` when a phase was last seen (-1 = free row), ``top_s`` when it last ran at the highest clock.
+    ``stall_n``; ``last_s`` when a phase was last seen (-1 = free row), ``top_s`` when it last ran at the highest clock,
+    ``top_due_s`` how long it must still be measured there, ``share_s`` its seconds, fading over some minutes.
     Per package: ``phase`` (-1 = none), ``level``, ``settling`` (sweeps to ignore after a change), ``reason``.
-    ``spent_s`` is the account: estimated seconds lost so far.
+    ``spent_s`` is the account: estimated seconds lost so far. ``promise`` is the saving expected for the whole bound.
     """
 
     ipc: type_f64
@@ -98,11 +112,14 @@ class State:
     stall_n: type_f64
     last_s: type_f64
     top_s: type_f64
+    top_due_s: type_f64
+    share_s: type_f64
     phase: type_i64
     level: type_i64
     settling: type_i64
     reason: type_i64
     price: float
+    promise: float
     spent_s: float
     time_s: float
 
@@ -120,11 +137,14 @@ def initial(params: Params, layout: Layout) -> State:
         stall_n=np.zeros(PHASES),
         last_s=np.full(PHASES, -1.0),
         top_s=np.full(PHASES, -1.0),
+        top_due_s=np.zeros(PHASES),
+        share_s=np.zeros(PHASES),
         phase=np.full(packages, -1, np.int64),
         level=np.zeros(packages, np.int64),
         settling=np.zeros(packages, np.int64),
         reason=np.full(packages, FREE, np.int64),
         price=params.least_price,
+        promise=0.0,
         spent_s=0.0,
         time_s=0.0,
     )
@@ -153,13 +173,15 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
             continue
         phase = known.recognise(view, level, int(phases[package]), time_s)
         phases[package] = phase
-        known.learn(phase, level, view, time_s)
+        known.learn(phase, level, view, time_s, sample.elapsed_s)
         losses[package] = known.loss(phase)[level]
 
     active = [index for index, view in enumerate(seen) if view is not None]
     loss = float(losses[active].max()) if active else 0.0  # the slowest package holds a parallel job up
     spent_s = state.spent_s + sample.elapsed_s * loss / (1.0 + loss)
-    room = params.bound * time_s - spent_s
+    promise = known.promise() if int(time_s) != int(state.time_s) else state.promise
+    bound = params.bound if promise >= params.least_saving else params.small_bound
+    room = bound * time_s - spent_s
     price = state.price
     bound_by_account = False
     choices: dict[int, tuple[int, int]] = {}
@@ -168,7 +190,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
             continue
         phase = int(phases[package])
         if phase not in choices:
-            choices[phase] = known.choose(phase, price, room, time_s, sample.elapsed_s)
+            choices[phase] = known.choose(phase, price, bound, room, time_s, sample.elapsed_s)
         chosen, why = choices[phase]
         bound_by_account |= why == ACCOUNT
         next_level[package], reasons[package] = chosen, why
@@ -178,8 +200,8 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         price = price * 1.02 if bound_by_account else max(params.least_price, price * (0.98 if room > 0 else 1.0))
 
     after = replace(
-        known.state, phase=phases, level=next_level, settling=settling, reason=reasons, price=price, spent_s=spent_s,
-        time_s=time_s,
+        known.state, phase=phases, level=next_level, settling=settling, reason=reasons, price=price, promise=promise,
+        spent_s=spent_s, time_s=time_s,
     )  # fmt: skip
     return after, _request(params, layout, ladder, sample, after, losses)
 
@@ -221,6 +243,9 @@ def _observe(params: Params, layout: Layout, ladder: ClockLadder, sample: Sample
     return views
 
 
+_TABLES = ("ipc", "ipc_n", "watts", "watts_n", "stall_beta", "stall_n", "last_s", "top_s", "top_due_s", "share_s")
+
+
 @dataclass(slots=True)
 class _Knowledge:
     """The phase table while one interval is worked into it; a copy, so that the state given stays as it was."""
@@ -229,7 +254,7 @@ class _Knowledge:
     relative: type_f64  # clock of each level over the highest
     allowed: npt.NDArray[np.bool_]  # levels above the floor
     state: State
-    losses: dict[int, type_f64]  # per phase, until it learns something new
+    losses: dict[int, tuple[type_f64, type_f64]]  # per phase, until it learns something new
 
     @staticmethod
     def copy_of(params: Params, ladder: ClockLadder, state: State) -> _Knowledge:
@@ -237,10 +262,7 @@ class _Knowledge:
         distinct = np.concatenate(([True], np.diff(relative) < 0))
         copied = replace(
             state,
-            **{
-                name: getattr(state, name).copy()
-                for name in ("ipc", "ipc_n", "watts", "watts_n", "stall_beta", "stall_n", "last_s", "top_s")
-            },
+            **{name: getattr(state, name).copy() for name in _TABLES},
         )
         return _Knowledge(params, relative, distinct & (relative >= params.floor), copied, {})
 
@@ -255,7 +277,7 @@ class _Knowledge:
             distance = self._distance(phase, view, level) * (0.7 if phase == current else 1.0)
             if distance < least:
                 best, least = phase, distance
-        return best if best >= 0 else self._forget_oldest(view)
+        return best if best >= 0 else self._forget_oldest()
 
     def _distance(self, phase: int, view: _View, level: int) -> float:
         """1 = as far as two intervals of one phase may lie apart (ours: 8 % of IPC, 0.08 of beta)."""
@@ -264,14 +286,14 @@ class _Knowledge:
             expected, width = state.ipc[phase, level], 0.08
         else:
             measured = int(np.argmax(state.ipc_n[phase] > 0))
-            loss = self.loss(phase)
+            loss = self.expected_loss(phase)
             expected, width = state.ipc[phase, measured] * (1 + loss[measured]) / (1 + loss[level]), 0.12
         distance = abs(np.log(view.ipc / expected)) / width if min(view.ipc, expected) > 0 else 2.0
         if np.isfinite(view.beta) and state.stall_n[phase] > 0:
             distance = max(distance, abs(view.beta - state.stall_beta[phase]) / 0.08)
         return float(distance)
 
-    def _forget_oldest(self, view: _View) -> int:
+    def _forget_oldest(self) -> int:
         state = self.state
         phase = int(np.argmin(state.last_s))
         self.losses.pop(phase, None)
@@ -279,9 +301,10 @@ class _Knowledge:
             table[phase] = 0.0
         state.stall_beta[phase], state.stall_n[phase] = 1.0, 0.0
         state.last_s[phase] = state.top_s[phase] = -1.0
+        state.top_due_s[phase], state.share_s[phase] = self.params.baseline_s, 0.0
         return phase
 
-    def learn(self, phase: int, level: int, view: _View, time_s: float) -> None:
+    def learn(self, phase: int, level: int, view: _View, time_s: float, elapsed_s: float) -> None:
         """Work one interval into the means of its phase."""
         state = self.state
         self.losses.pop(phase, None)
@@ -296,8 +319,11 @@ class _Knowledge:
             state.stall_n[phase] = min(state.stall_n[phase] + 1.0, MEMORY_TICKS)
             state.stall_beta[phase] += (view.beta - state.stall_beta[phase]) / state.stall_n[phase]
         state.last_s[phase] = time_s
+        state.share_s[:] *= 1.0 - elapsed_s / SHARE_S if elapsed_s < SHARE_S else 0.0
+        state.share_s[phase] += elapsed_s
         if level == 0:
             state.top_s[phase] = time_s
+            state.top_due_s[phase] = max(state.top_due_s[phase] - elapsed_s, 0.0)
 
     # -- what would each clock cost and save --------------------------------------------------------------------
 
@@ -326,10 +352,18 @@ class _Knowledge:
         return sum(w * v for w, v in zip(weights, values, strict=True)) / total, total**-0.5
 
     def loss(self, phase: int) -> type_f64:
-        """Predicted loss at each level, with the margin."""
+        """Predicted loss at each level, with the margin: what the account is charged."""
+        return self._losses(phase)[1]
+
+    def expected_loss(self, phase: int) -> type_f64:
+        """Predicted loss at each level, without the margin: what clocks are compared by."""
+        return self._losses(phase)[0]
+
+    def _losses(self, phase: int) -> tuple[type_f64, type_f64]:
         if phase not in self.losses:
             beta, error = self.beta(phase)
-            self.losses[phase] = min(beta + self.params.margin * error, 1.0) * (1.0 / self.relative - 1.0)
+            steepness = 1.0 / self.relative - 1.0
+            self.losses[phase] = (min(beta, 1.0) * steepness, min(beta + self.params.margin * error, 1.0) * steepness)
         return self.losses[phase]
 
     def power(self, phase: int) -> type_f64:
@@ -352,24 +386,45 @@ class _Knowledge:
         watts = mean_target + slope * (shape - mean_shape) + params.rest_w / max(len(state.phase), 1)
         return np.asarray(watts / watts[0], np.float64)
 
-    def choose(self, phase: int, price: float, room_s: float, time_s: float, period_s: float) -> tuple[int, int]:
+    def choose(
+        self, phase: int, price: float, bound: float, room_s: float, time_s: float, period_s: float
+    ) -> tuple[int, int]:
         """Level and reason for the next interval, with ``room_s`` seconds of loss left on the account."""
         state, params = self.state, self.params
-        if state.top_s[phase] < 0 or state.ipc_n[phase, 0] * period_s < params.baseline_s:
+        if state.top_due_s[phase] > period_s / 2:
             return 0, BASELINE
-        loss = self.loss(phase)
-        cost = self.power(phase) * (1.0 + loss) + price * loss
+        steepness = 1.0 / self.relative - 1.0
+        if state.stall_n[phase] == 0 and state.ipc_n[phase][1:].sum() * period_s < params.probe_s:
+            probe = int(np.argmin(np.abs(self.relative - params.probe_clock)))
+            return (probe, PROBE) if room_s > steepness[probe] * period_s else (0, ACCOUNT)
+        expected = self.expected_loss(phase)
+        cost = self.power(phase) * (1.0 + expected) + price * expected
         cost[~self.allowed] = np.inf
         wanted = int(np.argmin(cost))
         if wanted == 0:
             return 0, NOT_WORTH_IT
         if time_s - state.top_s[phase] > params.rebaseline_s:
+            state.top_due_s[phase] = params.baseline_s
             return 0, BASELINE
-        affordable = loss <= (params.bound + room_s / SPEND_S if room_s > 0 else 0.0)
+        affordable = self.loss(phase) <= (bound + room_s / SPEND_S if room_s > 0 else 0.0)
         if affordable[wanted]:
             return wanted, BOUNDED
         cost[~affordable] = np.inf
         return int(np.argmin(cost)), ACCOUNT
+
+    def promise(self) -> float:
+        """The saving of the whole run if the bound is spent on one clock per phase, as an oracle would."""
+        phases = [phase for phase in range(PHASES) if self.state.last_s[phase] >= 0 and self.state.share_s[phase] > 0]
+        if not phases:
+            return 0.0
+        share = self.state.share_s[phases] / self.state.share_s[phases].sum()
+        loss = np.array([self.expected_loss(phase) for phase in phases])
+        saving = 1.0 - np.array([self.power(phase) for phase in phases]) * (1.0 + loss)
+        saving[:, ~self.allowed] = -np.inf
+        level = np.argmax(saving - PRICES[:, None, None] * loss, axis=2)
+        rows = np.arange(len(phases))
+        total_loss, total_saving = loss[rows, level] @ share, saving[rows, level] @ share
+        return float(np.max(total_saving, where=total_loss <= self.params.bound, initial=0.0))
 
 
 def _request(
