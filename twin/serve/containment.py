@@ -36,7 +36,7 @@ print(*mapped, sep="\\n")
 
 def prove(tree_device: int, roots: Iterable[str], library: str, environment: Mapping[str, str]) -> None:
     """TwinError naming the first door that does not lead to the twin; ``tree_device`` is its tree's ``st_dev``."""
-    for path in {*roots, *KNOB_PLACES}:
+    for path in (*KNOB_PLACES, *roots):
         _prove_file_system(path, tree_device)
     _prove_gpu_state()
     _prove_library(library, environment)

@@ -1,0 +1,308 @@
+"""Programs that know nothing of the twin read it and act on it: perf, cpupower, powercap-info, psutil and their kin."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.twin.served_node import ServedNode, twin_command, why_not_served
+
+if why_not_served():
+    pytest.skip(why_not_served(), allow_module_level=True)
+
+from twin.machine import load_machine
+from twin.model import Twin
+from twin.workload import load_workload
+
+IPC_TOLERANCE = 0.03  # the model's counter noise over one CPU; perf adds the times of its own switches
+
+
+def needs(program: str, package: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is missing: install {package}")
+
+
+def module_of(name: str, package: str) -> None:
+    pytest.importorskip(name, reason=f"{name} is missing: pip install {package}")
+
+
+@pytest.fixture(scope="module")
+def curie() -> Iterator[ServedNode]:
+    with ServedNode("curie", "--workload", "hpl") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def xh2415() -> Iterator[ServedNode]:
+    with ServedNode("xh2415", "--workload", "easywave") as node:
+        yield node
+
+
+def counts(text: str) -> dict[str, float]:
+    """perf stat -x, prints value,unit,event,...; counts of several CPUs are added."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        cells = line.split(",")
+        if len(cells) < 4:
+            continue
+        value, _, event = cells[1:4] if cells[0].startswith("CPU") else cells[0:3]
+        if event:  # else a second figure derived from the event above
+            found[event] = found.get(event, 0.0) + (float(value) if value[0].isdigit() else float("nan"))
+    return found
+
+
+def modelled_ipc(machine: str, workload: str) -> float:
+    node = load_machine(machine)
+    twin = Twin(node, load_workload(workload, node))
+    twin.advance(1.0)
+    table = twin.counters(["cycles", "instructions"]).sum(axis=0)
+    return float(table[1] / table[0])
+
+
+# ---- perf ----------------------------------------------------------------------------------------------------------
+
+
+def test_perf_counts_every_cpu_at_the_clock_and_ipc_of_the_model(curie: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    done = curie.run("perf", "stat", "-x,", "-a", "-A", "-e", "cycles,instructions,task-clock", "sleep", "0.3")
+    assert done.returncode == 0, done.stderr
+    assert len({line.split(",")[0] for line in done.stderr.splitlines() if line.startswith("CPU")}) == 16
+    found = counts(done.stderr)
+    clock_hz = found["cycles"] / (found["task-clock"] * 1e-3)
+    assert clock_hz == pytest.approx(2.7e9, rel=0.02)  # the top step of a Xeon E5-2680 without turbo
+    assert found["instructions"] / found["cycles"] == pytest.approx(modelled_ipc("curie", "hpl"), rel=IPC_TOLERANCE)
+
+
+def test_perf_groups_are_counted_together(curie: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    events = "{cycles,ref-cycles,instructions},{cache-misses,stalled-cycles-backend},power/energy-pkg/"
+    done = curie.run("perf", "stat", "-x,", "-a", "-e", events, "sleep", "0.2")
+    assert done.returncode == 0, done.stderr
+    found = counts(done.stderr)
+    assert found["cycles"] == pytest.approx(found["ref-cycles"], rel=1e-3)  # at 2.7 GHz, which is also the TSC's rate
+    assert 0 < found["cache-misses"] < found["instructions"]
+    assert 0 < found["stalled-cycles-backend"] < found["cycles"]
+    watts = found["power/energy-pkg/"] / 0.2
+    assert 2 * 40 < watts < 2 * 135  # two packages of 130 W
+
+
+def test_perf_says_what_the_machine_does_not_count(xh2415: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    done = xh2415.run("perf", "stat", "-x,", "-a", "-e", "ref-cycles,branches,msr/mperf/", "sleep", "0.05")
+    assert "<not supported>,,ref-cycles" in done.stderr  # Zen 2 has no such event
+    assert "<not supported>,,branches" in done.stderr
+    assert counts(done.stderr)["msr/mperf/"] > 0
+
+
+def test_perf_counts_a_task_in_proportion_to_its_own_time(curie: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    command = ["bash", "-c", "for i in {1..50000}; do :; done"]
+    done = curie.run("perf", "stat", "-x,", "-e", "{task-clock,cycles,instructions}", "--", *command)
+    assert done.returncode == 0, done.stderr
+    found = counts(done.stderr)
+    assert found["cycles"] == pytest.approx(found["task-clock"] * 1e-3 * 2.7e9, rel=0.05)
+    assert found["instructions"] / found["cycles"] == pytest.approx(modelled_ipc("curie", "hpl"), rel=IPC_TOLERANCE)
+
+
+def test_perf_stat_without_events_is_sane_on_96_cpus(xh2415: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    done = xh2415.run("perf", "stat", "-x,", "-a", "sleep", "0.2")
+    assert done.returncode == 0, done.stderr
+    found = counts(done.stderr)
+    assert found["cpu-clock"] == pytest.approx(96 * 200, rel=0.1)  # milliseconds
+    assert found["context-switches"] > 0
+    assert 0 < found["cycles"] < 96 * 0.25 * 3.4e9
+
+
+def test_perf_record_is_told_that_there_is_no_sampling(curie: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    done = curie.run("perf", "record", "-o", "/dev/null", "-a", "-e", "cycles", "sleep", "0.01")
+    assert done.returncode != 0
+    assert "doesn't support sampling" in done.stderr
+
+
+SWEEPS = """
+import ctypes, os, struct, time
+libc = ctypes.CDLL(None)
+def group_of(cpu):
+    leader = -1
+    for config in (0, 1, 3):
+        attr = struct.pack("=IIQ16xQ", 0, 64, config, 1 | 2 | 8).ljust(64, bytes(1))
+        fd = libc.syscall(298 if os.uname().machine == "x86_64" else 241, attr, -1, cpu, leader, 8)
+        assert fd >= 0, (cpu, config)
+        leader = fd if leader < 0 else leader
+    return leader
+leaders = [group_of(cpu) for cpu in range(96)]
+for _ in range(100):
+    begin = time.perf_counter()
+    for leader in leaders:
+        os.read(leader, 256)
+    print((time.perf_counter() - begin) * 1e3)
+    time.sleep(0.005)
+"""
+
+
+def test_a_sweep_of_96_cpus_leaves_most_of_a_10_ms_period(xh2415: ServedNode) -> None:
+    sweeps_ms = [float(line) for line in xh2415.python(SWEEPS).split()]
+    assert statistics.median(sweeps_ms) < 4.0
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_cpupower_reads_the_clock_and_sets_it(curie: ServedNode) -> None:
+    needs("cpupower", "linux-cpupower")
+    try:
+        assert "hardware limits: 1.20 GHz - 2.70 GHz" in curie.output("cpupower", "-c", "0", "frequency-info")
+        curie.output("cpupower", "frequency-set", "-u", "1500MHz")
+        time.sleep(0.05)
+        assert curie.read("/sys/devices/system/cpu/cpu7/cpufreq/scaling_cur_freq") == "1500000"
+        cycles = "import os,sys; print(os.path.realpath(sys.argv[1]))"
+        assert "/sys/devices/system/cpu/" in curie.python(cycles, "/sys/devices/system/cpu/cpu7/cpufreq")
+        if shutil.which("perf"):
+            done = curie.run("perf", "stat", "-x,", "-a", "-e", "cycles,cpu-clock", "sleep", "0.1")
+            found = counts(done.stderr)
+            assert found["cycles"] / (found["cpu-clock"] * 1e-3) == pytest.approx(1.5e9, rel=0.02)
+    finally:
+        curie.run("cpupower", "frequency-set", "-u", "2700MHz")
+
+
+def test_cpupower_holds_a_speed_with_the_userspace_governor(curie: ServedNode) -> None:
+    needs("cpupower", "linux-cpupower")
+    try:
+        curie.output("cpupower", "frequency-set", "-g", "userspace")
+        curie.output("cpupower", "frequency-set", "-f", "1200MHz")
+        time.sleep(0.05)
+        assert "1.20 GHz (asserted by call to hardware)" in curie.output("cpupower", "frequency-info")
+    finally:
+        curie.run("cpupower", "frequency-set", "-g", "performance")
+
+
+def test_powercap_info_shows_zones_and_moving_energy(curie: ServedNode) -> None:
+    needs("powercap-info", "powercap-utils")
+    assert "name: package-0" in curie.output("powercap-info", "-p", "intel-rapl")
+    first = int(curie.read("/sys/class/powercap/intel-rapl:0/energy_uj"))
+    time.sleep(0.05)
+    joules = (int(curie.read("/sys/class/powercap/intel-rapl:0/energy_uj")) - first) * 1e-6
+    assert 0.05 * 20 < joules < 20  # at least 20 W for 50 ms; reading it took a while too
+
+
+def test_pyrapl_measures_joules(curie: ServedNode) -> None:
+    module_of("pyRAPL", "pyRAPL")
+    measure = (
+        "import pyRAPL, time; pyRAPL.setup(); m = pyRAPL.Measurement('x');"
+        "m.begin(); time.sleep(0.2); m.end(); print(m.result.duration, *m.result.pkg)"
+    )
+    duration_us, *packages_uj = (float(word) for word in curie.python(measure).split()[-3:])
+    assert all(40 < uj / duration_us < 135 for uj in packages_uj)
+
+
+def test_psutil_sees_cpus_clocks_and_temperatures(xh2415: ServedNode) -> None:
+    look = (
+        "import psutil, json; f = psutil.cpu_freq();"
+        "t = [x for chip in psutil.sensors_temperatures().values() for x in chip];"
+        "print(json.dumps([psutil.cpu_count(), f.min, f.max, [x.current for x in t]]))"
+    )
+    cpus, low_mhz, high_mhz, temperatures = json.loads(xh2415.python(look))
+    assert (cpus, low_mhz, high_mhz) == (96, 1500, 2800)
+    assert temperatures
+    assert all(20 < celsius < 100 for celsius in temperatures)
+
+
+def test_lscpu_shows_the_emulated_topology(xh2415: ServedNode) -> None:
+    text = xh2415.output("lscpu", "-p=CPU,CORE,SOCKET")
+    rows = [tuple(map(int, line.split(","))) for line in text.splitlines() if not line.startswith("#")]
+    assert len(rows) == 96
+    assert len({core for _, core, _ in rows}) == 48
+    assert {socket for _, _, socket in rows} == {0, 1}
+
+
+def test_a_file_without_write_permission_cannot_be_opened_for_it_by_root(curie: ServedNode) -> None:
+    path = "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"
+    assert "Permission denied" in curie.run("sh", "-c", f"echo 1 > {path}").stderr
+
+
+def test_writes_to_the_rest_of_sys_stay_in_the_namespace(curie: ServedNode) -> None:
+    path = "/sys/kernel/mm/transparent_hugepage/enabled"
+    try:
+        with open(path) as file:
+            before = file.read()
+    except FileNotFoundError:
+        pytest.skip(f"this kernel has no {path}")
+    curie.run("sh", "-c", f"echo nonsense > {path}")
+    with open(path) as file:
+        assert file.read() == before
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_locked_gpu_clock_lowers_the_power_that_nvml_reads(xh2415: ServedNode) -> None:
+    module_of("pynvml", "nvidia-ml-py")
+    lock = (
+        "import pynvml as n, time; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0);"
+        "before = n.nvmlDeviceGetPowerUsage(h); n.nvmlDeviceSetGpuLockedClocks(h, 0, 510); time.sleep(0.5);"
+        "print(before, n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM));"
+        "n.nvmlDeviceResetGpuLockedClocks(h)"
+    )
+    before_mw, locked_mw, clock_mhz = (int(word) for word in xh2415.python(lock).split())
+    assert clock_mhz == 510
+    assert locked_mw < 0.7 * before_mw < 0.7 * 400_000
+
+
+@pytest.mark.parametrize(("module", "options"), [("gpustat", []), ("nvitop", ["-1"])])
+def test_gpu_viewers_list_the_emulated_cards(xh2415: ServedNode, module: str, options: list[str]) -> None:
+    module_of(module, module)
+    text = xh2415.output("env", "TERM=xterm", "COLUMNS=120", sys.executable, "-m", module, *options)
+    assert text.count("A100-SXM4-80GB") == 4
+
+
+# ---- faults, while it runs -----------------------------------------------------------------------------------------
+
+
+def test_a_fault_is_added_listed_and_removed_while_programs_run(curie: ServedNode) -> None:
+    path = "/sys/devices/virtual/powercap/intel-rapl/intel-rapl:0/energy_uj"
+    number = curie.twin("fault", "add", "stuck", path).strip()
+    assert curie.read(path) == curie.read(path)
+    listed = json.loads(curie.twin("fault", "list", "--json"))
+    assert [(row["number"], row["stands"]) for row in listed] == [(int(number), True)]
+    curie.twin("fault", "remove", number)
+    first = curie.read(path)
+    time.sleep(0.01)
+    assert curie.read(path) != first
+
+
+def test_a_counter_that_is_missing_cannot_be_opened_any_more(curie: ServedNode) -> None:
+    needs("perf", "linux-perf")
+    number = curie.twin("fault", "add", "missing", "perf:instructions").strip()
+    try:
+        time.sleep(0.05)
+        done = curie.run("perf", "stat", "-x,", "-a", "-e", "cycles,instructions", "sleep", "0.02")
+        assert "<not supported>,,instructions" in done.stderr
+        assert counts(done.stderr)["cycles"] > 0
+    finally:
+        curie.twin("fault", "remove", number)
+
+
+def test_a_slow_file_does_not_hold_up_the_others(curie: ServedNode) -> None:
+    slow, quick = (f"/sys/class/powercap/intel-rapl:{package}/energy_uj" for package in (0, 1))
+    number = curie.twin("fault", "add", "slow", slow, "value=0.5").strip()
+    timed = f"begin=$(date +%s%N); cat {quick} > /dev/null; echo $(($(date +%s%N) - begin))"
+    race = f"cat {slow} > /dev/null & {timed}; wait"
+    try:
+        assert int(curie.output("sh", "-c", race)) * 1e-9 < 0.3
+    finally:
+        curie.twin("fault", "remove", number)
+
+
+def test_a_wrong_fault_gets_one_line_that_says_why(curie: ServedNode) -> None:
+    done = curie.run(*twin_command("fault", "add", "stukc", "/sys/class/powercap"))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "stuck" in done.stderr

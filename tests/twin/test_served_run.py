@@ -1,0 +1,313 @@
+"""A run starts only when nothing real can be reached, ends as its command ends, and leaves the host as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.twin.served_node import ROOT, environment, twin_command, why_not_served
+
+if why_not_served():
+    pytest.skip(why_not_served(), allow_module_level=True)
+
+from twin.errors import TwinError
+from twin.serve import namespace, needs, runs
+
+MACHINE = "taurus"
+SLEEP = (sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(30)")
+
+
+def twin(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """``nodectl twin ...``; ``code`` is executed first in its process."""
+    command = twin_command(*arguments)
+    if code:
+        command = [sys.executable, "-c", f"{code}\nfrom twin.cli import twin\ntwin()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment(), cwd=ROOT, check=False)
+
+
+def start(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """A run whose command has printed its first line."""
+    run = subprocess.Popen(
+        twin_command("run", "--machine", MACHINE, *options, "--", *command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+    assert run.stdout
+    assert run.stdout.readline() == "up\n", run.stderr and run.stderr.read()
+    return run
+
+
+def server_of(run: subprocess.Popen[str]) -> int:
+    return next(each.server.number for each in runs.Register().runs() if each.launcher.number == run.pid)
+
+
+def mountinfo() -> str:
+    return Path("/proc/self/mountinfo").read_text()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 5
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return holds()
+
+
+# ---- ending --------------------------------------------------------------------------------------------------------
+
+
+def test_the_exit_status_is_the_commands() -> None:
+    assert twin("run", "--machine", MACHINE, "--", "sh", "-c", "exit 7").returncode == 7
+    missing = twin("run", "--machine", MACHINE, "--", "no-such-program")
+    assert (missing.returncode, missing.stderr) == (127, "nodectl twin: no-such-program: command not found\n")
+
+
+def test_a_command_ended_by_a_signal_counts_as_128_and_its_number() -> None:
+    assert twin("run", "--machine", MACHINE, "--", "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_run_reaches_the_command_and_everything_is_torn_down(number: signal.Signals) -> None:
+    trap = f"import signal, sys, time; signal.signal({int(number)}, lambda *_: sys.exit(5)); print('up', flush=True)"
+    run = start(sys.executable, "-c", f"{trap}; time.sleep(30)")
+    server = server_of(run)
+    run.send_signal(number)
+    assert run.wait(timeout=10) == 5
+    assert not os.path.exists(f"/proc/{server}")
+    assert all(each.launcher.number != run.pid for each in runs.Register().runs())
+
+
+def test_ctrl_c_on_the_terminal_reaches_the_command_once() -> None:
+    count = (
+        "import signal, sys, time; n = 0\n"
+        "def seen(*_):\n global n; n += 1\n"
+        "signal.signal(signal.SIGINT, seen); print('up', flush=True); time.sleep(0.5); print(n); sys.exit(n)"
+    )
+    master, slave = os.openpty()
+    run = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *twin_command("run", "--machine", MACHINE, "--", sys.executable, "-c", count)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(),
+        cwd=ROOT,
+    )
+    os.close(slave)
+    text = b""
+    while b"up" not in text:
+        text += os.read(master, 1024)
+    os.write(master, b"\x03")
+    assert run.wait(timeout=10) == 1
+    os.close(master)
+
+
+def test_the_command_gets_standard_input_signals_and_limits_unchanged() -> None:
+    look = "grep -E 'Sig(Blk|Ign)|NoNewPrivs' /proc/self/status; ulimit -n; cat"
+    arguments = ["sh", "-c", look]
+    plain = subprocess.run(arguments, input="in", capture_output=True, text=True, check=True)
+    served = subprocess.run(
+        twin_command("run", "--machine", MACHINE, "--", *arguments),
+        input="in",
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+        check=True,
+    )
+    assert served.stdout == plain.stdout
+
+
+def test_the_report_tells_the_truth_about_the_workload(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    arguments = ["run", "--machine", MACHINE, "--workload", "hpl", "--report", str(path), "--", "sleep", "0.3"]
+    assert twin(*arguments).returncode == 0
+    report = json.loads(path.read_text())
+    assert report["time_s"] == pytest.approx(0.35, abs=0.15)
+    assert report["energy_j"]["node"] > 0
+    assert not report["finished"]
+
+
+# ---- the host ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_the_hosts_mounts_as_they_were() -> None:
+    before = mountinfo()
+    run = start(*SLEEP)
+    assert mountinfo() == before
+    run.terminate()
+    run.wait(timeout=10)
+    assert mountinfo() == before
+
+
+def test_a_killed_launcher_takes_server_and_command_with_it() -> None:
+    before = mountinfo()
+    run = start(*SLEEP)
+    server = server_of(run)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    assert str(server) in children
+    run.kill()
+    run.wait(timeout=10)
+    assert eventually(lambda: not any(_is_running(child) for child in children))
+    assert mountinfo() == before
+
+
+def _is_running(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+LOSE_SERVER = """
+import errno, os, sys
+path = "/sys/class/powercap/intel-rapl:0/energy_uj"
+kept = os.open(path, os.O_RDONLY)
+print("up", flush=True)
+sys.stdin.readline()
+def what(action):
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+print(what(lambda: os.read(kept, 64)), what(lambda: open(path)), what(lambda: os.listdir("/sys/class/powercap")))
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+attr = (0).to_bytes(4, "little") + (64).to_bytes(4, "little") + bytes(56)
+number = 298 if os.uname().machine == "x86_64" else 241
+print(libc.syscall(number, attr, -1, 0, -1, 0), errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def test_after_the_server_is_killed_nothing_of_the_host_shows() -> None:
+    before = mountinfo()
+    run = subprocess.Popen(
+        twin_command("run", "--machine", MACHINE, "--", sys.executable, "-c", LOSE_SERVER),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+    assert run.stdout
+    assert run.stdout.readline() == "up\n"
+    server = server_of(run)
+    os.kill(server, signal.SIGKILL)
+    assert eventually(lambda: not _is_running(str(server)))
+    output, complaint = run.communicate("go\n", timeout=10)
+    assert output == "ENOTCONN ENOTCONN ENOTCONN\n-1 ENOSYS\n"
+    assert "server has ended" in complaint
+    assert run.returncode == 0
+    assert mountinfo() == before
+
+
+def test_clean_removes_what_a_killed_run_left() -> None:
+    run = start(*SLEEP)
+    record = f"{namespace.RUN_DIRECTORY}/{run.pid}.json"
+    assert os.path.exists(record)
+    assert f"removed the record {record}" not in twin("clean").stdout  # it lives
+    run.kill()
+    run.wait(timeout=10)
+    assert eventually(lambda: not any(each.lives for each in runs.Register().runs() if each.launcher.number == run.pid))
+    assert f"removed the record {record}" in twin("clean").stdout
+    assert not os.path.exists(record)
+
+
+def test_a_run_is_asked_from_outside_by_the_number_of_its_launcher() -> None:
+    run = start(*SLEEP, options=("--fault", "stuck /sys/class/powercap/intel-rapl:0/energy_uj at=60"))
+    try:
+        status = json.loads(twin("status", "--json", "--run", str(run.pid)).stdout)[0]
+        assert (status["machine"], status["faults"], status["has_workload"]) == (MACHINE, 1, False)
+        assert twin("status", "--run", "1").returncode == 2
+    finally:
+        run.terminate()
+        run.wait(timeout=10)
+
+
+# ---- containment ---------------------------------------------------------------------------------------------------
+
+MUST_NOT_RUN = ("touch", "/tmp/nodectl-twin-must-not-exist")
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "complaint"),
+    [
+        ("import twin.serve.namespace as n; n.cover_sysfs = lambda roots: None", "cpu is not the twin's"),
+        ("import twin.serve.launcher as l; l._environment = lambda library: {}", "libnvidia-ml.so.1 does not load"),
+        ("import twin.serve.containment as c; c.GPU_MAGIC = 1", "is not the state of the twin's GPUs"),
+        (
+            "import twin.serve.namespace as n; n.MASKED = ('/dev/null',); n.mask_devices = lambda paths: None;"
+            "n.devices.__defaults__ = (n.MASKED,)",
+            "the real device /dev/null can still be opened",
+        ),
+        ("import twin.serve.launcher as l; l._hand_over_counters = lambda channel: None", "counter of the real kernel"),
+    ],
+)
+def test_a_door_that_leads_to_the_real_node_stops_the_run_before_the_command(sabotage: str, complaint: str) -> None:
+    done = twin("run", "--machine", MACHINE, "--", *MUST_NOT_RUN, code=sabotage)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not os.path.exists(MUST_NOT_RUN[1])
+
+
+def test_a_masked_device_cannot_be_opened_by_root() -> None:
+    child = os.fork()
+    if child == 0:
+        namespace.enter()
+        namespace.mask_devices(["/dev/zero"])
+        try:
+            os.open("/dev/zero", os.O_RDONLY)
+        except PermissionError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(os.open("/dev/zero", os.O_RDONLY))
+
+
+def test_a_served_twin_inside_another_is_refused() -> None:
+    inner = twin_command("run", "--machine", MACHINE, "--", *MUST_NOT_RUN)
+    done = twin("run", "--machine", MACHINE, "--", *inner)
+    assert done.returncode == 2
+    assert "already runs on a served twin" in done.stderr
+
+
+# ---- wrong use -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--machine", "xh2451"), "xh2415"),
+        (("--machine", MACHINE, "--workload", "hlp"), "hpl"),
+        (("--machine", MACHINE, "--fault", "stuck /sys/no/such/file"), "no such file"),
+        (("--machine", MACHINE, "--report", "/no/such/place/r.json"), "no directory"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(arguments: tuple[str, ...], complaint: str) -> None:
+    done = twin("run", *arguments, "--", *MUST_NOT_RUN)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not os.path.exists(MUST_NOT_RUN[1])
+
+
+def test_without_root_the_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(TwinError, match="needs root"):
+        needs.require()
+
+
+def test_machines_are_listed_with_their_size() -> None:
+    rows = {row["machine"]: row for row in json.loads(twin("machines", "--json").stdout)}
+    assert (rows["xh2415"]["cpus"], rows["xh2415"]["gpus"]) == (96, 4)
