@@ -1,0 +1,41 @@
+"""Builds ``cluster_agent._native``: reading job logs, the scheduler, the replay loop and the table of its results.
+
+The declarations are read from the headers themselves, so that C and Python cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+from cffi import FFI
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CSRC = pathlib.Path("cluster_agent/csrc")
+HEADERS = ["swf.h", "placement.h", "scheduler.h", "replay.h", "jobs_csv.h"]
+SOURCES = ["swf.c", "placement.c", "profile.c", "scheduler.c", "replay.c", "jobs_csv.c"]
+
+
+def declarations(header: str) -> str:
+    """The C header without what cffi does not read: comments, guards and includes; numeric #defines stay."""
+    text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    numeric = re.compile(r"#define \w+ \(?-?\d+\)?\s*$")
+    kept = [line.rstrip() for line in text.splitlines() if not line.startswith("#") or numeric.match(line)]
+    return "\n".join(re.sub(r"(#define \w+) \((-?\d+)\)", r"\1 \2", line) for line in kept)
+
+
+ffibuilder = FFI()
+ffibuilder.cdef("\n".join(declarations((ROOT / CSRC / header).read_text()) for header in HEADERS))
+ffibuilder.set_source(
+    "cluster_agent._native",
+    "\n".join(f'#include "{header}"' for header in HEADERS),
+    sources=[str(CSRC / source) for source in SOURCES],
+    depends=[str(CSRC / header) for header in [*HEADERS, "profile.h"]],
+    include_dirs=[str(CSRC)],
+    extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"],
+)
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    ffibuilder.compile(verbose=True)

@@ -1,0 +1,104 @@
+#include "jobs_csv.h"
+
+#include <string.h>
+
+#define LONGEST_NUMBER 20 /* -9223372036854775808 */
+#define NUMBERS 12        /* columns of one number, with its sign, point and comma below */
+
+int64_t jobs_csv_longest(const job_rows_t *rows)
+{
+    int64_t most_intervals = 0;
+    for (int64_t j = 0; j < rows->n_jobs; j++)
+        if (rows->interval_count[j] > most_intervals)
+            most_intervals = rows->interval_count[j];
+    return (int64_t)strlen(rows->workload) + NUMBERS * (LONGEST_NUMBER + 8) + 64 + 24 * most_intervals;
+}
+
+static char *put_number(char *out, int64_t value)
+{
+    char digits[LONGEST_NUMBER];
+    int count = 0;
+    uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+
+    if (value < 0)
+        *out++ = '-';
+    do
+        digits[count++] = (char)('0' + magnitude % 10);
+    while (magnitude /= 10);
+    while (count)
+        *out++ = digits[--count];
+    return out;
+}
+
+static char *put_text(char *out, const char *text)
+{
+    size_t length = strlen(text);
+    memcpy(out, text, length);
+    return out + length;
+}
+
+/* numerator / denominator with six decimals, rounded half up; both above 0, and below 2^43 so that nothing overflows */
+static char *put_ratio(char *out, int64_t numerator, int64_t denominator)
+{
+    int64_t millionths = (numerator * 1000000 + denominator / 2) / denominator;
+    out = put_number(out, millionths / 1000000);
+    *out++ = '.';
+    int64_t fraction = millionths % 1000000;
+    for (int64_t unit = 100000; unit; unit /= 10)
+        *out++ = (char)('0' + fraction / unit % 10);
+    return out;
+}
+
+static char *put_intervals(char *out, const interval_t *intervals, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        if (i)
+            *out++ = ' ';
+        out = put_number(out, intervals[i].first);
+        if (intervals[i].last != intervals[i].first) {
+            *out++ = '-';
+            out = put_number(out, intervals[i].last);
+        }
+    }
+    return out;
+}
+
+static char *put_row(char *out, const job_rows_t *rows, int64_t j)
+{
+    int64_t start_s = rows->start_s[j];
+
+    out = put_number(out, rows->number[j]);
+    *out++ = ',';
+    out = put_text(out, rows->workload);
+    out = put_text(out, ",,"); /* profile: a log has none */
+    out = put_number(out, rows->submit_s[j]);
+    *out++ = ',';
+    out = put_number(out, rows->width[j]);
+    *out++ = ',';
+    out = put_number(out, rows->request_s[j]);
+    if (start_s < 0) /* success, final_state, five times, stretch, processors, energy and metadata are not known */
+        return put_text(out, ",0,NOT_STARTED,,,,,,,,,\n");
+
+    int64_t wait_s = start_s - rows->submit_s[j], run_s = rows->run_s[j];
+    out = put_text(out, rows->is_cut[j] ? ",0,COMPLETED_WALLTIME_REACHED," : ",1,COMPLETED_SUCCESSFULLY,");
+    const int64_t times[] = {start_s, run_s, start_s + run_s, wait_s, wait_s + run_s};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        out = put_number(out, times[i]);
+        *out++ = ',';
+    }
+    out = put_ratio(out, wait_s + run_s, run_s);
+    *out++ = ',';
+    out = put_intervals(out, rows->intervals + rows->interval_first[j], rows->interval_count[j]);
+    return put_text(out, ",,\n"); /* consumed_energy and metadata */
+}
+
+int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *out, int64_t capacity)
+{
+    char *begin = out;
+    int64_t longest = jobs_csv_longest(rows), j = from;
+
+    for (; j < rows->n_jobs && capacity - (out - begin) >= longest; j++)
+        out = put_row(out, rows, j);
+    *to = j;
+    return out - begin;
+}

@@ -1,0 +1,30 @@
+/*
+ * The rows of jobs.csv, in the columns that Batsim 4 writes (https://batsim.readthedocs.io, "Outputs"), which evalys
+ * reads. What a replay does not know stays empty.
+ */
+#ifndef CLUSTER_JOBS_CSV_H
+#define CLUSTER_JOBS_CSV_H
+
+#include <stdint.h>
+
+#include "placement.h"
+
+typedef struct {
+    int64_t n_jobs;
+    const char *workload;            /* for the column workload_name */
+    const int64_t *number, *submit_s, *run_s, *request_s, *start_s; /* start_s -1: never started */
+    const int32_t *width;
+    const uint8_t *is_cut;           /* the job was ended at its requested time */
+    const interval_t *intervals;
+    const int64_t *interval_first;
+    const int32_t *interval_count;
+} job_rows_t;
+
+/*
+ * Writes the rows from `from` on that fit into `capacity` bytes; *to is the row after the last one written. The bytes
+ * written. One row takes at most what jobs_csv_longest says.
+ */
+int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *out, int64_t capacity);
+int64_t jobs_csv_longest(const job_rows_t *rows);
+
+#endif

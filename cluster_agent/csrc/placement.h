@@ -1,0 +1,32 @@
+/* Which processors a job gets: the free ones with the lowest numbers. Internal to the replay. */
+#ifndef CLUSTER_PLACEMENT_H
+#define CLUSTER_PLACEMENT_H
+
+#include <stdint.h>
+
+/* Processors `first` to `last`, both included. */
+typedef struct {
+    int32_t first, last;
+} interval_t;
+
+/*
+ * One bit per processor, set while it is free. Bits before word `hint` are all clear, so a search for the lowest free
+ * processor begins there. What a job got is kept as intervals, one job after the other.
+ */
+typedef struct {
+    uint64_t *free;
+    int32_t words, hint;
+    interval_t *intervals;
+    int64_t n_intervals, capacity;
+} placement_t;
+
+/* 0, or -1: no memory. */
+int placement_init(placement_t *placement, int32_t processors);
+void placement_clear(placement_t *placement);
+
+/* Appends intervals of `width` processors. How many intervals; -1: no memory; -2: fewer than `width` are free. */
+int32_t placement_take(placement_t *placement, int32_t width);
+
+void placement_give_back(placement_t *placement, const interval_t *intervals, int32_t count);
+
+#endif

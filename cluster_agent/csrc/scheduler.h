@@ -1,0 +1,86 @@
+/*
+ * The scheduler: who waits, who runs, until when, and who starts next.
+ *
+ * It knows no clock and no machine. A loop tells it what has happened (submitted, ended, outlived its estimate) and asks
+ * it to decide; what it decides to start counts as running at once. Times are whole seconds, as in the job logs. The
+ * phases are those of cluster_agent/scheduler/phases.py, and cluster_agent/scheduler/reference.py is the same scheduler
+ * in plain Python, against which this one is tested.
+ */
+#ifndef CLUSTER_SCHEDULER_H
+#define CLUSTER_SCHEDULER_H
+
+#include <stdint.h>
+
+/* estimate: how long a job is taken to run */
+#define ESTIMATE_REQUESTED 0
+#define ESTIMATE_CLAIRVOYANT 1
+#define ESTIMATE_MEAN2 2
+
+/* correct: what an estimate becomes when its job outlives it */
+#define CORRECT_REQUESTED 0
+#define CORRECT_INCREMENTAL 1
+#define CORRECT_DOUBLING 2
+#define CORRECT_DOUBLING_CAPPED 3
+
+/* backfill: who may overtake whom */
+#define BACKFILL_NONE 0
+#define BACKFILL_EASY 1
+#define BACKFILL_CONSERVATIVE 2
+
+/* scan: the order in which jobs behind the head are tried */
+#define SCAN_QUEUE 0
+#define SCAN_SHORTEST 1
+
+typedef struct {
+    int32_t processors;
+    int32_t estimate;
+    int32_t correct;
+    int32_t backfill;
+    int32_t scan;
+    int32_t frees_at_estimate;   /* a running job's processors count as free from its expected end on, ended or not */
+    int32_t passes_if_new_fits;  /* a submission leads to a pass only if the new job fits what is free */
+} composition_t;
+
+/* The jobs by number 0..n_jobs-1; the columns belong to the caller and outlive the scheduler. */
+typedef struct {
+    int32_t n_jobs;
+    int32_t n_users;
+    const int64_t *run_s;     /* read by ESTIMATE_CLAIRVOYANT, and by ESTIMATE_MEAN2 once a job has ended */
+    const int64_t *request_s;
+    const int32_t *width;     /* processors, 1 to composition_t.processors */
+    const int32_t *user;      /* 0 to n_users-1 */
+} jobs_t;
+
+typedef struct scheduler scheduler_t;
+
+/* NULL: no memory. */
+scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs);
+void scheduler_free(scheduler_t *scheduler);
+
+/* The job joins the queue. Nonzero if this calls for a pass. */
+int32_t scheduler_submit(scheduler_t *scheduler, int64_t now_s, int32_t job);
+
+/* The running job has ended. */
+void scheduler_end(scheduler_t *scheduler, int32_t job);
+
+/* The running job has outlived its estimate. Its new expected end. */
+int64_t scheduler_overrun(scheduler_t *scheduler, int32_t job);
+
+/* One pass: writes the jobs that start now, in the order of decision, and returns how many (-1: no memory). `starts`
+ * holds n_jobs. */
+int32_t scheduler_decide(scheduler_t *scheduler, int64_t now_s, int32_t *starts);
+
+int64_t scheduler_expected_end(const scheduler_t *scheduler, int32_t job);
+
+/* The queue in its order: writes the jobs and returns how many. `queued` holds n_jobs. */
+int32_t scheduler_queue(const scheduler_t *scheduler, int32_t *queued);
+
+/* The queue takes the order given, a permutation of what scheduler_queue wrote. */
+void scheduler_reorder(scheduler_t *scheduler, const int32_t *queued);
+
+/* What was decided about each job, for the record: columns of n_jobs. */
+const int64_t *scheduler_first_estimates(const scheduler_t *scheduler);
+const int32_t *scheduler_corrections(const scheduler_t *scheduler);
+const uint8_t *scheduler_overtook(const scheduler_t *scheduler); /* 1: started past an earlier job of the queue */
+
+#endif
