@@ -99,6 +99,7 @@ def group_struct(group: Group, keep: list[Any]) -> dict[str, Any]:
                 "tables": ffi.from_buffer("double[]", tables),
                 "activity": phase.activity,
                 "gap_share": phase.gap_share,
+                "gap_active": phase.gap_active,
                 "sm_active": phase.sm_active,
                 "occupancy": phase.occupancy,
                 "fp_active": phase.fp_active,

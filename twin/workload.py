@@ -5,9 +5,10 @@ Names: a shipped workload (``workload_names()``); ``v100:NAME``, one measured ro
 TOML file.
 
 Phase trace: a CSV with a header and one row per phase, executed in order. Columns: ``unit`` (``cpu`` or ``gpu``),
-``phase`` (a name; the same name is the same phase), ``seconds`` at the highest clock, then for ``cpu`` rows ``beta``,
-``activity``, ``ipc``, ``traffic_gbs``, for ``gpu`` rows ``knee_mhz``, ``activity``, ``occupancy``, ``sm_active``,
-``dram_active``, ``gap_share``; ``iterations`` for both. An empty cell takes the default of the TOML key of that name.
+``phase`` (a name; the same name is the same phase), ``seconds`` at the highest clock, and any other key of a phase in
+a workload file (``twin.phases``): for ``cpu`` rows ``beta``, ``activity``, ``ipc``, ``traffic_gbs``, ``iterations``,
+for ``gpu`` rows ``knee_mhz``, ``sharpness``, ``activity``, ``occupancy``, ``sm_active``, ``dram_active``, ``gap_share``,
+``iterations``, ``free_mhz`` and so on. An empty cell takes the key's default.
 ``cpu`` rows run on one thread of every core, ``gpu`` rows on every GPU.
 """
 
@@ -46,7 +47,8 @@ class PhaseTruth(msgspec.Struct, frozen=True):
     """A phase as it is. Hidden from policies; for oracles and reports.
 
     ``speed`` relative to the highest clock and ``power_w`` (mean board power of a GPU; empty for CPUs) at each of
-    ``clocks_mhz``, with gaps included. ``beta`` for CPUs, ``knee_mhz`` for GPUs, else 0.
+    ``clocks_mhz``, with gaps included, at the temperature that these watts settle at. ``beta`` for CPUs, ``knee_mhz``
+    for GPUs, else 0.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Phase(msgspec.Struct, frozen=True):
     tables: type_f64
     activity: float = 0.0
     gap_share: float = 0.0
+    gap_active: float = 0.0
     sm_active: float = 0.0
     occupancy: float = 0.0
     fp_active: float = 0.0
@@ -350,6 +353,7 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
         tables=tables,
         activity=phase.activity,
         gap_share=gap,
+        gap_active=abs(draws.level2),
         sm_active=sm_active,
         occupancy=min(phase.occupancy * (1.0 + draws.level2), 0.95 * sm_active),
         fp_active=phase.fp_active,

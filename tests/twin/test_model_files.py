@@ -66,6 +66,11 @@ def test_instruments_exist_as_on_the_real_machines() -> None:
     assert len(load_machine("controlpulp").domains) == 4
 
 
+def test_faults_in_a_machine_file_are_kept_as_they_stand(tmp_path: Path) -> None:
+    path = _edited(tmp_path, "[[sensor]]", '[[fault]]\nkind = "stuck"\ntarget = "gpu:0:power"\nat_s = 2\n[[sensor]]')
+    assert load_machine(path).faults == ({"kind": "stuck", "target": "gpu:0:power", "at_s": 2},)
+
+
 def _edited(tmp_path: Path, old: str, new: str) -> str:
     text = (MACHINES / "curie.toml").read_text()
     assert old in text

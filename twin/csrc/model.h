@@ -73,6 +73,7 @@ typedef struct {
     const double *tables;                                        /* [TWIN_TABLES][n_levels] */
     double activity;                                             /* CPU */
     double gap_share, sm_active, occupancy, fp_active;           /* GPU */
+    double gap_active;                                           /* GPU: share of a gap in which small kernels run */
     int32_t free_level;                                          /* GPU: where the card's firmware runs it */
     double free_loss;                                            /* GPU: share of speed its clock changes cost */
 } twin_phase_t;

@@ -67,6 +67,8 @@ void gpu_refresh(twin_model_t *m, int32_t g)
         m->unit_rate[unit] = state == UNIT_GAP ? 1.0 : 0.0;
         gpu->power_w = work_table(m, unit, TWIN_GAP_W)[level] * factor;
         gpu->gap_rate = state == UNIT_GAP ? 1.0 : 0.0;
+        gpu->kernel_rate = gpu->gap_rate * phase->gap_active;
+        gpu->memory_rate = gpu->kernel_rate * work_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
     }
     m->groups[m->unit_group[unit]].is_stale = 1;
 }
