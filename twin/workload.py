@@ -5,7 +5,7 @@ Names: a shipped workload (``workload_names()``); ``v100:NAME``, one measured ro
 TOML file.
 
 Phase trace: a CSV with a header and one row per phase, executed in order. Columns: ``unit`` (``cpu`` or ``gpu``),
-``phase`` (a name; the same name is the same phase), ``seconds`` at the highest clock, and any other key that a phase has
+``phase`` (a name; the same name is the same phase), ``seconds`` at the highest clock, and any other key of a phase
 in a workload file (``twin.phases``): ``beta``, ``ipc``, ``traffic_gbs`` in ``cpu`` rows; ``knee_mhz``, ``occupancy``,
 ``sm_active``, ``dram_active``, ``gap_share`` and so on in ``gpu`` rows; ``activity``, ``iterations`` in both. An empty
 cell takes the key's default. ``cpu`` rows run on one thread of every core, ``gpu`` rows on every GPU.
