@@ -43,7 +43,8 @@ def over_time(journal: Path, title: str, out: Path) -> None:
     busy = [s.cpu.busy > 0.05 for s in samples]
     if any(mask.any() for mask in busy):
         mhz = [_mean(s.cpu.frequency_khz[mask]) / 1e3 for s, mask in zip(samples, busy, strict=True)]
-        clock.plot(seconds, mhz, lw=1, color="black", ls=":", label="busy cores (mean)")
+        if not gpus or np.nanstd(mhz) > 1.0:  # a constant core clock would only squeeze the GPUs' range
+            clock.plot(seconds, mhz, lw=1, color="black", ls=":", label="busy cores (mean)")
         ipc = [_mean(s.cpu.ipc[mask]) for s, mask in zip(samples, busy, strict=True)]
         activity.plot(seconds, ipc, lw=1, color="black", ls=":", label="IPC of busy cores (mean)")
     if samples[0].energy_j.size:
@@ -64,7 +65,7 @@ def over_time(journal: Path, title: str, out: Path) -> None:
 def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
     """One panel per case: saving against slowdown, each policy a mark, the oracle's front a line."""
     plot = _pyplot()
-    columns = 4
+    columns = min(4, len(comparisons))
     rows = -(-len(comparisons) // columns)
     figure, axes = plot.subplots(
         rows, columns, figsize=(4 * columns, 3.3 * rows), squeeze=False, constrained_layout=True
@@ -88,9 +89,11 @@ def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.supxlabel("time, % over the highest clock (dashed: the 3 % bound)")
-    figure.supylabel("energy, % of the highest clock")
-    figure.suptitle(f"What each policy saves and costs ({LABEL}); GPU jobs: boards, CPU jobs: whole node")
+    for axis in axes[-1]:
+        axis.set_xlabel("time over the highest clock, %")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("energy of highest clock, %")
+    figure.suptitle(f"Energy (GPU jobs: boards, CPU jobs: whole node) against time; dashed: the 3 % bound ({LABEL})")
     figure.savefig(out, dpi=110)
     plot.close(figure)
 
