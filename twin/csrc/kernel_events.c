@@ -19,9 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLOT_BITS  16
-#define SLOTS      (1u << SLOT_BITS)
-#define ALL_FORMAT (PERF_FORMAT_MAX - 1)
+#define SLOT_BITS     16
+#define SLOTS         (1u << SLOT_BITS)
+#define FORMAT_LOST   (1u << 4) /* PERF_FORMAT_LOST, in the headers since Linux 6.0 */
+#define ALL_FORMAT    (2 * FORMAT_LOST - 1)
 #define ENERGY_PER_UJ (4294967296.0 * 1e-6)
 
 typedef struct event {
@@ -294,7 +295,7 @@ static size_t put_event(const event_table_t *table, const event_t *event, uint64
     }
     if (format & PERF_FORMAT_ID)
         out[n++] = event->id;
-    if (format & PERF_FORMAT_LOST)
+    if (format & FORMAT_LOST)
         out[n++] = 0; /* nothing is sampled, so no record can be lost */
     return n;
 }

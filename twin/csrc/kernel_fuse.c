@@ -29,6 +29,10 @@
 #define REPLY_WORDS  (3 + 3 * KERNEL_GROUP)
 #define LONG_VALID_S 3600 /* an event's attributes never change */
 
+#ifndef FOPEN_NOFLUSH
+#define FOPEN_NOFLUSH (1 << 5) /* Linux 5.16; older kernels ignore it */
+#endif
+
 /* linux/mount.h collides with sys/mount.h in glibc before 2.37. */
 enum { SET_FLAG = 0, SET_STRING = 1, CMD_CREATE = 6, CLOSE_ON_EXEC = 1 };
 

@@ -46,6 +46,7 @@ _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 def run(plan: server.Plan, command: Sequence[str]) -> int:
     """Serve the twin of ``plan`` to ``command``; returns the exit status for our own exit.
 
+    To be called in a process of its own, by its main thread: it stays in the run's namespace, its signals blocked.
     TwinError, with the command not started, if the twin cannot be served here.
     """
     library = nvml_library()

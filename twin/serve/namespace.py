@@ -70,7 +70,7 @@ def mounts(path: str = "/proc/self/mountinfo") -> Iterator[Mount]:
 def enter() -> None:
     """Leave the host's namespace for a private copy and give it a run directory of its own."""
     if error := lib.namespace_of_mounts():
-        raise TwinError(f"no mount namespace of its own: {os.strerror(-error)}; the twin must be served as root")
+        raise TwinError(f"no mount namespace of its own: {os.strerror(-error)}; serving a twin needs CAP_SYS_ADMIN")
     mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
     mount("nodectl-twin", RUN_DIRECTORY, "tmpfs", options="mode=0755")
     os.makedirs(TREE)

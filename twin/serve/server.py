@@ -11,7 +11,6 @@ import mmap
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -158,6 +157,6 @@ def _gpu_memory() -> mmap.mmap:
 def _detach_standard_files() -> None:
     """Let go of the command's standard input and output, so that a pipe closes with the command."""
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, sys.stdin.fileno() if sys.stdin else 0)
+    os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
