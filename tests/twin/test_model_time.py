@@ -131,3 +131,11 @@ def test_an_idle_machine_is_nearly_idle(name: str) -> None:
     assert twin.busy_us().max() < 5_000
     assert twin.idle_us(0) > 995_000
     assert not twin.finished
+
+
+def test_the_largest_machine_runs_five_times_faster_than_real_time_on_one_core() -> None:
+    machine = load_machine("genoa-h100")
+    twin = Twin(machine, load_workload("mixed-gpu:1", machine))
+    start = time.process_time()
+    twin.advance(5.0)
+    assert time.process_time() - start < 1.0

@@ -84,25 +84,25 @@ void work_next_step(twin_model_t *m, group_t *group)
     group->next_step = next;
 }
 
-/* A core is refreshed once however many of its threads changed: the pass visits each unit's core when its first
- * listed thread comes by, after all states are set. */
+static int is_first_of_core(const twin_model_t *m, int32_t cpu)
+{
+    int32_t core = m->node.core_of[cpu];
+
+    for (int32_t t = m->first_thread[core]; m->threads[t] != cpu; t++)
+        if (m->unit_group[m->threads[t]] == m->unit_group[cpu])
+            return 0;
+    return 1;
+}
+
+/* After all states are set: each core once, however many of its threads are in the group. */
 static void refresh_units(twin_model_t *m, const group_t *group)
 {
-    int32_t last = -1;
-
     for (int32_t i = 0; i < group->shape.n_units; i++) {
-        if (group->shape.on_gpu) {
-            gpu_refresh(m, group->shape.units[i]);
-            continue;
-        }
-        int32_t cpu = group->shape.units[i], core = m->node.core_of[cpu];
-        int is_first = 1;
-        for (int32_t t = m->first_thread[core]; t < m->first_thread[core + 1] && m->threads[t] != cpu; t++)
-            if (m->unit_group[m->threads[t]] == m->unit_group[cpu])
-                is_first = 0;
-        if (is_first && core != last)
-            cpu_refresh_core(m, core);
-        last = core;
+        int32_t unit = group->shape.units[i];
+        if (group->shape.on_gpu)
+            gpu_refresh(m, unit);
+        else if (is_first_of_core(m, unit))
+            cpu_refresh_core(m, m->node.core_of[unit]);
     }
 }
 
