@@ -1,0 +1,15 @@
+"""The exception family of the cluster side: what a user can put right, in one line that says what, where and how."""
+
+from __future__ import annotations
+
+from nodectl.errors import NodectlError
+
+
+class ClusterError(NodectlError):
+    """The run failed: a trace that cannot be read, an output that cannot be written. Exit status 1."""
+
+
+class WrongUse(ClusterError):
+    """The command line does not fit: a policy, parameter or machine that does not exist. Exit status 2."""
+
+    exit_status = 2

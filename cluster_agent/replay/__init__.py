@@ -1,0 +1,1 @@
+"""Replays of job logs: reading them, running the scheduler over them, and writing what came of it."""

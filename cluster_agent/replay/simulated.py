@@ -1,0 +1,98 @@
+"""A clock that jumps and a machine that runs the jobs of a log, for the engine's Python loop.
+
+Whole logs are replayed in C, much faster; this pair is what that is tested against, and shows what a live clock and
+machine have to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from cluster_agent.scheduler.interfaces import Event, Kind
+from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.phases import Ties
+
+
+class JumpingClock:
+    """Is at every next event at once."""
+
+    def __init__(self) -> None:
+        self._now_s = 0
+
+    def now_s(self) -> int:
+        """The time of the last jump."""
+        return self._now_s
+
+    def wait_until(self, time_s: int | None) -> bool:
+        """Jump; False when nothing is left to happen."""
+        if time_s is None:
+            return False
+        self._now_s = time_s
+        return True
+
+
+class SimulatedMachine:
+    """Submits the jobs of a log at their times and runs each for its run time.
+
+    Events of one instant and kind happen in the order in which they were foreseen. ``start_s`` holds what was started.
+    """
+
+    def __init__(self, jobs: Jobs, ties: Ties) -> None:
+        self.start_s: dict[int, int] = {}
+        self._jobs = jobs
+        self._ties = ties
+        self._submitted = 0
+        self._foreseen = 0
+        self._ends: list[tuple[int, int, int]] = []  # (time, number, job)
+        self._overruns: list[tuple[int, int, int]] = []
+
+    def events(self, now_s: int) -> Sequence[Event]:
+        """All events of the instant: ends, overruns, submissions; with ``sc15`` one event, an overrun before a
+        submission before an end."""
+        if self._ties == "sc15":
+            takers = (self._take_overrun, self._take_submission, self._take_end)
+            return next(([event] for event in (take(now_s) for take in takers) if event), [])
+        events = []
+        for take in (self._take_end, self._take_overrun, self._take_submission):
+            while event := take(now_s):
+                events.append(event)
+        return events
+
+    def next_event_s(self) -> int | None:
+        """The earliest time of the three kinds."""
+        times = [heap[0][0] for heap in (self._ends, self._overruns) if heap]
+        if self._submitted < len(self._jobs):
+            times.append(int(self._jobs.submit_s[self._submitted]))
+        return min(times, default=None)
+
+    def start(self, now_s: int, job: int, expected_end_s: int) -> None:
+        """The job runs from now on."""
+        self.start_s[job] = now_s
+        self._foresee(self._ends, self._end_s(job), job)
+        self.expect(now_s, job, expected_end_s)
+
+    def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
+        """Note an overrun to come, which this machine can foresee."""
+        if now_s < expected_end_s < self._end_s(job):
+            self._foresee(self._overruns, expected_end_s, job)
+
+    def _end_s(self, job: int) -> int:
+        return self.start_s[job] + int(self._jobs.run_s[job])
+
+    def _foresee(self, heap: list[tuple[int, int, int]], at_s: int, job: int) -> None:
+        heappush(heap, (at_s, self._foreseen, job))
+        self._foreseen += 1
+
+    def _take_end(self, now_s: int) -> Event | None:
+        return Event(Kind.ENDED, heappop(self._ends)[2]) if self._ends and self._ends[0][0] <= now_s else None
+
+    def _take_overrun(self, now_s: int) -> Event | None:
+        is_due = self._overruns and self._overruns[0][0] <= now_s
+        return Event(Kind.OVERRUN, heappop(self._overruns)[2]) if is_due else None
+
+    def _take_submission(self, now_s: int) -> Event | None:
+        if self._submitted == len(self._jobs) or self._jobs.submit_s[self._submitted] > now_s:
+            return None
+        self._submitted += 1
+        return Event(Kind.SUBMITTED, self._submitted - 1)

@@ -1,0 +1,85 @@
+"""What the engine's loop needs of the world: a clock, a machine, and a scheduler.
+
+In a replay the clock jumps and the machine is a simulation (``cluster_agent.replay.simulated``). On a live partition the
+clock is the system's and the machine is the resource manager. The loop is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Kind(Enum):
+    """What can happen to a job."""
+
+    SUBMITTED = "submitted"
+    ENDED = "ended"
+    OVERRUN = "overrun"  # still running at its expected end
+
+
+class Event(NamedTuple):
+    """Something that has happened to a job, which is named by its index in the table of jobs."""
+
+    kind: Kind
+    job: int
+
+
+class Clock(Protocol):
+    """Time in whole seconds, never running backwards."""
+
+    def now_s(self) -> int:
+        """The present."""
+        ...
+
+    def wait_until(self, time_s: int | None) -> bool:
+        """Return at ``time_s``, or earlier when something may have happened; False: the loop is to end.
+
+        None: nothing is foreseen. A live clock then waits for news, a simulated one ends.
+        """
+        ...
+
+
+class Machine(Protocol):
+    """Runs jobs, and says what has become of them."""
+
+    def events(self, now_s: int) -> Sequence[Event]:
+        """The next events up to ``now_s``, which share a pass, in the order in which they count. Empty: none left."""
+        ...
+
+    def next_event_s(self) -> int | None:
+        """When the next foreseeable event is due: an expected end, or in a simulation whatever comes next."""
+        ...
+
+    def start(self, now_s: int, job: int, expected_end_s: int) -> None:
+        """Start the job. It counts as overrun if it has not ended at ``expected_end_s``."""
+        ...
+
+    def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
+        """A running job's expected end has moved. A time not after ``now_s`` leaves it overrun, with no more news."""
+        ...
+
+
+class Scheduler(Protocol):
+    """Decides who starts. It is told what happens in order of time."""
+
+    def submit(self, now_s: int, job: int) -> bool:
+        """The job joins the queue; True if this calls for a pass."""
+        ...
+
+    def end(self, job: int) -> None:
+        """The running job has ended; this always calls for a pass."""
+        ...
+
+    def overrun(self, job: int) -> int:
+        """The running job has outlived its estimate: its new expected end. This calls for no pass, it frees nothing."""
+        ...
+
+    def decide(self, now_s: int) -> Sequence[int]:
+        """One pass: the jobs to start now, in the order of decision. They count as running from here on."""
+        ...
+
+    def expected_end_s(self, job: int) -> int:
+        """When a running job is expected to end."""
+        ...

@@ -1,0 +1,31 @@
+"""The engine's event loop, live and replayed.
+
+A replay of a whole log takes the same steps in C (``csrc/replay.c``); a property test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from cluster_agent.scheduler.interfaces import Clock, Kind, Machine, Scheduler
+
+
+def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
+    """Tell the scheduler what happens and start what it decides, until the clock says that it is over."""
+    while True:
+        now_s = clock.now_s()
+        events = machine.events(now_s)
+        if not events:
+            if not clock.wait_until(machine.next_event_s()):
+                return
+            continue
+        is_pass_due = False
+        for kind, job in events:
+            if kind is Kind.SUBMITTED:
+                is_pass_due |= scheduler.submit(now_s, job)
+            elif kind is Kind.ENDED:
+                scheduler.end(job)
+                is_pass_due = True
+            else:
+                machine.expect(now_s, job, scheduler.overrun(job))
+        if is_pass_due:
+            for job in scheduler.decide(now_s):
+                machine.start(now_s, job, scheduler.expected_end_s(job))

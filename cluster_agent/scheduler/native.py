@@ -1,0 +1,214 @@
+"""The scheduler in C (``csrc/scheduler.c``), alone for a live loop and inside the native replay of a whole log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.queue import columns
+
+ESTIMATES: Final = {
+    "requested": lib.ESTIMATE_REQUESTED,
+    "clairvoyant": lib.ESTIMATE_CLAIRVOYANT,
+    "mean2": lib.ESTIMATE_MEAN2,
+}
+CORRECTIONS: Final = {
+    "requested": lib.CORRECT_REQUESTED,
+    "incremental": lib.CORRECT_INCREMENTAL,
+    "doubling": lib.CORRECT_DOUBLING,
+    "doubling-capped": lib.CORRECT_DOUBLING_CAPPED,
+}
+BACKFILLS: Final = {
+    "none": lib.BACKFILL_NONE,
+    "easy": lib.BACKFILL_EASY,
+    "conservative": lib.BACKFILL_CONSERVATIVE,
+}
+SCANS: Final = {"queue": lib.SCAN_QUEUE, "shortest": lib.SCAN_SHORTEST}
+BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
+
+
+def c_composition(composition: Composition, processors: int) -> Any:
+    """``composition_t *``."""
+    return ffi.new(
+        "composition_t *",
+        {
+            "processors": processors,
+            "estimate": ESTIMATES[composition.estimate],
+            "correct": CORRECTIONS[composition.correct],
+            "backfill": BACKFILLS[composition.backfill],
+            "scan": SCANS[composition.scan],
+            "frees_at_estimate": composition.frees_at_estimate,
+            "passes_if_new_fits": composition.passes_if_new_fits,
+        },
+    )
+
+
+def pointer(kind: str, array: Any) -> Any:
+    """The memory of a NumPy column as a C array; the column must outlive its use."""
+    return ffi.from_buffer(f"{kind}[]", array)
+
+
+def copied(source: Any, count: int, dtype: type[np.generic]) -> Any:
+    """A NumPy copy of a C column of ``count``."""
+    return np.frombuffer(ffi.buffer(source, count * np.dtype(dtype).itemsize), dtype).copy()
+
+
+class CJobs:
+    """``jobs_t`` over the columns of ``Jobs``, which it keeps alive."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self._columns = [
+            pointer("int64_t", np.ascontiguousarray(jobs.run_s, np.int64)),
+            pointer("int64_t", np.ascontiguousarray(jobs.request_s, np.int64)),
+            pointer("int32_t", np.ascontiguousarray(jobs.width, np.int32)),
+            pointer("int32_t", np.ascontiguousarray(jobs.user, np.int32)),
+        ]
+        run_s, request_s, width, user = self._columns
+        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user])
+
+
+def _take(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
+    if pointer_or_null == ffi.NULL:
+        raise MemoryError
+    return ffi.gc(pointer_or_null, free)
+
+
+class NativeScheduler:
+    """The native scheduler behind ``interfaces.Scheduler``."""
+
+    def __init__(self, composition: Composition, jobs: Jobs, processors: int) -> None:
+        self._order = composition.order
+        self._jobs = CJobs(jobs)
+        self._scheduler = _take(
+            lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
+        )
+        self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
+
+    def submit(self, now_s: int, job: int) -> bool:
+        """The job joins the queue; True if this calls for a pass."""
+        return bool(lib.scheduler_submit(self._scheduler, now_s, job))
+
+    def end(self, job: int) -> None:
+        """The running job has ended."""
+        lib.scheduler_end(self._scheduler, job)
+
+    def overrun(self, job: int) -> int:
+        """The running job has outlived its estimate: its new expected end."""
+        return int(lib.scheduler_overrun(self._scheduler, job))
+
+    def decide(self, now_s: int) -> list[int]:
+        """One pass: the jobs to start now."""
+        if self._order is not None:
+            reorder(self._scheduler, self._jobs.jobs, self._order, now_s)
+        count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
+        if count < 0:
+            raise MemoryError
+        return list(self._starts[0:count])
+
+    def expected_end_s(self, job: int) -> int:
+        """When a running job is expected to end."""
+        return int(lib.scheduler_expected_end(self._scheduler, job))
+
+
+def reorder(scheduler: Any, jobs: Jobs, order: Callable[..., Int64s], now_s: int) -> None:
+    """Put the native queue into the order that a policy's Python phase says."""
+    n = len(jobs)
+    queued = np.empty(n, np.int32)
+    queued = queued[: lib.scheduler_queue(scheduler, pointer("int32_t", queued))]
+    estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
+    positions = order(columns(jobs, queued, estimate_s), now_s)
+    lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(queued[positions])))
+
+
+class NativeReplay:
+    """The replay of a whole log in C. Deterministic: equal input gives equal bits."""
+
+    def __init__(self, composition: Composition, jobs: Jobs, processors: int) -> None:
+        self.jobs = jobs
+        self._order = composition.order
+        self._c_jobs = CJobs(jobs)
+        self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
+        self._replay = _take(
+            lib.replay_new(
+                c_composition(composition, processors),
+                self._c_jobs.c,
+                self._submit,
+                BATCHES[composition.ties],
+                self._order is not None,
+            ),
+            lib.replay_free,
+        )
+        self._scheduler = lib.replay_scheduler(self._replay)
+
+    def run(self, until_ended: int) -> bool:
+        """Go on until so many jobs have ended in all; False when nothing is left to happen."""
+        while True:
+            status = lib.replay_run(self._replay, until_ended)
+            if status == lib.REPLAY_PASS_DUE:
+                assert self._order is not None
+                reorder(self._scheduler, self.jobs, self._order, lib.replay_now(self._replay))
+            elif status == lib.REPLAY_NO_MEMORY:
+                raise MemoryError
+            elif status == lib.REPLAY_OVERFULL:
+                raise RuntimeError("the scheduler started more jobs than the machine holds: a defect of the scheduler")
+            else:
+                return bool(status == lib.REPLAY_PAUSED)
+
+    @property
+    def ended(self) -> int:
+        """Jobs that have ended."""
+        return int(lib.replay_ended(self._replay))
+
+    @property
+    def passes(self) -> int:
+        """Scheduling passes so far."""
+        return int(lib.replay_passes(self._replay))
+
+    @property
+    def start_s(self) -> Int64s:
+        """When each job was started, -1: not (yet)."""
+        return self._column(lib.replay_starts(self._replay), np.int64)
+
+    @property
+    def first_estimate_s(self) -> Int64s:
+        """What each job was first taken to run."""
+        return self._column(lib.scheduler_first_estimates(self._scheduler), np.int64)
+
+    @property
+    def corrections(self) -> Int32s:
+        """How often each job outlived its estimate."""
+        return self._column(lib.scheduler_corrections(self._scheduler), np.int32)
+
+    @property
+    def overtook(self) -> Bools:
+        """Which jobs were started past an earlier one of the queue."""
+        return self._column(lib.scheduler_overtook(self._scheduler), np.bool_)
+
+    @property
+    def interval_first(self) -> Int64s:
+        """Where each job's processors begin in ``intervals``."""
+        return self._column(lib.replay_interval_first(self._replay), np.int64)
+
+    @property
+    def interval_count(self) -> Int32s:
+        """How many intervals of processors each job got."""
+        return self._column(lib.replay_interval_count(self._replay), np.int32)
+
+    @property
+    def c_intervals(self) -> Any:
+        """``interval_t *``; belongs to this replay."""
+        return lib.replay_intervals(self._replay)
+
+    def processors(self, job: int) -> list[tuple[int, int]]:
+        """The processors of a job as (first, last), both included."""
+        first, count = self.interval_first[job], self.interval_count[job]
+        return [(one.first, one.last) for one in self.c_intervals[int(first) : int(first + count)]]
+
+    def _column(self, source: Any, dtype: type[np.generic]) -> Any:
+        return copied(source, len(self.jobs), dtype)

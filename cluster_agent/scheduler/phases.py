@@ -1,0 +1,82 @@
+"""The phases of a batch scheduler, and a policy as a composition of them.
+
+estimate   how long a job is taken to run, and what that becomes when the job outlives it
+order      which waiting job is the head of the queue
+admit      may the head start? Here: are there enough free processors
+place      which processors it gets: the free ones with the lowest numbers
+backfill   which jobs behind a head that cannot start may start before it
+
+These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native; an
+*order* written in Python is called once per pass with the whole queue as arrays. Two phases more, *react* (to power
+caps) and *idle* (switching nodes off), come with machines that know watts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from cluster_agent.scheduler.jobs import Int32s, Int64s
+
+Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2"]
+"""The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
+user's last two ended jobs, at most the request, and the request until two have ended (Tsafrir, Etzion, Feitelson,
+IEEE TPDS 18(6), 2007, doi 10.1109/TPDS.2007.70606)."""
+
+Correction: TypeAlias = Literal["requested", "incremental", "doubling", "doubling-capped"]
+"""What a job's estimate becomes when it runs on: the request; the first estimate plus 1, 5, 15, 30 min, 1, 2, 5, 10,
+20, 50, 100 h, at most the request (Tsafrir 2007); twice the estimate, as published *not* limited by the request
+(Gaussier et al., SC'15); the same limited by it (ours)."""
+
+Backfill: TypeAlias = Literal["none", "easy", "conservative"]
+"""Nobody overtakes; nobody delays the head's reservation; nobody delays anybody ahead."""
+
+Scan: TypeAlias = Literal["queue", "shortest"]
+"""The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
+
+Ties: TypeAlias = Literal["instant", "sc15"]
+"""Which events of one instant share a pass. ``instant``: all of them; processors are free when their job has ended.
+``sc15``: as the simulator of the SC'15 campaign had it, each event by itself, submissions before ends, and processors
+count as free from the expected end of their job, ended or not; the machine hands them over at the end of the instant,
+when all that ends has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The waiting jobs as columns, in their present order."""
+
+    job: Int32s
+    submit_s: Int64s
+    request_s: Int64s
+    estimate_s: Int64s
+    width: Int32s
+    user: Int32s
+
+
+Order: TypeAlias = Callable[[Queue, int], Int64s]
+"""``order(queue, now_s)``: the queue's positions in the order in which their jobs are to be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A policy, ready to run. ``order`` None is the order of submission."""
+
+    estimate: Estimate = "requested"
+    correct: Correction = "requested"
+    order: Order | None = None
+    backfill: Backfill = "none"
+    scan: Scan = "queue"
+    ties: Ties = "instant"
+    passes_if_new_fits: bool = False
+    """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
+
+    @property
+    def frees_at_estimate(self) -> bool:
+        """Processors count as free from the expected end of their job on."""
+        return self.ties == "sc15"
+
+    @property
+    def needs_requests(self) -> bool:
+        """The schedule depends on requested times."""
+        return self.backfill != "none" and self.estimate != "clairvoyant"

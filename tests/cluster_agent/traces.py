@@ -1,0 +1,79 @@
+"""Small random traces and compositions for the property tests, and a few ways of running them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.scheduler.interfaces import Scheduler
+from cluster_agent.scheduler.jobs import Int64s, Jobs
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.phases import Composition, Queue
+
+PROCESSORS = 10
+EVERYTHING_ENDED = 2**31 - 1
+
+
+def jobs_of(rows: list[tuple[int, int, int, int, int]]) -> Jobs:
+    """Jobs from (submit, run, request, width, user), sorted by submission."""
+    rows = sorted(rows, key=lambda row: row[0])
+    columns = [np.array([row[i] for row in rows], np.int64) for i in range(5)]
+    submit_s, run_s, request_s, width, user = columns
+    _, dense = np.unique(user, return_inverse=True)
+    return Jobs(
+        number=np.arange(1, len(rows) + 1),
+        submit_s=submit_s,
+        run_s=run_s,
+        request_s=request_s,
+        width=width.astype(np.int32),
+        user=dense.astype(np.int32),
+    )
+
+
+@st.composite
+def traces(draw: st.DrawFn, most: int = 25) -> Jobs:
+    """Few instants and short times, so that ties are common; some requests are exact, some far too long."""
+    rows = []
+    for _ in range(draw(st.integers(0, most))):
+        run_s = draw(st.integers(1, 12))
+        slack_s = draw(st.sampled_from([0, 0, 1, 3, 10, 200]))
+        width = draw(st.integers(1, PROCESSORS))
+        rows.append((draw(st.integers(0, 30)), run_s, run_s + slack_s, width, draw(st.integers(0, 2))))
+    return jobs_of(rows)
+
+
+def widest_first(queue: Queue, now_s: int) -> Int64s:
+    """An *order* in Python, for the tests: widest job first, then by age."""
+    return np.lexsort((queue.submit_s, -queue.width.astype(np.int64)))
+
+
+def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
+    """Any composition, but for the fields that are given."""
+    choices: dict[str, Any] = {
+        "estimate": st.sampled_from(["requested", "clairvoyant", "mean2"]),
+        "correct": st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
+        "order": st.sampled_from([None, widest_first]),
+        "backfill": st.sampled_from(["none", "easy", "conservative"]),
+        "scan": st.sampled_from(["queue", "shortest"]),
+        "ties": st.sampled_from(["instant", "sc15"]),
+        "passes_if_new_fits": st.booleans(),
+    }
+    return st.builds(Composition, **{**choices, **{name: st.just(value) for name, value in fixed.items()}})
+
+
+def native_starts(composition: Composition, jobs: Jobs) -> dict[int, int]:
+    """Start times by the native replay."""
+    replay = NativeReplay(composition, jobs, PROCESSORS)
+    assert not replay.run(EVERYTHING_ENDED)
+    return {job: int(start_s) for job, start_s in enumerate(replay.start_s) if start_s >= 0}
+
+
+def looped_starts(scheduler: Scheduler, composition: Composition, jobs: Jobs) -> dict[int, int]:
+    """Start times by the Python loop around any scheduler."""
+    machine = SimulatedMachine(jobs, composition.ties)
+    run(scheduler, JumpingClock(), machine)
+    return machine.start_s
