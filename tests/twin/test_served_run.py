@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -132,7 +133,7 @@ def test_the_report_tells_the_truth_about_the_workload(tmp_path: Path) -> None:
     arguments = ["run", "--machine", MACHINE, "--workload", "hpl", "--report", str(path), "--", "sleep", "0.3"]
     assert twin(*arguments).returncode == 0
     report = json.loads(path.read_text())
-    assert report["time_s"] == pytest.approx(0.35, abs=0.15)
+    assert 0.3 <= report["time_s"] < 3.0
     assert report["energy_j"]["node"] > 0
     assert not report["finished"]
 
@@ -166,6 +167,14 @@ def _is_running(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def _is_disconnected(path: str) -> bool:
+    try:
+        os.listdir(path)
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
 
 
 LOSE_SERVER = """
@@ -203,7 +212,8 @@ def test_after_the_server_is_killed_nothing_of_the_host_shows() -> None:
     assert run.stdout.readline() == "up\n"
     server = server_of(run)
     os.kill(server, signal.SIGKILL)
-    assert eventually(lambda: not _is_running(str(server)))
+    # Its last thread closes the connection; a request under way at that instant gets ECONNABORTED.
+    assert eventually(lambda: _is_disconnected(f"/proc/{run.pid}/root/sys/class/powercap"))
     output, complaint = run.communicate("go\n", timeout=10)
     assert output == "ENOTCONN ENOTCONN ENOTCONN\n-1 ENOSYS\n"
     assert "server has ended" in complaint
