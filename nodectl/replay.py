@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from pmu.decode import decode
 
 from nodectl.config import Config
 from nodectl.decider import Decider
@@ -27,6 +26,7 @@ from nodectl.decisions import Decisions, PolicyDecision
 from nodectl.journal import Journal, JournalError, Keyframe, Record
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.policies.api import Request
+from pmu.decode import decode
 
 _REQUEST_FIELDS = ("target", "reason", "loss", "saved_w")
 
@@ -79,8 +79,10 @@ def replay(journal: Journal, progress: Callable[[Record], None] = lambda record:
     for record in journal:
         if run is None or not run.continues_with(record):
             run = _Run(record)
-            report.policies = tuple(dict.fromkeys((*report.policies, *run.names)))
         difference = run.next(record)
+        if record.has_decided and record.follows_keyframe:
+            names = (policy.name for policy in record.keyframe.policies)
+            report.policies = tuple(dict.fromkeys((*report.policies, *names)))
         report.records += 1
         report.decided += record.has_decided
         report.recorded_s += run.elapsed_s
@@ -101,7 +103,6 @@ class _Run:
         self._start_ns = first.raw.time_ns
         self._next = first.sequence
         self._decider: Decider | None = None
-        self.names: tuple[str, ...] = ()
         self.elapsed_s = 0.0
 
     def continues_with(self, record: Record) -> bool:
@@ -118,7 +119,6 @@ class _Run:
         keyframe = record.keyframe
         if self._decider is None:
             self._decider = _decider(keyframe)
-            self.names = tuple(policy.name for policy in keyframe.policies)
         decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw))
         for name, recorded, replayed in _differences(record, decisions):
             at_s = (record.raw.time_ns - self._start_ns) / 1e9

@@ -6,7 +6,6 @@ import os
 
 import click
 import msgspec
-from pmu.system import system_ports
 
 from nodectl.config import Config
 from nodectl.knobs import open_knob
@@ -14,6 +13,7 @@ from nodectl.lock import NodeLock
 from nodectl.restore import Restoration, restore_saved, save_path
 from nodectl.saves import boot_id
 from nodectl.table import render
+from pmu.system import system_ports
 
 
 @click.command()
