@@ -14,6 +14,7 @@ class BuildNative(build_ext):
     """Builds ``libnvidia-ml.so.1`` beside the extension modules: a plain library, since other programs load it."""
 
     def run(self) -> None:
+        """Build the extensions, then the library."""
         super().run()
         from twin.nvml.build import build
 

@@ -17,8 +17,7 @@ from typing import Any, Final
 import click
 
 import nodectl.single_thread  # noqa: F401  (before anything that imports numpy)
-from nodectl.config import nearest
-from nodectl.errors import NodectlError
+from nodectl.errors import NodectlError, nearest
 from nodectl.knobs.api import KnobError
 from pmu.readings import PmuError
 

@@ -7,15 +7,14 @@ by scanning the text for the table and key that the message is about.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from nodectl.errors import UsageError
+from nodectl.errors import UsageError, nearest
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 
@@ -135,15 +134,6 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
         except registry.PolicyError as error:
             raise ConfigError(f"{where((f'{domain}_policy', *error.key))}: {error}") from None
     return config
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`` (nearest: NAME)`` for the valid name closest to ``word``, else all of them if few."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if close:
-        return f" (nearest: {close[0]})"
-    return f" (known: {', '.join(names)})" if names else ""
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:

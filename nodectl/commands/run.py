@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from nodectl.agent import Agent
-from nodectl.config import DEFAULT_PATH, Config, ConfigError, build_config, line_of, nearest, read_settings
-from nodectl.errors import NodectlError
+from nodectl.config import DEFAULT_PATH, Config, ConfigError, build_config, line_of, read_settings
+from nodectl.errors import NodectlError, nearest
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from nodectl.policies import registry

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from nodectl.config import nearest
-from nodectl.errors import UsageError
+from nodectl.errors import UsageError, nearest
 from nodectl.policies.api import Policy
 
 type_domain = Literal["cpu", "gpu"]
