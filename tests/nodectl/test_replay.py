@@ -1,0 +1,215 @@
+"""Replays of journals that the real agent wrote on the emulated node, in virtual time."""
+
+import csv
+import dataclasses
+import json
+import shutil
+
+import msgspec
+import numpy as np
+import pytest
+
+from nodectl.agent import Agent
+from nodectl.cli import main
+from nodectl.config import Config, JournalSettings, PolicyChoice
+from nodectl.journal import open_journal
+from nodectl.journal.export import COLUMNS
+from nodectl.policies import bdpo_cpu_bounded, registry
+from nodectl.policies.api import Request
+from nodectl.replay import replay
+from twin.inproc import InProcess
+from twin.machine import load_machine
+from twin.model import Twin
+from twin.workload import load_workload
+
+SECONDS = 12
+
+
+def record(state_dir, machine="xh2415", workload="easywave", seconds=SECONDS, mode="optimize", max_bytes=10**9):
+    """One run of the agent; returns its journal's directory."""
+    loaded = load_machine(machine)
+    twin = Twin(loaded, load_workload(workload, loaded, duration_s=seconds / 2))
+    config = Config(
+        mode=mode,
+        state_dir=str(state_dir),
+        gpu_policy=PolicyChoice("bdpo-gpu" if loaded.gpus else registry.NONE),
+        journal=JournalSettings(max_bytes=max_bytes),
+    )
+    with InProcess(twin) as node:
+        agent = Agent(node.ports, config)
+        agent.start()
+        try:
+            agent.run(until_ns=node.ports.clock.now_ns() + seconds * 10**9)
+        finally:
+            agent.stop()
+    return config.journal_dir
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture
+def journal(recorded, tmp_path):
+    return shutil.copytree(recorded, tmp_path / "journal")
+
+
+def test_a_journal_replays_to_the_same_bytes(journal):
+    report = replay(open_journal(journal))
+    assert report.is_equal and report.problems == []
+    assert report.records == SECONDS * 10 + 1
+    assert report.decided == SECONDS * 10 - 1  # the first sweep closes no interval, the last interval decides nothing
+    assert set(report.policies) == {"bdpo-cpu-bounded", "bdpo-gpu"}
+    assert report.recorded_s == pytest.approx(SECONDS, rel=0.01)
+
+
+def test_decisions_did_move_clocks_or_the_test_above_says_little(journal):
+    values = np.array([record.values for record in open_journal(journal) if record.has_decided])
+    assert (values != values[0]).any()
+
+
+def test_every_segment_replays_on_its_own(tmp_path):
+    segments = sorted(record(tmp_path, seconds=20, max_bytes=120_000).iterdir())
+    assert len(segments) > 2
+    for segment in segments:
+        report = replay(open_journal(segment))
+        assert report.is_equal and report.decided > 10
+
+
+def test_a_journal_that_lost_its_beginning_and_a_piece_still_replays(tmp_path):
+    directory = record(tmp_path, seconds=20, max_bytes=120_000)
+    segments = sorted(directory.iterdir())
+    segments[0].unlink()
+    with segments[1].open("r+b") as file:
+        file.seek(segments[1].stat().st_size * 2 // 3)
+        file.write(b"\0" * 64)
+    report = replay(open_journal(directory))
+    assert report.is_equal and report.decided > 20
+    assert len(report.problems) == 1
+
+
+def test_two_runs_in_one_journal_are_told_apart(tmp_path):
+    for _ in range(2):
+        directory = record(tmp_path, machine="curie", workload="nas", seconds=5)
+    runs = {entry.keyframe.run for entry in open_journal(directory)}
+    report = replay(open_journal(directory))
+    assert len(runs) == 2 and report.is_equal and report.decided == 2 * 49
+
+
+def test_another_decision_is_found_at_its_record_and_field(journal, monkeypatch):
+    decide = bdpo_cpu_bounded.POLICY.decide
+    calls = []
+
+    def changed(params, layout, state, sample):
+        calls.append(sample)
+        state, request = decide(params, layout, state, sample)
+        if len(calls) == 41:
+            target = request.target.copy()
+            target[5] = 1_234_000
+            request = dataclasses.replace(request, target=target)
+        return state, request
+
+    monkeypatch.setattr(bdpo_cpu_bounded, "POLICY", dataclasses.replace(bdpo_cpu_bounded.POLICY, decide=changed))
+    report = replay(open_journal(journal))
+    assert report.differing == 1
+    assert (report.first.record, report.first.field) == (41, "bdpo-cpu-bounded.target[5]")
+    assert report.first.replayed == "1234000"
+
+
+def test_one_bit_of_a_nan_is_a_difference(journal, monkeypatch):
+    decide = bdpo_cpu_bounded.POLICY.decide
+
+    def changed(params, layout, state, sample):
+        state, request = decide(params, layout, state, sample)
+        saved_w = request.saved_w.copy()
+        saved_w.view(np.uint64)[-1] ^= 1
+        return state, dataclasses.replace(request, saved_w=saved_w)
+
+    monkeypatch.setattr(bdpo_cpu_bounded, "POLICY", dataclasses.replace(bdpo_cpu_bounded.POLICY, decide=changed))
+    report = replay(open_journal(journal))
+    assert report.differing == report.decided
+    assert report.first.field.startswith("bdpo-cpu-bounded.saved_w[")
+
+
+def test_a_replay_is_at_least_fifty_times_faster_than_the_run(journal):
+    replay(open_journal(journal))  # imports are not part of it
+    assert replay(open_journal(journal)).speed > 50
+
+
+def test_the_command_says_that_all_is_equal(journal, capsys):
+    assert main(["replay", str(journal)]) == 0
+    out = capsys.readouterr().out
+    assert "bdpo-cpu-bounded" in out and "byte for byte" in out
+    assert main(["replay", str(journal), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["equal"] and report["decided"] == SECONDS * 10 - 1
+
+
+def test_the_command_fails_and_names_the_first_difference(journal, monkeypatch, capsys):
+    stubborn = dataclasses.replace(
+        bdpo_cpu_bounded.POLICY, decide=lambda params, layout, state, sample: (state, Request.free(len(layout.cpus)))
+    )
+    monkeypatch.setattr(bdpo_cpu_bounded, "POLICY", stubborn)
+    assert main(["replay", str(journal)]) == 1
+    assert "decisions differ; the first: record " in capsys.readouterr().out
+
+
+def test_a_monitor_journal_has_no_decisions_and_says_so(tmp_path, capsys):
+    directory = record(tmp_path, machine="curie", workload="nas", seconds=3, mode="monitor")
+    assert main(["replay", str(directory)]) == 0
+    assert "monitor mode" in capsys.readouterr().out
+
+
+def test_a_place_without_a_journal_is_one_line(tmp_path, capsys):
+    assert main(["replay", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_recorded_policy_that_is_not_here_is_named(journal, monkeypatch, capsys):
+    where = {name: place for name, place in registry._WHERE.items() if name != "bdpo-cpu-bounded"}
+    monkeypatch.setattr(registry, "_WHERE", where)
+    assert main(["replay", str(journal)]) != 0
+    error = capsys.readouterr().err
+    assert "bdpo-cpu-bounded" in error and error.count("\n") == 1
+
+
+def test_csv_has_a_row_per_part_and_no_zero_for_what_is_missing(journal, tmp_path, capsys):
+    target = tmp_path / "run.csv"
+    assert main(["replay", str(journal), "--export", str(target)]) == 0
+    with target.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    entries = list(open_journal(journal))
+    layout = entries[0].keyframe.layout
+    cpu0 = [row for row in rows if row["part"] == "cpu/0"]
+    assert len(cpu0) == len(entries) - 1
+    assert [int(row["target"]) for row in cpu0[:-1]] == [int(e.requests[0].target[0]) for e in entries[1:-1]]
+    assert all(row["power_w"] == "" for row in cpu0)
+    assert {row["part"] for row in rows} >= {f"gpu/{gpu.index}" for gpu in layout.gpus} | {"agent", "package-0"}
+    assert all(row["sm_active"] == "" for row in rows if row["part"] == "gpu/0")  # no GPM before Hopper
+    written = [row for row in rows if row["outcome"] == "written"]
+    assert written and all(row["part"].endswith(("_khz", "_mhz")) for row in written)
+    assert sum(row["part"] == "agent" for row in rows) == len(entries)
+
+
+def test_parquet_holds_the_same_as_csv(journal, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: install nodectl[export]")
+    for name in ("run.csv", "run.parquet"):
+        assert main(["replay", str(journal), "--export", str(tmp_path / name)]) == 0
+    table = parquet.read_table(tmp_path / "run.parquet").to_pylist()
+    with (tmp_path / "run.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(table) == len(rows)
+    for cells, row in zip(table[:3000], rows, strict=False):
+        assert {name: "" if value is None else str(value) for name, value in cells.items()} == row
+
+
+def test_an_export_elsewhere_than_to_a_known_kind_is_wrong_use(journal, capsys):
+    assert main(["replay", str(journal), "--export", "run.xlsx"]) == 2
+    assert ".csv or .parquet" in capsys.readouterr().err
+
+
+def test_an_agent_of_another_version_still_reads_the_settings(journal):
+    keyframe = next(iter(open_journal(journal))).keyframe
+    assert msgspec.convert(keyframe.config, Config).period_ms == 100.0
