@@ -129,6 +129,27 @@ def test_perf_record_is_told_that_there_is_no_sampling(curie: ServedNode) -> Non
     assert "doesn't support sampling" in done.stderr
 
 
+CALLS = """
+import ctypes, errno, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def call(kind=0, config=0, cpu=0, task=-1, leader=-1, flags=8, size=64, period=0, read_format=0):
+    attr = struct.pack("=IIQQQQ", kind, size, config, period, 0, read_format).ljust(256, bytes(1))
+    fd = libc.syscall(298 if os.uname().machine == "x86_64" else 241, attr, task, cpu, leader, flags)
+    return fd if fd >= 0 else errno.errorcode[ctypes.get_errno()]
+real = call(kind=1)
+print(os.readlink(f"/proc/self/fd/{real}"))
+print(call(leader=real), call(leader=99), call(cpu=96), call(cpu=-1), call(config=5), call(kind=77))
+print(call(period=1000), call(flags=1 << 20), call(size=8), call(read_format=1 << 9), call(task=2**30))
+"""
+
+
+def test_wrong_calls_get_the_kernels_errno_and_software_events_stay_real(xh2415: ServedNode) -> None:
+    first, second, third = xh2415.python(CALLS).splitlines()
+    assert first == "anon_inode:[perf_event]"
+    assert second.split() == ["EINVAL", "EBADF", "EINVAL", "EINVAL", "ENOENT", "ENOENT"]
+    assert third.split() == ["ENOTSUP", "EINVAL", "E2BIG", "EINVAL", "ESRCH"]
+
+
 SWEEPS = """
 import ctypes, os, struct, time
 libc = ctypes.CDLL(None)

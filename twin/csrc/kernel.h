@@ -101,7 +101,7 @@ typedef struct {
 } perf_attr_t;
 
 int seccomp_install(void); /* in the process to be watched; listener descriptor or -errno */
-int seccomp_receive(int listener, int stop_fd, perf_call_t *call); /* 1: a call, 0: no more, -errno */
+int seccomp_receive(int listener, perf_call_t *call); /* 1: a call, 0: no more, -errno */
 int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr); /* 0 or -errno for the caller */
 int seccomp_is_waiting(int listener, uint64_t id);
 int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);

@@ -78,18 +78,16 @@ int seccomp_install(void)
  * Questions
  ****************************************************************/
 
-int seccomp_receive(int listener, int stop_fd, perf_call_t *call)
+int seccomp_receive(int listener, perf_call_t *call)
 {
     struct seccomp_notif notice;
     for (;;) {
-        struct pollfd wait[2] = {{listener, POLLIN, 0}, {stop_fd, POLLIN, 0}};
-        if (poll(wait, 2, -1) < 0 && errno != EINTR)
+        struct pollfd wait = {listener, POLLIN, 0};
+        if (poll(&wait, 1, -1) < 0 && errno != EINTR)
             return -errno;
-        if (wait[1].revents)
-            return 0;
-        if (wait[0].revents & (POLLHUP | POLLERR | POLLNVAL))
+        if (wait.revents & (POLLHUP | POLLERR | POLLNVAL))
             return 0; /* the last watched process is gone */
-        if (!(wait[0].revents & POLLIN))
+        if (!(wait.revents & POLLIN))
             continue;
         memset(&notice, 0, sizeof notice);
         if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notice) == 0)

@@ -1,8 +1,8 @@
 """perf_event_open(2) for the watched processes: hardware events count the model, the rest is the real kernel's.
 
 The seccomp listener hands over each call before it happens. From its attributes follows one of three answers: the
-real kernel does it (software events, tracepoints, breakpoints, probes, and everything that samples them); it fails
-with the errno the kernel would give; or the caller gets a descriptor of ours (``csrc/kernel_events.c``), through which
+real kernel does it (software events, tracepoints, breakpoints, and everything that samples them); it fails with the
+errno the kernel would give; or the caller gets a descriptor of ours (``csrc/kernel_events.c``), through which
 all later reads and ioctls pass without any filter.
 
 What a *hardware event of a task* counts is a convention: the task really ran on this host for some CPU time, and in
@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
 """linux/perf_event.h, linux/capability.h."""
 
 _KERNEL_TYPES = (2, 5)
-"""PERF_TYPE_TRACEPOINT and PERF_TYPE_BREAKPOINT: the real kernel's, and no hardware of the node."""
+"""PERF_TYPE_TRACEPOINT and PERF_TYPE_BREAKPOINT stay real. The host's other PMUs are hidden with their numbers."""
 
 _FUNCTIONS = {
     "counters": "void (*)(void *, int64_t *)",
@@ -46,8 +47,6 @@ _FUNCTIONS = {
     "zone_uj": "int64_t (*)(void *, int32_t)",
 }
 """Functions of csrc/model.h that csrc/kernel.h takes as its source."""
-
-_KERNEL_PMUS = ("kprobe", "uprobe")
 
 
 class _CallError(Exception):
@@ -67,7 +66,6 @@ class PerfService:
         self._events = twin.machine.events
         self._n_cpus = twin.machine.cpus
         self._real_cpus = os.cpu_count() or 1
-        self._kernel_types = {*_KERNEL_TYPES, *_types_of_host(_KERNEL_PMUS)}
         self._struck: tuple[int, ...] = ()
         self._table = lib.events_new(_source(twin))
         descriptors = ffi.new("int[2]")
@@ -115,8 +113,7 @@ class PerfService:
 
     def _answer_all(self, listener: int) -> None:
         call = ffi.new("perf_call_t *")
-        never = os.eventfd(0)
-        while lib.seccomp_receive(listener, never, call) == 1:
+        while lib.seccomp_receive(listener, call) == 1:
             self._answer(listener, call)
 
     def _answer(self, listener: int, call: Any) -> None:
@@ -133,9 +130,10 @@ class PerfService:
             lib.seccomp_answer_error(listener, call.id, error.number)
             return
         except Exception:
-            # Whatever went wrong here, the caller must not hang in its system call.
+            # Whatever went wrong here, neither this caller nor the next may hang in its system call.
+            traceback.print_exc()
             lib.seccomp_answer_error(listener, call.id, errno.EIO)
-            raise
+            return
         # If the caller has died meanwhile, closing our copy releases the event.
         lib.seccomp_answer_fd(listener, call.id, fd, call.flags & _CLOEXEC)
         os.close(fd)
@@ -151,7 +149,7 @@ class PerfService:
         return status.st_ino if status.st_dev == self.device else -1
 
     def _is_real(self, call: Any, attr: Any, leader: int) -> bool:
-        if attr.type in self._kernel_types:
+        if attr.type in _KERNEL_TYPES:
             return True
         if attr.type != PERF_TYPE_SOFTWARE or leader > 0:
             return False
@@ -168,41 +166,49 @@ class PerfService:
         if call.cpu >= self._n_cpus or leader < 0 or (leader and (attr.pinned or attr.exclusive)):
             raise _CallError(errno.EINVAL)
         _check_rights(call, attr)
-        task = call.caller if call.task == 0 else call.task
         spec = {
             "kind": lib.EVENT_ZERO,
             "cpu": call.cpu,
-            "task": task,
+            "task": call.caller if call.task == 0 else call.task,
             "real_fd": -1,
             "disabled": attr.disabled,
             "leader": leader,
             "read_format": attr.read_format,
         }
-        on_host = call.cpu < self._real_cpus
-        leader_fd = lib.events_real_fd(self._table, leader) if leader else -1
-        if attr.type == PERF_TYPE_SOFTWARE:
-            if task < 0 and on_host:
-                spec |= {"kind": lib.EVENT_KERNEL, "real_fd": _fd(lib.perf_open_real(attr, -1, call.cpu, -1, 0))}
-            elif task >= 0 and on_host:
-                fd = _fd(lib.perf_open_real(attr, task, call.cpu, leader_fd, attr.disabled))
-                spec |= {"kind": lib.EVENT_KERNEL, "real_fd": fd}
-            elif attr.config in (_CPU_CLOCK, _TASK_CLOCK):
-                spec["kind"] = lib.EVENT_CLOCK
-            return spec
-        if task < 0 and (energy := self._names.energy(attr.type, attr.config, call.cpu)):
-            return spec | {"kind": lib.EVENT_ENERGY, "column": energy.zone, "range_uj": energy.range_uj}
+        describe = self._software if attr.type == PERF_TYPE_SOFTWARE else self._hardware
+        return spec | describe(attr, spec)
+
+    def _software(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
+        """A software event: the real kernel's where it has such a CPU."""
+        cpu, task = spec["cpu"], spec["task"]
+        if cpu >= self._real_cpus:
+            return {"kind": lib.EVENT_CLOCK} if attr.config in (_CPU_CLOCK, _TASK_CLOCK) else {}
+        if task < 0:  # it runs all the time, and is counted only while the group is enabled
+            return {"kind": lib.EVENT_KERNEL, "real_fd": _fd(lib.perf_open_real(attr, -1, cpu, -1, 0))}
+        fd = _fd(lib.perf_open_real(attr, task, cpu, self._real_leader(spec), attr.disabled))
+        return {"kind": lib.EVENT_KERNEL, "real_fd": fd}
+
+    def _hardware(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
+        """An event of the emulated hardware; ENOENT if the machine has none such."""
+        cpu, task = spec["cpu"], spec["task"]
+        if task < 0 and (energy := self._names.energy(attr.type, attr.config, cpu)):
+            return {"kind": lib.EVENT_ENERGY, "column": energy.zone, "range_uj": energy.range_uj}
         event = self._names.event(attr.type, attr.config)
         if event is None:
             raise _CallError(errno.ENOENT)
-        if number := self._faults.counter_errno(event, call.cpu):
+        if number := self._faults.counter_errno(event, cpu):
             raise _CallError(number)
-        spec["column"] = self._names.columns[event]
+        column = self._names.columns[event]
         if task < 0:
-            spec["kind"] = lib.EVENT_COUNTER
-        elif on_host:
-            fd = _fd(lib.perf_open_task_clock(attr, task, call.cpu, leader_fd, attr.disabled))
-            spec |= {"kind": lib.EVENT_TASK, "real_fd": fd}
-        return spec
+            return {"kind": lib.EVENT_COUNTER, "column": column}
+        if cpu >= self._real_cpus:
+            return {}  # the task can never run there
+        fd = _fd(lib.perf_open_task_clock(attr, task, cpu, self._real_leader(spec), attr.disabled))
+        return {"kind": lib.EVENT_TASK, "column": column, "real_fd": fd}
+
+    def _real_leader(self, spec: Mapping[str, int]) -> int:
+        """The real event behind the group's leader, so that the kernel switches a task's group as one."""
+        return int(lib.events_real_fd(self._table, spec["leader"])) if spec["leader"] else -1
 
     def _open(self, spec: Mapping[str, int]) -> int:
         number = lib.events_open(self._table, ffi.new("event_spec_t *", spec))
@@ -243,17 +249,6 @@ def _check_rights(call: Any, attr: Any) -> None:
 def _status(task: int) -> dict[str, str]:
     with open(f"/proc/{task}/status") as lines:
         return {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
-
-
-def _types_of_host(names: tuple[str, ...]) -> set[int]:
-    found = set()
-    for name in names:
-        try:
-            with open(f"/sys/bus/event_source/devices/{name}/type") as number:
-                found.add(int(number.read()))
-        except FileNotFoundError:
-            continue
-    return found
 
 
 def _source(twin: Twin) -> Any:
