@@ -18,9 +18,9 @@ Hence:
     proportional to the clock, and the bound is spent on that.
 4.  The account sums assumed seconds lost over the whole run, with every phase's curve as it is known now, against
     ``aim * bound`` of the time. ``aim`` leaves the rest to what traffic does not tell truly.
-5.  A phase (``gpu_phases``) ends when power or traffic leave its range. If the power seen at this clock belongs to one
+5.  A phase (``gpu_phases``) ends when power or traffic leave its range. If what is seen at this clock belongs to one
     known phase, its clock is taken at once; else the GPU goes back to the highest clock until the phase is recognised
-    or learned. Without a reading a GPU has no wish and runs free.
+    or learned. The time in between is charged to that phase. Without a reading a GPU has no wish and runs free.
 
 Every GPU is judged by itself. The highest clock is asked for by name rather than by no wish, because the bound is
 counted against it.
@@ -55,10 +55,11 @@ from nodectl.policies.gpu_phases import (
     PHASES,
     SECONDS,
     SEEN_S,
+    STRANGE,
     TICK_WATTS,
     WATTS,
-    Block,
     Phases,
+    Sight,
     lost,
 )
 from pmu.layout import Layout
@@ -73,6 +74,18 @@ ODD_PULSES: Final = 2
 
 LONGEST_WINDOW_S: Final = 1.0
 """NVML averages utilisation over 1/6 to 1 s "depending on the product" (nvml.h, nvmlUtilization_t)."""
+
+GUESS_PULSES: Final = 2.0
+"""Ours: after so many pulses with traffic a phase may be recognised, if no other resembles it."""
+
+MARGIN: Final = 2.0
+"""Ours: standard deviations by which the next phase must be stranger for that."""
+
+SAFE_TO_WAIT: Final = 0.05
+"""Ours: an unknown phase is looked at from where the clock is if none that it may be loses more than this there."""
+
+SHORT_WINDOW_S: Final = 0.5
+"""Ours: if traffic follows within this, it is waited for before a phase is recognised."""
 
 RESTARTS: Final = 3
 """Ours: blocks of an unknown phase that are begun anew because power was not steady; the next is taken as it is."""
@@ -89,14 +102,16 @@ class State:
 
     ``table`` ``[n_gpus, PHASES, COLUMNS, LEVELS]`` and ``facts`` ``[n_gpus, PHASES, FACTS]`` are the phases. ``phase``
     is the current one (-1 = not known), ``level`` the clock asked for, ``reason`` why, ``blocks`` how many more blocks
-    it is kept (negative: the phase was recalled or is sought, and not yet confirmed).
+    it is kept (negative while a phase is sought: how often that began anew).
 
-    ``pulse`` ``[n_gpus, READINGS]`` adds up the current pulse, ``sums`` ``[n_gpus, SUMS]`` the current block.
+    ``pulse`` ``[n_gpus, READINGS]`` adds up the current pulse, ``sums`` ``[n_gpus, SUMS]`` the current block; ``last``
+    ``[n_gpus, fields of Sight]`` is the block before, taken at ``last_level`` and not yet learned (-1 = none).
     ``moved_s`` has passed since clock or phase changed, ``since_s`` was spent at this level since the table was last
     written. ``window_s`` estimates over how long the traffic reading is averaged: it has stood at ``reading`` for
     ``stood_s``. ``power_w`` ± ``range_w`` is expected (NaN = anything), ``odd`` counts pulses outside it. ``doubted``
-    is a phase that was recalled by mistake just now, else -1. ``forgotten_s`` are seconds lost in phases no longer
-    remembered, ``time_s`` is the length of the run.
+    is a phase that was recalled by mistake just now, else -1. ``limbo_s`` ``[n_gpus, LEVELS]`` was spent in a phase
+    not recognised yet; ``forgotten_s`` are seconds lost in phases no longer remembered, ``time_s`` is the length of the
+    run.
     """
 
     table: type_f64
@@ -107,6 +122,8 @@ class State:
     blocks: type_i64
     pulse: type_f64
     sums: type_f64
+    last: type_f64
+    last_level: type_i64
     moved_s: type_f64
     since_s: type_f64
     window_s: type_f64
@@ -116,6 +133,7 @@ class State:
     range_w: type_f64
     odd: type_i64
     doubted: type_i64
+    limbo_s: type_f64
     forgotten_s: type_f64
     time_s: float
 
@@ -135,6 +153,8 @@ def initial(params: Params, layout: Layout) -> State:
         blocks=np.full(n_gpus, -1),
         pulse=np.zeros((n_gpus, READINGS)),
         sums=np.zeros((n_gpus, SUMS)),
+        last=np.zeros((n_gpus, len(Sight._fields))),
+        last_level=np.full(n_gpus, -1),
         moved_s=np.asarray(-0.1 * (np.arange(n_gpus) % 8), np.float64),  # so that not all blocks end at one tick
         since_s=zero,
         window_s=np.full(n_gpus, LONGEST_WINDOW_S),
@@ -144,6 +164,7 @@ def initial(params: Params, layout: Layout) -> State:
         range_w=np.full(n_gpus, np.nan),
         odd=np.zeros(n_gpus, np.int64),
         doubted=np.full(n_gpus, -1),
+        limbo_s=np.zeros((n_gpus, LEVELS)),
         forgotten_s=zero,
         time_s=0.0,
     )
@@ -186,7 +207,7 @@ def _pulse(params: Params, cards: _Cards, state: State, rate: type_f64) -> State
     add = np.stack([ones, pulse_s, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]], axis=1)
     sums = np.where(is_learning[:, None], state.sums + add, 0.0)
     is_full = is_learning & (sums[:, BLOCK_SECONDS] >= np.maximum(params.block_s, window_s) - 1e-6)
-    is_guess = (state.phase < 0) & has_power & (moved_s - 2.0 * pulse_s < params.latency_s - 1e-6)
+    is_guess = (state.phase < 0) & is_learning & (sums[:, PULSES] == GUESS_PULSES)
     after = replace(
         state,
         pulse=np.zeros_like(state.pulse),
@@ -209,9 +230,9 @@ def _pulse(params: Params, cards: _Cards, state: State, rate: type_f64) -> State
             if is_odd[index]:
                 one.break_off(float(watts[index]))
             elif is_full[index]:
-                one.close_block(float(watts[index]))
+                one.close_block()
             else:
-                one.guess(float(watts[index]))
+                one.guess()
     return after
 
 
@@ -255,68 +276,106 @@ class _Gpu:
     index: int
     is_whole_percent: bool
 
-    def close_block(self, watts: float) -> None:
+    def close_block(self) -> None:
         """Learn from a full block if it fits the phase; else find out which phase this is."""
         state, i = self.state, self.index
-        block, level, phase = self._block(), int(state.level[i]), int(state.phase[i])
-        phases = self._phases()
-        self._charge()
+        sight, level, phase = self._sight(), int(state.level[i]), int(state.phase[i])
+        phases, is_new = self._phases(), False
         if phase < 0:
-            phase = phases.recognise(level, block, int(state.doubted[i]))
-            if phase < 0:
+            phase = phases.recognise(level, sight, int(state.doubted[i]), margin=0.0)
+            is_new = phase < 0
+            if is_new:
                 phase, lost_s = phases.forget_oldest()
                 state.forgotten_s[i] += lost_s
-            state.phase[i], state.doubted[i], state.blocks[i] = phase, -1, 0
-        elif not phases.fits(phase, level, block):
-            was_confirmed = state.blocks[i] >= 0
-            self._leave(
-                phases, -1 if was_confirmed else phase, phases.recall(level, watts, phase) if was_confirmed else -1
-            )
+                phases.learn(phase, level, sight, state.time_s)
+            self._enter(phase, blocks=0)
+        elif phases.strangeness(level, sight)[phase] > STRANGE:
+            self._leave(phases, sight)
             return
-        phases.learn(phase, level, block, state.time_s)
+        self._learn_last(phases)
+        self._charge()
+        if not is_new:
+            state.last[i], state.last_level[i] = sight, level
         state.blocks[i] -= 1
         if state.blocks[i] <= 0:
             self._choose(phases)
         else:
             self._expect(phases)
 
-    def break_off(self, watts: float) -> None:
-        """Power is out of range: recall the phase that has this power, or look from the highest clock."""
+    def _learn_last(self, phases: Phases) -> None:
+        """A block is learned once the next one has shown that the phase did not end in it."""
         state, i = self.state, self.index
-        phases, phase = self._phases(), int(state.phase[i])
-        self._charge()
-        if phase < 0:
-            self._restart(int(state.blocks[i]) - 1)
-        else:
-            self._leave(phases, -1, phases.recall(int(state.level[i]), watts, phase))
+        if state.last_level[i] >= 0:
+            sight = Sight(*state.last[i].tolist())
+            phases.learn(int(state.phase[i]), int(state.last_level[i]), sight, state.time_s)
 
-    def guess(self, watts: float) -> None:
-        """Power is there before traffic: it may suffice to recall a phase."""
+    def break_off(self, watts: float) -> None:
+        """Power is out of range: the phase is over, or a block of an unknown one was not steady."""
+        if self.state.phase[self.index] < 0:
+            self.state.moved_s[self.index] = self.params.latency_s
+            self._restart(int(self.state.blocks[self.index]) - 1)
+        else:
+            self._leave(self._phases(), Sight(np.nan, watts, 1.0))
+
+    def guess(self) -> None:
+        """Two pulses may suffice to recall a phase; if not, an unknown phase is looked at from the highest clock."""
         state, i = self.state, self.index
         phases = self._phases()
-        recalled = phases.recall(int(state.level[i]), watts, int(state.doubted[i]))
+        recalled = phases.recognise(int(state.level[i]), self._sight(), int(state.doubted[i]), MARGIN)
         if recalled >= 0:
-            self._charge()
             self._recall(phases, recalled)
+        elif state.level[i] > 0:
+            self._to_top()
 
-    def _leave(self, phases: Phases, doubted: int, recalled: int) -> None:
+    def _leave(self, phases: Phases, sight: Sight) -> None:
+        """The phase is over. What may be a new one's time is not charged to the old one."""
         state, i = self.state, self.index
-        state.doubted[i] = doubted
+        level, phase = int(state.level[i]), int(state.phase[i])
+        state.doubted[i] = phase
+        recalled = phases.recognise(level, sight._replace(rate=np.nan), phase, 2.0 * MARGIN)
+        loss = phases.may_lose(level, sight._replace(rate=np.nan), phase)
+        self._to_limbo()
+        state.moved_s[i] = self.params.latency_s  # the clock is there, traffic of the new phase is not
         if recalled >= 0:
             self._recall(phases, recalled)
-        else:
-            state.phase[i], state.level[i], state.reason[i] = -1, 0, SEARCH
+        elif state.window_s[i] <= SHORT_WINDOW_S and loss <= SAFE_TO_WAIT:
+            state.reason[i] = SEARCH
             self._restart(-1)
+        else:
+            self._to_top()
+
+    def _to_limbo(self) -> None:
+        state, i = self.state, self.index
+        state.limbo_s[i, state.level[i]] += state.since_s[i]
+        state.phase[i] = state.last_level[i] = -1
+        state.since_s[i] = 0.0
+        state.sums[i] = 0.0
+        state.odd[i] = 0
+
+    def _to_top(self) -> None:
+        state, i = self.state, self.index
+        self._to_limbo()
+        if state.level[i] > 0:
+            state.moved_s[i] = 0.0
+        state.level[i], state.reason[i] = 0, SEARCH
+        self._restart(-1)
+
+    def _enter(self, phase: int, blocks: int) -> None:
+        """The phase is known now, and answers for the time it took to find out."""
+        state, i = self.state, self.index
+        self._to_limbo()
+        state.table[i, phase, SECONDS] += state.limbo_s[i]
+        state.limbo_s[i] = 0.0
+        state.phase[i], state.doubted[i], state.blocks[i] = phase, -1, blocks
 
     def _recall(self, phases: Phases, phase: int) -> None:
-        self.state.phase[self.index] = phase
+        self._enter(phase, blocks=0)
         self._choose(phases)
-        self.state.moved_s[self.index] = 0.0
-        self.state.blocks[self.index] = -1
 
     def _restart(self, blocks: int) -> None:
         state, i = self.state, self.index
-        state.moved_s[i], state.blocks[i] = 0.0, blocks
+        state.blocks[i] = blocks
+        state.sums[i], state.odd[i] = 0.0, 0
         state.power_w[i] = state.range_w[i] = np.nan
 
     def _choose(self, phases: Phases) -> None:
@@ -342,15 +401,16 @@ class _Gpu:
         phase, level = int(state.phase[i]), int(state.level[i])
         watts = phases.table[phase, WATTS, level] if phases.table[phase, COUNT, level] > 0 else np.nan
         state.power_w[i] = watts
-        state.range_w[i] = watts * (0.08 + 5.0 * np.sqrt(phases.facts[phase, TICK_WATTS]))
+        state.range_w[i] = watts * (0.05 + 3.5 * np.sqrt(phases.facts[phase, TICK_WATTS]))
 
-    def _block(self) -> Block:
+    def _sight(self) -> Sight:
         sums = self.state.sums[self.index]
         n = sums[PULSES]
         rate, watts = sums[BLOCK_RATE] / n, sums[BLOCK_WATTS] / n
-        return Block(
+        return Sight(
             rate=float(rate),
             watts=float(watts),
+            pulses=float(n),
             utilization=float(sums[BLOCK_UTILIZATION] / n),
             rate_variance=float(max(sums[RATE_SQUARES] / n - rate**2, 0.0)),
             watts_variance=float(max(sums[WATTS_SQUARES] / n - watts**2, 0.0)),

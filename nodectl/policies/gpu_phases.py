@@ -32,18 +32,33 @@ highest clock, and when the phase was last seen (-1 = free row)."""
 LAST_BLOCKS: Final = 120.0
 """A mean follows its last 120 blocks or so (ours)."""
 
+BLOCK_PULSES: Final = 5.0
+"""Pulses of a usual block, to which ``scatter`` refers."""
+
 PERCENT: Final = 0.01
 """Before GPM, NVML gives shares as whole percentages."""
 
 
-class Block(NamedTuple):
-    """Means over about a second at one clock, and variances within it."""
+STRANGE: Final = 4.5
+"""Standard deviations beyond which a sight does not belong to a phase (ours; many are compared over a run)."""
+
+
+DOUBT: Final = 2.0
+"""At a clock where a phase was never measured, traffic outside of what is possible counts so much more (ours)."""
+
+STEEPEST: Final = 1.2
+"""Traffic falls by no more than the clock, or this much more if it tells more than the truth (ours)."""
+
+
+class Sight(NamedTuple):
+    """Means over some pulses at one clock, and variances among them. ``rate`` is NaN while only power is known."""
 
     rate: float
     watts: float
-    utilization: float
-    rate_variance: float
-    watts_variance: float
+    pulses: float
+    utilization: float = 0.0
+    rate_variance: float = 0.0
+    watts_variance: float = 0.0
 
 
 @dataclass(slots=True)
@@ -56,7 +71,7 @@ class Phases:
     noise: float
     is_whole_percent: bool
 
-    def learn(self, phase: int, level: int, block: Block, time_s: float) -> None:
+    def learn(self, phase: int, level: int, block: Sight, time_s: float) -> None:
         """Work one block into the means of its phase and clock."""
         row, facts = self.table[phase, :, level], self.facts[phase]
         count = row[COUNT]
@@ -99,10 +114,14 @@ class Phases:
         return float(min(0.29, 0.32 * np.exp(-2.0 * np.pi**2 * steps2)) * PERCENT / rate)
 
     def error(self, phase: int) -> type_f64:
-        """Relative standard error of the mean traffic at each level; infinite where nothing was measured."""
-        count = self.table[phase, COUNT]
-        own = self.scatter(phase) ** 2 / np.maximum(count, 1.0) + self.rounding(phase) ** 2 + 1e-6
-        return np.where(count > 0, np.sqrt(own), np.inf)
+        """Relative standard error of the mean traffic at each level.
+
+        Infinite where nothing was measured, and where traffic is less than any curve allows: that was another phase.
+        """
+        count, rate = self.table[phase, COUNT], self.table[phase, RATE]
+        own = np.sqrt(self.scatter(phase) ** 2 / np.maximum(count, 1.0) + self.rounding(phase) ** 2 + 1e-6)
+        is_possible = rate * (1.0 + STEEPEST * self.bank.stretch) * (1.0 + 3.0 * own) >= rate[0]
+        return np.where((count > 0) & is_possible, own, np.inf)
 
     def ceiling(self, phase: int) -> float:
         """The share of time that a GPU clock can stretch: no more than kernels run."""
@@ -111,57 +130,57 @@ class Phases:
     def power(self, phase: int) -> type_f64:
         """Watts at every level: measured ones, and between and below them the common shape 0.35 + 0.65 (f/fmax)^2
         (ours, near the mean of the V100 table) scaled to meet them."""
-        shape = 0.35 + 0.65 / (1.0 + self.bank.stretch) ** 2
+        shape = self._power_shape()
         used = np.flatnonzero(self.table[phase, COUNT] > 0)
         if not len(used):
             return shape
         return np.asarray(np.interp(np.arange(LEVELS), used, self.table[phase, WATTS, used] / shape[used]) * shape)
 
-    def fits(self, phase: int, level: int, block: Block, slack: float = 1.0) -> bool:
-        """Whether a block at ``level`` may belong to the phase."""
-        table = self.table[phase]
-        rate, watts = table[RATE, level], table[WATTS, level]
-        scatter = self.scatter(phase)
-        wide_rate = slack * (0.03 + 4.0 * scatter)
-        wide_watts = slack * (0.04 + 3.0 * np.sqrt(self.facts[phase, TICK_WATTS] / 3.0))
-        if table[COUNT, level] == 0:  # only guessed at: between no loss and all of what the clock allows
-            first = int(np.argmax(table[COUNT] > 0))
-            rate = table[RATE, first] / (1.0 + 0.5 * self.bank.stretch[level])
-            watts = self.power(phase)[level]
-            wide_rate += 0.5 * self.bank.stretch[level]
-            wide_watts += 0.15
-        return bool(
-            abs(block.rate - rate) <= wide_rate * rate + PERCENT and abs(block.watts - watts) <= wide_watts * watts
-        )
+    def strangeness(self, level: int, sight: Sight) -> type_f64:
+        """How far a sight at ``level`` lies from each phase, in standard deviations; infinite for free rows.
 
-    def recognise(self, level: int, block: Block, not_this: int) -> int:
-        """The phase measured at ``level`` that a block fits best; -1 if none does."""
-        best, least = -1, np.inf
-        for phase in np.flatnonzero(self.table[:, COUNT, level] > 0).tolist():
-            if phase == not_this or not self.fits(phase, level, block):
-                continue
-            row = self.table[phase, :, level]
-            distance = abs(block.watts - row[WATTS]) / row[WATTS] + abs(block.rate - row[RATE]) / (row[RATE] + 0.05)
-            if distance < least:
-                best, least = phase, distance
-        return best
-
-    def recall(self, level: int, watts: float, not_this: int) -> int:
-        """The only other phase whose power at ``level`` agrees with ``watts``; -1 if there is none or more than one.
-
-        Measured power has to agree within 4 %, power between measured clocks within 6 %, beyond them 15 % (ours).
+        Of a phase not yet measured at this clock, what it showed at the nearest one bounds what it may show here: work
+        slows down by no more than the clock, and power follows the common shape, give or take as much as the clock.
         """
-        found = -1
-        for phase in np.flatnonzero(self.facts[:, SEEN_S] >= 0).tolist():
-            used = np.flatnonzero(self.table[phase, COUNT] > 0)
-            if phase == not_this or not len(used):
-                continue
-            width = 0.04 if self.table[phase, COUNT, level] > 0 else 0.06 if used[0] < level < used[-1] else 0.15
-            if abs(self.power(phase)[level] - watts) <= width * watts:
-                if found >= 0:
-                    return -1
-                found = phase
-        return found
+        count, stretch = self.table[:, COUNT], self.bank.stretch
+        gap = np.where(count > 0, abs(stretch - stretch[level]), np.inf)
+        near = np.argmin(gap, axis=1)
+        rows = np.arange(PHASES)
+        is_known = np.isfinite(gap[rows, near])
+        away = np.where(is_known, stretch[level] - stretch[near], 0.0)
+        shape = self._power_shape()
+        watts = np.where(is_known, self.table[rows, WATTS, near] * shape[level] / shape[near], 1.0)
+        error = np.sqrt(0.012**2 + self.facts[:, TICK_WATTS] / sight.pulses)
+        strange = np.maximum(abs(sight.watts / watts - 1.0) - abs(away), 0.0) / error
+        if np.isfinite(sight.rate):
+            rate = self.table[rows, RATE, near]
+            most, least = rate * np.maximum(1.0 - STEEPEST * away, 1.0), rate / np.maximum(1.0 + STEEPEST * away, 1.0)
+            scatter2 = (4.0 * self.noise**2 + self.facts[:, SCATTER]) / (4.0 + self.facts[:, SCATTERS])
+            error2 = (0.02**2 + scatter2 * max(BLOCK_PULSES / sight.pulses, 1.0)) * rate**2 + (0.5 * PERCENT) ** 2
+            outside = np.maximum(np.maximum(sight.rate - most, least - sight.rate), 0.0)
+            strange = np.maximum(strange, outside / np.sqrt(error2) * np.where(away == 0.0, 1.0, DOUBT))
+        return np.where(is_known, strange, np.inf)
+
+    def recognise(self, level: int, sight: Sight, not_this: int, margin: float) -> int:
+        """The phase least strange to a sight, if the next is stranger by ``margin``; -1 if none fits or two do."""
+        strange = self.strangeness(level, sight)
+        if not_this >= 0:
+            strange[not_this] = np.inf
+        best = int(np.argmin(strange))
+        least = strange[best]
+        strange[best] = np.inf
+        return best if least <= STRANGE and strange.min() - least >= margin else -1
+
+    def may_lose(self, level: int, sight: Sight, not_this: int) -> float:
+        """The most that a phase which may be this one is assumed to lose at ``level``; infinite if there is none."""
+        strange = self.strangeness(level, sight)
+        if not_this >= 0:
+            strange[not_this] = np.inf
+        may_be = strange <= STRANGE
+        return float(self.table[may_be, LOSS, level].max()) if may_be.any() else np.inf
+
+    def _power_shape(self) -> type_f64:
+        return 0.35 + 0.65 / (1.0 + self.bank.stretch) ** 2
 
 
 def lost(table: type_f64) -> type_f64:
