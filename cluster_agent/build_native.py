@@ -31,7 +31,7 @@ ffibuilder.set_source(
     "cluster_agent._native",
     "\n".join(f'#include "{header}"' for header in HEADERS),
     sources=[str(CSRC / source) for source in SOURCES],
-    depends=[str(CSRC / header) for header in [*HEADERS, "profile.h"]],
+    depends=[str(CSRC / header) for header in [*HEADERS, "profile.h", "text.h"]],
     include_dirs=[str(CSRC)],
     extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"],
 )

@@ -1,50 +1,102 @@
-"""The command ``clusterctl``: the power budget of a partition. It has no commands in this release."""
+"""The command ``clusterctl``: the jobs and the power of a partition.
+
+Commands are imported when they are called. Errors end as one line on stderr; exit status 0 success, 1 the run failed
+or a check did not hold, 2 wrong use.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
+import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
-NOTHING_YET = "this release has no cluster commands; nodes are run one by one with `nodectl`"
+from nodectl.errors import NodectlError, nearest
+
+COMMANDS: Final = {
+    "replay": ("cluster_agent.commands.replay", "replay", "What a policy would have made of a job log."),
+    "policies": (
+        "cluster_agent.commands.policies",
+        "policies",
+        "The scheduling policies, their parameters and papers.",
+    ),
+}
 
 
-def version() -> str:
-    """The installed version; a source tree that was never installed has none."""
+def installed_version() -> str | None:
+    """None for a source tree that was never installed."""
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("nodectl")
     except importlib.metadata.PackageNotFoundError:
-        return "(not installed: run `make setup`)"
+        return None
 
 
-class NoCommands(click.Group):
-    """A group that says why it is empty."""
+class LazyCommands(click.Group):
+    """A group that knows its commands' names and summaries without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """No name is known."""
-        raise click.UsageError(f"no command {cmd_name!r}: {NOTHING_YET}", ctx)
+        """Import one command; a usage error with the nearest name for an unknown one."""
+        if cmd_name not in COMMANDS:
+            raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}", ctx)
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
 
 
-@click.group(cls=NoCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version(), prog_name="clusterctl", message="%(prog)s %(version)s")
+def _show_version(context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+    """Looked up only when asked for: the package's metadata takes longer to read than a small log."""
+    if is_wanted:
+        click.echo(f"clusterctl {installed_version() or '(not installed: run `make setup`)'}")
+        context.exit()
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it.")
 def clusterctl() -> None:
-    """Shares a power budget among the nodes of a partition.
-
-    No commands exist yet: this release has none for clusters; nodes are run one by one with `nodectl`.
-    """
+    """Schedules jobs, and replays job logs to compare schedulers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
+    """Run the command line and return its exit status; every expected error becomes one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    who = f"clusterctl {given[0]}" if given and given[0] in COMMANDS else "clusterctl"
     try:
-        clusterctl.main(args=given or ["--help"], prog_name="clusterctl", standalone_mode=False)
+        status = clusterctl.main(args=given or ["--help"], prog_name="clusterctl", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
     except click.UsageError as error:
-        print(f"clusterctl: {error.format_message()}", file=sys.stderr)
-        return 2
-    return 0
+        path = error.ctx.command_path if error.ctx else who
+        return _complain(path, f"{error.format_message()} (see `{path} --help`)", 2)
+    except click.ClickException as error:
+        return _complain(who, error.format_message(), error.exit_code)
+    except NodectlError as error:
+        return _complain(who, str(error), error.exit_status)
+    except BrokenPipeError:
+        # the reader (`| head`) has gone; point stdout elsewhere so that the interpreter does not complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+
+
+def _complain(who: str, what: str, status: int) -> int:
+    print(f"{who}: {' '.join(what.split())}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

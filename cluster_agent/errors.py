@@ -9,7 +9,7 @@ class ClusterError(NodectlError):
     """The run failed: a trace that cannot be read, an output that cannot be written. Exit status 1."""
 
 
-class WrongUse(ClusterError):
+class WrongUseError(ClusterError):
     """The command line does not fit: a policy, parameter or machine that does not exist. Exit status 2."""
 
     exit_status = 2

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#define LONGEST_NUMBER 20 /* -9223372036854775808 */
+#include "text.h"
+
 #define NUMBERS 12        /* columns of one number, with its sign, point and comma below */
 
 int64_t jobs_csv_longest(const job_rows_t *rows)
@@ -14,38 +15,15 @@ int64_t jobs_csv_longest(const job_rows_t *rows)
     return (int64_t)strlen(rows->workload) + NUMBERS * (LONGEST_NUMBER + 8) + 64 + 24 * most_intervals;
 }
 
-static char *put_number(char *out, int64_t value)
-{
-    char digits[LONGEST_NUMBER];
-    int count = 0;
-    uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-
-    if (value < 0)
-        *out++ = '-';
-    do
-        digits[count++] = (char)('0' + magnitude % 10);
-    while (magnitude /= 10);
-    while (count)
-        *out++ = digits[--count];
-    return out;
-}
-
-static char *put_text(char *out, const char *text)
-{
-    size_t length = strlen(text);
-    memcpy(out, text, length);
-    return out + length;
-}
-
-/* numerator / denominator with six decimals, rounded half up; both above 0, and below 2^43 so that nothing overflows */
+/* numerator / denominator with six decimals, rounded half up; numerator 0 or more, denominator 1 to 2^43 */
 static char *put_ratio(char *out, int64_t numerator, int64_t denominator)
 {
-    int64_t millionths = (numerator * 1000000 + denominator / 2) / denominator;
-    out = put_number(out, millionths / 1000000);
+    int64_t whole = numerator / denominator;
+    int64_t millionths = (numerator % denominator * 1000000 + denominator / 2) / denominator;
+    out = put_number(out, whole + millionths / 1000000);
     *out++ = '.';
-    int64_t fraction = millionths % 1000000;
     for (int64_t unit = 100000; unit; unit /= 10)
-        *out++ = (char)('0' + fraction / unit % 10);
+        *out++ = (char)('0' + millionths / unit % 10);
     return out;
 }
 
@@ -100,5 +78,16 @@ int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *
     for (; j < rows->n_jobs && capacity - (out - begin) >= longest; j++)
         out = put_row(out, rows, j);
     *to = j;
+    return out - begin;
+}
+
+int64_t jobs_csv_processors(const job_rows_t *rows, int64_t *offsets, char *out)
+{
+    char *begin = out;
+    for (int64_t j = 0; j < rows->n_jobs; j++) {
+        offsets[j] = out - begin;
+        out = put_intervals(out, rows->intervals + rows->interval_first[j], rows->interval_count[j]);
+    }
+    offsets[rows->n_jobs] = out - begin;
     return out - begin;
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "text.h"
+
 static int is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r';
@@ -101,4 +103,15 @@ void swf_parse(const char *text, int64_t size, int64_t capacity, int64_t *column
         }
     }
     found->jobs = job;
+}
+
+int64_t swf_format(const int64_t *columns, int64_t n_jobs, char *out)
+{
+    char *begin = out;
+    for (int64_t job = 0; job < n_jobs; job++)
+        for (int32_t column = 0; column < SWF_COLUMNS; column++) {
+            out = put_number(out, columns[column * n_jobs + job]);
+            *out++ = column + 1 < SWF_COLUMNS ? ' ' : '\n';
+        }
+    return out - begin;
 }

@@ -29,4 +29,7 @@ typedef struct {
  */
 void swf_parse(const char *text, int64_t size, int64_t capacity, int64_t *columns, int64_t *lines, swf_found_t *found);
 
+/* Writes jobs back as lines. The bytes written, at most 21 per column; columns[c * n_jobs + j] as in swf_parse. */
+int64_t swf_format(const int64_t *columns, int64_t n_jobs, char *out);
+
 #endif

@@ -1,7 +1,7 @@
 """What the engine's loop needs of the world: a clock, a machine, and a scheduler.
 
-In a replay the clock jumps and the machine is a simulation (``cluster_agent.replay.simulated``). On a live partition the
-clock is the system's and the machine is the resource manager. The loop is the same.
+In a replay the clock jumps and the machine is a simulation (``cluster_agent.replay.simulated``). On a live partition
+the clock is the system's and the machine is the resource manager. The loop is the same.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
@@ -53,7 +54,10 @@ def pointer(kind: str, array: Any) -> Any:
     return ffi.from_buffer(f"{kind}[]", array)
 
 
-def copied(source: Any, count: int, dtype: type[np.generic]) -> Any:
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def copied(source: Any, count: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
     """A NumPy copy of a C column of ``count``."""
     return np.frombuffer(ffi.buffer(source, count * np.dtype(dtype).itemsize), dtype).copy()
 
@@ -119,8 +123,8 @@ class NativeScheduler:
 def reorder(scheduler: Any, jobs: Jobs, order: Callable[..., Int64s], now_s: int) -> None:
     """Put the native queue into the order that a policy's Python phase says."""
     n = len(jobs)
-    queued = np.empty(n, np.int32)
-    queued = queued[: lib.scheduler_queue(scheduler, pointer("int32_t", queued))]
+    room = np.empty(n, np.int32)
+    queued = room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
     estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
     positions = order(columns(jobs, queued, estimate_s), now_s)
     lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(queued[positions])))
@@ -210,5 +214,5 @@ class NativeReplay:
         first, count = self.interval_first[job], self.interval_count[job]
         return [(one.first, one.last) for one in self.c_intervals[int(first) : int(first + count)]]
 
-    def _column(self, source: Any, dtype: type[np.generic]) -> Any:
+    def _column(self, source: Any, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
         return copied(source, len(self.jobs), dtype)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cluster_agent.scheduler.jobs import Int64s, Jobs
+from cluster_agent.scheduler.jobs import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Queue
 
 
-def columns(jobs: Jobs, queued: Sequence[int], estimate_s: Mapping[int, int] | Int64s) -> Queue:
+def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int, int] | Int64s) -> Queue:
     """The waiting jobs ``queued``, in that order."""
     job = np.asarray(queued, np.int32)
     estimates = estimate_s[job] if isinstance(estimate_s, np.ndarray) else [estimate_s[one] for one in queued]

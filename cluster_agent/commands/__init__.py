@@ -1,0 +1,1 @@
+"""The commands of ``clusterctl``, one module each, imported when called."""

@@ -1,0 +1,103 @@
+"""``clusterctl replay``: what a policy would have made of a job log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from cluster_agent.cli import installed_version
+from cluster_agent.errors import WrongUseError
+from cluster_agent.replay import metrics, outputs
+from cluster_agent.replay.run import replay as run_replay
+from cluster_agent.replay.swf import Log, read_swf
+from cluster_agent.replay.workload import machine_of, prepare
+from cluster_agent.scheduler.policies import registry
+
+MOST_PROCESSORS = 2**31 - 1
+
+
+@click.command()
+@click.argument("trace", type=click.Path())
+@click.option(
+    "--policy", default="easy", metavar="NAME[:KEY=VALUE,...]", help="Default: easy; see `clusterctl policies`."
+)
+@click.option("--machine", metavar="PROCESSORS", help="How many processors (default: the log's MaxProcs).")
+@click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
+@click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
+@click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or mended.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
+def replay(
+    trace: str, policy: str, machine: str | None, out: str | None, swf_file: str | None, strict: bool, as_json: bool
+) -> int:
+    """Schedule the jobs of TRACE (Standard Workload Format, plain or .gz) again under a policy.
+
+    What had to be dropped or mended is counted on stderr.
+    """
+    choice = registry.choose(policy)
+    given = _processors(machine) if machine else None
+    log = read_swf(trace)
+    processors = given or _machine_of(log)
+    workload = prepare(log, processors, choice.composition.needs_requests, strict)
+    for finding in workload.findings:
+        click.echo(f"{trace}: {finding}", err=True)
+    with _progress(len(workload.jobs)) as advance:
+        result = run_replay(workload, choice.composition, advance)
+    measured = metrics.measure(result)
+    if swf_file:
+        outputs.write_swf(swf_file, result, policy)
+    if out:
+        given_by = "--machine" if machine else "MaxProcs"
+        command = ["clusterctl", *sys.argv[1:]]
+        made_from = outputs.manifest(workload, given_by, choice, command, installed_version())
+        for note in outputs.write(out, result, measured, made_from):
+            click.echo(note, err=True)
+    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+    return 1 if result.unstarted else 0
+
+
+def _processors(text: str) -> int:
+    try:
+        processors = int(text)
+    except ValueError:
+        processors = 0
+    if not 0 < processors <= MOST_PROCESSORS:
+        raise WrongUseError(f"--machine {text}: give a number of processors, 1 to {MOST_PROCESSORS}")
+    return processors
+
+
+def _machine_of(log: Log) -> int:
+    processors = machine_of(log)
+    if processors is None:
+        raise WrongUseError(f"{log.path}: its header states no MaxProcs; give the processors with --machine NUMBER")
+    return processors
+
+
+def _lines(measured: dict[str, Any]) -> str:
+    rows = [
+        f"{measured['ended']} of {measured['jobs']} jobs ended, {measured['overtook']} of them backfilled",
+        f"bounded slowdown  mean {measured['AVEbsld']:.3f}  max {measured['max_bsld']:.1f}  (tau = 10 s)",
+        "wait              mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(**measured["wait_s"]),
+        "stretch           mean {mean:.3f}  median {median:.3f}  max {max:.1f}".format(**measured["stretch"]),
+        f"utilisation       {100 * measured['utilisation']:.1f} %",
+        f"throughput        {measured['throughput_jobs_per_h']:.2f} jobs/h",
+    ]
+    return "\n".join(rows)
+
+
+@contextmanager
+def _progress(jobs: int) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda ended: None
+        return
+    with click.progressbar(length=jobs, label="replaying", file=sys.stderr) as bar:
+
+        def advance(ended: int) -> None:
+            bar.update(ended - bar.pos)
+
+        yield advance

@@ -1,0 +1,68 @@
+"""What a schedule was worth, in the measures of the field.
+
+The bounded slowdown of a job is max(1, (wait + run) / max(run, tau)) with tau = 10 s (Feitelson et al., JSSPP 1997);
+AVEbsld is its mean over all jobs. A figure that this replay cannot know is None, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.replay.run import Result
+from cluster_agent.scheduler.jobs import Int64s
+
+TAU_S: Final = 10
+
+
+def bounded_slowdown(wait_s: Int64s, run_s: Int64s) -> npt.NDArray[np.float64]:
+    """Per job."""
+    slowdown: npt.NDArray[np.float64] = np.maximum((wait_s + run_s) / np.maximum(run_s, TAU_S), 1.0)
+    return slowdown
+
+
+def measure(result: Result) -> dict[str, Any]:
+    """The content of ``metrics.json``. Means and the like are over the jobs that were started."""
+    jobs, schedule = result.workload.jobs, result.schedule
+    start_s = schedule.start_s
+    has_started = start_s >= 0
+    start_s, run_s, width = start_s[has_started], jobs.run_s[has_started], jobs.width[has_started]
+    wait_s = start_s - jobs.submit_s[has_started]
+    bsld = bounded_slowdown(wait_s, run_s)
+    span_s = int((start_s + run_s).max() - jobs.submit_s[0])
+    return {
+        "jobs": len(jobs),
+        "ended": schedule.ended,
+        "unstarted": result.unstarted,
+        "dropped": result.workload.dropped,
+        "ended_at_request": int(result.workload.is_cut.sum()),
+        "AVEbsld": float(bsld.mean()),
+        "max_bsld": float(bsld.max()),
+        "bsld_tau_s": TAU_S,
+        "wait_s": _spread(wait_s),
+        "turnaround_s": _spread(wait_s + run_s),
+        "stretch": _spread((wait_s + run_s) / run_s),
+        "makespan_s": span_s,
+        "utilisation": float((width * run_s).sum() / (result.workload.processors * span_s)),
+        "throughput_jobs_per_h": schedule.ended * 3600 / span_s,
+        "energy_j": None,
+        "overtook": int(schedule.overtook.sum()),
+        "corrections": int(schedule.corrections.sum()),
+        "passes": schedule.passes,
+        "users": jobs.n_users,
+        "fairness": _jain(bsld, jobs.user[has_started]),
+    }
+
+
+def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
+    median, p95 = np.percentile(values, [50, 95])
+    return {"mean": float(values.mean()), "median": float(median), "p95": float(p95), "max": float(values.max())}
+
+
+def _jain(bsld: npt.NDArray[np.float64], user: npt.NDArray[np.int32]) -> float:
+    """Jain's index of the users' mean bounded slowdowns: 1 if all fare alike, 1/n if one has all the slowdown."""
+    count = np.bincount(user)
+    mean = np.bincount(user, bsld)[count > 0] / count[count > 0]
+    return float(mean.sum() ** 2 / (len(mean) * (mean**2).sum()))

@@ -1,0 +1,222 @@
+"""The files of a replay.
+
+jobs.csv       in the columns of Batsim 4, which evalys and others read; empty where this replay does not know
+jobs.parquet   the same columns and ours: user, first estimate, corrections, why the job started when it did
+metrics.json   what the schedule was worth (``metrics``)
+manifest.json  what it was made from; equal manifests have equal results
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.errors import ClusterError
+from cluster_agent.replay import swf
+from cluster_agent.replay.run import Result
+from cluster_agent.replay.workload import Workload
+from cluster_agent.scheduler.jobs import Bools, Int64s
+from cluster_agent.scheduler.native import pointer
+from cluster_agent.scheduler.policies.registry import Choice
+
+CSV_COLUMNS: Final = (
+    "job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,final_state,"
+    "starting_time,execution_time,finish_time,waiting_time,turnaround_time,stretch,allocated_resources,"
+    "consumed_energy,metadata"
+)
+CHUNK_BYTES: Final = 4 << 20
+INTERVAL_BYTES: Final = 24  # "2147483647-2147483647 " and a little
+
+
+class Rows:
+    """The results as ``job_rows_t``, with the columns that it points to."""
+
+    def __init__(self, result: Result) -> None:
+        jobs, schedule = result.workload.jobs, result.schedule
+        self.workload = workload_name(result.workload)
+        self.start_s = schedule.start_s
+        self.interval_count = schedule.interval_count
+        self._schedule = schedule
+        self._name = ffi.new("char[]", self.workload.encode())
+        columns: dict[str, npt.NDArray[Any]] = {
+            "number": jobs.number,
+            "submit_s": jobs.submit_s,
+            "run_s": jobs.run_s,
+            "request_s": jobs.request_s,
+            "start_s": self.start_s,
+            "width": jobs.width,
+            "is_cut": result.workload.is_cut.view(np.uint8),
+            "interval_first": schedule.interval_first,
+            "interval_count": self.interval_count,
+        }
+        kinds = {np.dtype(np.int64): "int64_t", np.dtype(np.int32): "int32_t", np.dtype(np.uint8): "uint8_t"}
+        self._columns = {
+            name: pointer(kinds[array.dtype], np.ascontiguousarray(array)) for name, array in columns.items()
+        }
+        self.c = ffi.new(
+            "job_rows_t *",
+            {
+                "n_jobs": len(jobs),
+                "workload": self._name,
+                "intervals": schedule.c_intervals,
+                **self._columns,
+            },
+        )
+
+    def csv(self) -> Iterator[memoryview]:
+        """All rows, in pieces."""
+        capacity = max(CHUNK_BYTES, lib.jobs_csv_longest(self.c))
+        out = ffi.new("char[]", capacity)
+        upto = ffi.new("int64_t *", 0)
+        while upto[0] < self.c.n_jobs:
+            yield memoryview(ffi.buffer(out, lib.jobs_csv_write(self.c, upto[0], upto, out, capacity)))
+
+    def processors(self) -> tuple[Any, Any]:
+        """The processors of all jobs as text, one after the other, and where each begins."""
+        offsets = np.empty(len(self.start_s) + 1, np.int64)
+        text = np.empty(INTERVAL_BYTES * int(self.interval_count.sum()) + 1, np.uint8)
+        size = lib.jobs_csv_processors(self.c, pointer("int64_t", offsets), pointer("char", text))
+        return text[:size], offsets
+
+
+def workload_name(workload: Workload) -> str:
+    """The file's name without its endings; commas would break the table."""
+    name = Path(workload.log.path).name
+    for ending in (".gz", ".swf"):
+        name = name.removesuffix(ending)
+    return name.replace(",", "_")
+
+
+def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
+    """Write all files of a replay into ``directory``; what could not be written for want of a package, in words."""
+    root = Path(directory)
+    notes = []
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        rows = Rows(result)
+        with (root / "jobs.csv").open("wb") as file:
+            file.write(CSV_COLUMNS.encode() + b"\n")
+            for piece in rows.csv():
+                file.write(piece)
+        try:
+            write_parquet(root / "jobs.parquet", result, rows)
+        except ModuleNotFoundError:
+            notes.append("jobs.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')")
+        for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
+            (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    except OSError as error:
+        raise ClusterError(f"{error.filename or directory}: {error.strerror or error}; choose another --out") from None
+    return notes
+
+
+def write_parquet(path: Path, result: Result, rows: Rows) -> None:
+    """The table of jobs in columns."""
+    import pyarrow as pa  # large, and only needed here
+    import pyarrow.parquet
+
+    jobs, schedule, n = result.workload.jobs, result.schedule, len(result.workload.jobs)
+    start_s, is_cut = rows.start_s, result.workload.is_cut
+    unknown = start_s < 0
+    wait_s = start_s - jobs.submit_s
+
+    valid = None if not unknown.any() else pa.py_buffer(np.packbits(~unknown, bitorder="little"))
+
+    # pa.array() would import pandas where it is installed, which takes longer than all of this; buffers do not
+    def numbers(values: npt.NDArray[Any], valid: Any = None) -> Any:
+        kind = pa.from_numpy_dtype(values.dtype)
+        return pa.Array.from_buffers(kind, n, [valid, pa.py_buffer(np.ascontiguousarray(values))])
+
+    def text(bytes_: Any, offsets: Int64s) -> Any:
+        return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(bytes_))
+
+    def words(codes: npt.NDArray[Any], *choices: str) -> Any:
+        ends = np.cumsum([0, *(len(choice.encode()) for choice in choices)])
+        return pa.DictionaryArray.from_arrays(numbers(codes.astype(np.int8)), text("".join(choices).encode(), ends))
+
+    def flags(values: Bools) -> Any:
+        return pa.Array.from_buffers(pa.bool_(), n, [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+    states = ("COMPLETED_SUCCESSFULLY", "COMPLETED_WALLTIME_REACHED", "NOT_STARTED")
+    table = pa.table(
+        {
+            "job_id": numbers(jobs.number),
+            "workload_name": words(np.zeros(n), rows.workload),
+            "profile": pa.nulls(n, pa.string()),
+            "submission_time": numbers(jobs.submit_s),
+            "requested_number_of_resources": numbers(jobs.width),
+            "requested_time": numbers(jobs.request_s),
+            "success": flags(~is_cut & ~unknown),
+            "final_state": words(np.where(unknown, 2, is_cut), *states),
+            "starting_time": numbers(start_s, valid),
+            "execution_time": numbers(jobs.run_s, valid),
+            "finish_time": numbers(start_s + jobs.run_s, valid),
+            "waiting_time": numbers(wait_s, valid),
+            "turnaround_time": numbers(wait_s + jobs.run_s, valid),
+            "stretch": numbers((wait_s + jobs.run_s) / jobs.run_s, valid),
+            "allocated_resources": text(*rows.processors()),
+            "consumed_energy": pa.nulls(n, pa.float64()),
+            "metadata": pa.nulls(n, pa.string()),
+            "user": numbers(result.workload.log.columns[swf.USER, result.workload.row]),
+            "first_estimate": numbers(schedule.first_estimate_s),
+            "corrections": numbers(schedule.corrections),
+            "reason": words(np.where(unknown, 2, schedule.overtook), "in turn", "backfilled", "not started"),
+        }
+    )
+    pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=["reason"])
+
+
+def manifest(
+    workload: Workload, machine: str, choice: Choice, command: Sequence[str], version: str | None
+) -> dict[str, Any]:
+    """What a replay is made from."""
+    parameters = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
+    return {
+        "command": list(command),
+        "trace": {
+            "path": workload.log.path,
+            "sha256": workload.log.sha256,
+            "jobs": len(workload.jobs),
+            "findings": [
+                {"what": one.what, "done": one.done, "count": one.count, "first_line": one.first_line}
+                for one in workload.findings
+            ],
+        },
+        "machine": {"processors": workload.processors, "given_by": machine},
+        "policy": {"name": choice.policy.name, "parameters": parameters},
+        "seed": None,  # nothing here is drawn
+        "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def write_swf(path: str, result: Result, policy: str) -> None:
+    """The schedule as a job log: wait, run, processors and request as replayed, the rest as it was."""
+    workload, jobs = result.workload, result.workload.jobs
+    start_s = result.schedule.start_s
+    columns = workload.log.columns[:, workload.row]
+    columns[swf.SUBMIT], columns[swf.RUN], columns[swf.REQUEST] = jobs.submit_s, jobs.run_s, jobs.request_s
+    columns[swf.ALLOCATED] = columns[swf.WANTED] = jobs.width
+    columns[swf.WAIT] = np.where(start_s < 0, -1, start_s - jobs.submit_s)
+    columns[swf.STATUS] = np.where(start_s < 0, swf.CANCELLED, np.where(workload.is_cut, swf.FAILED, swf.COMPLETED))
+    columns = np.ascontiguousarray(columns)
+    out = np.empty(columns.size * 21, np.uint8)
+    size = lib.swf_format(pointer("int64_t", columns), len(jobs), pointer("char", out))
+    header = {
+        "Version": "2.2",
+        "Computer": f"replay of {workload_name(workload)}",
+        "MaxJobs": str(len(jobs)),
+        "MaxRecords": str(len(jobs)),
+        "MaxProcs": str(workload.processors),
+        "Note": f"scheduled by {policy}; status {swf.FAILED}: ended at the requested time",
+    }
+    content = "".join(f"; {key}: {value}\n" for key, value in header.items()).encode() + out[:size].tobytes()
+    try:
+        Path(path).write_bytes(swf.compressed(content) if path.endswith(".gz") else content)
+    except OSError as error:
+        raise ClusterError(f"{path}: {error.strerror or error}; choose another --swf") from None

@@ -1,0 +1,41 @@
+"""EASY backfilling: later jobs may start if they do not delay the head of the queue.
+
+``ties=sc15`` repeats the simulator of the SC'15 campaign, where EASY with requested times runs a pass at a submission
+only if the new job itself fits what is free. That matters at instants at which processors come free too: the pass of
+their end follows, but the new job is in the queue by then.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Ties
+from cluster_agent.scheduler.policies.api import Policy, correction
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``correct`` goes with ``estimate=mean2``."""
+
+    estimate: Estimate = "requested"
+    correct: Correction | None = None
+    ties: Ties = "instant"
+
+
+def compose(params: Params) -> Composition:
+    """One reservation, for the head; the others in order of submission."""
+    return Composition(
+        estimate=params.estimate,
+        correct=correction(params.estimate, params.correct),
+        backfill="easy",
+        ties=params.ties,
+        passes_if_new_fits=params.ties == "sc15" and params.estimate == "requested",
+    )
+
+
+POLICY = Policy(
+    name="easy",
+    summary="The head gets a reservation; others may start before it if they do not delay that.",
+    source="Lifka, The ANL/IBM SP scheduling system, JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001",
+    params=Params,
+    compose=compose,
+)

@@ -1,0 +1,37 @@
+"""EASY with shortest-job backfilling first (SJBF): the head is the oldest job, but those that overtake it are tried in
+order of their estimated run time, equal ones in order of submission."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Ties
+from cluster_agent.scheduler.policies.api import Policy, correction
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``estimate=mean2,correct=incremental`` is EASY++."""
+
+    estimate: Estimate = "requested"
+    correct: Correction | None = None
+    ties: Ties = "instant"
+
+
+def compose(params: Params) -> Composition:
+    """EASY's one reservation; the backfill scan is sorted."""
+    return Composition(
+        estimate=params.estimate,
+        correct=correction(params.estimate, params.correct),
+        backfill="easy",
+        scan="shortest",
+        ties=params.ties,
+    )
+
+
+POLICY = Policy(
+    name="easy-sjbf",
+    summary="EASY whose backfilling tries short jobs first; with estimate=mean2,correct=incremental: EASY++.",
+    source="Tsafrir, Etzion, Feitelson, IEEE TPDS 18(6), 2007; Gaussier, Glesser, Reis, Trystram, SC'15",
+    params=Params,
+    compose=compose,
+)

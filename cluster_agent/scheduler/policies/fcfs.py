@@ -1,0 +1,26 @@
+"""First come, first served, strictly: nobody starts before the head of the queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies.api import Policy
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """None: the schedule depends on submissions, widths and ends alone."""
+
+
+def compose(params: Params) -> Composition:
+    """The queue in order of submission, without backfilling."""
+    return Composition(backfill="none")
+
+
+POLICY = Policy(
+    name="fcfs",
+    summary="First come, first served; nobody overtakes.",
+    source="Feitelson et al., Theory and practice in parallel job scheduling, JSSPP 1997",
+    params=Params,
+    compose=compose,
+)

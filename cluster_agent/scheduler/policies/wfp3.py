@@ -1,0 +1,46 @@
+"""WFP3: the queue is ordered by how long a job has waited for its length, and by its size.
+
+The third power lets a job that has waited for longer than it will run pass quickly to the front, and the width keeps
+large jobs from starving. The head gets EASY's reservation, as on the machine where this was used (Cobalt, Intrepid).
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Queue
+from cluster_agent.scheduler.policies.api import Policy, correction
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``power`` is 3 in the paper; ``correct`` goes with ``estimate=mean2``."""
+
+    power: float = 3.0
+    estimate: Estimate = "requested"
+    correct: Correction | None = None
+
+
+def compose(params: Params) -> Composition:
+    """Highest (wait / estimate)^power x width first, equal ones in order of submission; EASY behind that."""
+
+    def order(queue: Queue, now_s: int) -> Int64s:
+        score = ((now_s - queue.submit_s) / queue.estimate_s) ** params.power * queue.width
+        return np.lexsort((queue.job, -score))
+
+    return Composition(
+        estimate=params.estimate,
+        correct=correction(params.estimate, params.correct),
+        order=order,
+        backfill="easy",
+    )
+
+
+POLICY = Policy(
+    name="wfp3",
+    summary="Serves (wait / estimate)^3 x processors, highest first; EASY backfilling behind the head.",
+    source="Tang, Lan, Desai, Buettner, Fault-aware, utility-based job scheduling on Blue Gene/P systems, CLUSTER 2009",
+    params=Params,
+    compose=compose,
+)
