@@ -32,8 +32,6 @@ collect() {
     need gcc sh -c 'command -v cc || command -v gcc'
     need libc6-dev sh -c 'echo "#include <stdio.h>" | cc -E -'
     need fuse3 sh -c 'command -v fusermount3'
-    need libfuse3-dev test -e /usr/include/fuse3/fuse_lowlevel.h
-    need pkg-config sh -c 'command -v pkg-config'
     need util-linux sh -c 'command -v unshare'
     if [ "$scope" = all ]; then
         need "$(first_known linux-perf linux-tools-generic)" perf --version
@@ -86,9 +84,9 @@ build() {
     [ -f .venv/nodectl.stamp ] && [ "$(cat .venv/nodectl.stamp)" = "$stamp" ] && [ -x .venv/bin/nodectl ] && return 0
     [ -x .venv/bin/python ] || "$python" -m venv .venv || fail "cannot make .venv (python3-venv missing?)"
     say "installing the locked Python packages (requirements.lock)"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock
     say "building the native modules"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
     printf '%s\n' "$stamp" >.venv/nodectl.stamp
 }
 
