@@ -166,10 +166,3 @@ def test_a_broken_pipe_is_no_error():
         f"{' '.join(NODECTL)} policies --json | head -c 1", shell=True, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("[", "")
-
-
-def test_clusterctl_says_that_it_has_no_commands_yet():
-    done = subprocess.run([sys.executable, "-m", "cluster_agent.cli", "nodes"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "has no cluster commands" in done.stderr
-    assert subprocess.run([sys.executable, "-m", "cluster_agent.cli", "--help"], capture_output=True).returncode == 0
