@@ -40,7 +40,7 @@ class Finding:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.count} {self.what}: {self.done} (first: line {self.first_line})"
+        return f"{self.what}: {self.count} {self.done} (first: line {self.first_line})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
     if is_strict and findings:
         first = min(findings, key=lambda finding: finding.first_line)
         raise TraceError(
-            f"{log.path}:{first.first_line}: first of {first.count} {first.what}: {first.remedy}, or leave out --strict"
+            f"{log.path}:{first.first_line}: {first.what} (first of {first.count}): {first.remedy}, or leave out --strict"
         )
     return Workload(log, processors, _jobs(columns, rows), rows, is_cut[rows], tuple(findings))
 

@@ -78,8 +78,11 @@ def choose(text: str) -> Choice:
     try:
         params = msgspec.convert(given, chosen.params, strict=False)
         return Choice(text, chosen, params, chosen.compose(params))
-    except (msgspec.ValidationError, ValueError) as error:
-        raise WrongUseError(f"--policy {text}: {str(error).replace(' - at `$.', ': ').replace('`', '')}") from None
+    except msgspec.ValidationError as error:
+        key = str(error).rpartition("`$.")[2].rstrip("`")
+        raise WrongUseError(f"--policy {text}: {key} cannot be {given[key]!r}: a number is needed") from None
+    except ValueError as error:
+        raise WrongUseError(f"--policy {text}: {error}") from None
 
 
 def _options(kind: Any) -> list[str]:

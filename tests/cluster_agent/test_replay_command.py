@@ -1,0 +1,176 @@
+"""``clusterctl replay`` and ``clusterctl policies`` as a user runs them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.replay.swf import read_swf
+
+LOG = """\
+; MaxProcs: 10
+1 0 -1 100 6 -1 -1 6 100 -1 1 3 -1 -1 -1 -1 -1 -1
+2 1 -1 10 8 -1 -1 8 10 -1 1 4 -1 -1 -1 -1 -1 -1
+3 2 -1 400 2 -1 -1 2 300 -1 1 3 -1 -1 -1 -1 -1 -1
+4 3 -1 20 11 -1 -1 11 20 -1 1 3 -1 -1 -1 -1 -1 -1
+"""
+BATSIM_COLUMNS = [
+    "job_id", "workload_name", "profile", "submission_time", "requested_number_of_resources", "requested_time",
+    "success", "final_state", "starting_time", "execution_time", "finish_time", "waiting_time", "turnaround_time",
+    "stretch", "allocated_resources", "consumed_energy", "metadata",
+]  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "small.swf"
+    path.write_text(LOG)
+    return path
+
+
+def clusterctl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cluster_agent.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_replay_prints_metrics_and_says_what_it_left_out(log: Path) -> None:
+    done = clusterctl("replay", log, "--json")
+    assert done.returncode == 0
+    metrics = json.loads(done.stdout)
+    assert (metrics["jobs"], metrics["ended"], metrics["dropped"], metrics["ended_at_request"]) == (3, 3, 1, 1)
+    assert metrics["overtook"] == 1
+    assert metrics["wait_s"]["max"] == 99
+    assert metrics["AVEbsld"] == pytest.approx((1 + 10.9 + 1) / 3)
+    assert metrics["makespan_s"] == 302
+    assert metrics["utilisation"] == pytest.approx((600 + 80 + 600) / 3020)
+    assert metrics["energy_j"] is None
+    assert done.stderr.splitlines() == [
+        f"{log}: jobs wider than the machine: 1 dropped (first: line 5)",
+        f"{log}: jobs that ran beyond their request: 1 ended at the request (first: line 4)",
+    ]
+
+
+def test_jobs_csv_has_batsims_columns_and_is_empty_where_nothing_is_known(log: Path, tmp_path: Path) -> None:
+    assert clusterctl("replay", log, "--out", tmp_path / "out").returncode == 0
+    with (tmp_path / "out" / "jobs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == BATSIM_COLUMNS
+    assert [row["job_id"] for row in rows] == ["1", "2", "3"]
+    second, third = rows[1], rows[2]
+    assert (second["starting_time"], second["waiting_time"], second["turnaround_time"]) == ("100", "99", "109")
+    assert (second["stretch"], second["allocated_resources"]) == ("10.900000", "0-5 8-9")
+    assert (third["success"], third["final_state"]) == ("0", "COMPLETED_WALLTIME_REACHED")
+    assert (third["execution_time"], third["finish_time"]) == ("300", "302")
+    assert {row[unknown] for row in rows for unknown in ("profile", "consumed_energy", "metadata")} == {""}
+
+
+def test_jobs_parquet_has_the_same_rows(log: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: install pyarrow")
+    assert clusterctl("replay", log, "--out", tmp_path / "out").returncode == 0
+    rows = parquet.read_table(tmp_path / "out" / "jobs.parquet").to_pylist()
+    with (tmp_path / "out" / "jobs.csv").open() as file:
+        for row, text in zip(rows, csv.DictReader(file), strict=True):
+            for column, value in text.items():
+                if column == "success":
+                    assert row[column] is (value == "1")
+                elif column == "stretch":
+                    assert row[column] == pytest.approx(float(value))
+                else:
+                    assert ("" if row[column] is None else str(row[column])) == value
+    assert [row["reason"] for row in rows] == ["in turn", "in turn", "backfilled"]
+    assert [row["user"] for row in rows] == [3, 4, 3]
+
+
+def test_equal_replays_write_equal_files_and_the_manifest_says_from_what(log: Path, tmp_path: Path) -> None:
+    import hashlib
+
+    policy = "easy-sjbf:estimate=mean2,correct=incremental"
+    written = []
+    for _ in range(2):
+        assert clusterctl("replay", log, "--policy", policy, "--out", tmp_path / "out").returncode == 0
+        written.append({path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()})
+    assert written[0] == written[1]
+    manifest = json.loads(written[0]["manifest.json"])
+    assert manifest["trace"]["sha256"] == hashlib.sha256(LOG.encode()).hexdigest()
+    assert manifest["machine"] == {"processors": 10, "given_by": "MaxProcs"}
+    assert manifest["policy"] == {
+        "name": "easy-sjbf",
+        "parameters": {"estimate": "mean2", "correct": "incremental", "ties": "instant"},
+    }
+    assert [finding["count"] for finding in manifest["trace"]["findings"]] == [1, 1]
+
+
+def test_the_schedule_as_a_log_replays_to_itself(log: Path, tmp_path: Path) -> None:
+    schedule = tmp_path / "schedule.swf.gz"
+    first = clusterctl("replay", log, "--swf", schedule, "--json")
+    again = clusterctl("replay", schedule, "--json", "--strict")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert json.loads(again.stdout)["wait_s"] == json.loads(first.stdout)["wait_s"]
+    wait_s, status = read_swf(str(schedule)).columns[[2, 10]].tolist()
+    assert (wait_s, status) == ([0, 99, 0], [1, 1, 0])
+    assert gzip.decompress(schedule.read_bytes()).startswith(b"; Version: 2.2\n")
+
+
+def test_a_machine_given_by_number_replaces_that_of_the_log(log: Path) -> None:
+    done = clusterctl("replay", log, "--machine", 11, "--json")
+    assert json.loads(done.stdout)["dropped"] == 0
+    assert "wider" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["{log}", "--strict"], 1, "small.swf:4: jobs that ran beyond their request (first of 1): lower column 4"),
+        (["{log}", "--policy", "esy"], 2, "no policy is called 'esy' (nearest: easy)"),
+        (["{log}", "--policy", "easy:ties=x"], 2, "ties cannot be 'x': one of instant, sc15"),
+        (["{log}", "--machine", "curie"], 2, "--machine curie: give a number of processors"),
+        (["{log}", "--machine", "0"], 2, "--machine 0: give a number of processors"),
+        (["{log}", "--machine", "1"], 1, "no job is left for a machine of 1 processors"),
+        (["{log}", "--out", "{log}"], 1, "small.swf: File exists; choose another --out"),
+        (["{log}", "--swf", "{log}/x.swf"], 1, "x.swf: Not a directory; choose another --swf"),
+        (["nosuch.swf"], 1, "nosuch.swf: No such file or directory"),
+        (["{log}", "--polcy", "easy"], 2, "No such option"),
+        ([], 2, "Missing argument 'TRACE'"),
+    ],
+)
+def test_wrong_input_is_answered_in_one_line(log: Path, arguments: list[str], status: int, message: str) -> None:
+    done = clusterctl("replay", *(argument.format(log=log) for argument in arguments))
+    *findings, last = done.stderr.splitlines()
+    assert done.returncode == status
+    assert last.startswith("clusterctl replay: ")
+    assert message in last
+    assert all(str(log) in finding for finding in findings)
+    assert done.stdout == ""
+
+
+def test_a_log_that_states_no_machine_needs_one(tmp_path: Path) -> None:
+    path = tmp_path / "bare.swf"
+    path.write_text(LOG.partition("\n")[2])
+    done = clusterctl("replay", path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"clusterctl replay: {path}: its header states no MaxProcs; give the processors with --machine NUMBER\n",
+    )
+
+
+def test_policies_lists_names_parameters_and_papers() -> None:
+    listed = {row["name"]: row for row in json.loads(clusterctl("policies", "--json").stdout)}
+    assert list(listed) == ["fcfs", "easy", "easy-sjbf", "conservative", "wfp3"]
+    assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2"]
+    assert "Lifka" in listed["easy"]["source"]
+    assert "easy-sjbf: EASY whose backfilling" in clusterctl("policies").stdout
+
+
+def test_an_unknown_command_is_answered_with_the_nearest() -> None:
+    done = clusterctl("rplay")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "clusterctl: no command 'rplay' (nearest: replay) (see `clusterctl --help`)\n",
+    )
+    assert clusterctl("--help").returncode == 0

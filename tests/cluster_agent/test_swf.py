@@ -1,0 +1,196 @@
+"""Job logs as they are found."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.replay.swf import REQUEST, RUN, SUBMIT, USER, TraceError, read_swf
+from cluster_agent.replay.workload import Workload, machine_of, prepare
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def line(
+    number: int, submit_s: object = 0, run_s: object = 10, width: int = 1, request_s: object = 20, **more: int
+) -> str:
+    """A job line; ``more``: allocated, status, user."""
+    allocated, status, user = more.get("allocated", -1), more.get("status", 1), more.get("user", 7)
+    return f"{number} {submit_s} -1 {run_s} {allocated} -1 -1 {width} {request_s} -1 {status} {user} -1 -1 -1 -1 -1 -1"
+
+
+def workload(tmp_path: Path, *lines: str, processors: int = 8, **how: bool) -> Workload:
+    path = tmp_path / "log.swf"
+    path.write_text("\n".join(lines) + "\n")
+    return prepare(read_swf(str(path)), processors, **how)
+
+
+def said(found: Workload) -> list[str]:
+    return [str(finding) for finding in found.findings]
+
+
+def test_a_log_is_read_with_its_header_comments_and_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.swf"
+    path.write_text(
+        f"; Computer: SP2\n;  MaxProcs:  64 \n; Note: a\n; Note: b\n;\n\n{line(5)}\n; in between\n  {line(6)}\r\n"
+    )
+    log = read_swf(str(path))
+    assert log.header == {"Computer": "SP2", "MaxProcs": "64", "Note": "a; b"}
+    assert machine_of(log) == 64
+    assert log.columns[0].tolist() == [5, 6]
+    assert log.lines.tolist() == [7, 9]
+    assert log.findings == ()
+
+
+def test_a_gzipped_log_without_header_or_last_newline_is_read_alike(tmp_path: Path) -> None:
+    path = tmp_path / "log.swf.gz"
+    path.write_bytes(gzip.compress(f"{line(1)}\n{line(2, user=9)}".encode()))
+    log = read_swf(str(path))
+    assert log.columns[USER].tolist() == [7, 9]
+    assert machine_of(log) is None
+
+
+def test_columns_after_the_eighteenth_are_not_read(tmp_path: Path) -> None:
+    found = workload(tmp_path, line(1) + " {1241,1242} q_1d 1:ppn=64:x86_64#excl")
+    assert len(found.jobs) == 1
+    assert said(found) == []
+
+
+def test_broken_lines_are_left_out_and_counted(tmp_path: Path) -> None:
+    found = workload(
+        tmp_path,
+        line(1),
+        "2 0 -1 10 1",
+        line(3, run_s="ten"),
+        line(4, run_s="99999999999999999999"),
+        line(5, run_s="1e3"),
+    )
+    assert found.jobs.number.tolist() == [1]
+    assert found.dropped == 4
+    assert said(found) == [
+        "lines with too few columns: 1 dropped (first: line 2)",
+        "lines with something that is no number: 3 dropped (first: line 3)",
+    ]
+
+
+def test_fractions_are_cut_off_and_counted(tmp_path: Path) -> None:
+    found = workload(tmp_path, line(1, run_s="10.75", request_s="20.0"), line(2, submit_s="5.0"))
+    assert (found.log.columns[RUN].tolist(), found.log.columns[SUBMIT].tolist()) == ([10, 10], [0, 5])
+    assert said(found) == ["lines with fractions: 1 cut to whole numbers (first: line 1)"]
+
+
+def test_what_cannot_have_been_a_job_here_is_dropped(tmp_path: Path) -> None:
+    found = workload(
+        tmp_path,
+        line(1),
+        line(2, submit_s=-1),
+        line(3, run_s=0, status=5),
+        line(4, run_s=-1),
+        line(5, width=-1),
+        line(6, width=9),
+        line(7, width=0, allocated=3),
+        line(8, request_s=1 << 50),
+    )
+    assert found.jobs.number.tolist() == [1, 7]
+    assert found.jobs.width.tolist() == [1, 3]
+    assert found.dropped == 6
+    assert said(found) == [
+        "jobs without a submit time: 1 dropped (first: line 2)",
+        "jobs cancelled before they ran: 1 dropped (first: line 3)",
+        "jobs without a run time: 1 dropped (first: line 4)",
+        "jobs without a number of processors: 1 dropped (first: line 5)",
+        "jobs wider than the machine: 1 dropped (first: line 6)",
+        "jobs with a time beyond 1099511627776 s: 1 dropped (first: line 8)",
+    ]
+
+
+def test_what_is_only_imprecise_is_mended(tmp_path: Path) -> None:
+    found = workload(
+        tmp_path, line(1, submit_s=50, run_s=0), line(2, submit_s=60, request_s=-1), line(3, submit_s=40, run_s=25)
+    )
+    assert found.jobs.number.tolist() == [3, 1, 2]
+    assert found.jobs.submit_s.tolist() == [40, 50, 60]
+    assert found.jobs.run_s.tolist() == [20, 1, 10]
+    assert found.jobs.request_s.tolist() == [20, 20, 20]
+    assert found.is_cut.tolist() == [True, False, False]
+    assert said(found) == [
+        "jobs with a run time of 0: 1 taken as 1 s (first: line 1)",
+        "jobs without a requested time: 1 taken as the log's longest (first: line 2)",
+        "jobs that ran beyond their request: 1 ended at the request (first: line 3)",
+        "jobs submitted before the one above them: 1 sorted (first: line 3)",
+    ]
+
+
+def test_a_log_without_requests_needs_a_policy_without_requests(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"no job has a requested time .* choose estimate=clairvoyant"):
+        workload(tmp_path, line(1, request_s=-1))
+    found = workload(tmp_path, line(1, request_s=-1), needs_requests=False)
+    assert found.jobs.request_s.tolist() == [10]
+    assert not found.is_cut.any()
+
+
+@pytest.mark.parametrize(
+    ("bad", "remedy"),
+    [
+        ("2 0 -1 10 1", r":2: lines with too few columns \(first of 1\): it has 5 of 18 columns"),
+        (line(2, run_s="x"), r":2: lines with something that is no number \(first of 1\): column 4 is no number"),
+        (line(2, width=9), r":2: jobs wider than the machine \(first of 1\): delete it, or give a larger --machine"),
+        (line(2, run_s=21), r":2: jobs that ran beyond their request \(first of 1\): lower column 4 or raise column 9"),
+    ],
+)
+def test_strict_stops_at_the_first_line_with_its_remedy(tmp_path: Path, bad: str, remedy: str) -> None:
+    with pytest.raises(TraceError, match=remedy):
+        workload(tmp_path, line(1), bad, line(3, run_s=0), is_strict=True)
+
+
+def test_a_file_without_jobs_says_what_a_job_line_is(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"no job lines; a job line .* has 18 columns"):
+        workload(tmp_path, "; only a header")
+    with pytest.raises(
+        TraceError, match=r"no job is left for a machine of 2 processors: jobs wider than the machine: 1 dropped"
+    ):
+        workload(tmp_path, line(1, width=3), processors=2)
+
+
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"nosuch.swf: No such file"):
+        read_swf(str(tmp_path / "nosuch.swf"))
+    damaged = tmp_path / "log.swf.gz"
+    damaged.write_bytes(gzip.compress(line(1).encode() * 100)[:-20])
+    with pytest.raises(TraceError, match=r"log.swf.gz: damaged gzip file"):
+        read_swf(str(damaged))
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs", "findings"),
+    [
+        (
+            "KTH-SP2-1996-2.1-cln",
+            28_475,
+            [
+                "jobs without a number of processors: 1 dropped (first: line 27323)",
+                "jobs with a run time of 0: 8 taken as 1 s (first: line 2476)",
+                "jobs that ran beyond their request: 475 ended at the request (first: line 137)",
+            ],
+        ),
+        (
+            "MetaCentrum-wagap-2013",
+            17_898,
+            [
+                "jobs without a run time: 2 dropped (first: line 4186)",
+                "jobs that ran beyond their request: 702 ended at the request (first: line 17)",
+            ],
+        ),
+    ],
+)
+def test_real_logs_are_read(name: str, jobs: int, findings: list[str]) -> None:
+    path = DATA / "swf" / f"{name}.swf.gz"
+    if not path.exists():
+        pytest.skip("needs the job logs of ../shared/data/swf")
+    log = read_swf(str(path))
+    found = prepare(log, machine_of(log) or 2176)
+    assert len(found.jobs) == jobs
+    assert said(found) == findings
+    assert (found.jobs.run_s <= found.log.columns[REQUEST, found.row]).all()
