@@ -1,0 +1,47 @@
+"""`nodectl demo` ends with a table, two figures and its JSON, all labelled emulated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nodectl.cli import main
+from nodectl.demo.comparison import Case, compare, table
+
+
+def test_the_demo_prints_its_table_and_leaves_plots_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--virtual", "--quick", "--seconds", "8", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "EMULATED" in printed
+    assert "virtual time, not served: asked for" in printed
+    for name in ("fixed", "firmware", "bdpo-gpu", "gpu-ladder", "bdpo-cpu-bounded", "oracle"):
+        assert name in printed
+    for figure in ("demo-over-time.png", "demo-energy-time.png"):
+        assert (tmp_path / figure).read_bytes().startswith(b"\x89PNG")
+    content = json.loads((tmp_path / "demo.json").read_text())
+    assert content["emulated"] is True
+    assert {cell["policy"] for cell in content["comparison"][0]["cells"]} == {
+        "fixed",
+        "firmware",
+        "bdpo-gpu",
+        "gpu-ladder",
+    }
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", "/proc/nowhere"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_savings_are_counted_against_the_highest_clock() -> None:
+    (compared,) = compare([Case("curie", "stream", "cpu", 30.0)])
+    reference = compared.cells[0]
+    assert (reference.policy, reference.saving, reference.slowdown) == ("fixed", 0.0, 0.0)
+    bounded = next(cell for cell in compared.cells if cell.policy == "bdpo-cpu-bounded")
+    assert bounded.saving > 0.0
+    assert bounded.slowdown < 0.05
+    assert len(table([compared])) == 2 + len(compared.cells) + 1
