@@ -1,6 +1,6 @@
 """The one exception family of the firmware bridge; every message is one line that says what, where and what to do.
 
-``LinkError`` and its kin concern the way to the controller, ``RefusedError`` and its kin are the controller's own answers
+``LinkError`` and its kin concern the way to the controller, ``RefusedError`` and its kin are its own answers
 (one class per SCMI status), ``NotVerifiedError`` means that an accepted request did not show when it was read back.
 """
 

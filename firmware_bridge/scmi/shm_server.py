@@ -1,0 +1,181 @@
+"""The platform's end of the shared-memory transport: what a controller that runs as a process listens with.
+
+The owner's loop is ``for agent, message in server.wait(timeout_s): server.answer(agent, ...)``; an answer may also come
+later. Agents are as many as the platform has channels for; each connection gets a mailbox of its own, made afresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import select
+import socket
+
+from firmware_bridge.errors import LinkError
+from firmware_bridge.scmi.shm_handshake import Descriptors, Invitation, create_descriptors, send_invitation
+from firmware_bridge.scmi.smt import Area, Geometry
+
+_PAGE = mmap.PAGESIZE
+
+
+class _Mailbox:
+    """One agent's connection, memory and areas."""
+
+    def __init__(self, connection: socket.socket, agent: int, geometry: Geometry) -> None:
+        extent = max(geometry.a2p_offset, geometry.p2a_offset) + max(
+            geometry.doorbell_offset, geometry.completion_offset, geometry.payload_bytes
+        )
+        size = (extent + _PAGE) // _PAGE * _PAGE
+        self.connection = connection
+        self.agent = agent
+        self.fds: Descriptors = create_descriptors(size)
+        self._memory = mmap.mmap(self.fds.memory, size)
+        view = memoryview(self._memory)
+        self.a2p = Area(view, geometry.a2p_offset, geometry)
+        self.p2a = Area(view, geometry.p2a_offset, geometry)
+        view.release()
+        self.a2p.reset()
+        self.p2a.reset()
+        self.invitation = Invitation(agent, size, geometry, self.fds)
+
+    def close(self) -> None:
+        """Unmap and disconnect."""
+        self.a2p.release()
+        self.p2a.release()
+        self._memory.close()
+        self.fds.close()
+        self.connection.close()
+
+
+class MailboxServer:
+    """Listens on a Unix socket and gives each agent that connects a mailbox."""
+
+    def __init__(self, path: str, agents: int = 4, geometry: Geometry | None = None) -> None:
+        self._geometry = geometry or Geometry()
+        problem = self._geometry.problem(1 << 31)
+        if problem:
+            raise LinkError(f"{path}: mailbox geometry: {problem}")
+        self._path = path
+        self._mailboxes: dict[int, _Mailbox | None] = dict.fromkeys(range(1, agents + 1))
+        self._listener = _listen(path)
+        self._poll = select.poll()
+        self._poll.register(self._listener, select.POLLIN)
+        self._by_descriptor: dict[int, _Mailbox] = {}
+
+    @property
+    def agents(self) -> list[int]:
+        """The agents that are connected."""
+        return [agent for agent, mailbox in self._mailboxes.items() if mailbox]
+
+    def wait(self, timeout_s: float) -> list[tuple[int, bytes]]:
+        """The commands that have come in, with their agents; agents may come and go meanwhile."""
+        commands: list[tuple[int, bytes]] = []
+        for descriptor, _ in self._poll.poll(math.ceil(timeout_s * 1e3)):
+            if descriptor == self._listener.fileno():
+                self._accept()
+            elif mailbox := self._by_descriptor.get(descriptor):
+                if descriptor == mailbox.connection.fileno():
+                    self._forget(mailbox)
+                elif (message := self._fetch(mailbox)) is not None:
+                    commands.append((mailbox.agent, message))
+        return commands
+
+    def answer(self, agent: int, message: bytes) -> None:
+        """Hand a response back; an agent that has left misses it."""
+        mailbox = self._mailboxes[agent]
+        if mailbox is None or mailbox.a2p.is_free:
+            return
+        if mailbox.a2p.fits(message):
+            mailbox.a2p.answer(message, agent)
+        else:
+            mailbox.a2p.hand_back(agent, damaged=True)
+        os.eventfd_write(mailbox.fds.a2p_completion, 1)
+
+    def notify(self, agent: int, message: bytes) -> bool:
+        """Send a notification or delayed response; ``False`` where it is lost because the area is still taken."""
+        mailbox = self._mailboxes[agent]
+        if mailbox is None or not mailbox.p2a.is_free or not mailbox.p2a.fits(message):
+            return False
+        mailbox.p2a.call(message, agent)
+        os.eventfd_write(mailbox.fds.p2a_doorbell, 1)
+        return True
+
+    def close(self) -> None:
+        """Disconnect everyone and take the socket away."""
+        for mailbox in list(self._mailboxes.values()):
+            if mailbox:
+                self._forget(mailbox)
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def _fetch(self, mailbox: _Mailbox) -> bytes | None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(mailbox.fds.a2p_doorbell)
+        if mailbox.a2p.is_free:
+            return None
+        message = mailbox.a2p.fetch()
+        mailbox.a2p.clear_doorbell()
+        if message is None:
+            mailbox.a2p.hand_back(mailbox.agent, damaged=True)
+            os.eventfd_write(mailbox.fds.a2p_completion, 1)
+        return message
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        agent = next((agent for agent, mailbox in self._mailboxes.items() if mailbox is None), None)
+        if agent is None:
+            connection.close()
+            return
+        mailbox = _Mailbox(connection, agent, self._geometry)
+        try:
+            send_invitation(connection, mailbox.invitation)
+        except OSError:  # the agent has gone again already
+            mailbox.close()
+            return
+        self._mailboxes[agent] = mailbox
+        for descriptor in (mailbox.fds.a2p_doorbell, connection.fileno()):
+            self._poll.register(descriptor, select.POLLIN)
+            self._by_descriptor[descriptor] = mailbox
+
+    def _forget(self, mailbox: _Mailbox) -> None:
+        for descriptor in (mailbox.fds.a2p_doorbell, mailbox.connection.fileno()):
+            self._poll.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+        self._mailboxes[mailbox.agent] = None
+        mailbox.close()
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    os.fchmod(listener.fileno(), 0o600)  # before bind: the socket file is never open to others
+    try:
+        try:
+            listener.bind(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or _is_alive(path):
+                raise
+            os.unlink(path)  # left behind by a server that was killed
+            listener.bind(path)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise LinkError(f"{path}: cannot listen there: {error.strerror or error}") from None
+    return listener
+
+
+def _is_alive(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
