@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from firmware_bridge.errors import MessageError, UnknownMessageError
-from firmware_bridge.scmi import base, common, performance, powercap, sensor, vendor  # noqa: F401  (declare messages)
+from firmware_bridge.scmi import (  # noqa: F401  (importing declares the messages)
+    base,
+    common,
+    performance,
+    powercap,
+    sensor,
+    telemetry,
+    vendor,
+)
 from firmware_bridge.scmi.header import (
     ADDRESS_MASK,
     HEADER_BYTES,

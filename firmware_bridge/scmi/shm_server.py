@@ -13,6 +13,7 @@ import mmap
 import os
 import select
 import socket
+import stat
 
 from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.shm_handshake import Descriptors, Invitation, create_descriptors, send_invitation
@@ -73,14 +74,17 @@ class MailboxServer:
     def wait(self, timeout_s: float) -> list[tuple[int, bytes]]:
         """The commands that have come in, with their agents; agents may come and go meanwhile."""
         commands: list[tuple[int, bytes]] = []
-        for descriptor, _ in self._poll.poll(math.ceil(timeout_s * 1e3)):
-            if descriptor == self._listener.fileno():
-                self._accept()
-            elif mailbox := self._by_descriptor.get(descriptor):
-                if descriptor == mailbox.connection.fileno():
-                    self._forget(mailbox)
-                elif (message := self._fetch(mailbox)) is not None:
-                    commands.append((mailbox.agent, message))
+        ready = [descriptor for descriptor, _ in self._poll.poll(math.ceil(timeout_s * 1e3))]
+        for descriptor in ready:
+            mailbox = self._by_descriptor.get(descriptor)
+            if mailbox is None:
+                continue
+            if descriptor == mailbox.connection.fileno():
+                self._forget(mailbox)
+            elif (message := self._fetch(mailbox)) is not None:
+                commands.append((mailbox.agent, message))
+        if self._listener.fileno() in ready:  # last: a new agent may be given the descriptor numbers of one that left
+            self._accept()
         return commands
 
     def answer(self, agent: int, message: bytes) -> None:
@@ -159,7 +163,7 @@ def _listen(path: str) -> socket.socket:
         try:
             listener.bind(path)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or _is_alive(path):
+            if error.errno != errno.EADDRINUSE or not _is_abandoned(path):
                 raise
             os.unlink(path)  # left behind by a server that was killed
             listener.bind(path)
@@ -170,12 +174,15 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-def _is_alive(path: str) -> bool:
+def _is_abandoned(path: str) -> bool:
+    """A socket that nobody listens on; any other file at this place is somebody's."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            return False
-        except OSError:
             return True
-        return True
+        except OSError:
+            return False
+    return False

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from firmware_bridge.scmi import base, performance, sensor
+from firmware_bridge.scmi import base, performance, sensor, telemetry
 from firmware_bridge.scmi.layout import _RANGES, Text, declared
 from firmware_bridge.scmi.message import WIRES, Body, Failed
 
@@ -57,6 +57,7 @@ VARYING: dict[type[Body], st.SearchStrategy[Any]] = {
     sensor.ReadingGetResponse: st.builds(sensor.ReadingGetResponse, READINGS),
     sensor.ReadingComplete: st.builds(sensor.ReadingComplete, U32, READINGS),
     sensor.UpdateIntervalsResponse: st.builds(sensor.UpdateIntervalsResponse, REMAINING, st.booleans(), many(U32)),
+    telemetry.TelemetryReasonsResponse: st.builds(telemetry.TelemetryReasonsResponse, many(st.integers(0, 0xFFFF))),
     sensor.SensorUpdate: st.builds(sensor.SensorUpdate, U32, U32, READINGS),
 }
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_bridge.errors import MessageError, ScmiError, UnknownMessageError
-from firmware_bridge.scmi import base, common, performance, powercap, sensor
+from firmware_bridge.scmi import base, common, performance, powercap, sensor, vendor
 from firmware_bridge.scmi.codec import LATEST, SPOKEN, Dialect, decode, encode
 from firmware_bridge.scmi.header import Kind, Sender
 from firmware_bridge.scmi.layout import U32
@@ -13,8 +13,8 @@ from firmware_bridge.scmi.message import WIRES, Body, Command, Failed, Message, 
 from firmware_bridge.scmi.words import as_json, describe, describe_bytes
 from tests.scmi.messages import FAILED, bodies
 
-OLDEST = Dialect({protocol: versions[0] for protocol, versions in SPOKEN.items()})
-STANDARD = [wire for wire in WIRES.values() if wire.protocol is None or wire.protocol < 0x80]
+OLDEST = Dialect({protocol: versions[0] for protocol, versions in SPOKEN.items()} | vendor.VERSIONS)
+DECLARED = list(WIRES.values())
 
 
 def words(*values: int) -> bytes:
@@ -25,7 +25,7 @@ def dialect_of(wire) -> Dialect:
     return LATEST if wire.protocol is None or wire.is_in(LATEST.versions[wire.protocol]) else OLDEST
 
 
-@pytest.mark.parametrize("wire", STANDARD, ids=lambda wire: wire.body.__name__)
+@pytest.mark.parametrize("wire", DECLARED, ids=lambda wire: wire.body.__name__)
 def test_what_is_encoded_decodes_to_the_same_message_and_to_words(wire):
     sender = Sender.AGENT if wire.kind is Kind.COMMAND else Sender.PLATFORM
 
@@ -71,7 +71,7 @@ def test_messages_have_the_bytes_that_the_standard_prints(body, token, data):
 
 
 def test_sizes_are_those_of_the_standard():
-    sizes = {wire.body: wire.layout.size - wire.payload_offset for wire in STANDARD if wire.layout}
+    sizes = {wire.body: wire.layout.size - wire.payload_offset for wire in DECLARED if wire.layout}
     assert sizes[powercap.PowercapDomainResponse] == 56
     assert sizes[powercap.PowercapFastChannelResponse] == sizes[performance.PerformanceFastChannelResponse] == 44
     assert sizes[performance.PerformanceNameResponse] == 68
@@ -90,7 +90,7 @@ def test_a_level_entry_has_20_bytes_in_version_4_and_12_before():
 @pytest.mark.parametrize("dialect", [LATEST, OLDEST], ids=["newest", "oldest"])
 @pytest.mark.parametrize("sender", list(Sender))
 def test_no_bytes_crash_the_decoder(sender, dialect):
-    known = st.sampled_from([wire.address for wire in STANDARD]).map(lambda word: word.to_bytes(4, "little"))
+    known = st.sampled_from([wire.address for wire in DECLARED]).map(lambda word: word.to_bytes(4, "little"))
     protocol = st.integers(0, 2**18 - 1).map(lambda word: word.to_bytes(4, "little"))
     success = st.just(bytes(4))
 
@@ -115,7 +115,7 @@ def test_no_bytes_crash_the_decoder(sender, dialect):
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_message_with_bytes_changed_or_cut_decodes_or_is_malformed(data):
-    wire = data.draw(st.sampled_from(STANDARD))
+    wire = data.draw(st.sampled_from(DECLARED))
     sender = Sender.AGENT if wire.kind is Kind.COMMAND else Sender.PLATFORM
     whole = bytearray(encode(data.draw(bodies(wire.body))))
     for _ in range(data.draw(st.integers(0, 3))):
