@@ -1,0 +1,1 @@
+"""The controller's firmware: C sources, boards, and the host board as a Python object."""

@@ -1,0 +1,231 @@
+"""The controller in this process, in virtual time: the firmware's ``host`` board.
+
+Messages go through the same shared-memory areas and doorbells as on any board (DEN0056 chapter 5): ``send`` writes
+the commands area and rings, ``poll`` reads it back when the controller has set FREE. Nothing moves unless time is
+advanced, and equal calls give equal bits. A plant joins by the wires; without one the sensors keep what is written to
+them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firmware_bridge._controlpulp import ffi, lib
+
+AGENTS: int = lib.HOST_AGENTS
+SLOT_S = 500e-6
+"""One control slot."""
+TICK_S = 125e-6
+"""One period of the fast job."""
+SMT_CAPACITY = 132
+"""Bytes of payload that an area holds."""
+
+_STATUS, _FLAGS, _LENGTH, _HEADER = 0x04, 0x10, 0x14, 0x18
+_FREE, _ERROR = 1, 2
+_JOBS = ("fast", "control", "messages")
+
+
+class ChannelBusy(RuntimeError):  # noqa: N818 - a state of the channel, not an error of the caller
+    """The commands area still belongs to the controller: an earlier message has not been answered."""
+
+
+class ChannelError(RuntimeError):
+    """The controller set the channel's ERROR bit: the last message was not a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Build options of the firmware and the time its jobs take."""
+
+    published_law: bool = False
+    polled_messages: bool = False
+    bypass: bool = True
+    job_us: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Fast, control, one message."""
+    interrupt_us: float = 0.0
+    """From doorbell to the message job being ready."""
+
+    @classmethod
+    def published(cls, *, bypass: bool = False) -> HostOptions:
+        """The published firmware: its law, messages polled after control; bypass is its `optimised` build."""
+        return cls(published_law=True, polled_messages=True, bypass=bypass)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the controller thinks, for tests and benchmarks; agents have the telemetry protocol."""
+
+    slots: int
+    overruns_fast: int
+    overruns_control: int
+    bypasses: int
+    commands: int
+    kicks: int
+    margin_w: float | None
+    held_slots: int
+    gain: tuple[float, ...]
+    reasons: tuple[int, ...]
+    last_change_s: tuple[float, ...]
+
+
+class HostController:
+    """The firmware on the host board. One agent per channel; a channel's number is the agent's id less one."""
+
+    def __init__(self, options: HostOptions | None = None) -> None:
+        chosen = options or HostOptions()
+        given = ffi.new("host_options_t *")
+        given.published_law, given.polled_messages = chosen.published_law, chosen.polled_messages
+        given.bypass = chosen.bypass
+        given.job_ns[0:3] = [round(us * 1000) for us in chosen.job_us]
+        given.interrupt_ns = round(chosen.interrupt_us * 1000)
+        self._memory = np.zeros(lib.host_size(), dtype=np.uint8)
+        self._host: Any = lib.host_open(ffi.from_buffer(self._memory), given)
+        wires = lib.host_wires(self._host)
+        self.wires: dict[str, NDArray[np.int32]] = {
+            name: self._words(getattr(wires, name), ffi.sizeof(getattr(wires, name))).view(np.int32)
+            for name in ("temperature_mk", "capacitance_ff", "power_uw", "freq_khz", "volt_mv")
+        }
+        self._areas = [
+            [self._words(lib.host_area(self._host, c, d), lib.HOST_SMT_BYTES).data for d in (0, 1)]
+            for c in range(AGENTS)
+        ]
+        self._awaited = [False] * AGENTS
+        self._plant: Any = None
+
+    def _words(self, pointer: Any, size: int) -> NDArray[np.uint8]:
+        """A part of the controller's memory; the view keeps all of it alive."""
+        start = int(ffi.cast("uintptr_t", pointer)) - int(ffi.cast("uintptr_t", self._host))
+        return self._memory[start : start + size]
+
+    # ---- plant and time ----
+
+    def attach(self, plant: Any) -> None:
+        """Joins a plant: an object whose ``wire(wires)`` returns the addresses of its advance function and argument."""
+        function, argument = plant.wire(self.wires)
+        self._plant = plant
+        lib.host_attach(self._host, ffi.cast("host_plant_t", function), ffi.cast("void *", argument))
+
+    @property
+    def now_ns(self) -> int:
+        """Virtual time."""
+        return int(lib.host_now_ns(self._host))
+
+    def advance(self, seconds: float) -> None:
+        """Lets virtual time pass; what falls on the last moment has happened."""
+        self.advance_to(self.now_ns + round(seconds * 1e9))
+
+    def advance_slots(self, slots: int) -> None:
+        """Lets control slots of 500 us pass."""
+        self.advance_to(self.now_ns + slots * 500_000)
+
+    def advance_to(self, until_ns: int) -> None:
+        """Lets virtual time pass up to a moment."""
+        lib.host_advance(self._host, until_ns)
+
+    # ---- mailbox ----
+
+    def send(self, channel: int, message: bytes) -> None:
+        """Writes a message (header and payload) into a channel's commands area and rings its doorbell.
+
+        Raises ``ChannelBusy`` while the controller owns the area, ``ValueError`` when the message cannot lie in it.
+        """
+        if not 4 <= len(message) <= 4 + SMT_CAPACITY:
+            raise ValueError(f"message of {len(message)} bytes: an area holds 4 to {4 + SMT_CAPACITY}")
+        area = self.area(channel)
+        if not _word(area, _STATUS) & _FREE:
+            raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")
+        struct.pack_into("<I", area, _STATUS, 0)
+        struct.pack_into("<II", area, _FLAGS, 1, len(message))
+        area[_HEADER : _HEADER + len(message)] = message
+        self._awaited[channel] = True
+        self.ring(channel, channel + 1)
+
+    def poll(self, channel: int) -> bytes | None:
+        """The answer (header, status and values) when the controller has given it; each answer is returned once."""
+        area = self.area(channel)
+        status = _word(area, _STATUS)
+        if not self._awaited[channel] or not status & _FREE:
+            return None
+        self._awaited[channel] = False
+        lib.host_take_completion(self._host, channel)
+        if status & _ERROR:
+            raise ChannelError(f"channel {channel}: the controller found no message in the area")
+        return bytes(area[_HEADER : _HEADER + _word(area, _LENGTH)])
+
+    def notifications(self, channel: int) -> list[bytes]:
+        """The message in the events area, if any, which is handed back; the next follows with the next control slot."""
+        area = self._area(channel, 1)
+        if _word(area, _STATUS) & _FREE:
+            return []
+        message = bytes(area[_HEADER : _HEADER + _word(area, _LENGTH)])
+        struct.pack_into("<I", area, _STATUS, _FREE)
+        return [message]
+
+    def area(self, channel: int) -> Any:
+        """The commands area as it lies in memory, for tests that write it wrongly."""
+        return self._area(channel, 0)
+
+    def ring(self, channel: int, value: int) -> None:
+        """Writes the doorbell register."""
+        self._check(channel)
+        lib.host_ring(self._host, channel, value)
+
+    def fast_channel(self, channel: int) -> NDArray[np.uint32]:
+        """The agent's FastChannel window, as words; DESCRIBE_FASTCHANNEL gives 0x1000 * (channel + 1) + byte offset."""
+        self._check(channel)
+        return self._words(lib.host_fast_window(self._host, channel), 4 * lib.HOST_FAST_WORDS).view(np.uint32)
+
+    def exchange(self, channel: int, message: bytes) -> bytes:
+        """The platform alone: one message answered at once, without mailbox, doorbell or time."""
+        self._check(channel)
+        reply = ffi.new("uint8_t[]", lib.HOST_SMT_BYTES)
+        size = lib.host_message(self._host, channel, message, len(message), reply)
+        if size == 0:
+            raise ValueError(f"message of {len(message)} bytes: the platform takes 4 to {4 + SMT_CAPACITY}")
+        return bytes(ffi.buffer(reply, size))
+
+    def _area(self, channel: int, direction: int) -> Any:
+        self._check(channel)
+        return self._areas[channel][direction]
+
+    @staticmethod
+    def _check(channel: int) -> None:
+        if not 0 <= channel < AGENTS:
+            raise ValueError(f"channel {channel}: there are {AGENTS}, counted from 0")
+
+    # ---- insight ----
+
+    def view(self) -> View:
+        """The controller's counters and state."""
+        v = ffi.new("host_view_t *")
+        lib.host_view(self._host, v)
+        return View(
+            slots=v.slots,
+            overruns_fast=v.overruns_fast,
+            overruns_control=v.overruns_control,
+            bypasses=v.bypasses,
+            commands=v.commands,
+            kicks=v.kicks,
+            margin_w=None if v.margin_uw == 2**31 - 1 else v.margin_uw * 1e-6,
+            held_slots=v.held_slots,
+            gain=tuple(g / 65536 for g in v.gain_q16),
+            reasons=tuple(v.reasons),
+            last_change_s=tuple(ns * 1e-9 for ns in v.last_change_ns),
+        )
+
+    def fingerprint(self) -> int:
+        """A hash of every actuation so far: equal runs have equal ones."""
+        return int(lib.host_fingerprint(self._host))
+
+    def hold_jobs(self, ticks: int) -> None:
+        """Fault: the controller's processor stands still for so many periods of 125 us."""
+        lib.host_hold_jobs(self._host, ticks)
+
+
+def _word(area: Any, offset: int) -> int:
+    return int(struct.unpack_from("<I", area, offset)[0])

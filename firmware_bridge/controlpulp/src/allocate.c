@@ -1,0 +1,212 @@
+/*
+ * The power cap, by model: which clock and level each domain gets so that the package stays under its budget and the
+ * cores do as much work as it allows.
+ *
+ * Power is close to convex in a domain's clock (voltage rises with it), so raising, rung by rung, the domain whose next
+ * rung costs least per unit of work is optimal up to the last rung. Only that rung does not fit whole; the watts that
+ * are left go where a part of a rung brings most work, once more with one domain lowered to make room. The published
+ * law splits by distance to the critical temperature instead; heat has its own stage here.
+ */
+#include "control.h"
+
+#define SMALLEST_STEP_KHZ 5000 /* ours: a part of a rung below this is not worth its voltage */
+
+/* ---- ladder ---- */
+
+int32_t ladder_power_uw(const struct ladder *l, int32_t freq_khz, int32_t level)
+{
+    int64_t uw = (int64_t)chip_dynamic_uw(l->capacitance_ff, freq_khz, level) + chip_leak_uw(l->leak_factor_q16, level);
+    return (int32_t)((uw * l->gain_q16) >> 16) + l->idle_uw;
+}
+
+/* The clock that spends a domain's watts at a level, not above the level's highest. */
+static int32_t freq_within(const struct ladder *l, int32_t power_uw, int32_t level)
+{
+    int64_t model_uw = (int64_t)(power_uw - l->idle_uw) * 65536 / l->gain_q16;
+    int64_t dynamic = model_uw - chip_leak_uw(l->leak_factor_q16, level);
+    int32_t dynamic_uw = dynamic > INT32_MAX ? INT32_MAX : (int32_t)dynamic;
+    return min32(chip_freq_for(dynamic_uw, l->capacitance_ff, level), chip_freq_khz[level]);
+}
+
+static void add_rung(struct ladder *l, int32_t freq_khz, int32_t level)
+{
+    l->freq_khz[l->rungs] = freq_khz;
+    l->level[l->rungs] = level;
+    l->power_uw[l->rungs] = ladder_power_uw(l, freq_khz, level);
+    l->rungs++;
+}
+
+void ladder_build(struct ladder *l, const struct control *c, const struct sensors *in, int domain, int32_t target_khz,
+                  int32_t cap_uw)
+{
+    int32_t hottest_q16 = 0, heaviest_ff = 0;
+    *l = (struct ladder){.gain_q16 = c->gain_q16[domain], .limit_uw = cap_uw ? cap_uw : INT32_MAX};
+    for (int i = domain * DOMAIN_CORES; i < (domain + 1) * DOMAIN_CORES; i++) {
+        if (in->capacitance_ff[i] == 0) {
+            l->idle_uw += CORE_IDLE_UW;
+            continue;
+        }
+        l->busy++;
+        l->capacitance_ff += c->capacitance_ff[i];
+        l->leak_factor_q16 += c->leak_factor_q16[i];
+        hottest_q16 = max32(hottest_q16, c->leak_factor_q16[i]);
+        heaviest_ff = max32(heaviest_ff, c->capacitance_ff[i]);
+    }
+    add_rung(l, FREQ_MIN_KHZ, 0);
+    for (int level = 0; level < LEVELS; level++) {
+        int32_t room_uw = CORE_MAX_UW - chip_leak_uw(hottest_q16, level);
+        int32_t freq = min32(chip_freq_khz[level], target_khz);
+        freq = min32(freq, chip_freq_for(room_uw, heaviest_ff, level));
+        if (freq <= l->freq_khz[l->rungs - 1])
+            break;
+        add_rung(l, freq, level);
+        if (freq < chip_freq_khz[level])
+            break;
+    }
+}
+
+/* ---- filling the budget ---- */
+
+static void total(const struct ladder ladders[DOMAINS], struct allocation *a)
+{
+    a->work_khz = a->power_uw = 0;
+    for (int d = 0; d < DOMAINS; d++) {
+        a->work_khz += (int64_t)a->freq_khz[d] * ladders[d].busy;
+        a->power_uw += ladder_power_uw(&ladders[d], a->freq_khz[d], a->level[d]);
+    }
+}
+
+/* Climbs while a whole rung fits: the cheapest work first. Under a cap a domain without work stays at the floor. */
+static int64_t climb(const struct ladder ladders[DOMAINS], int64_t budget_uw, int32_t rung[DOMAINS])
+{
+    int64_t spent = 0;
+    for (int d = 0; d < DOMAINS; d++)
+        spent += ladders[d].power_uw[rung[d]];
+    for (;;) {
+        int chosen = -1;
+        int64_t chosen_cost = 0, chosen_work = 1;
+        for (int d = 0; d < DOMAINS; d++) {
+            const struct ladder *l = &ladders[d];
+            int32_t next = rung[d] + 1;
+            if (next >= l->rungs || l->busy == 0 || l->power_uw[next] > l->limit_uw)
+                continue;
+            int64_t cost = l->power_uw[next] - l->power_uw[rung[d]];
+            int64_t work = (int64_t)(l->freq_khz[next] - l->freq_khz[rung[d]]) * l->busy;
+            if (spent + cost > budget_uw)
+                continue;
+            if (chosen < 0 || cost * chosen_work < chosen_cost * work) {
+                chosen = d;
+                chosen_cost = cost;
+                chosen_work = work;
+            }
+        }
+        if (chosen < 0)
+            return spent;
+        rung[chosen]++;
+        spent += chosen_cost;
+    }
+}
+
+/* Spends what is left on a part of one domain's next rung, where it brings most work. */
+static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS],
+                 struct allocation *out)
+{
+    int chosen = -1;
+    int32_t chosen_freq = 0;
+    int64_t most = 0;
+    for (int d = 0; d < DOMAINS; d++) {
+        const struct ladder *l = &ladders[d];
+        out->freq_khz[d] = l->freq_khz[rung[d]];
+        out->level[d] = l->level[rung[d]];
+        if (rung[d] + 1 >= l->rungs || l->busy == 0)
+            continue;
+        int64_t room = l->power_uw[rung[d]] + left_uw;
+        int32_t freq = freq_within(l, (int32_t)(room < l->limit_uw ? room : l->limit_uw), l->level[rung[d] + 1]);
+        freq = min32(freq, l->freq_khz[rung[d] + 1]);
+        int64_t gain = (int64_t)(freq - l->freq_khz[rung[d]]) * l->busy;
+        if (freq - l->freq_khz[rung[d]] > SMALLEST_STEP_KHZ && gain > most) {
+            most = gain;
+            chosen = d;
+            chosen_freq = freq;
+        }
+    }
+    if (chosen >= 0) {
+        out->freq_khz[chosen] = chosen_freq;
+        out->level[chosen] = ladders[chosen].level[rung[chosen] + 1];
+    }
+    total(ladders, out);
+}
+
+/* The best of: the climb filled up; and, for each domain, the same with it one rung lower. */
+void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best)
+{
+    int32_t rung[DOMAINS] = {0}, lower[DOMAINS];
+    for (int d = 0; d < DOMAINS; d++)
+        if (ladders[d].busy == 0 && budget_uw == INT32_MAX)
+            rung[d] = ladders[d].rungs - 1;
+    int64_t spent = climb(ladders, budget_uw, rung);
+    fill(ladders, budget_uw - spent, rung, best);
+    for (int d = 0; d < DOMAINS; d++) {
+        if (rung[d] == 0)
+            continue;
+        struct allocation other;
+        for (int e = 0; e < DOMAINS; e++)
+            lower[e] = rung[e];
+        lower[d]--;
+        int64_t freed = ladders[d].power_uw[rung[d]] - ladders[d].power_uw[lower[d]];
+        fill(ladders, budget_uw - spent + freed, lower, &other);
+        if (other.work_khz > best->work_khz)
+            *best = other;
+    }
+}
+
+/* ---- holding the voltages ---- */
+
+/*
+ * The same budget with the levels of the last slot: all at their highest clocks, then the dearest domain lowered until
+ * it fits. Two allocations of nearly equal work would otherwise alternate with the noise of the sensors. False when
+ * these levels cannot meet the budget.
+ */
+bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t held_level[DOMAINS],
+                   struct allocation *out)
+{
+    for (int d = 0; d < DOMAINS; d++) {
+        const struct ladder *l = &ladders[d];
+        int32_t rung = 0;
+        while (rung + 1 < l->rungs && l->level[rung + 1] <= held_level[d])
+            rung++;
+        out->level[d] = l->level[rung];
+        out->freq_khz[d] = l->freq_khz[rung];
+        if (l->busy && ladder_power_uw(l, out->freq_khz[d], out->level[d]) > l->limit_uw)
+            out->freq_khz[d] = freq_within(l, l->limit_uw, out->level[d]);
+        if (out->freq_khz[d] < FREQ_MIN_KHZ)
+            return false;
+    }
+    total(ladders, out);
+    for (int tries = 0; out->power_uw > budget_uw && tries < DOMAINS; tries++) {
+        int dearest = -1;
+        int64_t dearest_cost = 0, dearest_busy = 1;
+        for (int d = 0; d < DOMAINS; d++) {
+            const struct ladder *l = &ladders[d];
+            int32_t below = out->level[d] ? chip_freq_khz[out->level[d] - 1] : FREQ_MIN_KHZ;
+            if (l->busy == 0 || out->freq_khz[d] <= below)
+                continue;
+            int64_t cost = chip_dynamic_uw(l->capacitance_ff, FREQ_MAX_KHZ, out->level[d]);
+            if (dearest < 0 || cost * dearest_busy > dearest_cost * l->busy) {
+                dearest = d;
+                dearest_cost = cost;
+                dearest_busy = l->busy;
+            }
+        }
+        if (dearest < 0)
+            return false;
+        const struct ladder *l = &ladders[dearest];
+        int32_t below = out->level[dearest] ? chip_freq_khz[out->level[dearest] - 1] : FREQ_MIN_KHZ;
+        int64_t own = ladder_power_uw(l, out->freq_khz[dearest], out->level[dearest]);
+        int64_t room = own - (out->power_uw - budget_uw);
+        int32_t freq = room > l->idle_uw ? freq_within(l, (int32_t)room, out->level[dearest]) : 0;
+        out->freq_khz[dearest] = max32(freq, below);
+        total(ladders, out);
+    }
+    return out->power_uw <= budget_uw;
+}

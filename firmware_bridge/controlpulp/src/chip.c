@@ -1,0 +1,116 @@
+/*
+ * Published constants of the managed processor and its power model.
+ *
+ * Levels and clocks: the ControlPULP control firmware. Static power of a core, in watts, V in volts and T in degrees
+ * Celsius up to 125: (0.32429 V + 0.52804) exp(4.507748 V + 0.029903 T - 6.033035), the published plant. Here it is
+ * the product of a table over levels (at 0 C) and a table over temperature; tests hold both to the formula.
+ */
+#include "chip.h"
+
+/* ---- tables ---- */
+
+const int32_t chip_freq_khz[LEVELS] = {
+    1350000, 1600000, 1800000, 2000000, 2200000, 2400000, 2600000, 2750000, 2900000, 3050000, 3200000, 3350000,
+    3450000, 3550000, 3660000,
+};
+const int32_t chip_volt_mv[LEVELS] = {
+    500, 550, 600, 650, 700, 750, 800, 850, 900, 950, 1000, 1050, 1100, 1150, 1200,
+};
+
+/* V^2 * 1e-6 in Q40: femtofarad * kilohertz * this = microwatts */
+static const int32_t volt2_q40[LEVELS] = {
+    274878, 332602, 395824, 464544, 538761, 618475, 703687, 794397, 890604, 992309, 1099512, 1212212, 1330409,
+    1454104, 1583297,
+};
+
+static const int32_t leak_at_0c_uw[LEVELS] = {
+    15765, 20215, 25906, 33184, 42486, 54369, 69546, 88922, 113650, 145197, 185432, 236730, 302114, 385427, 491556,
+};
+
+/* exp(0.029903 T) in Q16, T = 0..126 C */
+static const int32_t leak_growth_q16[127] = {
+    65536, 67525, 69575, 71687, 73863, 76105, 78415, 80795, 83248, 85775, 88379, 91061, 93825, 96673, 99608, 102631,
+    105747, 108957, 112264, 115672, 119183, 122801, 126528, 130369, 134326, 138404, 142605, 146934, 151394, 155989,
+    160724, 165603, 170630, 175809, 181146, 186644, 192310, 198147, 204162, 210359, 216745, 223324, 230103, 237087,
+    244284, 251699, 259339, 267212, 275323, 283680, 292291, 301163, 310305, 319724, 329429, 339429, 349732, 360348,
+    371286, 382557, 394169, 406134, 418462, 431164, 444252, 457737, 471631, 485948, 500698, 515897, 531557, 547692,
+    564317, 581446, 599096, 617281, 636018, 655325, 675217, 695713, 716831, 738590, 761009, 784109, 807911, 832435,
+    857703, 883738, 910563, 938203, 966682, 996025, 1026259, 1057411, 1089508, 1122580, 1156655, 1191765, 1227940,
+    1265214, 1303619, 1343190, 1383962, 1425971, 1469256, 1513855, 1559807, 1607155, 1655939, 1706205, 1757996,
+    1811359, 1866342, 1922994, 1981366, 2041509, 2103478, 2167329, 2233117, 2300902, 2370745, 2442708, 2516856,
+    2593254, 2671971, 2753077, 2836646,
+};
+
+/* ---- power model ---- */
+
+/* The lowest level whose highest clock covers the wanted one. */
+int32_t chip_level_for(int32_t freq_khz)
+{
+    int32_t level = 0;
+    while (level < LEVELS - 1 && chip_freq_khz[level] < freq_khz)
+        level++;
+    return level;
+}
+
+/* 1e6 fF * 3.66e6 kHz is 42 bits: 16 go before the second product, which loses 7e-8 of the result. */
+static int32_t dynamic_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t scale_q40)
+{
+    int64_t switched = ((int64_t)capacitance_ff * freq_khz) >> 16;
+    return (int32_t)((switched * scale_q40) >> 24);
+}
+
+int32_t chip_dynamic_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t level)
+{
+    return dynamic_uw(capacitance_ff, freq_khz, volt2_q40[level]);
+}
+
+/* The same at a voltage between levels, as the published law needs it. 1 mV^2 * 1e-12 in Q40 is 1.09951. */
+int32_t chip_dynamic_at_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t volt_mv)
+{
+    int32_t scale_q40 = (int32_t)(((int64_t)volt_mv * volt_mv * 72057) >> 16);
+    return dynamic_uw(capacitance_ff, freq_khz, scale_q40);
+}
+
+/* The clock at which a capacitance draws a dynamic power, rounded down; unlimited for a core without work. */
+int32_t chip_freq_for(int32_t power_uw, int32_t capacitance_ff, int32_t level)
+{
+    if (power_uw <= 0)
+        return 0;
+    int64_t per_khz_q24 = ((int64_t)capacitance_ff * volt2_q40[level]) >> 16; /* uW per kHz */
+    if (per_khz_q24 <= 0)
+        return INT32_MAX;
+    int64_t freq = ((int64_t)power_uw << 24) / per_khz_q24;
+    return freq > INT32_MAX ? INT32_MAX : (int32_t)freq;
+}
+
+int32_t chip_leak_factor_q16(int32_t temperature_mk)
+{
+    int32_t mc = clamp32(temperature_mk - 273150, 0, 125000);
+    int32_t whole = mc / 1000, part = mc - whole * 1000;
+    int32_t low = leak_growth_q16[whole], high = leak_growth_q16[whole + 1];
+    return low + (int32_t)((int64_t)(high - low) * part / 1000);
+}
+
+int32_t chip_leak_uw(int32_t factor_q16, int32_t level)
+{
+    return mul_q16(leak_at_0c_uw[level], factor_q16);
+}
+
+/* ---- self-check ---- */
+
+/* Bit 0: a table is not ascending; bit 1: arithmetic gives another result than on the build machine. */
+uint32_t chip_check(void)
+{
+    uint32_t failed = 0;
+    for (int i = 1; i < LEVELS; i++)
+        if (chip_freq_khz[i] <= chip_freq_khz[i - 1] || volt2_q40[i] <= volt2_q40[i - 1] ||
+            leak_at_0c_uw[i] <= leak_at_0c_uw[i - 1])
+            failed |= 1;
+    for (int i = 1; i < 127; i++)
+        if (leak_growth_q16[i] <= leak_growth_q16[i - 1])
+            failed |= 1;
+    if (chip_dynamic_uw(1975432, 3660000, LEVELS - 1) != 10411318 ||
+        chip_leak_uw(chip_leak_factor_q16(353150), 8) != 1243100 || mul_q16(-3, 65535) != -3)
+        failed |= 2;
+    return failed;
+}

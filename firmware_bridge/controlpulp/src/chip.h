@@ -1,0 +1,79 @@
+/*
+ * The managed processor: 36 cores, 4 voltage domains, 15 voltage levels, as published with the ControlPULP firmware.
+ *
+ * Arithmetic is integer everywhere, in units that keep every value inside 32 bits: microwatts, kilohertz, millivolts,
+ * millikelvin, and femtofarad for the effective capacitance of a core (P = C f V^2). A product of two of them needs 64
+ * bits for one step; nothing depends on the width of int or on rounding modes, so a host and an RV32 core decide alike
+ * bit for bit.
+ */
+#ifndef CHIP_H
+#define CHIP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CORES 36
+#define DOMAINS 4
+#define DOMAIN_CORES 9
+#define LEVELS 15
+#define POWER_DOMAINS 5 /* 0 the package, then the voltage domains */
+
+#define FREQ_MIN_KHZ 400000
+#define FREQ_MAX_KHZ 3660000
+#define CORE_MAX_UW 9000000 /* ceiling of one core, published */
+#define CORE_IDLE_UW 300000 /* a core that has finished its work, published */
+#define SENSOR_FAULT INT32_MIN
+
+extern const int32_t chip_freq_khz[LEVELS]; /* highest clock of a voltage level */
+extern const int32_t chip_volt_mv[LEVELS];
+
+/* What the controller reads. A reading that cannot be had is SENSOR_FAULT, never zero. */
+struct sensors {
+    int32_t temperature_mk[CORES];
+    int32_t capacitance_ff[CORES];  /* from the activity counters; 0: the core has no work */
+    int32_t power_uw[POWER_DOMAINS];
+};
+
+/* What the controller writes: one decision, applied as a whole. */
+struct operating_point {
+    int32_t freq_khz[CORES];
+    int32_t level[DOMAINS];
+};
+
+/* What the agents ask for, arbitrated. */
+struct demand {
+    int32_t target_khz[DOMAINS];
+    int32_t cap_uw[POWER_DOMAINS]; /* 0: no cap */
+};
+
+/* Why a core runs below its target: a bitmap per core. */
+enum reason {
+    REASON_CORE_POWER = 1 << 0,  /* the 9 W of one core */
+    REASON_PACKAGE_CAP = 1 << 1,
+    REASON_DOMAIN_CAP = 1 << 2,
+    REASON_THERMAL = 1 << 3,     /* PID */
+    REASON_EMERGENCY = 1 << 4,   /* hysteresis */
+    REASON_VOLTAGE = 1 << 5,     /* the clock that the domain's voltage allows */
+    REASON_SENSOR = 1 << 6,      /* the temperature in use is a substitute */
+    REASON_BYPASS = 1 << 7,      /* a lower request was applied ahead of the control slot */
+    REASON_SAFE = 1 << 8,        /* the self-check failed: lowest operating point */
+};
+
+/* ---- power model ---- */
+
+int32_t chip_level_for(int32_t freq_khz);
+int32_t chip_dynamic_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t level);
+int32_t chip_dynamic_at_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t volt_mv);
+int32_t chip_freq_for(int32_t dynamic_uw, int32_t capacitance_ff, int32_t level);
+int32_t chip_leak_factor_q16(int32_t temperature_mk);
+int32_t chip_leak_uw(int32_t factor_q16, int32_t level);
+uint32_t chip_check(void);
+
+static inline int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+static inline int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline int32_t clamp32(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
+
+/* x * factor, factor in Q16; the shift of a negative product is arithmetic on every compiler we use, and tested. */
+static inline int32_t mul_q16(int32_t x, int32_t factor_q16) { return (int32_t)(((int64_t)x * factor_q16) >> 16); }
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * The control law: from sensors and demand to the next operating point, once per control slot (500 us).
+ *
+ * Two laws share this state and interface, so that both run on the same plant: ours (control.c, allocate.c) and the
+ * published one, rebuilt from its description (published.c). A decision taken in slot k is applied as a whole, clocks
+ * and voltages together, at the start of slot k + 1; applying them in different slots makes the loop oscillate.
+ */
+#ifndef CONTROL_H
+#define CONTROL_H
+
+#include "chip.h"
+
+enum law { LAW_OURS, LAW_PUBLISHED };
+
+/* What one domain may choose: rungs of clock and level in ascending order of power, and what each costs. */
+struct ladder {
+    int32_t rungs;
+    int32_t freq_khz[LEVELS + 1], level[LEVELS + 1], power_uw[LEVELS + 1];
+    int32_t busy;             /* cores with work */
+    int32_t capacitance_ff;   /* of all of them */
+    int32_t leak_factor_q16;  /* of all of them */
+    int32_t idle_uw;          /* of the finished ones */
+    int32_t gain_q16;
+    int32_t limit_uw;         /* the domain's cap, INT32_MAX without */
+};
+
+/* A clock per domain at a level, and what the allocation expects of it. */
+struct allocation {
+    int32_t freq_khz[DOMAINS], level[DOMAINS];
+    int64_t work_khz;         /* sum over cores with work */
+    int64_t power_uw;
+};
+
+struct control {
+    enum law law;
+    bool safe;                             /* self-check failed */
+    struct operating_point next, in_force; /* decided; applied */
+    struct operating_point measured;       /* in force over the slot that the power readings are of */
+    bool disturbed;                        /* the point in force changed within the slot: no adaptation */
+    int32_t held_slots;                    /* voltage levels unchanged for so long */
+
+    int32_t capacitance_ff[CORES];         /* filtered */
+    int32_t temperature_mk[CORES];         /* as used: substituted where a sensor failed */
+    int32_t last_reading_mk[CORES], same_reading[CORES];
+    int32_t leak_factor_q16[CORES];
+    int32_t gain_q16[DOMAINS];             /* measured over modelled power */
+    int32_t integral_uw16[CORES];          /* PID, 1/16 uW */
+    uint16_t emergency[CORES];             /* latched by hysteresis */
+    uint16_t reasons[CORES];
+    int32_t held_level[DOMAINS];           /* allocation of the last slot */
+    bool has_allocation;
+    int32_t margin_uw;                     /* package cap minus expected power; INT32_MAX without a cap */
+
+    int32_t correction_uw, model_uw, budget_uw, budget_slots; /* published law */
+};
+
+void control_init(struct control *c, enum law law);
+void control_step(struct control *c, const struct sensors *in, const struct demand *want);
+
+/* Used by both laws. */
+void control_substitute(struct control *c, const struct sensors *in);
+int32_t control_thermal_uw(struct control *c, int core, int32_t power_uw, int32_t idle_uw);
+void control_emergency(struct control *c, int core);
+void published_step(struct control *c, const struct sensors *in, const struct demand *want);
+
+/* allocate.c */
+void ladder_build(struct ladder *l, const struct control *c, const struct sensors *in, int domain, int32_t target_khz,
+                  int32_t cap_uw);
+int32_t ladder_power_uw(const struct ladder *l, int32_t freq_khz, int32_t level);
+void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best);
+bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t held_level[DOMAINS],
+                   struct allocation *out);
+
+#endif

@@ -1,0 +1,35 @@
+/*
+ * A rate-monotonic executive for three jobs, without preemption.
+ *
+ * The shortest period has the highest priority; a job runs to completion. The longest job (control, some tens of
+ * microseconds at 500 MHz) is far shorter than the shortest period (125 us), so preemption would buy little and cost a
+ * stack per task, and races on the actuators. Messages come below control: whatever agents send, no control slot waits
+ * for more than one message. They cannot starve either: after STARVE_LIMIT control jobs in a row one message is served.
+ */
+#ifndef EXECUTIVE_H
+#define EXECUTIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TICK_US 125
+#define TICKS_PER_SLOT 4
+#define SLOT_US (TICK_US * TICKS_PER_SLOT)
+#define STARVE_LIMIT 4
+
+enum job { JOB_FAST, JOB_CONTROL, JOB_MESSAGES, JOBS, JOB_NONE = JOBS };
+
+struct executive {
+    bool polled;               /* the published way: messages every slot, after control, rather than by doorbell */
+    uint32_t ticks;
+    bool ready[JOBS];
+    uint32_t overruns[JOBS];   /* released again before it had run: the two releases merge */
+    uint32_t jobs[JOBS];
+    uint32_t passed_over;      /* control jobs since a message has been waiting */
+};
+
+void executive_tick(struct executive *e);      /* timer interrupt, every TICK_US */
+void executive_doorbell(struct executive *e);  /* doorbell interrupt */
+enum job executive_take(struct executive *e);  /* the job to run now; JOB_NONE: idle */
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * Shared-memory mailbox: one commands area and one events area per agent (DEN0056 chapter 5).
+ *
+ * The other side can write its area at any time, so a message is copied first and only the copy is looked at; the
+ * length is read once. Setting FREE is the last write of an exchange.
+ */
+#include "firmware.h"
+
+#define SMT_FREE 1u
+#define SMT_ERROR 2u
+#define SMT_INTERRUPT 1u
+
+/* ---- commands ---- */
+
+static void serve(struct scmi *s, int channel)
+{
+    struct board *board = s->fw->board;
+    struct smt_area *area = board_area(board, channel, SMT_COMMANDS);
+    uint32_t message[SCMI_MESSAGE_WORDS], reply[SCMI_MESSAGE_WORDS];
+    if (area->status & SMT_FREE) {
+        s->spurious_doorbells++;
+        return;
+    }
+    board_barrier(board);
+    uint32_t length = area->length, flags = area->flags, error = 0;
+    if (length < 4 || length > 4 * SCMI_MESSAGE_WORDS) {
+        uint32_t report[4] = {(uint32_t)channel + 1, 1, area->header, (uint32_t)SCMI_PROTOCOL_ERROR};
+        s->transport_errors++;
+        error = SMT_ERROR;
+        for (int a = 0; a < AGENTS; a++)
+            if (s->error_watch[a])
+                scmi_notify(s, a, SCMI_BASE, 0, report, 4);
+    } else {
+        message[0] = area->header;
+        for (uint32_t i = 0; i < (length - 1) / 4; i++)
+            message[1 + i] = area->payload[i];
+        uint32_t bytes = scmi_message(s, channel, message, length, reply);
+        for (uint32_t i = 0; i < bytes / 4 - 1; i++)
+            area->payload[i] = reply[1 + i];
+        area->length = bytes;
+    }
+    board_barrier(board);
+    area->status = SMT_FREE | error;
+    if (flags & SMT_INTERRUPT)
+        board_complete(board, channel);
+}
+
+/* The doorbell's register value names a sender; it is not read. Channels take turns by their number. */
+bool mailbox_serve(struct scmi *s)
+{
+    struct board *board = s->fw->board;
+    bool is_served = false;
+    for (int channel = 0; channel < AGENTS; channel++) {
+        struct smt_area *area = board_area(board, channel, SMT_COMMANDS);
+        if (is_served) {
+            if (!(area->status & SMT_FREE))
+                return true;
+        } else if (board_take_doorbell(board, channel)) {
+            serve(s, channel);
+            is_served = true;
+        }
+    }
+    return false;
+}
+
+/* ---- events ---- */
+
+void mailbox_flush_events(struct scmi *s)
+{
+    struct board *board = s->fw->board;
+    for (int agent = 0; agent < AGENTS; agent++) {
+        struct event_queue *queue = &s->queue[agent];
+        struct smt_area *area = board_area(board, agent, SMT_EVENTS);
+        if (queue->count == 0 || !(area->status & SMT_FREE))
+            continue;
+        const struct event *event = &queue->event[queue->head];
+        area->status = 0;
+        area->flags = SMT_INTERRUPT;
+        area->length = 4 * event->words;
+        area->header = event->word[0];
+        for (uint32_t i = 1; i < event->words; i++)
+            area->payload[i - 1] = event->word[i];
+        board_barrier(board);
+        queue->head = (queue->head + 1) % EVENT_QUEUE;
+        queue->count--;
+        board_signal_event(board, agent);
+    }
+}

@@ -1,0 +1,1 @@
+"""The plant of the ControlPULP controller: 36 cores, their power and their heat."""

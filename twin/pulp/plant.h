@@ -1,0 +1,58 @@
+/*
+ * The processor that a ControlPULP controller manages: power, heat, sensors and work of 36 cores in 4 voltage domains.
+ *
+ * One step is 50 us, as published. The thermal network is linear and discretised once, by the caller, in the published
+ * way (forward Euler): x += flow(x) with 76 states, given as sparse rows. Power sensors hold the mean of the last
+ * 100 us (the published plant divides a sum of three steps by two; that is not copied), temperatures are sampled every
+ * 250 us. Clocks and voltages take effect with the step that follows.
+ */
+#ifndef PULP_PLANT_H
+#define PULP_PLANT_H
+
+#include <stdint.h>
+
+#define PULP_CORES 36
+#define PULP_DOMAINS 4
+#define PULP_STATES 76
+#define PULP_STEP_NS 50000
+
+enum pulp_fault { PULP_SOUND, PULP_UNREADABLE, PULP_STUCK };
+
+typedef struct {
+    /* wires, owned by the controller's board */
+    int32_t *temperature_mk, *capacitance_ff, *power_uw; /* sensors: 36, 36, 5 (package first) */
+    const int32_t *freq_khz, *volt_mv;                   /* actuators: 36, 4 */
+
+    /* thermal network: row r holds entries row_start[r] .. row_start[r + 1] of x_next = M x + input */
+    int32_t row_start[PULP_STATES + 1], column[1024];
+    double entry[1024];
+    double core_k_per_w[PULP_CORES]; /* temperature gained by the silicon node per watt and step */
+    double ambient_gain, ambient_c;  /* of the air node, per kelvin and step */
+    int32_t air;                     /* its index */
+    double state_c[PULP_STATES];     /* silicon 0..35, copper 36..71, heat sink, board, motherboard, air */
+
+    /* load */
+    double capacitance[PULP_CORES];  /* the published c of the instruction mix; 0: finished */
+    double memory_share[PULP_CORES]; /* of the time at the highest clock that no clock shortens */
+    double dynamic_factor[PULP_CORES], leak_factor[PULP_CORES]; /* silicon variation, 1 without */
+
+    /* sensors */
+    double temperature_noise_k, power_noise, capacitance_noise; /* standard deviations; the last two relative */
+    int32_t temperature_fault[PULP_CORES], power_fault[PULP_DOMAINS + 1];
+    uint64_t noise;                  /* generator state */
+
+    /* results */
+    int64_t now_ns, steps;
+    double power_w[PULP_DOMAINS + 1], energy_j;
+    double power_sum_w[PULP_DOMAINS + 1]; /* for the sensors' mean */
+    double work_s[PULP_CORES];       /* seconds of the highest clock */
+    int64_t unsafe_steps;            /* a clock above what its voltage carries */
+    float *trace_w;                  /* mean package power of each 500 us, or NULL */
+    int64_t trace_size, trace_length;
+    double trace_sum_w;
+} pulp_plant_t;
+
+void pulp_advance(void *plant, int64_t until_ns);
+double pulp_core_power_w(double capacitance, double freq_ghz, double volt, double temperature_c);
+
+#endif

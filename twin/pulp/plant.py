@@ -1,0 +1,112 @@
+"""The plant as Python sees it: numpy views on the C struct, and the door for a controller's board."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twin._pulp import ffi, lib
+from twin.pulp import thermal
+
+CLASSES = (0.4667, 0.6949, 1.2354, 1.6512, 1.6001)
+"""Effective capacitance of the published instruction classes, lightest first (the last two as published)."""
+
+CORES, DOMAINS, DOMAIN_CORES = 36, 4, 9
+SLOT_S = 500e-6
+
+
+class Plant:
+    """36 cores with their sensors. Time is advanced by the board that it is wired to."""
+
+    def __init__(self, *, ambient_c: float = 25.0, cooling: float = 1.0, seed: int = 1) -> None:
+        self._memory = np.zeros(ffi.sizeof("pulp_plant_t"), dtype=np.uint8)
+        self._struct = ffi.cast("pulp_plant_t *", ffi.from_buffer(self._memory))
+        self._keep: list[Any] = []
+        self._fill_network(ambient_c, cooling)
+        s = self._struct
+        s.noise = seed * 0x9E3779B97F4A7C15 % 2**64 or 1
+        self.temperature_c = self._view("state_c", thermal.STATES)
+        self.capacitance = self._view("capacitance", CORES)
+        self.memory_share = self._view("memory_share", CORES)
+        self.dynamic_factor = self._view("dynamic_factor", CORES)
+        self.leak_factor = self._view("leak_factor", CORES)
+        self.work_s = self._view("work_s", CORES)
+        self.power_w = self._view("power_w", DOMAINS + 1)
+        self.temperature_fault = self._view("temperature_fault", CORES, np.int32)
+        self.power_fault = self._view("power_fault", DOMAINS + 1, np.int32)
+        self.temperature_c[:] = ambient_c
+        self.dynamic_factor[:] = self.leak_factor[:] = 1.0
+        self.cooling, self.ambient_c = cooling, ambient_c
+
+    def _view(self, field: str, size: int, kind: Any = np.float64) -> NDArray[Any]:
+        """A field of the struct; the view keeps all of it alive."""
+        start = ffi.offsetof("pulp_plant_t", field)
+        return self._memory[start : start + size * np.dtype(kind).itemsize].view(kind)
+
+    def _fill_network(self, ambient_c: float, cooling: float) -> None:
+        matrix, per_w, ambient_gain = thermal.discrete(cooling)
+        s, at = self._struct, 0
+        for row in range(thermal.STATES):
+            s.row_start[row] = at
+            for column in np.flatnonzero(matrix[row]):
+                s.column[at], s.entry[at] = int(column), float(matrix[row, column])
+                at += 1
+        s.row_start[thermal.STATES] = at
+        s.core_k_per_w[0:CORES] = per_w.tolist()
+        s.ambient_gain, s.ambient_c, s.air = ambient_gain, ambient_c, thermal.AIR
+
+    def wire(self, wires: dict[str, NDArray[np.int32]]) -> tuple[int, int]:
+        """Joins the plant to a board's wires (arrays by the names of ``plant.h``).
+
+        Returns the addresses of the advance function and of its argument, which the board calls for every moment.
+        """
+        for name in ("temperature_mk", "capacitance_ff", "power_uw", "freq_khz", "volt_mv"):
+            pointer = ffi.cast("int32_t *", ffi.from_buffer(wires[name]))
+            setattr(self._struct, name, pointer)
+        self._keep.append(wires)
+        return int(ffi.cast("uintptr_t", ffi.addressof(lib, "pulp_advance"))), int(ffi.cast("uintptr_t", self._struct))
+
+    def noise(self, *, temperature_k: float = 0.0, power: float = 0.0, capacitance: float = 0.0) -> None:
+        """White noise of the sensors; power and capacitance relative."""
+        s = self._struct
+        s.temperature_noise_k, s.power_noise, s.capacitance_noise = temperature_k, power, capacitance
+
+    def vary_silicon(self, seed: int, spread: float = 0.05) -> None:
+        """Gives each core its own dynamic and static factor, normal around 1."""
+        random = np.random.default_rng(seed)
+        self.dynamic_factor[:] = np.clip(random.normal(1.0, spread, CORES), 0.8, 1.2)
+        self.leak_factor[:] = np.clip(random.normal(1.0, 2 * spread, CORES), 0.6, 1.4)
+
+    def trace(self, slots: int) -> NDArray[np.float32]:
+        """From now on, the mean package power of each 500 us is written here; see ``traced``."""
+        array = np.zeros(slots, dtype=np.float32)
+        self._struct.trace_w = ffi.cast("float *", ffi.from_buffer(array))
+        self._struct.trace_size, self._struct.trace_length = slots, 0
+        self._keep.append(array)
+        return array
+
+    @property
+    def traced(self) -> int:
+        """Slots written to the trace."""
+        return int(self._struct.trace_length)
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of all cores since the start."""
+        return float(self._struct.energy_j)
+
+    @property
+    def unsafe_steps(self) -> int:
+        """Core steps at a clock above what the voltage carries. A correct controller leaves it at zero."""
+        return int(self._struct.unsafe_steps)
+
+    def settle(self, power_w: NDArray[np.float64]) -> None:
+        """Puts the network where constant core powers would take it."""
+        self.temperature_c[:] = thermal.steady(power_w, self.ambient_c, self.cooling)
+
+
+def core_power_w(capacitance: float, freq_ghz: float, volt: float, temperature_c: float) -> float:
+    """The published power of one core, W."""
+    return float(lib.pulp_core_power_w(capacitance, freq_ghz, volt, temperature_c))
