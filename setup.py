@@ -1,4 +1,4 @@
-"""Builds the native parts: four cffi modules and the emulated NVML library. Everything else is in pyproject.toml."""
+"""Builds the native parts: six cffi modules and the emulated NVML library. Everything else is in pyproject.toml."""
 
 import pathlib
 import sys
@@ -27,6 +27,8 @@ setup(
         "pmu/build_native.py:ffibuilder",
         "twin/build_model.py:ffibuilder",
         "twin/build_kernel.py:ffibuilder",
+        "twin/build_pulp.py:ffibuilder",
+        "firmware_bridge/build_firmware.py:ffibuilder",
         "cluster_agent/build_native.py:ffibuilder",
     ],
     cmdclass={"build_ext": BuildNative},
