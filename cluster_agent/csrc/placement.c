@@ -3,17 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD 64
-
 int placement_init(placement_t *p, int32_t processors)
 {
     memset(p, 0, sizeof *p);
-    p->words = (processors + WORD - 1) / WORD;
-    p->free = calloc(p->words > 0 ? (size_t)p->words : 1, sizeof *p->free);
+    p->room = processors / 2 + 2; /* every second processor free is as scattered as it gets */
+    p->free = calloc((size_t)p->room, sizeof *p->free);
     if (!p->free)
         return -1;
-    if (processors > 0)
-        placement_give_back(p, &(interval_t){.first = 0, .last = processors - 1}, 1);
+    p->free[0] = (interval_t){.first = 0, .last = processors - 1};
+    p->end = processors > 0;
     return 0;
 }
 
@@ -24,29 +22,7 @@ void placement_clear(placement_t *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Bits `from` to `to` - 1 of a word. */
-static uint64_t mask(int32_t from, int32_t to)
-{
-    uint64_t below_to = to == WORD ? ~UINT64_C(0) : (UINT64_C(1) << to) - 1;
-    return below_to & ~((UINT64_C(1) << from) - 1);
-}
-
-void placement_give_back(placement_t *p, const interval_t *intervals, int32_t count)
-{
-    for (int32_t i = 0; i < count; i++) {
-        int32_t first = intervals[i].first, end = intervals[i].last + 1;
-        if (first / WORD < p->hint)
-            p->hint = first / WORD;
-        while (first < end) {
-            int32_t word = first / WORD, word_end = (word + 1) * WORD;
-            int32_t to = end < word_end ? end : word_end;
-            p->free[word] |= mask(first - word * WORD, to - word * WORD);
-            first = to;
-        }
-    }
-}
-
-static int append(placement_t *p, int32_t first, int32_t last)
+static int append(placement_t *p, interval_t interval)
 {
     if (p->n_intervals == p->capacity) {
         int64_t capacity = p->capacity ? 2 * p->capacity : 4096;
@@ -56,35 +32,72 @@ static int append(placement_t *p, int32_t first, int32_t last)
         p->intervals = intervals;
         p->capacity = capacity;
     }
-    p->intervals[p->n_intervals++] = (interval_t){.first = first, .last = last};
+    p->intervals[p->n_intervals++] = interval;
     return 0;
 }
 
 int32_t placement_take(placement_t *p, int32_t width)
 {
-    int64_t begin = p->n_intervals;
+    int64_t before = p->n_intervals;
 
-    while (p->hint < p->words && !p->free[p->hint])
-        p->hint++;
-    for (int32_t word = p->hint; width > 0; word++) {
-        if (word == p->words)
+    while (width > 0) {
+        if (p->begin == p->end)
             return -2;
-        while (p->free[word] && width > 0) {
-            int32_t from = __builtin_ctzll(p->free[word]);
-            uint64_t taken = ~(p->free[word] >> from);
-            int32_t run = taken ? __builtin_ctzll(taken) : WORD;
-            if (run > WORD - from)
-                run = WORD - from;
-            if (run > width)
-                run = width;
-            p->free[word] &= ~mask(from, from + run);
-            width -= run;
-            int32_t first = word * WORD + from;
-            if (p->n_intervals > begin && p->intervals[p->n_intervals - 1].last == first - 1)
-                p->intervals[p->n_intervals - 1].last += run;
-            else if (append(p, first, first + run - 1) < 0)
-                return -1;
+        interval_t *lowest = &p->free[p->begin];
+        interval_t taken = *lowest;
+        if (taken.last - taken.first < width) {
+            p->begin++;
+        } else {
+            taken.last = taken.first + width - 1;
+            lowest->first = taken.last + 1;
         }
+        width -= taken.last - taken.first + 1;
+        if (append(p, taken) < 0)
+            return -1;
     }
-    return (int32_t)(p->n_intervals - begin);
+    return (int32_t)(p->n_intervals - before);
+}
+
+/* Opens a place before free[at] by moving the shorter side that has room, and returns it. */
+static interval_t *open_place(placement_t *p, int32_t at)
+{
+    if (p->begin > 0 && (at - p->begin < p->end - at || p->end == p->room)) {
+        memmove(p->free + p->begin - 1, p->free + p->begin, (size_t)(at - p->begin) * sizeof *p->free);
+        p->begin--;
+        return p->free + at - 1;
+    }
+    memmove(p->free + at + 1, p->free + at, (size_t)(p->end - at) * sizeof *p->free);
+    p->end++;
+    return p->free + at;
+}
+
+static void give_back(placement_t *p, interval_t interval)
+{
+    int32_t low = p->begin, high = p->end; /* the first interval behind this one */
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (p->free[middle].first < interval.first)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int touches_left = low > p->begin && p->free[low - 1].last == interval.first - 1;
+    int touches_right = low < p->end && p->free[low].first == interval.last + 1;
+    if (touches_left && touches_right) {
+        p->free[low - 1].last = p->free[low].last;
+        memmove(p->free + low, p->free + low + 1, (size_t)(p->end - low - 1) * sizeof *p->free);
+        p->end--;
+    } else if (touches_left) {
+        p->free[low - 1].last = interval.last;
+    } else if (touches_right) {
+        p->free[low].first = interval.first;
+    } else {
+        *open_place(p, low) = interval;
+    }
+}
+
+void placement_give_back(placement_t *p, const interval_t *intervals, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        give_back(p, intervals[i]);
 }

@@ -10,12 +10,13 @@ typedef struct {
 } interval_t;
 
 /*
- * One bit per processor, set while it is free. Bits before word `hint` are all clear, so a search for the lowest free
- * processor begins there. What a job got is kept as intervals, one job after the other.
+ * The free processors as intervals in ascending order, no two of which touch: free[begin] to free[end - 1]. Jobs take
+ * from the front, so taking only moves `begin`. The cost depends on how scattered the free processors are and not on
+ * how many there are. What each job got is kept as intervals, one job after the other.
  */
 typedef struct {
-    uint64_t *free;
-    int32_t words, hint;
+    interval_t *free;
+    int32_t begin, end, room;
     interval_t *intervals;
     int64_t n_intervals, capacity;
 } placement_t;
@@ -27,6 +28,7 @@ void placement_clear(placement_t *placement);
 /* Appends intervals of `width` processors. How many intervals; -1: no memory; -2: fewer than `width` are free. */
 int32_t placement_take(placement_t *placement, int32_t width);
 
+/* `intervals` are what a job took. */
 void placement_give_back(placement_t *placement, const interval_t *intervals, int32_t count);
 
 #endif

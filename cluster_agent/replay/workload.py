@@ -98,9 +98,8 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
         rows = rows[np.argsort(submit_s, kind="stable")]
     if is_strict and findings:
         first = min(findings, key=lambda finding: finding.first_line)
-        raise TraceError(
-            f"{log.path}:{first.first_line}: {first.what} (first of {first.count}): {first.remedy}, or leave out --strict"
-        )
+        where = f"{log.path}:{first.first_line}"
+        raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.remedy}, or leave out --strict")
     return Workload(log, processors, _jobs(columns, rows), rows, is_cut[rows], tuple(findings))
 
 

@@ -60,7 +60,11 @@ def test_every_job_waits_as_long_as_in_the_published_schedule(log: str, schedule
         # strict FCFS: three independent codes agree
         ("KTH-SP2", "fcfs", 6814.973),
         ("CTC-SP2", "fcfs", 3651.566),
-        # published-metrics.parquet, scheduler easy_plus_plus_scheduler and easy_sjbf_scheduler
+        # published-metrics.parquet, easy_prediction_backfill_scheduler
+        ("KTH-SP2", "easy:estimate=mean2,correct=requested,ties=sc15", 65.723589),
+        ("KTH-SP2", "easy:estimate=mean2,correct=incremental,ties=sc15", 85.442906),
+        ("CTC-SP2", "easy:estimate=mean2,correct=doubling,ties=sc15", 69.38885),
+        # the same, easy_sjbf_scheduler and easy_plus_plus_scheduler
         ("KTH-SP2", "easy-sjbf:ties=sc15", 69.405401),
         ("CTC-SP2", "easy-sjbf:ties=sc15", 30.041070),
         ("KTH-SP2", "easy-sjbf:estimate=mean2,correct=requested,ties=sc15", 62.856883),

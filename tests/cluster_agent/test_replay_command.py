@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster_agent.cli import main
 from cluster_agent.replay.swf import read_swf
 
 LOG = """\
@@ -139,14 +140,16 @@ def test_a_machine_given_by_number_replaces_that_of_the_log(log: Path) -> None:
         ([], 2, "Missing argument 'TRACE'"),
     ],
 )
-def test_wrong_input_is_answered_in_one_line(log: Path, arguments: list[str], status: int, message: str) -> None:
-    done = clusterctl("replay", *(argument.format(log=log) for argument in arguments))
-    *findings, last = done.stderr.splitlines()
-    assert done.returncode == status
+def test_wrong_input_is_answered_in_one_line(
+    log: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
+) -> None:
+    assert main(["replay", *(argument.format(log=log) for argument in arguments)]) == status
+    said = capsys.readouterr()
+    *findings, last = said.err.splitlines()
     assert last.startswith("clusterctl replay: ")
     assert message in last
     assert all(str(log) in finding for finding in findings)
-    assert done.stdout == ""
+    assert said.out == ""
 
 
 def test_a_log_that_states_no_machine_needs_one(tmp_path: Path) -> None:

@@ -148,9 +148,7 @@ def test_strict_stops_at_the_first_line_with_its_remedy(tmp_path: Path, bad: str
 def test_a_file_without_jobs_says_what_a_job_line_is(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no job lines; a job line .* has 18 columns"):
         workload(tmp_path, "; only a header")
-    with pytest.raises(
-        TraceError, match=r"no job is left for a machine of 2 processors: jobs wider than the machine: 1 dropped"
-    ):
+    with pytest.raises(TraceError, match=r"no job is left for a machine of 2 processors: jobs wider"):
         workload(tmp_path, line(1, width=3), processors=2)
 
 

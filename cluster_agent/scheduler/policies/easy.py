@@ -1,8 +1,7 @@
 """EASY backfilling: later jobs may start if they do not delay the head of the queue.
 
-``ties=sc15`` repeats the simulator of the SC'15 campaign, where EASY with requested times runs a pass at a submission
-only if the new job itself fits what is free. That matters at instants at which processors come free too: the pass of
-their end follows, but the new job is in the queue by then.
+``ties=sc15`` repeats the simulator of the SC'15 campaign. Its schedulers that backfill in order of submission run a
+pass at a submission only if the new job itself fits what is free; those that backfill shortest first always run one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def compose(params: Params) -> Composition:
         correct=correction(params.estimate, params.correct),
         backfill="easy",
         ties=params.ties,
-        passes_if_new_fits=params.ties == "sc15" and params.estimate == "requested",
+        passes_if_new_fits=params.ties == "sc15",
     )
 
 

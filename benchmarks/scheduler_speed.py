@@ -1,0 +1,188 @@
+"""How long a replay takes: the whole command, reading and writing included, as a user starts it, on one core.
+
+Bounds hold for processor seconds, which are what the wall clock shows on an idle core; the wall clock stands beside
+them and shows more when others use the machine.
+
+The generated log has the load and the size that are asked for and no other claim to be like a real one: Poisson
+arrivals, widths that are powers of two up to a 32nd of the machine, log-normal run times, and requests of one to ten
+times the run time, all drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cluster_agent.replay.swf import read_swf
+from cluster_agent.replay.workload import Workload, prepare
+from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.policies.registry import choose
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT.parent / "shared" / "data" / "sc15-backfilling"
+OUT = ROOT / "out" / "bench" / "scheduler_speed.json"
+
+EASY_PLUS_PLUS = "easy-sjbf:estimate=mean2,correct=incremental"
+COMMANDS = (
+    # log, policy, most seconds
+    ("CTC-SP2", "easy", 0.6),
+    ("CEA-Curie", "easy", 2.0),
+    ("CEA-Curie", EASY_PLUS_PLUS, 3.0),
+    ("KTH-SP2", "conservative", 5.0),
+)
+GENERATED_JOBS, GENERATED_NODES, LOAD, SEED = 1_000_000, 100_000, 0.85, 1
+GENERATED_MOST_S, GENERATED_MOST_MIB = 60.0, 2048.0
+MOST_GROWTH = 1.5
+REPEATS = 7
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One measurement beside its bound; ``wall_s`` is the median too, where there is a time."""
+
+    what: str
+    median: float
+    bound: float
+    unit: str
+    wall_s: float | None = None
+
+    @property
+    def is_met(self) -> bool:
+        return self.median <= self.bound
+
+
+def generate(path: Path, jobs: int, processors: int, load: float, seed: int) -> None:
+    """Write a log that offers ``load`` of the machine on average."""
+    random = np.random.default_rng(seed)
+    width = 2 ** random.integers(0, int(np.log2(processors / 32)) + 1, jobs)
+    run_s = np.clip(random.lognormal(7.5, 1.5, jobs), 10, 86_400).astype(np.int64)
+    request_s = np.minimum((run_s * random.uniform(1, 10, jobs)).astype(np.int64) // 60 * 60 + 60, 172_800)
+    mean_gap_s = float((width * run_s).mean()) / (load * processors)
+    submit_s = np.cumsum(random.exponential(mean_gap_s, jobs)).astype(np.int64)
+    user = random.integers(1, 501, jobs)
+    unknown = np.full(jobs, -1)
+    columns: list[Int64s] = [
+        np.arange(1, jobs + 1),
+        submit_s,
+        unknown,
+        run_s,
+        width,
+        unknown,
+        unknown,
+        width,
+        request_s,
+    ]
+    columns += [unknown, np.ones(jobs, np.int64), user, *[unknown] * 6]
+    with path.open("w") as file:
+        file.write(f"; Computer: generated, seed {seed}\n; MaxProcs: {processors}\n")
+        np.savetxt(file, np.column_stack(columns), fmt="%d")
+
+
+def command(log: Path, policy: str, repeats: int) -> tuple[float, float, float]:
+    """Medians of processor and wall seconds on one core, and the largest memory of any command so far in MiB."""
+    core = {min(os.sched_getaffinity(0))}
+    processor_s, wall_s = [], []
+    with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as out:
+        arguments = [sys.executable, "-m", "cluster_agent.cli", "replay", str(log), "--policy", policy, "--out", out]
+        for _ in range(repeats):
+            begin_s, begin = children_s(), time.perf_counter()
+            subprocess.run(
+                arguments, check=True, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, core)
+            )
+            processor_s.append(children_s() - begin_s)
+            wall_s.append(time.perf_counter() - begin)
+    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return statistics.median(processor_s), statistics.median(wall_s), mib
+
+
+def children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def whole_commands(repeats: int) -> list[Row]:
+    found = []
+    for log, policy, most_s in COMMANDS:
+        processor_s, wall_s, _ = command(DATA / f"{log}.swf.gz", policy, repeats)
+        found.append(Row(f"{policy} on {log}", processor_s, most_s, "s", wall_s))
+    return found
+
+
+def a_million_jobs(path: Path, repeats: int) -> list[Row]:
+    generate(path, GENERATED_JOBS, GENERATED_NODES, LOAD, SEED)
+    processor_s, wall_s, mib = command(path, "easy", repeats)
+    what = f"easy on {GENERATED_JOBS:,} generated jobs"
+    return [
+        Row(what, processor_s, GENERATED_MOST_S, "s", wall_s),
+        Row(f"{what}, memory", mib, GENERATED_MOST_MIB, "MiB"),
+    ]
+
+
+def growth_with_nodes(path: Path, jobs: int, repeats: int) -> Row:
+    """The same schedule on 10^5 nodes as on 10^3: every width times 100, so queue and running jobs are equal."""
+    generate(path, jobs, 1000, LOAD, SEED)
+    small = prepare(read_swf(str(path)), 1000)
+    large = prepare(scaled(small), 100_000)
+    fast, slow = [], []
+    for _ in range(repeats):
+        fast.append(engine_seconds(small))
+        slow.append(engine_seconds(large))
+    ratio = statistics.median(slow) / statistics.median(fast)
+    return Row("easy, 10^5 nodes against 10^3", ratio, MOST_GROWTH, "times")
+
+
+def scaled(workload: Workload) -> Any:
+    """The log with every width times 100."""
+    log = workload.log
+    columns = log.columns.copy()
+    columns[[4, 7]] *= 100
+    return type(log)(log.path, log.sha256, log.header, columns, log.lines, log.findings)
+
+
+def engine_seconds(workload: Workload) -> float:
+    begin = time.process_time()
+    NativeReplay(choose("easy").composition, workload.jobs, workload.processors).run(len(workload.jobs) + 1)
+    return time.process_time() - begin
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three repeats, no million jobs")
+    options = parser.parse_args(arguments)
+    repeats = 3 if options.quick else REPEATS
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as directory:
+        log = Path(directory) / "generated.swf"
+        if DATA.exists():
+            found += whole_commands(repeats)
+        else:
+            print("scheduler_speed: no real logs, ../shared/data/sc15-backfilling is not here", file=sys.stderr)
+        found.append(growth_with_nodes(log, 50_000, repeats))
+        if not options.quick:
+            found += a_million_jobs(log, 3)
+    print(f"{'what':56} {'median':>9} {'bound':>9} {'wall':>9}")
+    for row in found:
+        mark = "" if row.is_met else "   NOT MET"
+        wall = "" if row.wall_s is None else f"{row.wall_s:.2f}"
+        print(f"{row.what:56} {row.median:9.2f} {row.bound:9.2f} {wall:>9} {row.unit}{mark}")
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    content = {"load_average": os.getloadavg()[0], "rows": json.loads(msgspec.json.encode(found))}
+    OUT.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+    return 0 if all(row.is_met for row in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
