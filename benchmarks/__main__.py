@@ -12,6 +12,8 @@ NAMES = (
     "sweep_cost",
     "agent_cost",
     "replay_speed",
+    "replay_exact",
+    "scheduler_speed",
     "published_facts",
     "cpu_savings",
     "gpu_savings",
