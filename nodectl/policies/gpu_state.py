@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nodectl.policies.gpu_choice import BASELINE
+from nodectl.policies.gpu_choice import BASELINE, Params
 from nodectl.policies.gpu_curves import LEVELS
 from nodectl.policies.gpu_phases import COLUMNS, FACTS, PHASES, SEEN_S, Sight
 from pmu.layout import Layout
