@@ -40,6 +40,9 @@ class FrameKind(IntEnum):
     """The last frame arrived damaged: send it again."""
 
 
+_KINDS: Final = frozenset(FrameKind)
+
+
 class Frame(NamedTuple):
     """One whole frame."""
 
@@ -49,7 +52,7 @@ class Frame(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Something that began like a frame and has the wrong CRC or stopped in the middle."""
+    """Something that began like a frame and has an impossible head, the wrong CRC, or stopped in the middle."""
 
     sequence: int
 
@@ -120,9 +123,9 @@ class FrameDecoder:
             if len(self._kept) < _HEAD_BYTES:
                 return None
             kind, sequence, length = _HEAD.unpack_from(self._kept, len(SYNC))
-            if length > LARGEST_PAYLOAD or kind not in FrameKind._value2member_map_:
+            if length > LARGEST_PAYLOAD or kind not in _KINDS:
                 self._drop(1)
-                continue
+                return Broken(sequence)
             end = _HEAD_BYTES + length
             if len(self._kept) < end + _CRC_BYTES:
                 return None

@@ -1,8 +1,8 @@
 """Vendor protocol 0x80 of our ControlPULP firmware: telemetry, and leases on requests.
 
 The layouts are those of ``firmware_bridge/controlpulp/src/scmi_telemetry.c``, and the reasons the ``enum reason`` of
-its ``chip.h``. SCMI requests stay until they are changed; an agent that prefers its requests to end with it sets a lease,
-which each of its messages renews. There is none until it is set.
+its ``chip.h``. SCMI requests stay until they are changed; an agent that prefers its requests to end with it sets a
+lease, which each of its messages renews. There is none until it is set.
 """
 
 from __future__ import annotations
