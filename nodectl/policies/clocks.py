@@ -18,6 +18,8 @@ class ClockLadder:
     khz: type_i64  # [n_cpus, n_levels]
     levels: type_i64  # [n_cpus] distinct levels of each CPU
     domain_of: type_i64  # [n_cpus] index into layout.domains; -1 = no clock of its own to set
+    relative: type_f64  # [n_levels] clock over highest clock of the first CPU, which stands for all
+    rows: type_i64  # [n_cpus] 0, 1, 2, ...: to index ``khz`` with
 
     @staticmethod
     def of(layout: Layout, step_mhz: int) -> ClockLadder:
@@ -34,7 +36,7 @@ class ClockLadder:
 
     def target_khz(self, level: type_i64) -> type_i64:
         """Clock of each CPU at ``level``; 0, no wish, at level 0 and for CPUs without a clock domain."""
-        chosen = np.take_along_axis(self.khz, level[:, None], axis=1)[:, 0]
+        chosen = self.khz[self.rows, level]
         return np.where((level == 0) | (self.domain_of < 0), 0, chosen)
 
     def hold_no_domain_up(self, level: type_i64, judged: npt.NDArray[np.bool_]) -> type_i64:
@@ -48,11 +50,6 @@ class ClockLadder:
         np.maximum.at(most, self.domain_of[judged], level[judged])
         followed = most[self.domain_of]
         return np.where(judged, level, followed.clip(0, self.levels - 1))
-
-    def relative(self) -> type_f64:
-        """Clock over highest clock, ``[n_cpus, n_levels]``; 1 for CPUs without a clock domain."""
-        top = self.khz[:, :1]
-        return np.divide(self.khz, top, out=np.ones(self.khz.shape), where=top > 0)
 
 
 _kept: dict[int, tuple[Layout, ClockLadder]] = {}
@@ -70,7 +67,8 @@ def _ladder(layout: Layout, step_mhz: int) -> ClockLadder:
             khz[cpu] = row + [row[-1]] * (width - len(row))
             levels[cpu] = len(row)
             domain_of[cpu] = index
-    return ClockLadder(khz, levels, domain_of)
+    first = khz[0] if len(khz) and khz[0, 0] > 0 else np.ones(width, np.int64)
+    return ClockLadder(khz, levels, domain_of, first / first[0], np.arange(len(layout.cpus)))
 
 
 def _descending(domain: FrequencyDomain, step_mhz: int) -> list[int]:
