@@ -51,10 +51,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def identify(client: Client) -> Identity:
-    """Agree on versions and read the base protocol; other protocols that cannot be agreed on raise."""
+    """Agree on versions and read the base protocol; ``WrongDeviceError`` where there is no version in common."""
     versions = {int(Protocol.BASE): client.agree_on_version(Protocol.BASE)}
     attributes = client.ask(BaseAttributes())
-    for protocol in _protocols(client):
+    for protocol in _protocols(client, attributes.protocols):
         versions[protocol] = client.agree_on_version(protocol)
     try:
         sub_vendor = client.ask(DiscoverSubVendor()).name
@@ -72,9 +72,8 @@ def identify(client: Client) -> Identity:
     )
 
 
-def _protocols(client: Client) -> list[int]:
+def _protocols(client: Client, total: int) -> list[int]:
     listed: list[int] = []
-    total = client.ask(BaseAttributes()).protocols
     while len(listed) < total:
         some = client.ask(ListProtocols(len(listed))).protocols
         if not some:

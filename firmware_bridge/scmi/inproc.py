@@ -59,7 +59,7 @@ class InProcess:
     """The transport over a ``Platform``."""
 
     def __init__(self, platform: Platform, channel: int = 0) -> None:
-        self.name = "scmi+inproc:"
+        self.name = "scmi+inproc"
         self.clock: Clock = VirtualClock(platform)
         self.reply_timeout_s = REPLY_TIMEOUT_S
         self._platform = platform

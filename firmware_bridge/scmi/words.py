@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -77,8 +77,13 @@ def _header_in_words(data: bytes) -> str:
 def _fields(value: msgspec.Struct) -> str:
     words = _words_of(type(value))
     return ", ".join(
-        f"{name.replace('_', ' ')} {_value(getattr(value, name), words.get(name))}" for name in value.__struct_fields__
+        f"{name.replace('_', ' ')} {_value(getattr(value, name), words.get(name), name in _IN_HEX)}"
+        for name in value.__struct_fields__
     )
+
+
+_IN_HEX: Final = frozenset({"protocol", "protocols", "version", "message", "address", "doorbell_address", "header"})
+"""Fields whose numbers are known to people in hexadecimal."""
 
 
 @functools.cache
@@ -86,9 +91,11 @@ def _words_of(shape: type[msgspec.Struct]) -> dict[str, Word]:
     return {name: kind for name, kind in declared(shape) if isinstance(kind, Word) and kind.bits}
 
 
-def _value(value: Any, word: Word | None) -> str:
+def _value(value: Any, word: Word | None, is_in_hex: bool) -> str:
     if word is not None:
         return _bits(value, word)
+    if is_in_hex:
+        return f"{value:#x}" if isinstance(value, int) else f"[{' '.join(f'{one:#x}' for one in value)}]"
     if isinstance(value, msgspec.Struct):
         return f"({_fields(value)})"
     if isinstance(value, tuple):

@@ -29,7 +29,7 @@ def dialect_of(wire) -> Dialect:
 def test_what_is_encoded_decodes_to_the_same_message_and_to_words(wire):
     sender = Sender.AGENT if wire.kind is Kind.COMMAND else Sender.PLATFORM
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=12, deadline=None)
     @given(bodies(wire.body), st.integers(0, 1023))
     def both_ways(body, token):
         message = Message(token, body)
@@ -94,7 +94,7 @@ def test_no_bytes_crash_the_decoder(sender, dialect):
     protocol = st.integers(0, 2**18 - 1).map(lambda word: word.to_bytes(4, "little"))
     success = st.just(bytes(4))
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=250, deadline=None)
     @given(st.one_of(
         st.binary(max_size=160),
         st.tuples(known | protocol, st.binary(max_size=140)).map(b"".join),

@@ -1,0 +1,238 @@
+"""``nodectl scmi``: talk to an on-chip controller over SCMI, by hand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+import msgspec
+
+from firmware_bridge.errors import MessageError, RequestError, ScmiError
+from firmware_bridge.scmi.codec import LATEST, SPOKEN, decode
+from firmware_bridge.scmi.controller import Controller
+from firmware_bridge.scmi.domains import find
+from firmware_bridge.scmi.header import MessageType, Protocol, Sender, unpack_header
+from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.words import as_json, describe
+from nodectl.commands import scmi_line
+from nodectl.commands.scmi_targets import UNITS_W, assign, in_units, read, targets_of
+from nodectl.errors import NodectlError, UsageError, nearest
+from nodectl.table import render
+
+URL: Final = click.argument("url", metavar="URL")
+JSON: Final = click.option("--json", "as_json_text", is_flag=True, help="Print JSON.")
+
+
+class _Conversation(click.Group):
+    """Its commands' errors are the bridge's; a request that makes no sense is wrong use."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; every error of the bridge becomes one of the command line's."""
+        try:
+            return super().invoke(ctx)
+        except RequestError as error:
+            raise UsageError(str(error)) from None
+        except ScmiError as error:
+            raise NodectlError(str(error)) from None
+
+
+@click.group(cls=_Conversation)
+def scmi() -> None:
+    """Talk to an on-chip controller: scmi+serial:///dev/ttyUSB0?baud=921600, scmi+shm:/path or scmi+inproc: (the
+    firmware in this process)."""
+
+
+for _command in (scmi_line.ping, scmi_line.watch, scmi_line.trace):
+    scmi.add_command(_command)
+
+
+@contextlib.contextmanager
+def controller_at(url: str) -> Iterator[Controller]:
+    """A discovered controller, let go of at the end."""
+    client = open_client(url)
+    try:
+        yield Controller(client)
+    finally:
+        client.close()
+
+
+def echo_json(value: Any) -> None:
+    """Print as indented JSON."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+# ---- a message ----
+
+
+@scmi.command("decode")
+@click.argument("words", metavar="HEX", nargs=-1, required=True)
+@click.option(
+    "--from", "sender", type=click.Choice(["agent", "platform"]), help="Who sent it; default: whoever may have."
+)
+@click.option("--speak", "spoken", multiple=True, metavar="PROTOCOL=VERSION", help="E.g. performance=0x30000.")
+@JSON
+def decode_message(words: tuple[str, ...], sender: str | None, spoken: tuple[str, ...], as_json_text: bool) -> None:
+    """Say what a message means.
+
+    HEX is bytes as on the wire, or little-endian words each with 0x before it: `05 60 00 00 ...` or `0x6005 0x1 0x0
+    0x186a0`. A command and its response have the same header, so both readings are given where both make sense.
+    """
+    data = _bytes_of(words)
+    dialect = LATEST
+    for one in spoken:
+        dialect = dialect.with_version(*_protocol_version(one))
+    senders = [Sender(sender)] if sender else _possible_senders(data)
+    messages, problems = [], []
+    for who in senders:
+        try:
+            messages.append(decode(data, who, dialect))
+        except MessageError as error:
+            problems.append(f"{error} (if from the {who.value})" if len(senders) > 1 else str(error))
+    if not messages:
+        raise NodectlError("; ".join(problems))
+    if as_json_text:
+        echo_json([as_json(message, dialect) for message in messages])
+        return
+    for message in messages:
+        click.echo(describe(message, dialect))
+
+
+def _bytes_of(words: Sequence[str]) -> bytes:
+    if all(word.lower().startswith("0x") and len(word) <= 10 for word in words):
+        try:
+            return b"".join(int(word, 16).to_bytes(4, "little") for word in words)
+        except ValueError:
+            raise UsageError(f"{' '.join(words)!r} is not hexadecimal") from None
+    text = "".join(words).replace(":", "").removeprefix("0x")
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        what = "an odd number of digits" if len(text) % 2 else "not hexadecimal"
+        raise UsageError(f"{' '.join(words)!r} is {what}; give bytes such as 05600000, or words with 0x") from None
+
+
+def _possible_senders(data: bytes) -> list[Sender]:
+    with contextlib.suppress(MessageError):
+        if unpack_header(data).type != MessageType.SYNCHRONOUS:
+            return [Sender.PLATFORM]
+    return [Sender.AGENT, Sender.PLATFORM]
+
+
+def _protocol_version(text: str) -> tuple[int, int]:
+    name, _, version = text.partition("=")
+    names = {protocol.name.lower(): protocol for protocol in Protocol}
+    if name not in names:
+        raise UsageError(f"--speak {text}: no protocol is called {name!r}{nearest(name, names)}")
+    known = {f"{number:#x}": number for number in SPOKEN[names[name]]}
+    if version not in known:
+        raise UsageError(f"--speak {text}: {name} is spoken in versions {' and '.join(known)}")
+    return names[name], known[version]
+
+
+# ---- a controller ----
+
+
+@scmi.command()
+@URL
+@JSON
+def discover(url: str, as_json_text: bool) -> None:
+    """List what a controller is and has: protocols, agents, domains with their ranges, sensors."""
+    with controller_at(url) as controller:
+        caps, speeds, sensors = controller.cap_domains, controller.speed_domains, controller.sensors
+        identity = controller.identity
+    if as_json_text:
+        echo_json({"identity": identity, "power": caps, "performance": speeds, "sensors": sensors})
+        return
+    click.echo(f"{identity.vendor} {identity.sub_vendor} {identity.implementation:#x}, seen as agent {identity.agent}"
+               f" ({identity.agent_name}) of {', '.join(identity.agents[1:])}")  # fmt: skip
+    names = {int(protocol): protocol.name.lower() for protocol in Protocol}
+    spoken = (f"{names.get(protocol, 'vendor')} {protocol:#x} {v:#x}" for protocol, v in identity.versions.items())
+    click.echo(f"protocols: {', '.join(spoken)}")
+    if caps:
+        rows = [(f"{d.number}", d.name, "-" if d.is_root else f"{d.parent}", "yes" if d.can_set_cap else "no",
+                 f"{d.min_pai_us} to {d.max_pai_us} us", d.range_in_words()) for d in caps]  # fmt: skip
+        click.echo("\n" + render(("power", "name", "parent", "settable", "averaged over", "caps"), rows))
+    if speeds:
+        rows_of_speed = [
+            (f"{d.number}", d.name, "yes" if d.can_set_level else "no", d.range_in_words()) for d in speeds
+        ]
+        click.echo("\n" + render(("performance", "name", "settable", "levels"), rows_of_speed))
+    if sensors:
+        click.echo("\n" + render(("sensor", "name", "unit"), [(f"{s.number}", s.name, s.unit) for s in sensors]))
+
+
+@scmi.command()
+@URL
+@click.argument("what", nargs=-1)
+@JSON
+def get(url: str, what: tuple[str, ...], as_json_text: bool) -> int:
+    """Read what is in force and measured.
+
+    WHAT is cap, power, pai, level, limits or sensor, with :NUMBER or :NAME for one of them (`cap:0`, `sensor:temp-1`);
+    status for the controller's own. Without WHAT everything is read. Exit status 1 if something that was named could
+    not be read.
+    """
+    with controller_at(url) as controller:
+        values = [read(controller, target) for target in targets_of(controller, what)]
+    if as_json_text:
+        echo_json(values)
+    else:
+        click.echo(render(("what", "name", "value"), [(v.what, v.name, v.problem or v.text) for v in values]))
+    return 1 if what and any(value.problem for value in values) else 0
+
+
+@scmi.command("set")
+@URL
+@click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
+@JSON
+def set_values(url: str, settings: tuple[str, ...], as_json_text: bool) -> int:
+    """Set levels, limits and averaging intervals, and read them back.
+
+    SETTING is level:DOMAIN=2400MHz (the fastest level that is no faster), limits:DOMAIN=800MHz..2400MHz or
+    pai:DOMAIN=1ms. For caps see `nodectl scmi cap`. Exit status 1 if something else is in force afterwards.
+    """
+    with controller_at(url) as controller:
+        outcomes = [assign(controller, setting) for setting in settings]
+    if as_json_text:
+        echo_json(outcomes)
+    else:
+        for outcome in outcomes:
+            click.echo(outcome.text)
+    return 0 if all(outcome.is_as_asked for outcome in outcomes) else 1
+
+
+@scmi.command()
+@URL
+@click.argument("domain")
+@click.argument("power", required=False)
+@click.option("--disable", is_flag=True, help="Withdraw this agent's cap; power is then bounded by other agents only.")
+@JSON
+def cap(url: str, domain: str, power: str | None, disable: bool, as_json_text: bool) -> int:
+    """Cap a power domain's average POWER (`120W`, `90500mW`), or disable its cap.
+
+    The cap is rounded down to the domain's step and read back. A refused cap leaves the previous one in force.
+    """
+    if (power is None) != disable:
+        raise UsageError("give either a cap such as 120W or --disable")
+    watts = in_units(power, UNITS_W, "a power such as 120W") if power is not None else None
+    if watts == 0:
+        raise UsageError("a cap of 0 W would disable capping; say --disable if that is meant")
+    with controller_at(url) as controller:
+        chosen = find(controller.cap_domains, domain, "power domain")
+        if watts is None:
+            enforced = controller.disable_cap(chosen)
+            asked = sent = None
+        else:
+            outcome = controller.set_cap(chosen, chosen.rounded_down(watts))
+            asked, sent, enforced = watts, chosen.watts(outcome.sent), outcome.enforced
+    enforced_w = chosen.watts(enforced) if enforced else None
+    if as_json_text:
+        echo_json({"domain": chosen.number, "name": chosen.name, "asked_w": asked, "sent_w": sent,
+                   "enforced_w": enforced_w})  # fmt: skip
+        return 0
+    asked_text = "cap withdrawn" if sent is None else f"{asked:.10g} W asked, {sent:.10g} W sent"
+    enforced_text = "capping is disabled" if enforced_w is None else f"{enforced_w:.10g} W enforced"
+    click.echo(f"{chosen.name}: {asked_text}, {enforced_text}")
+    return 0
