@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("nodectl.commands.demo", "demo", "Measure what is saved, on an emulated node."),
     "twin": ("nodectl.commands.twin", "twin", "Serve an emulated node to any program."),
+    "scmi": ("nodectl.commands.scmi", "scmi", "Talk to an on-chip controller: caps, levels, sensors."),
 }
 
 
