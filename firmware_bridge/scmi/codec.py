@@ -26,6 +26,7 @@ from firmware_bridge.scmi.header import (
     PROTOCOL_SHIFT,
     TOKEN_SHIFT,
     TOKENS,
+    TYPE_SHIFT,
     UNUSED_TYPE,
     Kind,
     MessageType,
@@ -44,6 +45,7 @@ SPOKEN: Final[dict[int, tuple[int, ...]]] = {
 }
 """The versions that are spoken here, oldest first; the newest are what Linux 6.12 speaks."""
 
+_SYNCHRONOUS, _NOTIFICATION = int(MessageType.SYNCHRONOUS), int(MessageType.NOTIFICATION)
 _FROM_PLATFORM = 1 << TOKEN_SHIFT
 _PROTOCOL_MASK = 0xFF << PROTOCOL_SHIFT
 
@@ -112,20 +114,23 @@ def decode(data: bytes, sender: Sender, dialect: Dialect = LATEST) -> Message:
     Raises ``UnknownMessageError`` for a message that the dialect lacks, ``MessageError`` for anything that is not
     one whole message. A response or delayed response with an error status is ``Failed``, whatever its protocol.
     """
-    header = unpack_header(data)
+    if len(data) < HEADER_BYTES or data[3] >> 4:
+        unpack_header(data)  # says what is wrong
     word = int.from_bytes(data[:HEADER_BYTES], "little")
-    if sender is Sender.AGENT and header.type != MessageType.SYNCHRONOUS:
-        raise MessageError(f"header {word:#010x}: an agent sends no message of type {header.type}")
-    if header.type == UNUSED_TYPE:
+    kind = word >> TYPE_SHIFT & 3
+    if kind == UNUSED_TYPE:
         raise UnknownMessageError(f"header {word:#010x}: message type {UNUSED_TYPE} is not used by SCMI")
     wire = dialect.wire_at(word, sender)
-    if sender is Sender.PLATFORM and header.type != MessageType.NOTIFICATION:
+    if sender is Sender.AGENT:
+        if kind != _SYNCHRONOUS:
+            raise MessageError(f"header {word:#010x}: an agent sends no message of type {kind}")
+    elif kind != _NOTIFICATION:
         failed = _failed(data, word, wire)
         if failed is not None:
-            return Message(header.token, failed)
+            return Message(word >> TOKEN_SHIFT, failed)
     if wire is None:
-        raise UnknownMessageError(_unknown(header.protocol, header.message, header.type, dialect))
-    return Message(header.token, _unpacked(data, wire, header.protocol))
+        raise UnknownMessageError(_unknown(word, dialect))
+    return Message(word >> TOKEN_SHIFT, _unpacked(data, wire, word >> PROTOCOL_SHIFT & 0xFF))
 
 
 def _unpacked(data: bytes, wire: Wire, protocol: int) -> Body:
@@ -143,18 +148,19 @@ def _unpacked(data: bytes, wire: Wire, protocol: int) -> Body:
 
 def _failed(data: bytes, word: int, wire: Wire | None) -> Failed | None:
     """The error that a response carries; ``None`` for SUCCESS."""
+    if data[4:8] == b"\0\0\0\0":
+        return None
     name = wire.name if wire else f"message {word & 0xFF:#x} of protocol {word >> PROTOCOL_SHIFT & 0xFF:#x}"
     if len(data) < HEADER_BYTES + 4:
         raise MessageError(f"{name} response: no status word")
     status = int.from_bytes(data[4:8], "little", signed=True)
-    if status == 0:
-        return None
     if status > 0:
         raise MessageError(f"{name} response: status {status} is positive")
     return Failed(word >> PROTOCOL_SHIFT & 0xFF, word & 0xFF, status, word >> 8 & 3 == MessageType.DELAYED)
 
 
-def _unknown(protocol: int, message: int, kind: int, dialect: Dialect) -> str:
+def _unknown(word: int, dialect: Dialect) -> str:
+    message, kind, protocol = word & 0xFF, word >> TYPE_SHIFT & 3, word >> PROTOCOL_SHIFT & 0xFF
     if protocol not in dialect.versions:
         return f"protocol {protocol:#x} is not spoken here"
     return f"protocol {protocol:#x} version {dialect.versions[protocol]:#x} has no message {message:#x} of type {kind}"

@@ -68,16 +68,10 @@ class Wire(msgspec.Struct, frozen=True):
     address: int
     layout: Fixed | None
     """``None`` for a payload of varying length."""
-
-    @property
-    def has_status(self) -> bool:
-        """Responses begin with a status word, commands and notifications do not."""
-        return self.kind in (Kind.RESPONSE, Kind.DELAYED)
-
-    @property
-    def payload_offset(self) -> int:
-        """Where the payload begins in the message."""
-        return HEADER_BYTES + 4 * self.has_status
+    has_status: bool
+    """Responses begin with a status word, commands and notifications do not."""
+    payload_offset: int
+    """Where the payload begins in the message."""
 
     def is_in(self, version: int) -> bool:
         """Whether a protocol version has the message in this layout."""
@@ -113,10 +107,12 @@ def notification(protocol: int, message: int, name: str, since: int = 0, until: 
 def _declare(kind: Kind, protocol: int | None, message: int, name: str, since: int, until: int) -> Callable[[B], B]:
     def declare(body: B) -> B:
         is_fixed = body.pack_payload is Body.pack_payload
-        prefix = "Ii" if kind in (Kind.RESPONSE, Kind.DELAYED) else "I"
+        has_status = kind in (Kind.RESPONSE, Kind.DELAYED)
+        prefix = "Ii" if has_status else "I"
         layout = Fixed(body, prefix, skip=("protocol",) if protocol is None else ()) if is_fixed else None
         place = address(kind, protocol or 0, message)
-        WIRES[body] = Wire(body, name, kind, protocol, message, since, until, place, layout)
+        offset = HEADER_BYTES + 4 * has_status
+        WIRES[body] = Wire(body, name, kind, protocol, message, since, until, place, layout, has_status, offset)
         return body
 
     return declare
