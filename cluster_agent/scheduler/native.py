@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.phases import Composition, Order
 from cluster_agent.scheduler.queue import columns
 
 ESTIMATES: Final = {
@@ -93,6 +93,7 @@ class NativeScheduler:
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
+        self._room = np.empty(len(jobs), np.int32)
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
@@ -109,7 +110,7 @@ class NativeScheduler:
     def decide(self, now_s: int) -> list[int]:
         """One pass: the jobs to start now."""
         if self._order is not None:
-            reorder(self._scheduler, self._jobs.jobs, self._order, now_s)
+            reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
         if count < 0:
             raise MemoryError
@@ -120,10 +121,9 @@ class NativeScheduler:
         return int(lib.scheduler_expected_end(self._scheduler, job))
 
 
-def reorder(scheduler: Any, jobs: Jobs, order: Callable[..., Int64s], now_s: int) -> None:
-    """Put the native queue into the order that a policy's Python phase says."""
+def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> None:
+    """Put the native queue into the order that a policy's Python phase says; ``room`` holds n_jobs."""
     n = len(jobs)
-    room = np.empty(n, np.int32)
     queued = room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
     estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
     positions = order(columns(jobs, queued, estimate_s), now_s)
@@ -149,6 +149,7 @@ class NativeReplay:
             lib.replay_free,
         )
         self._scheduler = lib.replay_scheduler(self._replay)
+        self._room = np.empty(len(jobs), np.int32)
 
     def run(self, until_ended: int) -> bool:
         """Go on until so many jobs have ended in all; False when nothing is left to happen."""
@@ -156,7 +157,7 @@ class NativeReplay:
             status = lib.replay_run(self._replay, until_ended)
             if status == lib.REPLAY_PASS_DUE:
                 assert self._order is not None
-                reorder(self._scheduler, self.jobs, self._order, lib.replay_now(self._replay))
+                reorder(self._scheduler, self.jobs, self._order, lib.replay_now(self._replay), self._room)
             elif status == lib.REPLAY_NO_MEMORY:
                 raise MemoryError
             elif status == lib.REPLAY_OVERFULL:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,8 +91,6 @@ def test_jobs_parquet_has_the_same_rows(log: Path, tmp_path: Path) -> None:
 
 
 def test_equal_replays_write_equal_files_and_the_manifest_says_from_what(log: Path, tmp_path: Path) -> None:
-    import hashlib
-
     policy = "easy-sjbf:estimate=mean2,correct=incremental"
     written = []
     for _ in range(2):
@@ -160,6 +160,17 @@ def test_a_log_that_states_no_machine_needs_one(tmp_path: Path) -> None:
         2,
         f"clusterctl replay: {path}: its header states no MaxProcs; give the processors with --machine NUMBER\n",
     )
+
+
+def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "cluster_agent.cli", "replay", str(log), "--machine", "11"]
+    with subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE) as process:
+        os.close(theirs)
+        process.communicate()
+    assert b"replaying" in os.read(ours, 1 << 16)
+    os.close(ours)
+    assert "replaying" not in clusterctl("replay", log).stderr
 
 
 def test_policies_lists_names_parameters_and_papers() -> None:

@@ -1,0 +1,57 @@
+"""The tables of a replay that was broken off: jobs that never started are rows with empty cells."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.replay import outputs
+from cluster_agent.replay.metrics import measure
+from cluster_agent.replay.run import Result
+from cluster_agent.replay.swf import read_swf
+from cluster_agent.replay.workload import prepare
+from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.phases import Composition
+
+LOG = """\
+7 0 -1 100 4 -1 -1 4 100 -1 1 3 -1 -1 -1 -1 -1 -1
+8 1 -1 10 4 -1 -1 4 10 -1 1 4 -1 -1 -1 -1 -1 -1
+9 2 -1 10 4 -1 -1 4 10 -1 1 4 -1 -1 -1 -1 -1 -1
+"""
+
+
+@pytest.fixture
+def broken_off(tmp_path: Path) -> Result:
+    path = tmp_path / "a,b.swf"
+    path.write_text(LOG)
+    workload = prepare(read_swf(str(path)), 4)
+    schedule = NativeReplay(Composition(), workload.jobs, 4)
+    assert schedule.run(1), "jobs are left"
+    return Result(workload, schedule)
+
+
+def test_a_job_that_never_started_has_empty_cells(broken_off: Result) -> None:
+    text = outputs.CSV_COLUMNS + "\n" + b"".join(outputs.Rows(broken_off).csv()).decode()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["final_state"] for row in rows] == ["COMPLETED_SUCCESSFULLY", "COMPLETED_SUCCESSFULLY", "NOT_STARTED"]
+    assert all(None not in row and None not in row.values() for row in rows), "as many cells as columns"
+    assert {name for name, value in rows[2].items() if value} == {
+        *("job_id", "workload_name", "submission_time", "requested_number_of_resources", "requested_time"),
+        *("success", "final_state"),
+    }
+    assert rows[0]["workload_name"] == "a_b"
+
+
+def test_the_parquet_table_has_nulls_where_the_csv_is_empty(broken_off: Result, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: install pyarrow")
+    outputs.write_parquet(tmp_path / "jobs.parquet", broken_off, outputs.Rows(broken_off))
+    row = parquet.read_table(tmp_path / "jobs.parquet").to_pylist()[2]
+    assert (row["starting_time"], row["waiting_time"], row["stretch"]) == (None, None, None)
+    assert (row["final_state"], row["reason"], row["success"]) == ("NOT_STARTED", "not started", False)
+
+
+def test_the_metrics_count_the_jobs_that_did_not_start(broken_off: Result) -> None:
+    measured = measure(broken_off)
+    assert (measured["jobs"], measured["ended"], measured["unstarted"]) == (3, 1, 2)
