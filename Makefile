@@ -15,7 +15,8 @@ help:
 setup:
 	@scripts/setup.sh
 
-demo: setup
+demo:
+	@scripts/setup.sh core
 	@.venv/bin/nodectl demo
 
 test: setup
@@ -32,4 +33,4 @@ lint: setup
 
 clean:
 	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
-	find pmu twin -name '*.so' -o -name '*.so.1' -o -name '*.o' | xargs rm -f
+	find pmu twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' | xargs rm -f

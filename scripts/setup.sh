@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything a fresh Debian or Ubuntu machine needs to build, test and demonstrate nodectl.
 #
-#   scripts/setup.sh [core|all]    core: what the demo needs; all (default): also what the tests and lint need
+#   scripts/setup.sh [core|all]    Debian packages for the demo alone (core), or also for tests and lint (all, default)
 #
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
 # only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
@@ -73,7 +73,7 @@ fingerprint() {
     {
         "$python" --version
         cat requirements.lock pyproject.toml setup.py
-        find pmu twin -name '*.c' -o -name '*.h' -o -name 'build*.py' | LC_ALL=C sort | xargs cat
+        find pmu twin firmware_bridge cluster_agent -name '*.[chS]' -o -name 'build*.py' | grep -v '/_[a-z]*\.c$' | LC_ALL=C sort | xargs cat
     } 2>&1 | sha256sum | cut -d' ' -f1
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
@@ -69,13 +71,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
 
     cases = comparison.CASES[::6] if quick else comparison.CASES
     say(f"2. {len(cases)} workloads, every policy, virtual time (bound {comparison.BOUND:.0%}) ...")
-    compared = []
-    for each in comparison.compare(cases):
-        compared.append(each)
-        if sys.stderr.isatty() and not as_json:
-            click.echo(f"\r   {len(compared)} of {len(cases)}", nl=False, err=True)
-    if sys.stderr.isatty() and not as_json:
-        click.echo("\r" + " " * 30 + "\r", nl=False, err=True)
+    compared = list(_with_progress(comparison.compare(cases), len(cases)))
     plots.energy_against_time(compared, out / "demo-energy-time.png")
     (out / "demo.json").write_bytes(
         msgspec.json.format(msgspec.json.encode({"emulated": True, "live": live, "comparison": compared}), indent=1)
@@ -92,3 +88,15 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
         say(f"   {line}")
     took_s = time.monotonic() - started
     say(f"\nEMULATED. {took_s:.0f} s. In {out}/: demo-over-time.png, demo-energy-time.png, demo.json, journal/")
+
+
+def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:
+    """A bar with the time left, on a terminal and with the extra `cli`; nothing in a pipe."""
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        return items
+    if not sys.stderr.isatty():
+        return items
+    return track(items, "   running", total=total, console=Console(stderr=True), transient=True)  # type: ignore[no-any-return]
