@@ -19,6 +19,9 @@ saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs:
 against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the oracle."""
 
 
+_Item = TypeVar("_Item")
+
+
 @click.command()
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Where results go."
@@ -99,4 +102,4 @@ def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:
         return items
     if not sys.stderr.isatty():
         return items
-    return track(items, "   running", total=total, console=Console(stderr=True), transient=True)  # type: ignore[no-any-return]
+    return track(items, "   running", total=total, console=Console(stderr=True), transient=True)
