@@ -26,6 +26,7 @@ from nodectl.policies.gpu_state import (
     BLOCK_WATTS,
     PULSES,
     RATE_SQUARES,
+    SETTLED_WINDOWS,
     WATTS_SQUARES,
     State,
 )
@@ -108,11 +109,12 @@ class Course:
         """The phase is over. What may be a new one's time is not charged to the old one."""
         state, i = self.state, self.index
         level, phase = int(state.level[i]), int(state.phase[i])
-        state.doubted[i] = phase
+        state.doubted[i] = phase if state.last_level[i] < 0 else -1  # no block has confirmed it
         recalled = phases.recognise(level, sight._replace(rate=np.nan), phase, 2.0 * MARGIN)
         loss = phases.may_lose(level, sight._replace(rate=np.nan), phase)
         self._to_limbo()
-        state.moved_s[i] = self.params.latency_s  # the clock is there, traffic of the new phase is not
+        # the clock is there, traffic of the new phase is not
+        state.moved_s[i] = self.params.latency_s - (2.0 - SETTLED_WINDOWS) * state.window_s[i]
         if recalled >= 0:
             self._recall(phases, recalled)
         elif state.window_s[i] <= SHORT_WINDOW_S and loss <= SAFE_TO_WAIT:
@@ -164,7 +166,7 @@ class Course:
             allowance=min(max(income + (income * state.time_s - lost_s) / params.horizon_s, 0.0), 2.0 * params.bound),
             room_s=income * (state.time_s + params.credit_s) - lost_s,
             horizon_s=max(state.time_s, params.horizon_s),
-            settle_s=params.latency_s + float(state.window_s[i]),
+            settle_s=params.latency_s + SETTLED_WINDOWS * float(state.window_s[i]),
             block_s=max(params.block_s, float(state.window_s[i])),
         )
         level, reason, blocks = choose(params, phases, int(state.phase[i]), int(state.level[i]), limits)

@@ -44,6 +44,7 @@ from nodectl.policies.gpu_state import (
     BLOCK_SECONDS,
     LONGEST_WINDOW_S,
     PULSES,
+    SETTLED_WINDOWS,
     State,
     first_of_kind,
     initial,
@@ -79,31 +80,31 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     is_whole = np.isfinite(row).all(axis=1) & cards.has_clocks
     after = replace(state, pulse=state.pulse + row, time_s=state.time_s + elapsed_s)
     if after.pulse[:, SECONDS_SUM].max() >= PULSE_S:
-        after = _pulse(params, cards, after, rate)
+        after = _pulse(params, cards, after)
     return after, _request(after, state, cards, is_whole, watts)
 
 
-def _pulse(params: Params, cards: _Cards, state: State, rate: type_f64) -> State:
+def _pulse(params: Params, cards: _Cards, state: State) -> State:
     """Work a tenth of a second or more into blocks, and turn to the groups that need a decision."""
     pulse_s = state.pulse[:, SECONDS_SUM]
     own = state.pulse / pulse_s[:, None]
     is_there = np.isfinite(own).all(axis=1) & cards.has_clocks
     state = regroup(state, cards.kind, own[:, WATTS_SUM], own[:, RATE_SUM], own[:, UTILIZATION_SUM], is_there, pulse_s)
-    belongs = (state.leader == np.arange(len(rate))[:, None]) & is_there
+    belongs = (state.leader == np.arange(len(pulse_s))[:, None]) & is_there
     members = belongs.sum(axis=1)
     is_whole = members > 0
     mean = belongs @ np.where(is_there[:, None], own, 0.0) / np.maximum(members, 1)[:, None]
     traffic, watts = mean[:, RATE_SUM], mean[:, WATTS_SUM]
     moved_s = np.where(is_whole, state.moved_s + pulse_s, 0.0)
-    stood_s, window_s = _window(state, rate, pulse_s)
+    stood_s, window_s = _window(state, traffic, pulse_s)
     has_power = is_whole & (moved_s - pulse_s >= params.latency_s - 1e-6)
-    is_learning = is_whole & (moved_s - pulse_s >= params.latency_s + window_s - 1e-6)
+    is_learning = is_whole & (moved_s >= params.latency_s + SETTLED_WINDOWS * window_s - 1e-6)
     is_first = is_learning & (state.sums[:, PULSES] == 0) & (state.phase < 0)
     power_w = np.where(is_first, watts, state.power_w)
     range_w = np.where(is_first, np.where(state.blocks > -RESTARTS, 0.1, np.inf) * watts, state.range_w)
     odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
     add = np.stack(
-        [np.ones(len(rate)), pulse_s, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]], axis=1
+        [np.ones(len(pulse_s)), pulse_s, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]], axis=1
     )
     sums = np.where(is_learning[:, None], state.sums + add, 0.0)
     is_full = is_learning & (sums[:, BLOCK_SECONDS] >= np.maximum(params.block_s, window_s) - 1e-6)
@@ -115,7 +116,7 @@ def _pulse(params: Params, cards: _Cards, state: State, rate: type_f64) -> State
         moved_s=moved_s,
         since_s=state.since_s + np.where(is_whole, pulse_s, 0.0),
         window_s=window_s,
-        reading=rate,
+        reading=traffic,
         stood_s=stood_s,
         power_w=power_w,
         range_w=range_w,
@@ -136,17 +137,17 @@ def _pulse(params: Params, cards: _Cards, state: State, rate: type_f64) -> State
     return after
 
 
-def _window(state: State, rate: type_f64, pulse_s: type_f64) -> tuple[type_f64, type_f64]:
-    """How long the traffic reading has stood, and over how long it is averaged.
+def _window(state: State, traffic: type_f64, pulse_s: type_f64) -> tuple[type_f64, type_f64]:
+    """How long the traffic reading of each group has stood, and over how long NVML averages it.
 
-    NVML does not tell its window, but a reading that scatters changes once per window: the longest it stood, with older
-    observations fading, is the estimate.
+    NVML does not tell its window, but a reading that scatters changes about once per window: the estimate follows the
+    time between changes.
     """
-    has_changed = rate != state.reading
-    stood_s = np.where(has_changed, 0.0, state.stood_s + pulse_s)
-    lasted = np.where(has_changed, state.stood_s + pulse_s, stood_s)
-    faded = np.where(has_changed, 0.9 * state.window_s, state.window_s)
-    return stood_s, np.clip(np.maximum(lasted, faded), 0.0, LONGEST_WINDOW_S)
+    has_changed = traffic != state.reading
+    lasted = np.minimum(state.stood_s + pulse_s, LONGEST_WINDOW_S)
+    followed = state.window_s + 0.2 * (lasted - state.window_s)
+    window_s = np.where(has_changed, followed, np.maximum(state.window_s, lasted))
+    return np.where(has_changed, 0.0, state.stood_s + pulse_s), window_s
 
 
 def _request(after: State, before: State, cards: _Cards, is_whole: npt.NDArray[np.bool_], watts: type_f64) -> Request:

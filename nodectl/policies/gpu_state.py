@@ -19,6 +19,10 @@ LONGEST_WINDOW_S: Final = 1.0
 LIKENESS: Final = 2
 """Columns of ``State.alike``: means of power and of traffic over some seconds; NaN before the first."""
 
+SETTLED_WINDOWS: Final = 1.5
+"""Ours: so many windows after a change of clock hardly anything of the old clock is left in a reading, which is up to
+one window old. A change of phase is larger and waits for two."""
+
 READINGS: Final = 4
 """Seconds, and the integrals over them of traffic, watts and utilisation."""
 
