@@ -23,7 +23,6 @@ from benchmarks.firmware_rig import (
     core_powers,
     highest_cool_level,
     mixed_load,
-    settled,
 )
 from firmware_bridge.controlpulp.host import HostOptions
 
@@ -56,14 +55,13 @@ def longest_run(above: NDArray[np.bool_]) -> int:
 
 
 def run_steps(options: HostOptions, capacitance: NDArray[np.float64], steps: int, seed: int, noisy: bool) -> list[Step]:
-    """Random caps in [floor + 10 %, 95 % of demand], each held for 40 to 120 slots."""
+    """Random caps in [floor + 10 %, 95 % of demand] at the temperatures of the run, each held for 40 to 120 slots."""
     random = np.random.default_rng(seed)
     target = highest_cool_level(capacitance)
-    demand_w = float(settled(capacitance, target)[0].sum())
     rig = Rig.start(options, capacitance, seed=seed, noisy=noisy)
     middle_power = core_powers(capacitance, target, np.full(CORES, 60.0)) * 0.6
     rig.plant.settle(middle_power)
-    floor_w = float(core_powers(capacitance, 0.4, rig.plant.temperature_c[:CORES]).sum())
+    floor_w, demand_w = (rig.demand_w(ghz) for ghz in (0.4, target))
     low_w, high_w = max(1.1 * floor_w, 20.0), 0.95 * demand_w
     rig.level(round(target * 1e6))
     rig.cap(high_w)

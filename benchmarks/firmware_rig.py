@@ -67,6 +67,16 @@ class Rig:
         for domain in range(DOMAINS):
             self.request(PERFORMANCE, 0x7, domain, khz)
 
+    def demand_w(self, ghz: float) -> float:
+        """What the package would draw with all cores at a clock and its lowest voltage, at the present temperatures."""
+        plant = self.plant
+        hot = plant.temperature_c[:CORES]
+        volt = float(LEVEL_VOLT[int(np.searchsorted(LEVEL_GHZ, ghz - 1e-9))])
+        idle = np.array([core_power_w(c, 0.0, volt, t) for c, t in zip(plant.capacitance, hot, strict=True)])
+        at_clock = core_powers(plant.capacitance, ghz, hot)
+        leak = np.where(plant.capacitance > 0, plant.leak_factor, 1.0)
+        return float((idle * leak + (at_clock - idle) * plant.dynamic_factor).sum())
+
     def trace(self, slots: int) -> NDArray[np.float64]:
         """Lets slots pass and returns the mean package power of each, W."""
         written = self.plant.trace(slots)

@@ -137,7 +137,30 @@ static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
     total(ladders, out);
 }
 
-/* The best of: the climb filled up; and, for each domain, the same with it one rung lower. */
+/* One domain takes its next rung whole, another pays: it keeps its level and slows down. False when it cannot. */
+static bool swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int up, int down,
+                 struct allocation *out)
+{
+    const struct ladder *rising = &ladders[up], *paying = &ladders[down];
+    int32_t next = rung[up] + 1;
+    if (next >= rising->rungs || rising->busy == 0 || paying->busy == 0 || rising->power_uw[next] > rising->limit_uw)
+        return false;
+    int64_t missing = rising->power_uw[next] - rising->power_uw[rung[up]] - left_uw;
+    int64_t paid = paying->power_uw[rung[down]] - missing;
+    if (missing <= 0 || paid <= paying->idle_uw)
+        return false;
+    for (int d = 0; d < DOMAINS; d++) {
+        out->freq_khz[d] = ladders[d].freq_khz[rung[d]];
+        out->level[d] = ladders[d].level[rung[d]];
+    }
+    out->freq_khz[up] = rising->freq_khz[next];
+    out->level[up] = rising->level[next];
+    out->freq_khz[down] = freq_within(paying, (int32_t)paid, out->level[down]);
+    total(ladders, out);
+    return out->freq_khz[down] >= FREQ_MIN_KHZ;
+}
+
+/* The best of: the climb filled up; the same with one domain a rung lower; and one domain up at another's expense. */
 void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best)
 {
     int32_t rung[DOMAINS] = {0}, lower[DOMAINS];
@@ -158,6 +181,13 @@ void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct al
         if (other.work_khz > best->work_khz)
             *best = other;
     }
+    for (int up = 0; up < DOMAINS; up++)
+        for (int down = 0; down < DOMAINS; down++) {
+            struct allocation other;
+            if (up != down && swap(ladders, budget_uw - spent, rung, up, down, &other) &&
+                other.work_khz > best->work_khz)
+                *best = other;
+        }
 }
 
 /* ---- holding the voltages ---- */

@@ -21,6 +21,7 @@
 
 #define GUARD_SHIFT 8              /* ours: 1/256 of the cap is left for what the model cannot know */
 #define KEEP_SHIFT 7               /* ours: levels are kept while they do at least 127/128 of the best work */
+#define IDLE_SHIFT 5               /* ours: and leave at most 1/32 of the budget unspent that others would spend */
 #define GAIN_LOW_Q16 (65536 / 2)
 #define GAIN_HIGH_Q16 (65536 * 2)
 
@@ -109,14 +110,17 @@ void control_emergency(struct control *c, int core)
 
 /* ---- adaptation ---- */
 
-/* A rise of activity counts at once, since it costs watts at once; a fall is filtered (published: 0.6 old + 0.4 new). */
+/*
+ * Published: 0.6 old + 0.4 new. Ours: a rise of more than a sixteenth counts at once, since it costs watts at once; a
+ * smaller one is taken for noise, whose peaks would otherwise hold the estimate up.
+ */
 static void adapt_capacitance(struct control *c, const struct sensors *in)
 {
     for (int i = 0; i < CORES; i++) {
         int32_t old = c->capacitance_ff[i], new = in->capacitance_ff[i];
-        c->capacitance_ff[i] = new >= old ? new : (int32_t)(((int64_t)old * 3 + (int64_t)new * 2) / 5);
-        if (c->capacitance_ff[i] - new < 16)
-            c->capacitance_ff[i] = new; /* the filter's integer division would stop short */
+        int32_t filtered = (int32_t)(((int64_t)old * 3 + (int64_t)new * 2) / 5);
+        bool is_jump = new > old + old / 16, is_close = new - old < 16 && old - new < 16;
+        c->capacitance_ff[i] = is_jump || is_close ? new : filtered; /* the division would stop short of a close value */
     }
 }
 
@@ -164,7 +168,8 @@ static void cap_power(struct control *c, const struct ladder ladders[DOMAINS], c
     int32_t budget_uw = cap_uw ? cap_uw - (cap_uw >> GUARD_SHIFT) : INT32_MAX;
     allocate(ladders, budget_uw, chosen);
     if (c->has_allocation && allocate_held(ladders, budget_uw, c->held_level, &held) &&
-        held.work_khz >= chosen->work_khz - (chosen->work_khz >> KEEP_SHIFT))
+        held.work_khz >= chosen->work_khz - (chosen->work_khz >> KEEP_SHIFT) &&
+        (held.power_uw >= chosen->power_uw || held.power_uw >= budget_uw - (budget_uw >> IDLE_SHIFT)))
         *chosen = held;
     c->margin_uw = cap_uw ? (int32_t)(cap_uw - chosen->power_uw) : INT32_MAX;
     c->has_allocation = true;

@@ -108,6 +108,7 @@ static int32_t freq_for(const struct control *c, int domain, int64_t power_uw, i
 void published_step(struct control *c, const struct sensors *in, const struct demand *want)
 {
     int32_t freq[CORES], power[CORES], idle[CORES];
+    int64_t wanted[DOMAINS] = {0};
     adapt(c, in, want->cap_uw[0] ? want->cap_uw[0] : INT32_MAX);
     for (int d = 0; d < DOMAINS; d++) {
         int first = d * DOMAIN_CORES;
@@ -120,6 +121,7 @@ void published_step(struct control *c, const struct sensors *in, const struct de
             freq[i] = min32(freq[i], chip_freq_khz[level]);
             idle[i] = bounded_uw(c, i, FREQ_MIN_KHZ, 0);
             power[i] = bounded_uw(c, i, freq[i], level);
+            wanted[d] += power[i];
         }
     }
     cap(c, power, idle, c->budget_uw);
@@ -138,7 +140,7 @@ void published_step(struct control *c, const struct sensors *in, const struct de
             sum += power[i];
             fastest = max32(fastest, freq[i]);
         }
-        int32_t common = freq_for(c, d, sum, fastest);
+        int32_t common = sum < wanted[d] ? freq_for(c, d, sum, fastest) : fastest; /* nothing taken: as asked */
         fastest = FREQ_MIN_KHZ;
         for (int i = first; i < first + DOMAIN_CORES; i++) {
             if (common < freq[i] && !(c->reasons[i] & REASON_THERMAL))
