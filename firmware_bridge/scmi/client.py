@@ -87,20 +87,22 @@ class Client:
                     if isinstance(message.body, Failed):
                         raise refusal(self._title(command), message.body.status)
                     return message.body
-            if not self._receive_until(deadline_s):
+            if self.transport.clock.now_s() >= deadline_s:
                 raise NoAnswerError(f"{self._title(command)}: accepted, but not completed within {timeout_s:g} s")
+            self._receive(deadline_s)
 
     def events(self) -> list[Message]:
         """The notifications that have come in, without waiting."""
-        while self._receive_until(self.transport.clock.now_s()):
-            pass
+        for _ in range(EVENTS_KEPT):  # a platform that never stops talking must not hold its listener
+            if not self._receive(self.transport.clock.now_s()):
+                break
         return self._take_events()
 
     def wait_for_events(self, timeout_s: float) -> list[Message]:
         """The notifications that have come in, or the first to come; none when the time has passed."""
         deadline_s = self.transport.clock.now_s() + timeout_s
-        while not self._events and self._receive_until(deadline_s):
-            pass
+        while not self._events and self.transport.clock.now_s() < deadline_s:
+            self._receive(deadline_s)
         return self._take_events()
 
     def agree_on_version(self, protocol: int) -> int:
@@ -173,7 +175,8 @@ class Client:
         transport.send(command)
         header = command[:4]
         while True:
-            data = transport.receive(max(deadline_s - transport.clock.now_s(), 0.0))
+            left_s = deadline_s - transport.clock.now_s()
+            data = transport.receive(max(left_s, 0.0))
             if data is None:
                 return None
             if data[:4] == header:
@@ -185,8 +188,11 @@ class Client:
                 self.counts.answered += 1
                 return body
             self._sort(data)
+            if left_s <= 0.0:
+                return None
 
-    def _receive_until(self, deadline_s: float) -> bool:
+    def _receive(self, deadline_s: float) -> bool:
+        """Wait for one message and sort it; whether there was one."""
         data = self.transport.receive(max(deadline_s - self.transport.clock.now_s(), 0.0))
         if data is None:
             return False

@@ -85,6 +85,8 @@ class SerialLine:
                 if isinstance(frame, Frame) and frame.kind is FrameKind.WELCOME:
                     self._check_version(frame.payload)
                     return
+                if self._is_over(deadline_s):
+                    break
         tries = f"{GREETINGS} greetings in {GREETINGS * self.reply_timeout_s:g} s"
         if self._received_bytes:
             raise WrongDeviceError(f"{self.name}: no SCMI controller answers {tries}: {self.diagnosis()}")
@@ -109,7 +111,7 @@ class SerialLine:
         deadline_s = self.clock.now_s() + timeout_s
         while (frame := self._next_frame(deadline_s)) is not None:
             message = self._taken(frame)
-            if message is not None:
+            if message is not None or self._is_over(deadline_s):
                 return message
         return None
 
@@ -147,6 +149,10 @@ class SerialLine:
         self._broken += isinstance(frame, Broken)
         self._frames += isinstance(frame, Frame)
         return frame
+
+    def _is_over(self, deadline_s: float) -> bool:
+        """Nothing is left of what has come in, and more is not to be waited for, however fast it may come."""
+        return not self._found and self.clock.now_s() >= deadline_s
 
     def _read(self) -> bytes:
         try:

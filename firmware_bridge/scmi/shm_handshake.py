@@ -80,7 +80,7 @@ def send_invitation(connection: socket.socket, invitation: Invitation) -> None:
 def receive_invitation(connection: socket.socket, name: str) -> Invitation:
     """Take memory and eventfds from the platform, and trust none of it unchecked."""
     try:
-        packet, passed, _, _ = socket.recv_fds(connection, _PACKET.size + 1, _COUNT)
+        packet, passed, _, _ = socket.recv_fds(connection, _PACKET.size + 1, _COUNT, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError:
         raise LinkError(f"{name}: connected, but no mailbox was passed in {HANDSHAKE_TIMEOUT_S:g} s") from None
     except OSError as error:
@@ -107,6 +107,8 @@ def _checked(packet: bytes, passed: Sequence[int], name: str) -> Invitation:
     problem = geometry.problem(memory_bytes) or _memory_problem(descriptors.memory, memory_bytes)
     if problem:
         raise WrongDeviceError(f"{name}: the mailbox that was passed cannot be used: {problem}")
+    for eventfd in passed[1:]:
+        os.set_blocking(eventfd, False)
     return Invitation(agent, memory_bytes, geometry, descriptors)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -10,7 +11,7 @@ from typing import Final
 import click
 import msgspec
 
-from firmware_bridge.errors import NoAnswerError, ScmiError
+from firmware_bridge.errors import LinkError, NoAnswerError, ScmiError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.codec import decode
 from firmware_bridge.scmi.common import ProtocolVersion
@@ -77,29 +78,33 @@ def watch(url: str, duration: str | None, count: int | None, power: bool, as_jso
     try:
         controller = Controller(client)
         clock = client.transport.clock
-        _subscribe(controller, power=power)
+        _subscribe(controller, 1, power=power)
         begin_s, seen = clock.now_s(), 0
-        while (left_s := begin_s + duration_s - clock.now_s()) > 0 and (count is None or seen < count):
-            for message in client.wait_for_events(min(left_s, EVENT_WAIT_S)):
-                seen += 1
-                click.echo(_event_line(message, clock.now_s() - begin_s, client, as_json_text))
+        try:
+            while (left_s := begin_s + duration_s - clock.now_s()) > 0 and (count is None or seen < count):
+                for message in client.wait_for_events(min(left_s, EVENT_WAIT_S)):
+                    seen += 1
+                    click.echo(_event_line(message, clock.now_s() - begin_s, client, as_json_text))
+        finally:
+            with contextlib.suppress(LinkError):  # a link that has gone has no subscriptions either
+                _subscribe(controller, 0, power=power)
     finally:
         client.close()
 
 
-def _subscribe(controller: Controller, *, power: bool) -> None:
-    """Ask for every notification that the domains offer."""
+def _subscribe(controller: Controller, enable: int, *, power: bool) -> None:
+    """Ask for every notification that the domains offer, or for none."""
     ask = controller.client.ask
     for domain in controller.cap_domains:
         if domain.notifies_caps:
-            ask(CapNotify(domain.number, 1))
+            ask(CapNotify(domain.number, enable))
         if power and domain.notifies_measurements:
-            ask(MeasurementsNotify(domain.number, 1, 0, 0))  # no bounds: every update
+            ask(MeasurementsNotify(domain.number, enable, 0, 0))  # no bounds: every update
     for speed in controller.speed_domains:
         if speed.notifies_limits:
-            ask(NotifyLimits(speed.number, 1))
+            ask(NotifyLimits(speed.number, enable))
         if speed.notifies_level:
-            ask(NotifyLevel(speed.number, 1))
+            ask(NotifyLevel(speed.number, enable))
 
 
 def _event_line(message: Message, at_s: float, client: Client, as_json_text: bool) -> str:

@@ -15,8 +15,10 @@ from tests.scmi.small_platform import SmallPlatform
 class MailboxDevice:
     """Serves until closed; the next entry of ``faults`` replaces the next answer's way out."""
 
-    def __init__(self, path: str, agents: int = 2, geometry: Geometry | None = None) -> None:
-        self.platform = SmallPlatform()
+    def __init__(
+        self, path: str, agents: int = 2, geometry: Geometry | None = None, platform: SmallPlatform | None = None
+    ) -> None:
+        self.platform = platform or SmallPlatform()
         self.server = MailboxServer(path, agents, geometry)
         self.faults: deque[Callable[[MailboxServer, int, bytes], None]] = deque()
         self.executed = 0

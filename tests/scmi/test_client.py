@@ -282,3 +282,17 @@ def test_a_platform_that_contradicts_itself_is_refused(link, platform, monkeypat
         WrongDeviceError, match=r"power domain 0 \(package\): cap is settable from 30500 to 300000 in steps of 0"
     ):
         _ = Controller(Client(link)).cap_domains
+
+
+def test_a_platform_that_never_stops_talking_holds_nobody(link):
+    class Chatter(Faulty):
+        def receive(self, timeout_s: float) -> bytes | None:
+            self.clock.sleep(0.0001)
+            return u32(0x6005 | 999 << 18, 0)
+
+    client = Client(Chatter(SmallPlatform()))
+    with pytest.raises(NoAnswerError):
+        client.ask(LevelGet(0))
+    assert client.events() == []
+    assert client.wait_for_events(0.01) == []
+    assert client.transport.clock.now_s() < 0.2

@@ -16,6 +16,8 @@ from firmware_bridge.scmi.performance import LevelChanged, NotifyLevel
 from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify
 from firmware_bridge.scmi.telemetry import LeaseGet, LeaseSet, TelemetryReasons, TelemetryStatus
 from firmware_bridge.scmi.url import open_client
+from tests.scmi.frame_device import PtyDevice
+from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.messages import fixed
 
 host = pytest.importorskip(
@@ -154,3 +156,38 @@ def test_permissions_and_unknown_domains_are_typed_errors(firmware, controller):
     other = Controller(Client(InProcess(firmware, channel=1)))
     with pytest.raises(DeniedError, match=r"power domain 0 \(package\); what was in force stays"):
         other.set_cap(other.cap_domains[0], 90_000)
+
+
+class Answering:
+    """The firmware as the links' test ends call a platform: agents counted from 1, messages answered at once."""
+
+    def __init__(self, firmware) -> None:
+        self.firmware = firmware
+
+    def answer(self, agent: int, message: bytes) -> bytes:
+        return self.firmware.exchange(agent - 1, message)
+
+    def notifications(self, agent: int) -> list[bytes]:
+        return self.firmware.notifications(agent - 1)
+
+    def advance(self, duration_s: float) -> None:
+        self.firmware.advance(duration_s)
+
+
+@pytest.mark.parametrize("link", ["serial", "shm"])
+def test_the_firmware_is_capped_over_every_link(firmware, tmp_path, link):
+    if link == "serial":
+        device = PtyDevice(Answering(firmware))
+        url = f"scmi+serial://{device.path}?baud=921600"
+    else:
+        device = MailboxDevice(str(tmp_path / "scmi.sock"), platform=Answering(firmware))
+        url = f"scmi+shm:{tmp_path / 'scmi.sock'}"
+    controller = Controller(open_client(url))
+    controller.client.ask(CapNotify(0, 1))
+    assert controller.set_cap(controller.cap_domains[0], 100_050).enforced == 100_000
+    assert [level.khz for level in controller.speed_domains[3].levels][-1] == 3_660_000
+    assert len(controller.sensors) == 18
+    if link == "shm":  # on the serial line this device sends events only after a command
+        assert CapChanged(1, 0, 100_000, 500) in [message.body for message in controller.client.wait_for_events(1.0)]
+    controller.close()
+    device.close()

@@ -236,3 +236,28 @@ def test_a_reply_to_an_earlier_command_is_dropped():
     port.incoming = frame(4, 1, b"late") + frame(4, 2, b"mine") + frame(4, 2, b"mine")
     assert line.receive(0.25) == b"mine"
     assert line.receive(0.02) is None
+
+
+def test_a_device_that_never_stops_talking_holds_nobody():
+    class Flood(ScriptedPort):
+        in_waiting = 60
+
+        def read(self, size: int) -> bytes:
+            self.now += 0.0005
+            return (b"\xa5\x5a\x09" * 20)[:size]
+
+    port = Flood()
+    line = SerialLine(port, "line", clock=port)
+    line.send(b"\0\x40\0\0")
+    begin_s = port.now
+    assert line.receive(0.25) is None
+    with pytest.raises(WrongDeviceError, match="none of them a whole frame"):
+        line.greet()
+    assert port.now - begin_s < 1.2
+
+
+def test_a_line_that_was_cut_for_a_while_is_used_again_without_opening_it(client, device):
+    device.before.extend([lose] * 3)
+    with pytest.raises(NoAnswerError, match="3 tries of 250 ms"):
+        client.ask(LevelGet(0))
+    assert client.ask(LevelGet(0)).level == 400_000
