@@ -53,7 +53,8 @@ static char *put_row(char *out, const job_rows_t *rows, int64_t j)
     *out++ = ',';
     out = put_number(out, rows->width[j]);
     *out++ = ',';
-    out = put_number(out, rows->request_s[j]);
+    if (rows->request_s[j] >= 0)
+        out = put_number(out, rows->request_s[j]);
     if (start_s < 0) /* success, final_state, five times, stretch, processors, energy and metadata are not known */
         return put_text(out, ",0,NOT_STARTED,,,,,,,,,\n");
 

@@ -12,7 +12,9 @@
 typedef struct {
     int64_t n_jobs;
     const char *workload;            /* for the column workload_name */
-    const int64_t *number, *submit_s, *run_s, *request_s, *start_s; /* start_s -1: never started */
+    const int64_t *number, *submit_s, *run_s;
+    const int64_t *request_s;        /* -1: not known */
+    const int64_t *start_s;          /* -1: never started */
     const int32_t *width;
     const uint8_t *is_cut;           /* the job was ended at its requested time */
     const interval_t *intervals;

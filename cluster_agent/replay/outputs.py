@@ -49,7 +49,7 @@ class Rows:
             "number": jobs.number,
             "submit_s": jobs.submit_s,
             "run_s": jobs.run_s,
-            "request_s": jobs.request_s,
+            "request_s": jobs.request_s if result.workload.has_requests else np.full(len(jobs), -1),
             "start_s": self.start_s,
             "width": jobs.width,
             "is_cut": result.workload.is_cut.view(np.uint8),
@@ -151,7 +151,7 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
             "profile": pa.nulls(n, pa.string()),
             "submission_time": numbers(jobs.submit_s),
             "requested_number_of_resources": numbers(jobs.width),
-            "requested_time": numbers(jobs.request_s),
+            "requested_time": numbers(jobs.request_s) if result.workload.has_requests else pa.nulls(n, pa.int64()),
             "success": flags(~is_cut & ~unknown),
             "final_state": words(np.where(unknown, 2, is_cut), *states),
             "starting_time": numbers(start_s, valid),
@@ -200,7 +200,8 @@ def write_swf(path: str, result: Result, policy: str) -> None:
     workload, jobs = result.workload, result.workload.jobs
     start_s = result.schedule.start_s
     columns = workload.log.columns[:, workload.row]
-    columns[swf.SUBMIT], columns[swf.RUN], columns[swf.REQUEST] = jobs.submit_s, jobs.run_s, jobs.request_s
+    columns[swf.SUBMIT], columns[swf.RUN] = jobs.submit_s, jobs.run_s
+    columns[swf.REQUEST] = jobs.request_s if workload.has_requests else -1
     columns[swf.ALLOCATED] = columns[swf.WANTED] = jobs.width
     columns[swf.WAIT] = np.where(start_s < 0, -1, start_s - jobs.submit_s)
     columns[swf.STATUS] = np.where(start_s < 0, swf.CANCELLED, np.where(workload.is_cut, swf.FAILED, swf.COMPLETED))

@@ -39,6 +39,7 @@ class Workload:
     processors: int
     jobs: Jobs
     row: Int64s
+    has_requests: bool  # else the jobs' ``request_s`` are their run times, which limit nothing
     is_cut: Bools  # ran beyond its request in the log, and is ended at it here
     findings: tuple[Finding, ...]
 
@@ -76,13 +77,13 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
         reasons = "; ".join(map(str, findings))
         raise TraceError(f"{log.path}: no job is left for a machine of {processors} processors: {reasons}")
 
-    no_request = columns[REQUEST, rows] <= 0
-    if no_request.all() and needs_requests:
+    has_requests = bool((columns[REQUEST, rows] > 0).any())
+    if needs_requests and not has_requests:
         raise TraceError(
             f"{log.path}: no job has a requested time (column 9), which this policy plans with; choose"
             " estimate=clairvoyant, or fcfs, which needs none"
         )
-    for what, done, remedy, is_odd, mended in _imprecise(columns, rows):
+    for what, done, remedy, is_odd, mended in _imprecise(columns, rows, has_requests):
         odd = is_odd[rows]
         if odd.any():
             findings.append(_finding(log, rows[odd], what, done, remedy))
@@ -100,7 +101,7 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
         first = min(findings, key=lambda finding: finding.first_line)
         where = f"{log.path}:{first.first_line}"
         raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.remedy}, or leave out --strict")
-    return Workload(log, processors, _jobs(columns, rows), rows, is_cut[rows], tuple(findings))
+    return Workload(log, processors, _jobs(columns, rows), rows, has_requests, is_cut[rows], tuple(findings))
 
 
 def _finding(log: Log, rows: Int64s, what: str, done: str, remedy: str) -> Finding:
@@ -120,20 +121,20 @@ def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bool
     yield f"jobs with a time beyond {LONGEST_S} s", delete, too_long
 
 
-def _imprecise(columns: Int64s, rows: Int64s) -> Iterator[tuple[str, str, str, Bools, tuple[int, Int64s]]]:
+def _imprecise(
+    columns: Int64s, rows: Int64s, has_requests: bool
+) -> Iterator[tuple[str, str, str, Bools, tuple[int, Int64s]]]:
     """What, what is done, the remedy, which rows, and the new values of a column: in this order, one on the other."""
     run_s, request_s = columns[RUN], columns[REQUEST]
     one_s = np.ones_like(run_s)
     yield "jobs with a run time of 0", "taken as 1 s", "write 1 in column 4", run_s == 0, (RUN, one_s)
-    if (request_s[rows] <= 0).all():
-        # the policy asks for no requests, so they only have to allow the run times
-        what, done = "jobs without a requested time", "no limit to their run time"
-        yield what, done, "write the site's limit in column 9", request_s <= 0, (REQUEST, np.maximum(run_s, 1))
-    else:
+    if has_requests:
         # the log's longest request is the site's limit as far as the log tells; the run time would give it away
         longest_s = np.maximum(request_s[rows].max(), run_s)
         what, remedy = "jobs without a requested time", "write the site's limit in column 9"
         yield what, "taken as the log's longest", remedy, request_s <= 0, (REQUEST, longest_s)
+    else:
+        columns[REQUEST] = run_s  # no limit
     what, remedy = "jobs that ran beyond their request", "lower column 4 or raise column 9"
     yield what, "ended at the request", remedy, columns[RUN] > columns[REQUEST], (RUN, columns[REQUEST])
 

@@ -162,6 +162,18 @@ def test_a_log_that_states_no_machine_needs_one(tmp_path: Path) -> None:
     )
 
 
+def test_unknown_requests_stay_unknown_in_every_table(tmp_path: Path) -> None:
+    path = tmp_path / "interactive.swf"
+    path.write_text("; MaxProcs: 4\n1 0 -1 0 4 -1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1\n")
+    schedule = tmp_path / "schedule.swf"
+    done = clusterctl("replay", path, "--policy", "fcfs", "--out", tmp_path / "out", "--swf", schedule)
+    assert (done.returncode, done.stderr) == (0, f"{path}: jobs with a run time of 0: 1 taken as 1 s (first: line 2)\n")
+    with (tmp_path / "out" / "jobs.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["requested_time"], row["execution_time"]) == ("", "1")
+    assert read_swf(str(schedule)).columns[8].tolist() == [-1]
+
+
 def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "cluster_agent.cli", "replay", str(log), "--machine", "11"]

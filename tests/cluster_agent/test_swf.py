@@ -128,7 +128,9 @@ def test_a_log_without_requests_needs_a_policy_without_requests(tmp_path: Path) 
         workload(tmp_path, line(1, request_s=-1))
     found = workload(tmp_path, line(1, request_s=-1), needs_requests=False)
     assert found.jobs.request_s.tolist() == [10]
+    assert not found.has_requests
     assert not found.is_cut.any()
+    assert said(found) == []
 
 
 @pytest.mark.parametrize(
