@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import typing
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -51,7 +51,8 @@ I64 = Annotated[int, Word("q")]
 Name16 = Annotated[str, Text(16)]
 Name64 = Annotated[str, Text(64)]
 
-_RANGES = {"I": (0, 2**32 - 1), "i": (-(2**31), 2**31 - 1), "Q": (0, 2**64 - 1), "q": (-(2**63), 2**63 - 1)}
+RANGES: Final = {"I": (0, 2**32 - 1), "i": (-(2**31), 2**31 - 1), "Q": (0, 2**64 - 1), "q": (-(2**63), 2**63 - 1)}
+"""What each integer field can hold, by its ``struct`` code."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -109,7 +110,7 @@ class Fixed:
         own = values[len(values) - len(self.fields) :]
         for (name, kind), value in zip(self.fields, own, strict=True):
             if isinstance(kind, Word):
-                low, high = _RANGES[kind.code]
+                low, high = RANGES[kind.code]
                 if not isinstance(value, int) or not low <= value <= high:
                     return f"{name} is {value!r}, which is not in {low}..{high}"
         return f"values {values!r} do not fit the message"

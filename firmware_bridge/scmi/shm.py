@@ -50,7 +50,10 @@ class SharedMemory:
         for descriptor in (self._fds.a2p_completion, self._fds.p2a_doorbell, connection.fileno()):
             self._poll.register(descriptor, select.POLLIN)
         self._arrived: deque[bytes] = deque()
+        self._is_outstanding = False
+        """The platform still owns the command area; only its completion ends that, so that its writes are over."""
         self._is_waiting = False
+        """Somebody wants the outstanding response."""
         self._transport_errors = 0
         self._is_closed = False
 
@@ -58,13 +61,10 @@ class SharedMemory:
         """Write a command and ring the doorbell; waits for the area where a late platform still owns it."""
         if not self._a2p.fits(message):
             raise LinkError(f"{self.name}: a message of {len(message)} bytes does not fit into the mailbox")
-        if not self._a2p.is_free:
+        if self._is_outstanding:
             self._wait_until_free()
-        self._is_waiting = False
-        _drain(self._fds.a2p_completion)
-        self._a2p.clear_completion()
         self._a2p.call(message, self.agent)
-        self._is_waiting = True
+        self._is_outstanding = self._is_waiting = True
         os.eventfd_write(self._fds.a2p_doorbell, 1)
 
     def receive(self, timeout_s: float) -> bytes | None:
@@ -80,7 +80,7 @@ class SharedMemory:
     def _wait_until_free(self) -> None:
         deadline_s = self.clock.now_s() + FREE_TIMEOUTS * self.reply_timeout_s
         self._is_waiting = False  # what comes now answers a command that was given up
-        while not self._a2p.is_free:
+        while self._is_outstanding:
             left_s = deadline_s - self.clock.now_s()
             if left_s <= 0.0:
                 raise LinkError(
@@ -102,15 +102,15 @@ class SharedMemory:
             raise LinkError(f"{self.name}: the controller's process has ended")
 
     def _take_response(self) -> None:
-        if not self._is_waiting or not self._a2p.is_free:
+        if not self._is_outstanding or not self._a2p.is_free:
             return
-        self._is_waiting = False
         message = self._a2p.fetch()
         damaged = self._a2p.has_error
         self._a2p.clear_completion()
+        is_wanted, self._is_outstanding, self._is_waiting = self._is_waiting, False, False
         if message is None or damaged:
             self._transport_errors += 1
-        else:
+        elif is_wanted:
             self._arrived.append(message)
 
     def _take_event(self) -> None:

@@ -41,6 +41,23 @@ class _Mailbox:
         self.a2p.reset()
         self.p2a.reset()
         self.invitation = Invitation(agent, size, geometry, self.fds)
+        self._has_unread_event = False
+
+    def can_notify(self) -> bool:
+        """The agent has said that it is done with the last event, if there was one."""
+        if self._has_unread_event:
+            try:
+                os.eventfd_read(self.fds.p2a_completion)
+            except BlockingIOError:
+                return False
+            self._has_unread_event = False
+        return self.p2a.is_free
+
+    def notify(self, message: bytes) -> None:
+        """Put an event into the area and ring."""
+        self.p2a.call(message, self.agent)
+        self._has_unread_event = True
+        os.eventfd_write(self.fds.p2a_doorbell, 1)
 
     def close(self) -> None:
         """Unmap and disconnect."""
@@ -101,10 +118,9 @@ class MailboxServer:
     def notify(self, agent: int, message: bytes) -> bool:
         """Send a notification or delayed response; ``False`` where it is lost because the area is still taken."""
         mailbox = self._mailboxes[agent]
-        if mailbox is None or not mailbox.p2a.is_free or not mailbox.p2a.fits(message):
+        if mailbox is None or not mailbox.p2a.fits(message) or not mailbox.can_notify():
             return False
-        mailbox.p2a.call(message, agent)
-        os.eventfd_write(mailbox.fds.p2a_doorbell, 1)
+        mailbox.notify(message)
         return True
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from firmware_bridge.scmi import base, performance, sensor, telemetry
-from firmware_bridge.scmi.layout import _RANGES, Text, declared
+from firmware_bridge.scmi.layout import RANGES, Text, declared
 from firmware_bridge.scmi.message import WIRES, Body, Failed
 
 U32 = st.integers(0, 2**32 - 1)
@@ -25,7 +25,7 @@ def fixed(shape: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
         elif isinstance(kind, Text):
             fields[name] = st.text(ASCII, max_size=kind.size - 1)
         else:
-            fields[name] = st.integers(*_RANGES[kind.code])
+            fields[name] = st.integers(*RANGES[kind.code])
     return st.builds(shape, **fields)
 
 
