@@ -90,7 +90,7 @@ class Course:
     def break_off(self, watts: float) -> None:
         """Power is out of range: the phase is over, or a block of an unknown one was not steady."""
         if self.state.phase[self.index] < 0:
-            self.state.moved_s[self.index] = self.params.latency_s
+            self._settle(self.params.latency_s)
             self._restart(int(self.state.blocks[self.index]) - 1)
         else:
             self._leave(self._phases(), Sight(np.nan, watts, 1.0))
@@ -113,8 +113,7 @@ class Course:
         recalled = phases.recognise(level, sight._replace(rate=np.nan), phase, 2.0 * MARGIN)
         loss = phases.may_lose(level, sight._replace(rate=np.nan), phase)
         self._to_limbo()
-        # the clock is there, traffic of the new phase is not
-        state.moved_s[i] = self.params.latency_s - (2.0 - SETTLED_WINDOWS) * state.window_s[i]
+        self._settle(self.params.latency_s)
         if recalled >= 0:
             self._recall(phases, recalled)
         elif state.window_s[i] <= SHORT_WINDOW_S and loss <= SAFE_TO_WAIT:
@@ -135,7 +134,7 @@ class Course:
         state, i = self.state, self.index
         self._to_limbo()
         if state.level[i] > 0:
-            state.moved_s[i] = 0.0
+            self._settle(0.0)
         state.level[i], state.reason[i] = 0, SEARCH
         self._restart(-1)
 
@@ -150,6 +149,11 @@ class Course:
     def _recall(self, phases: Phases, phase: int) -> None:
         self._enter(phase, blocks=0)
         self._choose(phases)
+
+    def _settle(self, since_move_s: float) -> None:
+        """A phase has begun: its traffic is there after two windows. The clock was moved ``since_move_s`` ago."""
+        window_s = self.state.window_s[self.index]
+        self.state.moved_s[self.index] = since_move_s - (2.0 - SETTLED_WINDOWS) * window_s
 
     def _restart(self, blocks: int) -> None:
         state, i = self.state, self.index

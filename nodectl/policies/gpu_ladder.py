@@ -99,7 +99,7 @@ def _pulse(params: Params, cards: _Cards, state: State) -> State:
     stood_s, window_s = _window(state, traffic, pulse_s)
     has_power = is_whole & (moved_s - pulse_s >= params.latency_s - 1e-6)
     is_learning = is_whole & (moved_s >= params.latency_s + SETTLED_WINDOWS * window_s - 1e-6)
-    is_first = is_learning & (state.sums[:, PULSES] == 0) & (state.phase < 0)
+    is_first = has_power & (state.phase < 0) & np.isnan(state.power_w)
     power_w = np.where(is_first, watts, state.power_w)
     range_w = np.where(is_first, np.where(state.blocks > -RESTARTS, 0.1, np.inf) * watts, state.range_w)
     odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
