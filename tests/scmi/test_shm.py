@@ -285,3 +285,15 @@ def test_a_command_of_impossible_length_is_handed_back_as_damaged(path):
     words.release()
     transport.close()
     server.close()
+
+
+def test_an_event_is_dropped_while_the_last_one_is_unread(path):
+    server = MailboxServer(path)
+    transport = _connected(path, server)
+    event = b"\0\x63\0\0" + bytes(16)
+    assert [server.notify(1, event) for _ in range(3)] == [True, False, False]
+    assert transport.receive(1.0) == event
+    assert server.notify(1, event)
+    assert not server.notify(2, event)  # nobody there
+    transport.close()
+    server.close()
