@@ -54,6 +54,9 @@ STEADY_CLOCK = 0.015
 CALM = 0.001
 """A clock is kept while another would save less than this share of the node's energy (ours)."""
 
+OPENING = 2
+"""A phase is opened by an interval that agrees with so many before it (ours)."""
+
 PLAN_S = 0.5
 """How often the plan is made anew (ours)."""
 
@@ -66,9 +69,9 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bound: float = 0.03  # slowdown over the whole run against the highest clock
     small_bound: float = 0.008  # the same where little is to be had:
-    least_saving: float = 0.0165  # less than this share of the node's energy for the whole bound
-    full_saving: float = 0.0185  # from here on the whole bound is spent
-    margin: float = 0.4  # standard errors added to the loss that the account is charged
+    least_saving: float = 0.0105  # less than this share of the node's energy for the whole bound
+    full_saving: float = 0.0135  # from here on the whole bound is spent
+    margin: float = 0.3  # standard errors added to the loss that the account is charged
     caution: float = 0.8  # energy added to loss squared: spreads loss, since every estimate of it errs in proportion
     horizon_s: float = 30.0  # over which the rest of the account is planned to be spent
     rest_w: float = 60.0  # watts of the node that no zone measures, drawn for as long as the work takes
@@ -123,7 +126,7 @@ class State:
     reason: type_i64
     last_level: type_i64
     last_view: type_f64
-    has_learned: npt.NDArray[np.bool_]
+    agreed: type_i64
     plan: Plan
     top_clock: float
     closed_s: float
@@ -142,7 +145,7 @@ def initial(params: Params, layout: Layout) -> State:
         reason=np.full(packages, FREE, np.int64),
         last_level=np.full(packages, -1, np.int64),
         last_view=np.full((packages, 4), np.nan),
-        has_learned=np.zeros(packages, np.bool_),
+        agreed=np.zeros(packages, np.int64),
         plan=NO_PLAN,
         top_clock=1.0,
         closed_s=0.0,
@@ -159,7 +162,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     clock[0] = max(top_clock, 1.0)
     table = PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s)
     closed_s, changed = state.closed_s, set[int]()
-    phase, is_known, has_learned = state.phase.copy(), np.zeros(len(views), np.bool_), np.zeros(len(views), np.bool_)
+    phase, is_known, agreed = state.phase.copy(), np.zeros(len(views), np.bool_), np.zeros(len(views), np.int64)
     last_level, last_view = np.full(len(views), -1, np.int64), np.full((len(views), 4), np.nan)
 
     for package, view in enumerate(views):
@@ -170,14 +173,14 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         last_level[package] = level
         last_view[package] = (view.ipc, view.clock, view.beta, view.watts)
         before = View(*state.last_view[package])
-        is_steady = level >= 0 and level == state.last_level[package] and agree(view, before)
-        found, is_shown, lost_s = _place(table, view, level, int(phase[package]), is_steady)
+        if level >= 0 and level == state.last_level[package] and agree(view, before):
+            agreed[package] = state.agreed[package] + 1
+        found, is_shown, lost_s = _place(table, view, level, int(phase[package]), int(agreed[package]))
         phase[package], is_known[package], closed_s = found, is_shown, closed_s + lost_s
-        if is_shown and is_steady:
-            if not state.has_learned[package]:  # the first of the two that agree
+        if is_shown and agreed[package] > 0:
+            if agreed[package] == 1:  # the first of the two that agree
                 table.learn(found, level, before)
             table.learn(found, level, view)
-            has_learned[package] = True
             changed.add(found)
     for found in sorted(changed):
         table.conclude(found)
@@ -196,7 +199,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         elif view is not None:
             reason[package] = UNKNOWN
     after = State(
-        table.facts, table.curves, phase, level_next, reason, last_level, last_view, has_learned, plan, top_clock,
+        table.facts, table.curves, phase, level_next, reason, last_level, last_view, agreed, plan, top_clock,
         closed_s, table.time_s,
     )  # fmt: skip
     return after, _request(params, layout, ladder, sample, after, losses, saved_w)
@@ -218,7 +221,7 @@ def _level_of(clock: type_f64, view: View, asked: int) -> int:
     return near if abs(view.clock / clock[near] - 1.0) < STEADY_CLOCK else -1
 
 
-def _place(table: PhaseTable, view: View, level: int, phase: int, is_steady: bool) -> tuple[int, bool, float]:
+def _place(table: PhaseTable, view: View, level: int, phase: int, agreed: int) -> tuple[int, bool, float]:
     """The package's phase, whether this interval shows it, and the seconds lost in a phase forgotten for it."""
     if level < 0:
         return phase, False, 0.0
@@ -229,7 +232,7 @@ def _place(table: PhaseTable, view: View, level: int, phase: int, is_steady: boo
     found = table.recognise(view)
     if found >= 0:
         return found, True, 0.0
-    if not is_steady:
+    if agreed < OPENING:
         return phase, False, 0.0
     opened, closed_s = table.open_row()
     return opened, True, closed_s

@@ -46,12 +46,12 @@ RECENT_TICKS = 5.0
 """The same for watts at the highest clock: a package warms up for minutes, so watts at other clocks are kept as shares
 of what the phase drew at the highest clock shortly before (ours)."""
 
-IPC_WIDTH, WATTS_WIDTH, BETA_WIDTH = 0.08, 0.06, 0.08
+IPC_WIDTH, WATTS_WIDTH, BETA_WIDTH = 0.10, 0.04, 0.08
 """Two intervals of one phase lie no further apart than this, relative (beta: absolute). Ours: counters scatter by one
 or two percent, and leakage moves a package's watts by some percent between cold and warm."""
 
-UNMEASURED_WIDTH = 3.0
-"""Times wider at a clock where the phase has not been measured and its signature is only predicted (ours)."""
+BETA_SLACK, POWER_SLACK = 0.35, 0.4
+"""Where a phase has not been measured: how far beta may be off, and, relative, the watts a lower clock saves (ours)."""
 
 IPC_NOISE = 0.01
 """Relative noise of a package's IPC in one interval (ours)."""
@@ -107,16 +107,22 @@ class PhaseTable:
 
     def _distance(self, phase: int, view: View, level: int) -> float:
         """1 = as far apart as two intervals of one phase may be."""
-        facts, ipc = self.facts[phase], self.curves[IPC, phase]
-        if self.curves[IPC_N, phase, level] > 0:
-            wide, expected_ipc = 1.0, float(ipc[level])
-        else:
-            wide = UNMEASURED_WIDTH
-            expected_ipc = float(ipc[0]) / (1.0 + float(facts[BETA]) * self.steepness(level))
-        expected_watts = float(self.curves[POWER, phase, level])
-        distance = apart(view.ipc, expected_ipc) / IPC_WIDTH / wide
+        facts, ipc, watts = self.facts[phase], float(self.curves[IPC, phase, level]), self.curves[POWER, phase]
+        slack_w = 0.0
+        if self.curves[IPC_N, phase, level] == 0:  # only predicted here: anything its beta may make of it will do
+            top, steepness = float(self.curves[IPC, phase, 0]), self.steepness(level)
+            beta, slack = (float(facts[BETA]), BETA_SLACK) if facts[BETA_ERROR] > 0 else (0.5, 0.7)
+            slowest, fastest = (
+                top / (1.0 + (beta + slack) * steepness),
+                top / (1.0 + max(beta - slack, 0.0) * steepness),
+            )
+            ipc = min(max(view.ipc, slowest), fastest)
+            slack_w = POWER_SLACK * float(watts[0] - watts[level])
+        distance = apart(view.ipc, ipc) / IPC_WIDTH
         if view.watts > 0 and self.curves[WATTS_N, phase, 0] > 0:
-            distance = max(distance, apart(view.watts, expected_watts) / WATTS_WIDTH / wide)
+            expected_w = float(watts[level])
+            expected_w = min(max(view.watts, expected_w - slack_w), expected_w + slack_w)
+            distance = max(distance, apart(view.watts, expected_w) / WATTS_WIDTH)
         if np.isfinite(view.beta) and facts[STALL_N] > 0:
             distance = max(distance, abs(view.beta - float(facts[STALL_BETA])) / BETA_WIDTH)
         return distance
