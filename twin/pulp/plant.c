@@ -153,7 +153,8 @@ static void step(pulp_plant_t *p)
 void pulp_advance(void *plant, int64_t until_ns)
 {
     pulp_plant_t *p = plant;
-    if (p->steps == 0 && p->power_w[0] == 0) {
+    if (!p->is_started) {
+        p->is_started = 1;
         read_temperatures(p);
         read_activity(p);
     }

@@ -43,6 +43,7 @@ typedef struct {
 
     /* results */
     int64_t now_ns, steps;
+    int32_t is_started;              /* sensors have their first readings */
     double power_w[PULP_DOMAINS + 1], energy_j;
     double power_sum_w[PULP_DOMAINS + 1]; /* for the sensors' mean */
     double work_s[PULP_CORES];       /* seconds of the highest clock */

@@ -1,9 +1,9 @@
 /*
  * A rate-monotonic executive for three jobs, without preemption.
  *
- * The shortest period has the highest priority; a job runs to completion. The longest job (control, some tens of
- * microseconds at 500 MHz) is far shorter than the shortest period (125 us), so preemption would buy little and cost a
- * stack per task, and races on the actuators. Messages come below control: whatever agents send, no control slot waits
+ * The shortest period has the highest priority; a job runs to completion. The longest job (control) takes about one
+ * fast period at 500 MHz, so a fast job may start some microseconds late once in a slot, and none is lost; preemption
+ * would cost a stack per task, and races on the actuators. Messages come below control: whatever agents send, no control slot waits
  * for more than one message. They cannot starve either: after STARVE_LIMIT control jobs in a row one message is served.
  */
 #ifndef EXECUTIVE_H
