@@ -46,9 +46,13 @@ RECENT_TICKS = 5.0
 """The same for watts at the highest clock: a package warms up for minutes, so watts at other clocks are kept as shares
 of what the phase drew at the highest clock shortly before (ours)."""
 
-IPC_WIDTH, WATTS_WIDTH, BETA_WIDTH = 0.10, 0.04, 0.08
+IPC_WIDTH, WATTS_WIDTH, BETA_WIDTH = 0.10, 0.045, 0.08
 """Two intervals of one phase lie no further apart than this, relative (beta: absolute). Ours: counters scatter by one
-or two percent, and leakage moves a package's watts by some percent between cold and warm."""
+or two percent and a barrier within an interval, whose waiting spins, adds up to a tenth to a low IPC; leakage moves a
+package's watts by some percent between cold and warm."""
+
+IPC_WIDTH_AT_TOP = 0.06
+"""The same at the highest clock, where phases are told apart: an odd interval costs nothing there (ours)."""
 
 BETA_SLACK, POWER_SLACK = 0.35, 0.4
 """Where a phase has not been measured: how far beta may be off, and, relative, the watts a lower clock saves (ours)."""
@@ -118,7 +122,7 @@ class PhaseTable:
             )
             ipc = min(max(view.ipc, slowest), fastest)
             slack_w = POWER_SLACK * float(watts[0] - watts[level])
-        distance = apart(view.ipc, ipc) / IPC_WIDTH
+        distance = apart(view.ipc, ipc) / (IPC_WIDTH_AT_TOP if level == 0 else IPC_WIDTH)
         if view.watts > 0 and self.curves[WATTS_N, phase, 0] > 0:
             expected_w = float(watts[level])
             expected_w = min(max(view.watts, expected_w - slack_w), expected_w + slack_w)
