@@ -11,9 +11,12 @@ class TwinError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (nearest: "curie")`` for an unknown name, or the list of known ones when none is near."""
+    """`` (nearest: curie)`` for an unknown name, else all known ones: in the words of ``nodectl.errors.nearest``.
+
+    It stands here again because imports point one way: nodectl knows the twin, the twin does not know nodectl.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
-        return f' (nearest: "{close[0]}")'
-    return f" (known: {', '.join(names)})"
+        return f" (nearest: {close[0]})"
+    return f" (known: {', '.join(names)})" if names else ""

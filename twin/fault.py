@@ -4,7 +4,8 @@ A fault names a *kind* and a *target*; it stands from ``at_s`` for ``for_s`` sec
 
 - a glob over paths in /sys (``*`` also crosses ``/``; naming a directory means every file below it),
 - ``perf:EVENT`` or ``perf:EVENT:CPU``,
-- ``gpu:N``, ``gpu:*`` or ``gpu:N:READING``.
+- ``gpu:N``, ``gpu:*`` or ``gpu:N:READING``; READING is a name of ``GPU_READINGS`` or a glob over them (``gpm-*``),
+  and without one the whole GPU is meant.
 
 What each kind does, and what its ``value`` means, is in ``KINDS``; ``twin.faults`` makes it happen.
 """
@@ -23,6 +24,27 @@ import msgspec
 
 from twin.errors import TwinError, nearest
 from twin.machine import Machine
+
+TARGETS = {
+    "/sys/GLOB": "files; `*` also crosses `/`, a directory means every file below it; /proc/cpuinfo and /proc/stat too",
+    "perf:EVENT[:CPU]": "a counter, of one CPU or of all",
+    "gpu:N[:READING]": "a GPU (`*`: all of them), or one of its readings",
+}
+
+GPU_READINGS = (
+    "power",
+    "energy",
+    "temperature",
+    "sm-clock",
+    "gpu-utilization",
+    "memory-utilization",
+    "gpm-graphics",
+    "gpm-sm-active",
+    "gpm-sm-occupancy",
+    "gpm-dram-active",
+    "gpm-fp64",
+)
+"""What of a GPU may be missing, stuck or absurd by itself, in the order of twin_gpu_reading (csrc/twin_gpu.h)."""
 
 KINDS = {
     "missing": "no value: the read fails (value: ENODATA, EIO, ENOENT...; with ENOENT the file is gone too)",
@@ -43,7 +65,8 @@ SLOWEST_S = 2.0
 _FILE_KINDS = ("missing", "stuck", "absurd", "wrap", "locked", "refused", "no-effect", "foreign-writer", "slow")
 _COUNTER_KINDS = ("missing", "stuck", "absurd", "refused", "slow")
 _GPU_KINDS = ("missing", "stuck", "absurd", "refused", "no-effect", "gpu-lost", "foreign-writer", "slow")
-_GPU_READINGS = {"missing": ("power",), "foreign-writer": ("clock", "power-limit")}
+_SPOILED = ("missing", "stuck", "absurd")
+_GPU_PARTS = {**dict.fromkeys(_SPOILED, GPU_READINGS), "foreign-writer": ("clock", "power-limit")}
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -114,14 +137,12 @@ def checked(fault: Fault, where: str) -> Fault:
         kinds = _COUNTER_KINDS
     elif scope == "gpu" and len(rest) in (1, 2):
         kinds = _GPU_KINDS
-        readings = _GPU_READINGS.get(fault.kind, ())
-        if len(rest) == 2 and rest[1] not in readings:
-            known = f"valid: {', '.join(readings)}" if readings else "it applies to the whole GPU"
-            raise TwinError(f'{where}: {fault.kind} knows no GPU reading "{rest[1]}"; {known}')
+        if len(rest) == 2:
+            _check_gpu_part(fault, rest[1], where)
     elif is_path(fault.target):
         kinds = _FILE_KINDS
     else:
-        raise TwinError(f'{where}: target "{fault.target}" is none of /sys/PATH, perf:EVENT[:CPU], gpu:N[:READING]')
+        raise TwinError(f'{where}: target "{fault.target}" is none of {", ".join(TARGETS)}')
     if fault.kind not in kinds:
         raise TwinError(f'{where}: {fault.kind} cannot strike "{fault.target}"{nearest(fault.kind, kinds)}')
     if not (0 <= fault.at_s < math.inf and fault.for_s > 0 and 0 < fault.every_s < math.inf):
@@ -137,6 +158,8 @@ def check_target(fault: Fault, machine: Machine, files: Iterable[str] | None) ->
     if scope == "gpu" and rest[0] != "*" and not (rest[0].isdigit() and int(rest[0]) < machine.gpus):
         there = f"GPUs 0-{machine.gpus - 1}" if machine.gpus else "no GPU"
         raise TwinError(f"{where}: machine {machine.name} has {there}")
+    if scope == "gpu" and len(rest) == 2 and rest[1].startswith("gpm") and machine.gpu and not machine.gpu.has_gpm:
+        raise TwinError(f"{where}: the GPUs of machine {machine.name} have no GPM (Hopper on)")
     if scope == "perf":
         if not any(fnmatchcase(event, rest[0]) for event in machine.events):
             raise TwinError(
@@ -148,9 +171,26 @@ def check_target(fault: Fault, machine: Machine, files: Iterable[str] | None) ->
         _check_path(fault, where, list(files))
 
 
+def gpu_readings(target: str) -> tuple[str, ...]:
+    """The readings of a GPU that a target names: all of them when it names the GPU alone."""
+    _, _, *reading = target.split(":")
+    return tuple(name for name in GPU_READINGS if not reading or fnmatchcase(name, reading[0]))
+
+
+def _check_gpu_part(fault: Fault, part: str, where: str) -> None:
+    parts = _GPU_PARTS.get(fault.kind, ())
+    if not parts:
+        raise TwinError(f'{where}: {fault.kind} knows no GPU reading "{part}"; it applies to the whole GPU')
+    found = gpu_readings(fault.target) if fault.kind in _SPOILED else [part] if part in parts else []
+    if not found:
+        raise TwinError(f'{where}: {fault.kind} knows no GPU reading "{part}"{nearest(part, parts)}')
+
+
 def _check_value(fault: Fault, where: str) -> None:
     value = fault.value
     match fault.kind:
+        case "missing" | "stuck" | "absurd" if fault.target.startswith("gpu:") and value is not None:
+            raise TwinError(f"{where}: {fault.kind} takes no value on a GPU: NVML answers as its driver does")
         case "slow":
             if not _is_number(value, 0.0, SLOWEST_S):
                 raise TwinError(f"{where}: slow needs a value of 0 to {SLOWEST_S:g} seconds")

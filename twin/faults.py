@@ -23,6 +23,7 @@ from twin.fault import (
     Fault,
     check_target,
     checked,
+    gpu_readings,
     is_counter,
     is_path,
     matches,
@@ -37,12 +38,22 @@ __all__ = ["Effect", "Fault", "Faults", "parse_line", "parse_table"]
 
 _GPU_BITS = {
     "gpu-lost": lib.TWIN_GPU_LOST,
-    "missing": lib.TWIN_GPU_NO_POWER,
-    "stuck": lib.TWIN_GPU_STUCK,
-    "absurd": lib.TWIN_GPU_ABSURD,
     "refused": lib.TWIN_GPU_SET_REFUSED,
     "no-effect": lib.TWIN_GPU_SET_NO_EFFECT,
     "slow": lib.TWIN_GPU_SLOW,
+}
+_READING_BITS = {
+    "power": lib.TWIN_READING_POWER,
+    "energy": lib.TWIN_READING_ENERGY,
+    "temperature": lib.TWIN_READING_TEMPERATURE,
+    "sm-clock": lib.TWIN_READING_SM_CLOCK,
+    "gpu-utilization": lib.TWIN_READING_GPU_UTILIZATION,
+    "memory-utilization": lib.TWIN_READING_MEMORY_UTILIZATION,
+    "gpm-graphics": lib.TWIN_READING_GPM_GRAPHICS,
+    "gpm-sm-active": lib.TWIN_READING_GPM_SM_ACTIVE,
+    "gpm-sm-occupancy": lib.TWIN_READING_GPM_SM_OCCUPANCY,
+    "gpm-dram-active": lib.TWIN_READING_GPM_DRAM_ACTIVE,
+    "gpm-fp64": lib.TWIN_READING_GPM_FP64,
 }
 
 _FOREVER_NS = 1 << 62
@@ -74,6 +85,32 @@ class _Standing:
 type_standing = tuple[_Standing, ...]
 
 
+@dataclass(slots=True)
+class _GpuFaults:
+    """The fault fields of one twin_gpu_t."""
+
+    faults: int = 0
+    missing: int = 0
+    stuck: int = 0
+    absurd: int = 0
+
+    def spoil(self, fault: Fault) -> None:
+        """Add the readings that a fault of kind missing, stuck or absurd strikes."""
+        bits = 0
+        for reading in gpu_readings(fault.target):
+            bits |= _READING_BITS[reading]
+        match fault.kind:
+            case "missing":
+                # the energy counter integrates the power sensor, and has nothing to count without it
+                self.missing |= bits | (lib.TWIN_READING_ENERGY if bits & lib.TWIN_READING_POWER else 0)
+            case "stuck" if fault.target.count(":") == 1:
+                self.faults |= lib.TWIN_GPU_STUCK  # the card publishes nothing any more, not even the time
+            case "stuck":
+                self.stuck |= bits
+            case "absurd":
+                self.absurd |= bits
+
+
 class Faults:
     """The faults of one twin, each judged by the twin's time; may be added and removed while it runs.
 
@@ -87,7 +124,7 @@ class Faults:
         self._standing: type_standing = ()
         self._next_number = 1
         self._files: Callable[[], Mapping[str, str]] | None = None
-        self._gpu_bits = [0] * twin.machine.gpus
+        self._gpus = [_GpuFaults() for _ in range(twin.machine.gpus)]
         self._lock = threading.Lock()
         if faults is None:
             path = twin.machine.path
@@ -306,24 +343,27 @@ class Faults:
 
     def _mark_gpus(self) -> None:
         now_ns = self._twin.age_ns
-        bits = [0] * len(self._gpu_bits)
+        found = [_GpuFaults() for _ in self._gpus]
         for s in self._standing:
-            if s.fault.kind == "slow" and self.is_virtual:
+            if not s.fault.target.startswith("gpu:") or not s.stands(now_ns):
                 continue
-            if s.fault.target.startswith("gpu:") and s.fault.kind in _GPU_BITS and s.stands(now_ns):
-                for index in self._gpus_of(s.fault.target):
-                    bits[index] |= _GPU_BITS[s.fault.kind]
-                if s.fault.kind == "slow":
-                    self._twin.gpus.slow_ms = round(_delay_s(s.fault) * 1000)
+            if s.fault.kind == "slow":
+                if self.is_virtual:
+                    continue
+                self._twin.gpus.slow_ms = round(_delay_s(s.fault) * 1000)
+            for index in self._gpus_of(s.fault.target):
+                found[index].spoil(s.fault)
+                found[index].faults |= _GPU_BITS.get(s.fault.kind, 0)
         with self._lock:
-            for index, (before, now) in enumerate(zip(self._gpu_bits, bits, strict=True)):
+            for index, (before, now) in enumerate(zip(self._gpus, found, strict=True)):
                 if before != now:
-                    self._twin.gpus.gpu[index].faults = now
-            self._gpu_bits = bits
+                    gpu = self._twin.gpus.gpu[index]
+                    gpu.faults, gpu.missing, gpu.stuck, gpu.absurd = now.faults, now.missing, now.stuck, now.absurd
+            self._gpus = found
 
     def _gpus_of(self, target: str) -> Iterable[int]:
         index = target.split(":")[1]
-        return range(len(self._gpu_bits)) if index == "*" else (int(index),)
+        return range(len(self._gpus)) if index == "*" else (int(index),)
 
 
 # ---- what kernels answer, and what registers show ------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from pmu.readings import RAW_MISSING
 from twin.errors import TwinError
+from twin.fault import GPU_READINGS
 from twin.faults import Fault, Faults, parse_line, parse_table
 from twin.machine import load_machine
 from twin.model import Twin
@@ -226,22 +227,14 @@ def test_a_refused_counter_is_busy(tree: SysfsTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "value", "bit"),
-    [
-        ("gpu-lost", "gpu:1", None, 0),
-        ("missing", "gpu:1:power", None, 1),
-        ("stuck", "gpu:1", None, 2),
-        ("absurd", "gpu:1", None, 3),
-        ("refused", "gpu:1", None, 4),
-        ("no-effect", "gpu:1", None, 5),
-        ("slow", "gpu:1", 0.25, 6),
-    ],
+    ("kind", "value", "bit"),
+    [("gpu-lost", None, 0), ("stuck", None, 1), ("refused", None, 2), ("no-effect", None, 3), ("slow", 0.25, 4)],
 )
 def test_a_gpu_fault_sets_its_bit_while_it_stands(
-    gpu_tree: SysfsTree, kind: str, target: str, value: float | None, bit: int
+    gpu_tree: SysfsTree, kind: str, value: float | None, bit: int
 ) -> None:
     gpus = gpu_tree.twin.gpus
-    gpu_tree.faults.add(Fault(kind, target, at_s=1.0, for_s=1.0, value=value))
+    gpu_tree.faults.add(Fault(kind, "gpu:1", at_s=1.0, for_s=1.0, value=value))
     bits = []
     for _ in range(3):
         gpu_tree.act()
@@ -250,6 +243,38 @@ def test_a_gpu_fault_sets_its_bit_while_it_stands(
     assert bits == [[0] * 4, [0, 1 << bit, 0, 0], [0] * 4]
     if kind == "slow":
         assert gpus.slow_ms == 250
+
+
+@pytest.mark.parametrize("kind", ["missing", "stuck", "absurd"])
+@pytest.mark.parametrize("reading", [reading for reading in GPU_READINGS if reading not in ("power", "energy")])
+def test_one_reading_of_one_gpu_may_be_struck_while_it_stands(kind: str, reading: str) -> None:
+    tree = SysfsTree(Twin(load_machine("genoa-h100")))
+    gpus = tree.twin.gpus
+    tree.faults.add(Fault(kind, f"gpu:1:{reading}", at_s=0.1, for_s=0.1))
+    bit = 1 << GPU_READINGS.index(reading)
+    seen = []
+    for _ in range(3):
+        tree.act()
+        seen.append([(gpus.gpu[i].faults, getattr(gpus.gpu[i], kind)) for i in range(3)])
+        tree.twin.advance(0.1)
+    assert seen == [[(0, 0)] * 3, [(0, 0), (0, bit), (0, 0)], [(0, 0)] * 3]
+
+
+def test_without_its_power_sensor_a_gpu_counts_no_energy_but_energy_may_be_missing_alone(gpu_tree: SysfsTree) -> None:
+    gpu_tree.faults.add(Fault("missing", "gpu:0:power"))
+    gpu_tree.faults.add(Fault("missing", "gpu:1:energy"))
+    gpu_tree.faults.add(Fault("absurd", "gpu:2:power"))
+    gpus = gpu_tree.twin.gpus
+    assert [gpus.gpu[i].missing for i in range(3)] == [0b11, 0b10, 0]
+    assert gpus.gpu[2].absurd == 0b01
+
+
+def test_a_glob_strikes_several_readings_and_a_gpu_alone_all_of_them() -> None:
+    tree = SysfsTree(Twin(load_machine("genoa-h100")))
+    tree.faults.add(Fault("absurd", "gpu:0:*-utilization"))
+    tree.faults.add(Fault("absurd", "gpu:1"))
+    assert tree.twin.gpus.gpu[0].absurd == 0b110000
+    assert tree.twin.gpus.gpu[1].absurd == (1 << len(GPU_READINGS)) - 1
 
 
 def test_all_gpus_may_be_struck_at_once_and_recover_when_the_fault_is_removed(gpu_tree: SysfsTree) -> None:
@@ -288,14 +313,31 @@ def test_times_of_a_command_count_from_now_and_those_of_a_file_from_the_start(tr
 
 
 @pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("missing gpu:0:powr", 'knows no GPU reading "powr" (nearest: power)'),
+        ("gpu-lost gpu:0:power", "applies to the whole GPU"),
+        ("stuck gpu:0:gpm-*", "have no GPM"),
+        ("absurd gpu:0:power value=3", "takes no value"),
+        ("foreign-writer gpu:0:power value=3", "power-limit"),
+        ("stuck gpu:4:power", "GPUs 0-3"),
+    ],
+)
+def test_a_gpu_fault_that_cannot_be_is_refused_with_its_reason(gpu_tree: SysfsTree, line: str, reason: str) -> None:
+    with pytest.raises(TwinError) as refusal:
+        gpu_tree.faults.add_line(line)
+    assert reason in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
     ("line", "nearest"),
     [
-        (f"mising {ENERGY}", '"missing"'),
-        (f"missing {ENERGY} form=3", '"for"'),
-        (f"missing {ENERGY} value=ENODATUM", '"ENODATA"'),
+        (f"mising {ENERGY}", "nearest: missing"),
+        (f"missing {ENERGY} form=3", "nearest: for"),
+        (f"missing {ENERGY} value=ENODATUM", "nearest: ENODATA"),
         ("missing /sys/class/powercap/intel-rapl:0/energy_uw", f"{PACKAGE}/energy_uj"),
         ("missing /sys/class/powercap/intel-rapl:7/energy_uj", "/sys/class/powercap/intel-rapl:"),
-        ("missing perf:instruction", '"instructions"'),
+        ("missing perf:instruction", "nearest: instructions"),
         ("missing perf:cycles:99", "CPUs 0-15"),
         ("gpu-lost gpu:0", "no GPU"),
         ("gpu-lost hwmon", "perf:EVENT"),
@@ -320,7 +362,7 @@ def test_a_fault_that_cannot_be_is_refused_in_one_line_with_the_nearest_valid_na
 
 
 def test_a_fault_of_the_machine_file_is_refused_with_its_place(tree: SysfsTree) -> None:
-    with pytest.raises(TwinError, match=r'machine x: \[\[fault\]\] 2: unknown key "targets".*"target"'):
+    with pytest.raises(TwinError, match=r'machine x: \[\[fault\]\] 2: unknown key "targets".*nearest: target'):
         parse_table({"kind": "stuck", "targets": ENERGY}, "machine x: [[fault]] 2")
     with pytest.raises(TwinError, match="at_s"):
         parse_table({"kind": "stuck", "target": ENERGY, "at_s": "soon"}, "machine x: [[fault]] 1")

@@ -226,6 +226,6 @@ def test_faults_of_the_machine_file_apply_without_being_named(tmp_path: Path) ->
     with pytest.raises(OSError):
         node.ports.files.read(ENERGY)
     path.write_text(path.read_text().replace('"missing"', '"mising"'))
-    with pytest.raises(TwinError, match=r'faulty.toml: \[\[fault\]\] 1: unknown kind "mising" \(nearest: "missing"\)'):
+    with pytest.raises(TwinError, match=r'faulty.toml: \[\[fault\]\] 1: unknown kind "mising" \(nearest: missing\)'):
         InProcess(Twin(load_machine(str(path))))
     assert InProcess(Twin(load_machine("curie")), Faults(Twin(load_machine("curie")), [])).faults.listing() == []

@@ -177,7 +177,7 @@ def test_an_unlocked_idle_card_falls_to_its_idle_clock() -> None:
     assert twin.gpus.gpu[0].sm_clock_mhz == 1530
     twin.advance(3.0)
     card = twin.gpus.gpu[0]
-    assert (card.sm_clock_mhz, card.performance_state, card.gpu_pct) == (135, 8, 0)
+    assert (card.sm_clock_mhz, card.performance_state, card.gpu_pct) == (135, 0, 0)  # data-centre cards know P0 alone
     assert card.throttle_reasons == 0x1  # idle
     assert 15_000 < card.power_mw < 40_000
 
@@ -270,6 +270,47 @@ def test_a_stuck_card_stops_publishing() -> None:
     card.faults = 0
     twin.advance(0.1)
     assert card.energy_uj > frozen[1]
+
+
+def test_a_stuck_reading_keeps_its_last_value_and_the_others_go_on() -> None:
+    machine = load_machine("v100")
+    twin = Twin(machine, load_workload("v100:3MM", machine, data=SAMPLE))
+    twin.advance(1.0)
+    card = twin.gpus.gpu[0]
+    card.stuck = lib.TWIN_READING_ENERGY | lib.TWIN_READING_SM_CLOCK
+    energy_uj, power_mw, time_us = card.energy_uj, card.power_mw, card.time_us
+    _lock(twin, 757, 757)
+    twin.advance(1.0)
+    assert (card.energy_uj, card.sm_clock_mhz) == (energy_uj, 1530)
+    assert card.power_mw < 0.9 * power_mw and card.time_us > time_us
+    card.stuck = lib.TWIN_READING_POWER
+    power_mw = card.power_mw
+    _lock(twin, 0, 0)
+    twin.advance(1.0)
+    assert (card.sm_clock_mhz, card.power_mw) == (1530, power_mw)
+    assert {card.samples[i].power_mw for i in range(128)} >= {power_mw}
+    assert card.energy_uj > energy_uj + 100e6
+
+
+def test_a_stuck_gpm_share_goes_on_as_it_last_was_and_jumps_nowhere() -> None:
+    machine = load_machine("genoa-h100")
+    twin = Twin(machine, load_workload("mixed-gpu:1", machine, duration_s=3.0))
+    twin.advance(1.0)
+    card = twin.gpus.gpu[0]
+
+    def shares() -> tuple[float, float]:
+        before = card.gpm_time_s, card.gpm_graphics_s, card.gpm_sm_active_s
+        twin.advance(0.5)
+        s = card.gpm_time_s - before[0]
+        return (card.gpm_graphics_s - before[1]) / s, (card.gpm_sm_active_s - before[2]) / s
+
+    card.stuck = lib.TWIN_READING_GPM_GRAPHICS
+    graphics, _ = shares()
+    assert graphics > 0.2
+    twin.advance(10.0)  # the work has ended
+    assert shares() == (pytest.approx(graphics), 0.0)
+    card.stuck = 0
+    assert shares() == (pytest.approx(0.0, abs=1e-6), 0.0)
 
 
 def test_a_card_may_ignore_what_it_accepts() -> None:

@@ -213,16 +213,39 @@ static void utilization_sensor(twin_model_t *m, gpu_t *gpu, int64_t tick)
     gpu->window_gap_s = gpu->gap_s;
 }
 
-static void push_sample(twin_gpu_t *shared, const gpu_t *gpu, uint64_t time_us)
+static void push_sample(twin_gpu_t *shared, uint64_t time_us)
 {
     twin_gpu_sample_t *sample = &shared->samples[shared->sample_head % TWIN_SAMPLES];
 
     sample->time_us = time_us;
-    sample->power_mw = (uint32_t)(gpu->shown_w * 1e3);
-    sample->gpu_pct = gpu->shown_gpu_pct;
-    sample->memory_pct = gpu->shown_memory_pct;
-    sample->sm_clock_mhz = (uint32_t)(gpu->clock_khz[gpu->level] / 1e3);
+    sample->power_mw = shared->power_mw;
+    sample->gpu_pct = shared->gpu_pct;
+    sample->memory_pct = shared->memory_pct;
+    sample->sm_clock_mhz = shared->sm_clock_mhz;
     shared->sample_head = (shared->sample_head + 1) % TWIN_SAMPLES;
+}
+
+/* What GPM shows is the slope of an integral: a stuck share is an integral that goes on at the slope it last had. */
+static void publish_gpm(const twin_model_t *m, gpu_t *gpu, twin_gpu_t *shared, int64_t tick)
+{
+    const double true_s[GPM_SHARES] = {gpu->kernel_s, gpu->sm_s, gpu->occupancy_s, gpu->memory_s, gpu->fp_s};
+    double *const shown_s[GPM_SHARES] = {&shared->gpm_graphics_s, &shared->gpm_sm_active_s, &shared->gpm_sm_occupancy_s,
+                                         &shared->gpm_dram_active_s, &shared->gpm_fp_s};
+    int64_t window = ticks(gpu->card.utilization_window_s);
+
+    for (int i = 0; i < GPM_SHARES; i++) {
+        int is_stuck = (shared->stuck & ((uint32_t)TWIN_READING_GPM_GRAPHICS << i)) != 0;
+        if (is_stuck)
+            gpu->gpm_astray_s[i] += gpu->gpm_share[i] * TICK_S - (true_s[i] - gpu->gpm_tick_s[i]);
+        if (tick % window == 0) {
+            if (!is_stuck)
+                gpu->gpm_share[i] = (true_s[i] - gpu->gpm_window_s[i]) / ((double)window * TICK_S);
+            gpu->gpm_window_s[i] = true_s[i];
+        }
+        gpu->gpm_tick_s[i] = true_s[i];
+        *shown_s[i] = true_s[i] + gpu->gpm_astray_s[i];
+    }
+    shared->gpm_time_s = (double)m->step * STEP_S;
 }
 
 static void publish(twin_model_t *m, int32_t g, int64_t tick)
@@ -230,24 +253,32 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
     gpu_t *gpu = &m->gpus[g];
     twin_gpu_t *shared = &m->shared->gpu[g];
     uint64_t time_us = (uint64_t)(m->origin_ns + m->step * TWIN_STEP_NS) / 1000u;
-    uint32_t seq = shared->seq;
+    uint32_t seq = shared->seq, stuck = shared->stuck;
 
     if (shared->faults & TWIN_GPU_STUCK)
         return;
     shared->seq = seq + 1;
     atomic_thread_fence(memory_order_seq_cst);
     shared->time_us = time_us;
-    shared->energy_uj = (uint64_t)(gpu->shown_j * 1e6);
-    shared->sm_clock_khz = (uint32_t)gpu->clock_khz[gpu->level];
-    shared->sm_clock_mhz = shared->sm_clock_khz / 1000u;
+    if (!(stuck & TWIN_READING_ENERGY))
+        shared->energy_uj = (uint64_t)(gpu->shown_j * 1e6);
+    if (!(stuck & TWIN_READING_SM_CLOCK)) {
+        shared->sm_clock_khz = (uint32_t)gpu->clock_khz[gpu->level];
+        shared->sm_clock_mhz = shared->sm_clock_khz / 1000u;
+    }
     shared->mem_clock_now_mhz = shared->memory_clock_mhz;
-    shared->power_mw = (uint32_t)(gpu->shown_w * 1e3);
-    shared->power_instant_mw = (uint32_t)((gpu->energy_j - gpu->tick_j) / TICK_S * 1e3);
+    if (!(stuck & TWIN_READING_POWER)) {
+        shared->power_mw = (uint32_t)(gpu->shown_w * 1e3);
+        shared->power_instant_mw = (uint32_t)((gpu->energy_j - gpu->tick_j) / TICK_S * 1e3);
+    }
     shared->enforced_limit_mw = (uint32_t)(gpu->limit_w * 1e3 + 0.5);
-    shared->temperature_c = (uint32_t)(gpu->heat.die_c + 0.5);
+    if (!(stuck & TWIN_READING_TEMPERATURE))
+        shared->temperature_c = (uint32_t)(gpu->heat.die_c + 0.5);
     shared->memory_temperature_c = (uint32_t)(gpu->heat.die_c + gpu->card.memory_over_die_c + 0.5);
-    shared->gpu_pct = gpu->shown_gpu_pct;
-    shared->memory_pct = gpu->shown_memory_pct;
+    if (!(stuck & TWIN_READING_GPU_UTILIZATION))
+        shared->gpu_pct = gpu->shown_gpu_pct;
+    if (!(stuck & TWIN_READING_MEMORY_UTILIZATION))
+        shared->memory_pct = gpu->shown_memory_pct;
     shared->pcie_tx_kbps = gpu->shown_pcie_kbps / 2;
     shared->pcie_rx_kbps = gpu->shown_pcie_kbps;
     int32_t group = m->unit_group[unit_of(m, g)];
@@ -255,15 +286,10 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
     shared->throttle_reasons = gpu->reasons;
     shared->violation_power_us = (uint64_t)(gpu->limited_s * 1e6);
     shared->violation_thermal_us = (uint64_t)(gpu->overheated_s * 1e6);
-    shared->performance_state = gpu->level > gpu->card.idle_level ? 0 : 8;
-    shared->gpm_sm_active_s = gpu->sm_s;
-    shared->gpm_sm_occupancy_s = gpu->occupancy_s;
-    shared->gpm_dram_active_s = gpu->memory_s;
-    shared->gpm_graphics_s = gpu->kernel_s;
-    shared->gpm_fp_s = gpu->fp_s;
-    shared->gpm_time_s = (double)m->step * STEP_S;
+    shared->performance_state = 0; /* P0 idle or not: the only state of V100, A100 and H100 (nvml/clocks.c) */
+    publish_gpm(m, gpu, shared, tick);
     if (tick % ticks(gpu->card.power_update_s) == 0)
-        push_sample(shared, gpu, time_us);
+        push_sample(shared, time_us);
     atomic_thread_fence(memory_order_seq_cst);
     shared->seq = seq + 2;
 }

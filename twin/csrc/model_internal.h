@@ -16,6 +16,7 @@
 #define TICK_S (TICK_STEPS * STEP_S)
 #define NEVER INT64_MAX
 #define SENSOR_RING 16
+#define GPM_SHARES 5 /* graphics, SM active, SM occupancy, DRAM active, FP64, as in enum twin_gpu_reading */
 
 enum unit_state { UNIT_IDLE, UNIT_RUN, UNIT_GAP, UNIT_WAIT };
 enum meter { METER_CORE, METER_UNCORE, METER_DRAM, METERS };
@@ -57,6 +58,8 @@ typedef struct {
     uint32_t ring_head;
     double window_kernel_s, window_memory_s, window_gap_s;
     uint32_t shown_gpu_pct, shown_memory_pct, shown_pcie_kbps;
+    /* GPM: each share over the last window, its integral then and at the last tick, how far a stuck one has gone astray */
+    double gpm_share[GPM_SHARES], gpm_window_s[GPM_SHARES], gpm_tick_s[GPM_SHARES], gpm_astray_s[GPM_SHARES];
     double noise;
 } gpu_t;
 

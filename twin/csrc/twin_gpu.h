@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define TWIN_GPU_MAGIC   0x4e54474eu /* "NGTN" */
-#define TWIN_GPU_VERSION 1u
+#define TWIN_GPU_VERSION 2u
 #define TWIN_GPUS_MAX    16
 #define TWIN_CLOCKS_MAX  256
 #define TWIN_SAMPLES     128 /* ring for nvmlDeviceGetSamples, one entry per internal sampling period */
@@ -70,18 +70,34 @@ typedef struct {
     uint32_t sample_head; /* next slot to write */
     twin_gpu_sample_t samples[TWIN_SAMPLES];
 
-    /* faults: 0 = none; bits of twin_gpu_fault */
+    /* faults: 0 = none; bits of twin_gpu_fault, and of twin_gpu_reading for what is wrong with single readings */
     volatile uint32_t faults;
+    volatile uint32_t missing; /* NOT_SUPPORTED */
+    volatile uint32_t stuck;   /* the model leaves them as they are; a GPM share goes on as it last was */
+    volatile uint32_t absurd;  /* a value that no card shows (nvml/state.h) */
 } twin_gpu_t;
 
 enum twin_gpu_fault {
     TWIN_GPU_LOST          = 1 << 0, /* every call: GPU_IS_LOST */
-    TWIN_GPU_NO_POWER      = 1 << 1, /* power and energy: NOT_SUPPORTED */
-    TWIN_GPU_STUCK         = 1 << 2, /* readings frozen (the model stops publishing) */
-    TWIN_GPU_ABSURD        = 1 << 3, /* power reads 4e6 mW, utilisation 255 */
-    TWIN_GPU_SET_REFUSED   = 1 << 4, /* setters: NO_PERMISSION */
-    TWIN_GPU_SET_NO_EFFECT = 1 << 5, /* setters succeed, the model ignores them */
-    TWIN_GPU_SLOW          = 1 << 6, /* every call takes slow_ms */
+    TWIN_GPU_STUCK         = 1 << 1, /* readings frozen, time stamps too (the model stops publishing) */
+    TWIN_GPU_SET_REFUSED   = 1 << 2, /* setters: NO_PERMISSION */
+    TWIN_GPU_SET_NO_EFFECT = 1 << 3, /* setters succeed, the model ignores them */
+    TWIN_GPU_SLOW          = 1 << 4, /* every call takes slow_ms */
+};
+
+/* The five of GPM last, in the order of their integrals. */
+enum twin_gpu_reading {
+    TWIN_READING_POWER              = 1 << 0,
+    TWIN_READING_ENERGY             = 1 << 1,
+    TWIN_READING_TEMPERATURE        = 1 << 2,
+    TWIN_READING_SM_CLOCK           = 1 << 3,
+    TWIN_READING_GPU_UTILIZATION    = 1 << 4,
+    TWIN_READING_MEMORY_UTILIZATION = 1 << 5,
+    TWIN_READING_GPM_GRAPHICS       = 1 << 6,
+    TWIN_READING_GPM_SM_ACTIVE      = 1 << 7,
+    TWIN_READING_GPM_SM_OCCUPANCY   = 1 << 8,
+    TWIN_READING_GPM_DRAM_ACTIVE    = 1 << 9,
+    TWIN_READING_GPM_FP64           = 1 << 10,
 };
 
 typedef struct {

@@ -61,7 +61,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned in
 
     if (status != NVML_SUCCESS)
         return status;
-    if (type == NVML_CLOCK_VIDEO)
+    if (type == NVML_CLOCK_VIDEO || (is_core(type) && (now.missing & TWIN_READING_SM_CLOCK)))
         return NVML_ERROR_NOT_SUPPORTED;
     *mhz = is_core(type) ? now.sm_clock_mhz : now.mem_clock_mhz;
     return NVML_SUCCESS;

@@ -33,13 +33,13 @@ static nvmlReturn_t metered(const twin_gpu_t *gpu, const gpu_reading_t *now, nvm
     case NVML_FI_DEV_POWER_CURRENT_LIMIT: return small(field, enforced_mw);
     case NVML_FI_DEV_POWER_REQUESTED_LIMIT: return small(field, twin_power_limit_mw(gpu));
     }
-    if (!now->has_power)
-        return NVML_ERROR_NOT_SUPPORTED;
-    switch (field->fieldId) {
-    case NVML_FI_DEV_POWER_AVERAGE: return small(field, now->power_mw);
-    case NVML_FI_DEV_POWER_INSTANT: return small(field, now->power_instant_mw);
-    default: return large(field, now->energy_uj / 1000); /* millijoules */
+    if (field->fieldId == NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION) {
+        bool is_missing = (now->missing & TWIN_READING_ENERGY) != 0;
+        return is_missing ? NVML_ERROR_NOT_SUPPORTED : large(field, now->energy_uj / 1000); /* millijoules */
     }
+    if (now->missing & TWIN_READING_POWER)
+        return NVML_ERROR_NOT_SUPPORTED;
+    return small(field, field->fieldId == NVML_FI_DEV_POWER_AVERAGE ? now->power_mw : now->power_instant_mw);
 }
 
 static nvmlReturn_t answer(const twin_gpu_t *gpu, const gpu_reading_t *now, nvmlFieldValue_t *field)

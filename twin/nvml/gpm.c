@@ -13,10 +13,12 @@
 #define SAMPLES_MAX    1024 /* per process; a monitor holds two per GPU. Ours. */
 #define METRICS_MAX    4096 /* refuses an absurd count; NVML lists 476 so far. Ours. */
 #define NO_READING_YET UINT32_MAX
+#define ABSURD_SHARE   655.35 /* 65535 %: a counter of sixteen bits full of ones. Ours. */
 
 typedef struct {
     atomic_bool is_taken;
     uint32_t gpu; /* index of the device read, or NO_READING_YET */
+    uint32_t missing, absurd; /* bits of twin_gpu_reading, as they stood then */
     double time_s, graphics_s, sm_active_s, sm_occupancy_s, dram_active_s, fp_s;
 } gpm_sample_t;
 
@@ -91,6 +93,8 @@ NVML_EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t h
     if (status != NVML_SUCCESS)
         return status;
     sample->gpu            = index;
+    sample->missing        = now.missing;
+    sample->absurd         = now.absurd;
     sample->time_s         = now.gpm_time_s;
     sample->graphics_s     = now.gpm_graphics_s;
     sample->sm_active_s    = now.gpm_sm_active_s;
@@ -132,11 +136,38 @@ static nvmlReturn_t integral(unsigned int metric, const gpm_sample_t *from, cons
     }
 }
 
+static uint32_t reading_of(unsigned int metric)
+{
+    switch (metric) {
+    case NVML_GPM_METRIC_GRAPHICS_UTIL: return TWIN_READING_GPM_GRAPHICS;
+    case NVML_GPM_METRIC_SM_UTIL: return TWIN_READING_GPM_SM_ACTIVE;
+    case NVML_GPM_METRIC_SM_OCCUPANCY: return TWIN_READING_GPM_SM_OCCUPANCY;
+    case NVML_GPM_METRIC_DRAM_BW_UTIL: return TWIN_READING_GPM_DRAM_ACTIVE;
+    case NVML_GPM_METRIC_FP64_UTIL: return TWIN_READING_GPM_FP64;
+    default: return 0;
+    }
+}
+
+/* One metric between two samples; what was wrong with it at either of them is wrong with it. */
+static void measure(const gpm_sample_t *from, const gpm_sample_t *to, nvmlGpmMetric_t *metric)
+{
+    double share_s, elapsed_s = to->time_s - from->time_s;
+    uint32_t reading = reading_of(metric->metricId);
+
+    metric->nvmlReturn = integral(metric->metricId, from, to, &share_s, &metric->metricInfo);
+    if (metric->nvmlReturn == NVML_SUCCESS && !(elapsed_s > 0))
+        metric->nvmlReturn = NVML_ERROR_NO_DATA; /* the card has not measured between the two */
+    if ((from->missing | to->missing) & reading)
+        metric->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    if ((from->absurd | to->absurd) & reading)
+        share_s = ABSURD_SHARE * elapsed_s;
+    metric->value = metric->nvmlReturn == NVML_SUCCESS ? 100.0 * share_s / elapsed_s : NAN;
+}
+
 NVML_EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *request)
 {
     const twin_gpus_t *gpus;
     gpm_sample_t *from, *to;
-    double elapsed_s;
     nvmlReturn_t status = twin_session(&gpus);
 
     if (status != NVML_SUCCESS)
@@ -150,14 +181,7 @@ NVML_EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *request)
     if (from == NULL || to == NULL || from->gpu == NO_READING_YET || from->gpu != to->gpu ||
         request->numMetrics == 0 || request->numMetrics > METRICS_MAX)
         return NVML_ERROR_INVALID_ARGUMENT;
-    elapsed_s = to->time_s - from->time_s;
-    for (unsigned int i = 0; i < request->numMetrics; i++) {
-        nvmlGpmMetric_t *metric = &request->metrics[i];
-        double share_s;
-        metric->nvmlReturn = integral(metric->metricId, from, to, &share_s, &metric->metricInfo);
-        if (metric->nvmlReturn == NVML_SUCCESS && !(elapsed_s > 0))
-            metric->nvmlReturn = NVML_ERROR_NO_DATA; /* the card has not measured between the two */
-        metric->value = metric->nvmlReturn == NVML_SUCCESS ? 100.0 * share_s / elapsed_s : NAN;
-    }
+    for (unsigned int i = 0; i < request->numMetrics; i++)
+        measure(from, to, &request->metrics[i]);
     return NVML_SUCCESS;
 }

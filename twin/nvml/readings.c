@@ -23,14 +23,14 @@
         return status;                                                                                \
     }
 
-/* Defines FUNCTION: as READS, where the power sensor is what answers. */
-#define METERS(function, type, expression)                                                            \
+/* Defines FUNCTION: as READS, of a READING that may be missing. */
+#define MEASURES(function, type, reading, expression)                                                 \
     NVML_EXPORT nvmlReturn_t function(nvmlDevice_t device, type *value)                                \
     {                                                                                                 \
         gpu_reading_t now;                                                                            \
         nvmlReturn_t status = twin_read(device, value, &now);                                         \
                                                                                                       \
-        if (status == NVML_SUCCESS && !now.has_power)                                                 \
+        if (status == NVML_SUCCESS && (now.missing & (reading)))                                      \
             status = NVML_ERROR_NOT_SUPPORTED;                                                        \
         if (status == NVML_SUCCESS)                                                                   \
             *value = (type)(expression);                                                              \
@@ -53,8 +53,8 @@
 
 /* ---------------------------------------------------------------- power and energy */
 
-METERS(nvmlDeviceGetPowerUsage, unsigned int, now.power_mw)
-METERS(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, now.energy_uj / 1000)
+MEASURES(nvmlDeviceGetPowerUsage, unsigned int, TWIN_READING_POWER, now.power_mw)
+MEASURES(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, TWIN_READING_ENERGY, now.energy_uj / 1000)
 
 /* The lowest of all limits in force; before the model has published one, the requested one. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit_mw)
@@ -80,6 +80,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned 
     gpu_reading_t now;
     nvmlReturn_t status = twin_read(device, sensor == NVML_TEMPERATURE_GPU ? temperature_c : NULL, &now);
 
+    if (status == NVML_SUCCESS && (now.missing & TWIN_READING_TEMPERATURE))
+        status = NVML_ERROR_NOT_SUPPORTED;
     if (status == NVML_SUCCESS)
         *temperature_c = now.temperature_c;
     return status;
@@ -96,6 +98,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemp
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (temperature->sensorType != NVML_TEMPERATURE_GPU)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (now.missing & TWIN_READING_TEMPERATURE)
+        return NVML_ERROR_NOT_SUPPORTED;
     temperature->temperature = (int)now.temperature_c;
     return NVML_SUCCESS;
 }
@@ -121,11 +125,14 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, 
 
 /* ---------------------------------------------------------------- utilisation */
 
+/* One answer holds both: without either of them the driver has none to give. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
     gpu_reading_t now;
     nvmlReturn_t status = twin_read(device, utilization, &now);
 
+    if (status == NVML_SUCCESS && (now.missing & (TWIN_READING_GPU_UTILIZATION | TWIN_READING_MEMORY_UTILIZATION)))
+        status = NVML_ERROR_NOT_SUPPORTED;
     if (status == NVML_SUCCESS)
         *utilization = (nvmlUtilization_t){.gpu = now.gpu_pct, .memory = now.memory_pct};
     return status;
@@ -202,6 +209,16 @@ static unsigned int sample_value(const twin_gpu_sample_t *sample, unsigned int t
     }
 }
 
+static uint32_t sampled_reading(unsigned int type)
+{
+    switch (type) {
+    case NVML_TOTAL_POWER_SAMPLES: return TWIN_READING_POWER;
+    case NVML_GPU_UTILIZATION_SAMPLES: return TWIN_READING_GPU_UTILIZATION;
+    case NVML_MEMORY_UTILIZATION_SAMPLES: return TWIN_READING_MEMORY_UTILIZATION;
+    default: return TWIN_READING_SM_CLOCK;
+    }
+}
+
 /*
  * Samples taken after `last_seen_us`, oldest first; when the buffer is short the rest is had by asking again from the
  * last one returned. Without a buffer the answer is the size of one that always suffices.
@@ -220,7 +237,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int 
         return status;
     if (type != NVML_PROCESSOR_CLK_SAMPLES && type > NVML_MEMORY_UTILIZATION_SAMPLES)
         return NVML_ERROR_NOT_SUPPORTED;
-    if (type == NVML_TOTAL_POWER_SAMPLES && (gpu->faults & TWIN_GPU_NO_POWER))
+    if (gpu->missing & sampled_reading(type))
         return NVML_ERROR_NOT_SUPPORTED;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
     if (samples == NULL) {

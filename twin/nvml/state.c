@@ -19,9 +19,6 @@
 #define READ_WAITS   400
 #define READ_WAIT_NS 50000
 
-#define ABSURD_POWER_MW 4000000u
-#define ABSURD_PERCENT  255u
-
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---------------------------------------------------------------- readings */
@@ -89,15 +86,23 @@ static nvmlReturn_t read_published(const twin_gpu_t *gpu, copy_t *copy, void *in
 nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now)
 {
     nvmlReturn_t status = read_published(gpu, copy_reading, now);
-    uint32_t faults     = gpu->faults;
 
     if (status != NVML_SUCCESS)
         return status;
-    now->has_power = (faults & TWIN_GPU_NO_POWER) == 0;
-    if (faults & TWIN_GPU_ABSURD) {
+    now->missing = gpu->missing;
+    now->absurd  = gpu->absurd;
+    if (now->absurd & TWIN_READING_POWER)
         now->power_mw = now->power_instant_mw = ABSURD_POWER_MW;
-        now->gpu_pct = now->memory_pct = ABSURD_PERCENT;
-    }
+    if (now->absurd & TWIN_READING_ENERGY)
+        now->energy_uj = ABSURD_ENERGY_UJ;
+    if (now->absurd & TWIN_READING_TEMPERATURE)
+        now->temperature_c = ABSURD_CELSIUS;
+    if (now->absurd & TWIN_READING_SM_CLOCK)
+        now->sm_clock_mhz = ABSURD_MHZ;
+    if (now->absurd & TWIN_READING_GPU_UTILIZATION)
+        now->gpu_pct = ABSURD_PERCENT;
+    if (now->absurd & TWIN_READING_MEMORY_UTILIZATION)
+        now->memory_pct = ABSURD_PERCENT;
     return NVML_SUCCESS;
 }
 
@@ -120,11 +125,16 @@ nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[
         empty++;
     *count = TWIN_SAMPLES - empty;
     memmove(samples, &samples[empty], *count * sizeof(samples[0]));
-    if (gpu->faults & TWIN_GPU_ABSURD)
-        for (uint32_t i = 0; i < *count; i++) {
+    for (uint32_t i = 0, absurd = gpu->absurd; absurd != 0 && i < *count; i++) {
+        if (absurd & TWIN_READING_POWER)
             samples[i].power_mw = ABSURD_POWER_MW;
-            samples[i].gpu_pct = samples[i].memory_pct = ABSURD_PERCENT;
-        }
+        if (absurd & TWIN_READING_GPU_UTILIZATION)
+            samples[i].gpu_pct = ABSURD_PERCENT;
+        if (absurd & TWIN_READING_MEMORY_UTILIZATION)
+            samples[i].memory_pct = ABSURD_PERCENT;
+        if (absurd & TWIN_READING_SM_CLOCK)
+            samples[i].sm_clock_mhz = ABSURD_MHZ;
+    }
     return NVML_SUCCESS;
 }
 

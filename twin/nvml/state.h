@@ -12,6 +12,13 @@
 #include "nvml_api.h"
 #include "twin_gpu.h"
 
+/* What an absurd reading shows: beyond every card, within the type that clients keep it in. Numbers ours. */
+#define ABSURD_POWER_MW   4000000u
+#define ABSURD_ENERGY_UJ  ((uint64_t)INT64_MAX) /* 292 years of a kilowatt */
+#define ABSURD_CELSIUS    255u
+#define ABSURD_MHZ        4294967u /* a register of kilohertz full of ones */
+#define ABSURD_PERCENT    255u
+
 /* One consistent set of a GPU's published readings, faults applied. */
 typedef struct {
     uint64_t time_us, energy_uj;
@@ -24,7 +31,7 @@ typedef struct {
     uint64_t throttle_reasons, violation_power_us, violation_thermal_us;
     uint32_t performance_state;
     double gpm_sm_active_s, gpm_sm_occupancy_s, gpm_dram_active_s, gpm_graphics_s, gpm_fp_s, gpm_time_s;
-    bool has_power; /* false: this card's power sensor is out */
+    uint32_t missing, absurd; /* bits of twin_gpu_reading; absurd values are in their places already, but for GPM's */
 } gpu_reading_t;
 
 /* The whole region between nvmlInit and nvmlShutdown, else NVML_ERROR_UNINITIALIZED. */

@@ -48,7 +48,7 @@ FFI = parse_header()
 def fill_gpus() -> Any:
     """Three cards at work: 0 an A100 (Ampere), 1 an H100 (Hopper, with GPM), 2 a V100 (Volta) on another NUMA node."""
     gpus: Any = FFI.new("twin_gpus_t *")
-    gpus.magic, gpus.version, gpus.n_gpus, gpus.size = 0x4E54474E, 1, 3, FFI.sizeof("twin_gpus_t")
+    gpus.magic, gpus.version, gpus.n_gpus, gpus.size = 0x4E54474E, 2, 3, FFI.sizeof("twin_gpus_t")
     gpus.driver_cuda, gpus.driver = 12080, b"570.86.15"
     names = (b"NVIDIA A100-SXM4-80GB", b"NVIDIA H100 80GB HBM3", b"Tesla V100-SXM2-16GB")
     for i, (name, ladder, arch, capability, memory_mib) in enumerate(
@@ -156,6 +156,14 @@ def faults() -> Any:
     """Bits of ``twin_gpu_fault`` by name."""
     return SimpleNamespace(
         **{k.removeprefix("TWIN_GPU_"): v for k, v in FFI.typeof("enum twin_gpu_fault").relements.items()}
+    )
+
+
+@pytest.fixture
+def readings() -> Any:
+    """Bits of ``twin_gpu_reading`` by name."""
+    return SimpleNamespace(
+        **{k.removeprefix("TWIN_READING_"): v for k, v in FFI.typeof("enum twin_gpu_reading").relements.items()}
     )
 
 

@@ -103,3 +103,18 @@ def test_samples_can_be_had_again_after_they_were_freed(nvml: Any) -> None:
         assert len(taken) >= 512
         for sample in taken:
             nvml.nvmlGpmSampleFree(sample)
+
+
+def test_a_metric_may_be_missing_or_absurd_while_the_others_are_sane(
+    nvml: Any, gpus: Any, handles: list[Any], samples: list[Any], readings: Any, publish: Callable[..., None]
+) -> None:
+    gpus.gpu[1].missing, gpus.gpu[1].absurd = readings.GPM_SM_ACTIVE, readings.GPM_DRAM_ACTIVE
+    publish(gpus.gpu[1], gpm_time_s=1.0, gpm_graphics_s=0.0)
+    nvml.nvmlGpmSampleGet(handles[1], samples[0])
+    publish(gpus.gpu[1], gpm_time_s=2.0, gpm_graphics_s=0.5)
+    nvml.nvmlGpmSampleGet(handles[1], samples[1])
+    got = nvml.nvmlGpmMetricsGet(request(nvml, *samples))
+    graphics, active, _, dram, *_ = (got.metrics[i] for i in range(6))
+    assert (graphics.nvmlReturn, graphics.value) == (0, pytest.approx(50.0))
+    assert active.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED and math.isnan(active.value)
+    assert (dram.nvmlReturn, dram.value) == (0, pytest.approx(65535.0))

@@ -156,9 +156,9 @@ def test_a_lost_gpu_answers_nothing_and_the_others_go_on(
 
 
 def test_a_card_without_its_power_sensor_still_shows_the_rest(
-    nvml: Any, gpus: Any, handles: list[Any], faults: Any
+    nvml: Any, gpus: Any, handles: list[Any], readings: Any
 ) -> None:
-    gpus.gpu[0].faults = faults.NO_POWER
+    gpus.gpu[0].missing = readings.POWER | readings.ENERGY
     gpu = handles[0]
     for question in (nvml.nvmlDeviceGetPowerUsage, nvml.nvmlDeviceGetTotalEnergyConsumption):
         with raises(nvml, "NOT_SUPPORTED"):
@@ -172,11 +172,54 @@ def test_a_card_without_its_power_sensor_still_shows_the_rest(
     assert nvml.nvmlDeviceGetTemperature(gpu, 0) == 61
 
 
-def test_absurd_readings_are_shown_as_they_come(nvml: Any, gpus: Any, handles: list[Any], faults: Any) -> None:
-    gpus.gpu[0].faults = faults.ABSURD
-    assert nvml.nvmlDeviceGetPowerUsage(handles[0]) == 4_000_000
-    assert nvml.nvmlDeviceGetUtilizationRates(handles[0]).gpu == 255
-    assert nvml.nvmlDeviceGetUtilizationRates(handles[1]).gpu == 97
+QUESTIONS: dict[str, Callable[[Any, Any], int]] = {
+    "POWER": lambda n, gpu: int(n.nvmlDeviceGetPowerUsage(gpu)),
+    "ENERGY": lambda n, gpu: int(n.nvmlDeviceGetTotalEnergyConsumption(gpu)),
+    "TEMPERATURE": lambda n, gpu: int(n.nvmlDeviceGetTemperature(gpu, n.NVML_TEMPERATURE_GPU)),
+    "SM_CLOCK": lambda n, gpu: int(n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM)),
+    "GPU_UTILIZATION": lambda n, gpu: int(n.nvmlDeviceGetUtilizationRates(gpu).gpu),
+    "MEMORY_UTILIZATION": lambda n, gpu: int(n.nvmlDeviceGetUtilizationRates(gpu).memory),
+}
+SANE = (251_000, 12_345_678, 61, 1410, 97, 41)
+ABSURD = (4_000_000, (2**63 - 1) // 1000, 255, 4_294_967, 255, 255)
+
+
+@pytest.mark.parametrize("struck", QUESTIONS)
+def test_a_missing_reading_is_not_supported_and_the_others_answer(
+    nvml: Any, gpus: Any, handles: list[Any], readings: Any, struck: str
+) -> None:
+    gpus.gpu[0].missing = getattr(readings, struck)
+    for (name, question), value in zip(QUESTIONS.items(), SANE, strict=True):
+        if name == struck or {name, struck} == {"GPU_UTILIZATION", "MEMORY_UTILIZATION"}:  # one answer holds both
+            with raises(nvml, "NOT_SUPPORTED"):
+                question(nvml, handles[0])
+        else:
+            assert question(nvml, handles[0]) == value
+    assert nvml.nvmlDeviceGetClockInfo(handles[0], nvml.NVML_CLOCK_MEM) == 1593
+
+
+@pytest.mark.parametrize("struck", QUESTIONS)
+def test_an_absurd_reading_is_shown_as_it_comes_and_the_others_are_sane(
+    nvml: Any, gpus: Any, handles: list[Any], readings: Any, struck: str
+) -> None:
+    gpus.gpu[0].absurd = getattr(readings, struck)
+    for (name, question), sane, absurd in zip(QUESTIONS.items(), SANE, ABSURD, strict=True):
+        assert question(nvml, handles[0]) == (absurd if name == struck else sane)
+        assert question(nvml, handles[2]) != absurd
+
+
+def test_samples_and_fields_show_the_same_faults_as_the_readings(
+    nvml: Any, gpus: Any, handles: list[Any], readings: Any
+) -> None:
+    gpus.gpu[0].absurd, gpus.gpu[0].missing = readings.POWER, readings.GPU_UTILIZATION
+    power, *_ = nvml.nvmlDeviceGetFieldValues(handles[0], [nvml.NVML_FI_DEV_POWER_INSTANT])
+    assert power.value.uiVal == 4_000_000
+    _, taken = nvml.nvmlDeviceGetSamples(handles[0], nvml.NVML_TOTAL_POWER_SAMPLES, 0)
+    assert {sample.sampleValue.uiVal for sample in taken} == {4_000_000}
+    with raises(nvml, "NOT_SUPPORTED"):
+        nvml.nvmlDeviceGetSamples(handles[0], nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+    _, memory = nvml.nvmlDeviceGetSamples(handles[0], nvml.NVML_MEMORY_UTILIZATION_SAMPLES, 0)
+    assert {sample.sampleValue.uiVal for sample in memory} == {40}
 
 
 def test_refused_settings_change_nothing(nvml: Any, gpus: Any, handles: list[Any], faults: Any) -> None:
