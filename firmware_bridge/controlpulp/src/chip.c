@@ -96,6 +96,26 @@ int32_t chip_leak_uw(int32_t factor_q16, int32_t level)
     return mul_q16(leak_at_0c_uw[level], factor_q16);
 }
 
+/* ---- readings ---- */
+
+/*
+ * No reading can overflow the law: what no chip can measure counts as a failed sensor. A core whose activity cannot be
+ * read is taken for a heavy one (class 3), which errs on the cap's side.
+ */
+void chip_bound_readings(struct sensors *s)
+{
+    for (int i = 0; i < CORES; i++) {
+        if (s->temperature_mk[i] < 0 || s->temperature_mk[i] > 1000000)
+            s->temperature_mk[i] = SENSOR_FAULT;
+        if (s->capacitance_ff[i] < 0)
+            s->capacitance_ff[i] = 2038519;
+        s->capacitance_ff[i] = min32(s->capacitance_ff[i], 4000000);
+    }
+    for (int p = 0; p < POWER_DOMAINS; p++)
+        if (s->power_uw[p] < 0 || s->power_uw[p] > 1000000000)
+            s->power_uw[p] = SENSOR_FAULT;
+}
+
 /* ---- self-check ---- */
 
 /* Bit 0: a table is not ascending; bit 1: arithmetic gives another result than on the build machine. */

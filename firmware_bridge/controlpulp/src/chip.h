@@ -68,6 +68,7 @@ int32_t chip_freq_for(int32_t dynamic_uw, int32_t capacitance_ff, int32_t level)
 int32_t chip_leak_factor_q16(int32_t temperature_mk);
 int32_t chip_leak_uw(int32_t factor_q16, int32_t level);
 uint32_t chip_check(void);
+void chip_bound_readings(struct sensors *s);
 
 static inline int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }

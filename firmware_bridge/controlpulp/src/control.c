@@ -44,11 +44,10 @@ void control_substitute(struct control *c, const struct sensors *in)
 {
     for (int d = 0; d < DOMAINS; d++) {
         int first = d * DOMAIN_CORES, failed = 0;
-        int32_t hottest = FALLBACK_MK, moved = 0;
+        int32_t hottest = FALLBACK_MK;
         bool is_failed[DOMAIN_CORES] = {false};
         for (int j = 0; j < DOMAIN_CORES; j++) {
             int32_t reading = in->temperature_mk[first + j];
-            moved = max32(moved, reading > c->temperature_mk[first + j] ? reading - c->temperature_mk[first + j] : 0);
             if (reading < PLAUSIBLE_LOW_MK || reading > PLAUSIBLE_HIGH_MK) {
                 is_failed[j] = true;
             } else if (reading == c->last_reading_mk[first + j]) {

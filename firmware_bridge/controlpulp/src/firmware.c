@@ -72,6 +72,7 @@ static void fast_job(struct firmware *fw)
     struct sensors now;
     bool lowers = false;
     board_read(fw->board, &now);
+    chip_bound_readings(&now);
     meter_sample(&fw->meter, &now);
     for (int d = 0; d < DOMAINS; d++) {
         if (fw->bypass_due[d]) {
@@ -107,6 +108,7 @@ static void control_job(struct firmware *fw)
     board_actuate(fw->board, &c->in_force);
     fw->slots++;
     board_read(fw->board, &fw->sensors);
+    chip_bound_readings(&fw->sensors);
     meter_close_slot(&fw->meter);
     while (requests_expire(&fw->requests, board_time_us(fw->board), &expired))
         scmi_changed(&fw->scmi, expired);
