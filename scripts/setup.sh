@@ -38,6 +38,7 @@ collect() {
         need "$(first_known linux-cpupower linux-tools-generic)" cpupower --version
         need powercap-utils sh -c 'command -v powercap-info'
         need systemd sh -c 'command -v systemd-analyze'
+        need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'
     fi
 }
 # The first of the names that this distribution has (Ubuntu packs perf and cpupower together).

@@ -8,6 +8,8 @@ mailboxes at ``SHARED`` (struct shared in ``boards/rv32/board.c``).
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import shutil
 import struct
 import subprocess
@@ -64,9 +66,7 @@ def missing() -> str | None:
     """What is needed and not there, with the package to install; None when the image can be built and run."""
     if shutil.which(COMPILER) is None:
         return f"{COMPILER} is missing: install gcc-riscv64-unknown-elf"
-    try:
-        import unicorn  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("unicorn") is None:
         return "unicorn is missing: pip install unicorn"
     return None
 
@@ -96,10 +96,8 @@ class Rv32Controller:
     """The image after reset, waiting for its first tick. Mailbox calls are those of ``HostController``."""
 
     def __init__(self, image: Path, *, count: bool = False) -> None:
-        import unicorn
-        from unicorn import riscv_const
-
-        self._uc_module, self._reg = unicorn, riscv_const
+        unicorn: Any = importlib.import_module("unicorn")
+        self._reg: Any = importlib.import_module("unicorn.riscv_const")
         self._memory = np.zeros(RAM_BYTES, dtype=np.uint8)
         self._uc: Any = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV32)
         self._uc.mem_map_ptr(RAM, RAM_BYTES, unicorn.UC_PROT_ALL, self._memory.ctypes.data)
