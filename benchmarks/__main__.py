@@ -16,6 +16,7 @@ NAMES = (
     "scheduler_speed",
     "firmware_cap",
     "firmware_delay",
+    "firmware_rv32",
     "scmi_codec",
     "published_facts",
     "cpu_savings",
