@@ -57,6 +57,10 @@ CALM = 0.001
 OPENING = 2
 """A phase is opened by an interval that agrees with so many before it (ours)."""
 
+SHIFT, SHIFT_MEMORY = 0.035, 0.35
+"""Below the highest clock a lasting shift of IPC by so much is taken for another phase. It is averaged with this weight
+of the newest interval, since a single one may differ more (ours)."""
+
 PLAN_S = 0.5
 """How often the plan is made anew (ours)."""
 
@@ -127,6 +131,7 @@ class State:
     last_level: type_i64
     last_view: type_f64
     agreed: type_i64
+    shift: type_f64
     plan: Plan
     top_clock: float
     closed_s: float
@@ -146,6 +151,7 @@ def initial(params: Params, layout: Layout) -> State:
         last_level=np.full(packages, -1, np.int64),
         last_view=np.full((packages, 4), np.nan),
         agreed=np.zeros(packages, np.int64),
+        shift=np.zeros(packages),
         plan=NO_PLAN,
         top_clock=1.0,
         closed_s=0.0,
@@ -164,6 +170,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     closed_s, changed = state.closed_s, set[int]()
     phase, is_known, agreed = state.phase.copy(), np.zeros(len(views), np.bool_), np.zeros(len(views), np.int64)
     last_level, last_view = np.full(len(views), -1, np.int64), np.full((len(views), 4), np.nan)
+    shift = np.zeros(len(views))
 
     for package, view in enumerate(views):
         if view is None:
@@ -176,7 +183,13 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         if level >= 0 and level == state.last_level[package] and agree(view, before):
             agreed[package] = state.agreed[package] + 1
         found, is_shown, lost_s = _place(table, view, level, int(phase[package]), int(agreed[package]))
-        phase[package], is_known[package], closed_s = found, is_shown, closed_s + lost_s
+        if is_shown and level > 0:
+            shift[package] = state.shift[package] + SHIFT_MEMORY * (
+                table.shift(found, view, level) - state.shift[package]
+            )
+            is_shown = abs(shift[package]) < SHIFT
+        is_known[package] = is_shown
+        phase[package], closed_s = found, closed_s + lost_s
         if is_shown and agreed[package] > 0:
             if agreed[package] == 1:  # the first of the two that agree
                 table.learn(found, level, before)
@@ -199,7 +212,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         elif view is not None:
             reason[package] = UNKNOWN
     after = State(
-        table.facts, table.curves, phase, level_next, reason, last_level, last_view, agreed, plan, top_clock,
+        table.facts, table.curves, phase, level_next, reason, last_level, last_view, agreed, shift, plan, top_clock,
         closed_s, table.time_s,
     )  # fmt: skip
     return after, _request(params, layout, ladder, sample, after, losses, saved_w)

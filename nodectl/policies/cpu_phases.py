@@ -100,6 +100,11 @@ class PhaseTable:
         """Whether an interval at ``level`` may belong to ``phase``."""
         return self._distance(phase, view, level) <= 1.0
 
+    def shift(self, phase: int, view: View, level: int) -> float:
+        """How far, relative, IPC lies above what the phase has shown at this clock; 0 where that is hardly known."""
+        known = float(self.curves[IPC, phase, level]) if self.curves[IPC_N, phase, level] >= 3 else view.ipc
+        return float(np.log(view.ipc / known)) if view.ipc > 0 and known > 0 else 0.0
+
     def recognise(self, view: View) -> int:
         """The phase nearest to an interval at the highest clock; -1 = none is near enough."""
         best, least = -1, 1.0
