@@ -20,13 +20,13 @@ from pmu.readings import Sample
 class Actuation:
     """Everything that a run which writes has and one that only looks has not.
 
-    The lock is taken before the writer looks at an earlier save and given up after the last knob is back: two agents
-    never see each other's values as captured ones.
+    The node's lock is taken before the writer looks at an earlier save and given up after the last knob is back: two
+    agents, whatever their state directories, never see each other's values as captured ones.
     """
 
     def __init__(self, ports: Ports, config: Config, survey: Survey) -> None:
         self._clock = ports.clock
-        self._lock = NodeLock(config.state_dir)
+        self._lock = NodeLock(config.state_dir, ports.lock_path)
         self._writer = Writer(survey.knobs, save_path(config.state_dir), boot_id(), ports.clock)
         self._watch = EffectWatch(survey.knobs, survey.layout)
         movable = {knob.name for knob in survey.knobs}

@@ -31,16 +31,22 @@ from nodectl.histogram import Histogram
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.pace import Pace
+from nodectl.restore import left_behind
+from nodectl.saves import boot_id
 from nodectl.summary import RunAccount, Summary, Timing
 from nodectl.survey import NEEDED_EVENTS, Survey, at_present_limits, fit_to_node, survey
 from pmu.decode import decode
+from pmu.findings import Finding
 from pmu.layout import Layout
 from pmu.node import Instruments
 from pmu.ports import Ports
 from pmu.readings import Quality, RawSweep, Sample
 
-TROUBLE: Final = ("refused", "no-effect", "foreign", "vanished", "left")
+TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
 """Outcomes worth a notice; the others are the normal course of things."""
+
+CALM_NS: Final = 600_000_000_000
+"""Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is said once."""
 
 NOTICES_KEPT: Final = 200
 """Ours: lines that the summary keeps; each is also said when it arises."""
@@ -66,7 +72,8 @@ class Agent:
         self._wait = wait
         self._config = config
         self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
-        self._trouble: dict[str, Outcome] = {}
+        self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
+        self._not_read: list[str] = []
         self._actuation: Actuation | None = None
         self._journal: JournalWriter | None = None
         self._instruments: Instruments | None = None
@@ -144,14 +151,18 @@ class Agent:
             sweep=_timing(self._sweep_cost),
             own_code=_timing(self._own_cost),
             notices=list(self._notices),
+            not_read=self._not_read,
+            policies=dict(self._account.policies),
         )
 
     def _start(self) -> None:
         found = survey(self._ports)
+        self._not_read = [f"{row.name} ({row.why})" for row in found.sensor_rows if _is_dead_gpu(row)]
+        # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
+        self._start_actuation(found)
         self._config, notices = fit_to_node(self._asked, found)
         for notice in notices:
             self._notice(notice)
-        self._start_actuation(found)
         # after the actuation has started: limits left behind by a killed run are back at their captured values by now
         self._layout = at_present_limits(found.layout, found.knobs)
         self._instruments = Instruments(self._ports, self._layout)
@@ -165,12 +176,18 @@ class Agent:
         self._pace = Pace(self._ports.clock, self._config.period_ms, self._config.budget, self._wait)
 
     def _start_actuation(self, found: Survey) -> None:
-        if not self._config.writes:
+        if not self._asked.writes:
+            left = left_behind(self._asked.state_dir, boot_id())
+            if left:
+                self._notice(left)
             return
-        self._actuation = Actuation(self._ports, self._config, found)
+        self._actuation = Actuation(self._ports, self._asked, found)
         outcomes, remarks = self._actuation.start()
         for remark in remarks:
             self._notice(remark)
+        back = sum(outcome.status == "restored" for outcome in outcomes)
+        if back:
+            self._notice(f"put back {back} knob{'s' if back > 1 else ''} that a killed run had left moved")
         self._report(outcomes)
 
     def _open_journal(self) -> None:
@@ -221,6 +238,8 @@ class Agent:
             self._journal.append(sweep, decisions, outcomes, lateness_ns, cost_ns)
         except (NodectlError, OSError) as error:  # a full disk must not end a job's power management
             self._notice(f"journal stopped: {error}")
+            with contextlib.suppress(OSError):
+                self._journal.close()
             self._journal = None
 
     def _watch_sensors(self) -> None:
@@ -251,19 +270,30 @@ class Agent:
                 self._notice(f"{what} {_listed([names[i] for i in np.flatnonzero(rows)])} {verb}")
 
     def _report(self, outcomes: Iterable[Outcome]) -> None:
-        """Say of each knob in trouble what is wrong, once until that changes."""
-        for outcome in outcomes:
-            if outcome.status not in TROUBLE:
-                if self._trouble:
-                    self._trouble.pop(outcome.knob, None)
-            elif self._trouble.get(outcome.knob) != outcome:
-                self._trouble[outcome.knob] = outcome
-                why = f" ({outcome.reason})" if outcome.reason else ""
-                self._notice(f"{outcome.knob}: {outcome.status}{why}: {outcome.detail}")
+        """Say of each knob in trouble what is wrong, once while that lasts; knobs that fare alike share a line."""
+        troubled = [outcome for outcome in outcomes if outcome.status in TROUBLE]
+        if not troubled:
+            return
+        now_ns = self._ports.clock.now_ns()
+        news: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in troubled:
+            trouble = (outcome.knob, outcome.status, outcome.reason)
+            if now_ns > self._calm_from_ns.get(trouble, -1):
+                news.setdefault(trouble[1:], []).append(outcome)
+            self._calm_from_ns[trouble] = now_ns + CALM_NS
+        for (status, reason), alike in news.items():
+            why = f" ({reason})" if reason else ""
+            likewise = " (and likewise)" if len({outcome.detail for outcome in alike}) > 1 else ""
+            names = _listed([outcome.knob for outcome in alike])
+            self._notice(f"{names}: {status}{why}: {alike[0].detail}{likewise}")
 
     def _notice(self, line: str) -> None:
         self._notices.append(line)
         self._say(line)
+
+
+def _is_dead_gpu(row: Finding) -> bool:
+    return row.kind == "gpu" and row.present and not row.readable
 
 
 def _timing(histogram: Histogram) -> Timing:

@@ -15,8 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
-from nodectl.saves import SAVE_NAME, Captured, Save, read_save, set_aside
+from nodectl.lock import is_held, lock_path
+from nodectl.saves import SAVE_NAME, Captured, Save, SaveError, is_there, read_save, set_aside
 
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
@@ -52,7 +54,7 @@ def restore_saved(path: str, boot_id: str, find: type_find, dry_run: bool = Fals
     """
     state = read_save(path)
     result = Restoration(remarks=list(state.problems))
-    if not os.path.exists(path):
+    if not is_there(path):
         return result
     if not state.boot_id or state.boot_id != boot_id:
         why = "is of another boot, which the settings did not outlive" if state.boot_id else "holds nothing legible"
@@ -64,6 +66,23 @@ def restore_saved(path: str, boot_id: str, find: type_find, dry_run: bool = Fals
         if not dry_run:
             settle(Save(path, boot_id), state.knobs, result.outcomes)
     return result
+
+
+def left_behind(state_dir: str, boot_id: str) -> str:
+    """One line on what a killed run of this boot has left moved, for those who only look; "" if there is nothing.
+
+    A run that is still at work has a save too, but also the lock.
+    """
+    path = save_path(state_dir)
+    try:
+        state = read_save(path)
+    except SaveError as error:
+        return f"{error}: whether a killed run has left knobs moved is not known"
+    if not state.knobs or state.boot_id != boot_id or is_held(lock_path(state_dir)):
+        return ""
+    where = "" if state_dir == Config().state_dir else f" --state-dir {state_dir}"
+    count = f"{len(state.knobs)} knob{'s' if len(state.knobs) > 1 else ''}"
+    return f"a killed run has left {count} moved: `nodectl restore{where}` puts them back"
 
 
 def put_back_all(knobs: Mapping[str, Captured], find: type_find, dry_run: bool = False) -> list[Outcome]:

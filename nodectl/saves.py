@@ -135,6 +135,16 @@ def _take(state: SavedState, line: bytes, path: str, number: int, is_last: bool)
                 state.knobs.pop(knob, None)
 
 
+def is_there(path: str) -> bool:
+    """Whether there is a save; ``SaveError`` where this process may not look, which is no "no"."""
+    with _naming(path, "look for"):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
 class _Version(msgspec.Struct):
     v: int = SCHEMA_VERSION
 

@@ -58,6 +58,8 @@ class Summary(msgspec.Struct, frozen=True):
     sweep: Timing
     own_code: Timing
     notices: list[str]
+    not_read: list[str] = []  # instruments that were there but gave nothing from the start, and why
+    policies: dict[str, str] = {}  # the one at work on each side ("cpu", "gpu")
 
     def joules(self, side: str) -> float:
         """The energy of one side: "cpu" (packages and DRAM) or "gpu" (boards)."""
@@ -83,7 +85,8 @@ class Summary(msgspec.Struct, frozen=True):
         parts += [f"{label} {self.joules(side):.1f} J ({self.quality(side)})" for side, label, _ in present]
         for side, label, estimate in present:
             if estimate is not None:
-                parts.append(f"{label}: {_in_words(estimate, self.joules(side))}")
+                policy = self.policies.get(side, "its policy")
+                parts.append(f"{label}: {_in_words(estimate, self.joules(side), policy)}")
         if self.gpu_held_back_s > 0:
             parts.append(f"firmware held GPU clocks back (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
         unknown = self._unknown()
@@ -97,6 +100,7 @@ class Summary(msgspec.Struct, frozen=True):
     def _unknown(self) -> list[str]:
         unknown = [] if self._has("cpu") else ["CPU energy (no RAPL)"]
         unknown += [f"{part.name} for {part.missing_s:.1f} s" for part in self.energy if part.missing_s > 0]
+        unknown += self.not_read
         unknown.append("the rest of the node")
         return unknown
 
@@ -112,7 +116,7 @@ class RunAccount:
         self._joules = np.zeros((len(self._names), len(Quality)))
         self._missing_s = np.zeros(len(self._names))
         self._cpu, self._gpu = LossAccount(len(layout.cpus)), LossAccount(len(layout.gpus))
-        self._has_cpu = self._has_gpu = False
+        self.policies: dict[str, str] = {}
         self._gpu_ones = np.ones(len(layout.gpus))
         self.gpu_held_back_s = 0.0
         self.elapsed_s = 0.0
@@ -133,11 +137,11 @@ class RunAccount:
         for decision in decisions.policies:
             side = sides.get(decision.policy)
             if side == "cpu":
-                self._has_cpu = True
+                self.policies["cpu"] = decision.policy
                 self._cpu.add(decision.request, np.fmax(sample.cpu.busy, 0.0) * sample.elapsed_s)
                 self._cpu.add_saving(decision.request, sample.elapsed_s)
             elif side == "gpu":
-                self._has_gpu = True
+                self.policies["gpu"] = decision.policy
                 self._gpu.add(decision.request, self._gpu_ones * sample.elapsed_s)
                 self._gpu.add_saving(decision.request, sample.elapsed_s)
 
@@ -151,8 +155,8 @@ class RunAccount:
     def estimates(self) -> tuple[Estimate | None, Estimate | None]:
         """CPU and GPU side; None where no policy was at work."""
         return (
-            self._cpu.estimate() if self._has_cpu else None,
-            self._gpu.estimate() if self._has_gpu else None,
+            self._cpu.estimate() if "cpu" in self.policies else None,
+            self._gpu.estimate() if "gpu" in self.policies else None,
         )
 
 
@@ -160,7 +164,9 @@ def _named(by_quality: list[float]) -> dict[str, float]:
     return {Quality(q).name.lower(): joules for q, joules in enumerate(by_quality) if joules}
 
 
-def _in_words(estimate: Estimate, energy_j: float) -> str:
+def _in_words(estimate: Estimate, energy_j: float, policy: str) -> str:
+    if estimate.slowdown is None and estimate.saved_j is None:
+        return f"{policy} gives no estimate of saving or slowdown"
     saving = estimate.saving(energy_j)
     words = [f"estimated saving {saving:.1%}" if saving is not None else "saving not known"]
     if estimate.slowdown is None or estimate.worst_slowdown is None:

@@ -79,10 +79,14 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The doors of one node. ``nvml`` is the ``pynvml`` module, or None with the reason in ``nvml_why``."""
+    """The doors of one node. ``nvml`` is the ``pynvml`` module, or None with the reason in ``nvml_why``.
+
+    ``lock_path`` is the file that whoever moves this node's knobs locks; empty where nobody else can reach the node.
+    """
 
     files: Files
     counters: Counters
     nvml: Any | None
     nvml_why: str
     clock: Clock
+    lock_path: str = ""

@@ -18,6 +18,9 @@ from pmu.counters import PerfCounters
 from pmu.kept import NativeIntegers
 from pmu.ports import Ports
 
+CPU = "/sys/devices/system/cpu"
+LOCK_DIRECTORY = "/run/nodectl"
+
 CHUNK = 65536
 """More than any sysfs file (one page); /proc/stat of a large node takes several."""
 
@@ -26,7 +29,32 @@ def system_ports(root: str = "") -> Ports:
     """Everything as the kernel and the driver give it here."""
     files = OsFiles(root)
     nvml, nvml_why = load_nvml()
-    return Ports(files, PerfCounters(files), nvml, nvml_why, MonotonicClock())
+    return Ports(files, PerfCounters(files), nvml, nvml_why, MonotonicClock(), "" if root else node_lock_path())
+
+
+def node_lock_path() -> str:
+    """The lock of the node whose clocks are in /sys here: one for the real sysfs, one for each emulated tree over it.
+
+    It is in /run, where only root can make files: a lock that any user could take would keep every agent from starting.
+    (One on sysfs itself would not do either: each network namespace has a sysfs of its own, hence a service has.)
+    """
+    try:
+        device = os.stat(CPU).st_dev
+    except OSError:
+        return f"{LOCK_DIRECTORY}/lock"
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kind = _file_system(number)
+    return f"{LOCK_DIRECTORY}/lock" if kind in ("sysfs", "") else f"{LOCK_DIRECTORY}/lock-{kind}-{number}"
+
+
+def _file_system(device: str) -> str:
+    """The type of the mounted file system with that device number, or "" (proc_pid_mountinfo(5))."""
+    try:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return ""
+    return next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == device), "")
 
 
 class OsFiles:

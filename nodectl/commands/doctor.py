@@ -11,6 +11,8 @@ import msgspec
 
 from nodectl.config import Config
 from nodectl.errors import NodectlError
+from nodectl.restore import left_behind
+from nodectl.saves import boot_id
 from nodectl.survey import Survey, fit_to_node, survey
 from nodectl.table import render
 from pmu.node import Finding
@@ -20,16 +22,20 @@ HEADINGS: Final = ("what", "kind", "found", "reads", "writes", "locked", "remark
 
 
 @click.command()
+@click.option(
+    "--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a save would be."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per sensor and knob.")
-def doctor(as_json: bool) -> None:
+def doctor(state_dir: str, as_json: bool) -> None:
     """List what this node has, what can be read and written, what is locked, and why.
 
     Equal rows of numbered things are shown as one; --json has them all.
     """
     found = survey(system_ports())
+    left = left_behind(state_dir, boot_id())
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts)), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left)), indent=2))
         return
     layout = found.layout
     click.echo(
@@ -41,6 +47,8 @@ def doctor(as_json: bool) -> None:
     click.echo()
     for mode, verdict in verdicts.items():
         click.echo(f"{mode}: {verdict}")
+    if left:
+        click.echo(left)
 
 
 def grouped(rows: Iterable[Finding]) -> list[Finding]:
@@ -102,7 +110,7 @@ def _verdict(found: Survey, mode: str) -> str:
     return "yes" + "".join(f"; {notice}" for notice in notices)
 
 
-def _report(found: Survey, verdicts: dict[str, str]) -> dict[str, Any]:
+def _report(found: Survey, verdicts: dict[str, str], left: str) -> dict[str, Any]:
     layout = found.layout
     return {
         "cpus": len(layout.cpus),
@@ -112,4 +120,5 @@ def _report(found: Survey, verdicts: dict[str, str]) -> dict[str, Any]:
         "sensors": [msgspec.to_builtins(row) for row in found.sensor_rows],
         "knobs": [msgspec.to_builtins(row) for row in found.knob_rows],
         "runs": verdicts,
+        "left_behind": left,
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 import msgspec
 
@@ -11,7 +9,7 @@ from nodectl.config import Config
 from nodectl.knobs import open_knob
 from nodectl.lock import NodeLock
 from nodectl.restore import Restoration, restore_saved, save_path
-from nodectl.saves import boot_id
+from nodectl.saves import boot_id, is_there
 from nodectl.table import render
 from pmu.system import system_ports
 
@@ -28,7 +26,7 @@ def restore(state_dir: str, dry_run: bool, as_json: bool) -> int:
     is kept for the next attempt.
     """
     path = save_path(state_dir)
-    result = _restore(state_dir, path, dry_run) if os.path.exists(path) else Restoration()
+    result = _restore(state_dir, path, dry_run) if is_there(path) else Restoration()
     if as_json:
         report = {"outcomes": result.outcomes, "remarks": result.remarks, "complete": result.is_complete}
         click.echo(msgspec.json.encode(report).decode())
@@ -47,5 +45,5 @@ def _restore(state_dir: str, path: str, dry_run: bool) -> Restoration:
     ports = system_ports()
     if dry_run:
         return restore_saved(path, boot_id(), lambda name: open_knob(ports, name), dry_run=True)
-    with NodeLock(state_dir):  # a running agent restores by itself
+    with NodeLock(state_dir, ports.lock_path):  # a running agent restores by itself
         return restore_saved(path, boot_id(), lambda name: open_knob(ports, name))
