@@ -23,7 +23,7 @@ import numpy.typing as npt
 from nodectl.config import Config
 from nodectl.decider import Decider
 from nodectl.decisions import Decisions, PolicyDecision
-from nodectl.journal import Journal, JournalError, Keyframe, Record
+from nodectl.journal import Journal, JournalError, Keyframe, Loss, Record
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.policies.api import Request
 from pmu.decode import decode
@@ -59,6 +59,7 @@ class ReplayReport:
     recorded_s: float = 0.0
     replay_s: float = 0.0
     problems: list[str] = field(default_factory=list)
+    loss: Loss = field(default_factory=Loss)
 
     @property
     def is_equal(self) -> bool:
@@ -91,7 +92,7 @@ def replay(journal: Journal, progress: Callable[[Record], None] = lambda record:
             report.first = report.first or difference
         progress(record)
     report.replay_s = time.perf_counter() - begin
-    report.problems = list(journal.problems)
+    report.problems, report.loss = list(journal.problems), journal.loss
     return report
 
 

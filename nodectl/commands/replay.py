@@ -21,7 +21,8 @@ from nodectl.replay import replay as decide_again
 def replay(journal: str, target: str | None, as_json: bool) -> int:
     """Decide every tick of JOURNAL (a directory, or one segment) again from its recorded sweeps.
 
-    Decisions are compared byte for byte. Exit status 1 if any differs; the first record and field that does is named.
+    Decisions are compared byte for byte. Exit status 1 if any differs (the first record and field that does is named)
+    or if the journal is damaged. The end of a killed run, which may be cut short, is only reported.
     """
     recorded = open_journal(journal)
     if target:
@@ -34,7 +35,7 @@ def replay(journal: str, target: str | None, as_json: bool) -> int:
         click.echo(msgspec.json.encode(fields).decode())
     else:
         click.echo(_lines(report))
-    return 0 if report.is_equal else 1
+    return 0 if report.is_equal and not report.loss.is_damage else 1
 
 
 def _export(recorded: Journal, target: str, as_json: bool) -> int:
@@ -43,9 +44,10 @@ def _export(recorded: Journal, target: str, as_json: bool) -> int:
     with _progress(recorded, "exporting") as advance:
         count = export(recorded, target, advance)
     _tell(recorded.problems)
-    fields = {"records": count, "file": target, "problems": recorded.problems}
-    click.echo(msgspec.json.encode(fields).decode() if as_json else f"{target}: {count} records")
-    return 0
+    fields = {"records": count, "file": target, "problems": recorded.problems, "loss": recorded.loss}
+    loss = f"; {recorded.loss}" if str(recorded.loss) else ""
+    click.echo(msgspec.json.encode(fields).decode() if as_json else f"{target}: {count} records{loss}")
+    return 1 if recorded.loss.is_damage else 0
 
 
 def _lines(report: ReplayReport) -> str:
@@ -53,6 +55,8 @@ def _lines(report: ReplayReport) -> str:
         f"{report.records} records, {report.recorded_s:.1f} s recorded, replayed in {report.replay_s:.2f} s"
         f" ({report.speed:.0f} times faster)"
     )
+    if str(report.loss):
+        pace = f"{report.loss}\n{pace}"
     if not report.decided:
         return f"{pace}\nno decisions in this journal: it was recorded in monitor mode"
     if report.is_equal:

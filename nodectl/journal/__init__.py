@@ -4,7 +4,16 @@ append a tick   writing.JournalWriter   ->  directory of segments (format)  ->  
 """
 
 from nodectl.journal.format import JournalError, Keyframe
-from nodectl.journal.reading import Journal, Record, open_journal
+from nodectl.journal.reading import Journal, Loss, Record, open_journal
 from nodectl.journal.writing import DEFAULT_MAX_BYTES, JournalWriter
 
-__all__ = ["DEFAULT_MAX_BYTES", "Journal", "JournalError", "JournalWriter", "Keyframe", "Record", "open_journal"]
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "Journal",
+    "JournalError",
+    "JournalWriter",
+    "Keyframe",
+    "Loss",
+    "Record",
+    "open_journal",
+]

@@ -7,6 +7,7 @@ decoded from the sweeps by the agent's own code. What does not apply to a part, 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -62,7 +63,8 @@ class _Sink(Protocol):
 
 def export(journal: Journal, target: str, progress: Callable[[Record], None] = lambda record: None) -> int:
     """Write the journal to ``target`` (.csv or .parquet) and return the number of records."""
-    sink = _sink(target)
+    with _naming(target):
+        sink = _sink(target)
     count = 0
     try:
         view: _View | None = None
@@ -72,13 +74,27 @@ def export(journal: Journal, target: str, progress: Callable[[Record], None] = l
             unix_s = (record.keyframe.wall_time_ns + record.raw.time_ns - record.keyframe.monotonic_ns) / 1e9
             elapsed_s = (record.raw.time_ns - record.previous.time_ns) / 1e9 if record.previous else float("nan")
             shared = (record.keyframe.run[:8], record.sequence, unix_s, elapsed_s)
-            for block in view.blocks(record):
-                sink.write(shared, block)
+            blocks = list(view.blocks(record))
+            with _naming(target):
+                for block in blocks:
+                    sink.write(shared, block)
             count += 1
             progress(record)
-    finally:
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what is told
+            sink.close()
+        raise
+    with _naming(target):
         sink.close()
     return count
+
+
+@contextlib.contextmanager
+def _naming(target: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"{target}: cannot write: {error.strerror or error}; it is not complete") from error
 
 
 class _View:
@@ -163,10 +179,7 @@ def _sink(target: str) -> _Sink:
     suffix = Path(target).suffix.lower()
     if suffix not in kinds:
         raise UsageError(f"{target}: the name must end in .csv or .parquet, to say what to write")
-    try:
-        return kinds[suffix](target)
-    except OSError as error:
-        raise JournalError(f"{target}: cannot write: {error.strerror or error}") from error
+    return kinds[suffix](target)
 
 
 class _Csv:

@@ -2,11 +2,15 @@
 
 Damage never hides what is whole. A record cut short at the end (the agent was killed, the machine went down) ends its
 segment; so does a damaged one, since what follows is differences to it. Reading goes on with the next segment, which
-stands on its own. What was skipped is told in ``problems``.
+stands on its own. What was skipped is told in ``problems`` and counted in ``loss``. The end of a run that was cut short
+is only reported; ``loss.is_damage`` says that something was lost which had been there.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +25,7 @@ from nodectl.journal.format import (
     KEYFRAME,
     LONGEST_PAYLOAD,
     MAGIC,
+    RECORD,
     SEGMENT_PATTERN,
     JournalError,
     Keyframe,
@@ -33,6 +38,11 @@ from nodectl.journal.format import (
 from nodectl.journal.packing import Row, unpack
 from nodectl.policies.api import Request
 from pmu.readings import RawSweep, type_i64, type_u8
+
+CUT_SHORT, DAMAGE = "a record is cut short", "damage"
+
+KIND_AT = HEADER.size - 1
+_KIND = re.compile(b"[%c%c]" % (KEYFRAME, RECORD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +68,29 @@ class Record:
 
 
 @dataclass(slots=True)
+class Loss:
+    """What could not be read: ``n_bytes`` of segments, and ``records`` that a run's own numbering misses."""
+
+    n_bytes: int = 0
+    records: int = 0
+    is_damage: bool = False
+
+    def __str__(self) -> str:
+        if not self.is_damage:
+            return f"the end of a run is cut short: {self.n_bytes} bytes skipped" if self.n_bytes else ""
+        known = f" and {self.records} records" if self.records else ""
+        return f"the journal is damaged: {self.n_bytes} bytes{known} lost"
+
+
+@dataclass(slots=True)
 class Journal:
-    """Segments in order. Iterate for the records, any number of times; ``problems`` is of the last time."""
+    """Segments in order. Iterate for the records, any number of times; ``problems`` and ``loss`` are of the last."""
 
     segments: list[Path]
     problems: list[str] = field(default_factory=list)
+    loss: Loss = field(default_factory=Loss)
     position: int = 0  # bytes read so far, of ``size``
+    _next: dict[str, int] = field(default_factory=dict)  # by run: the number of its next record
 
     @property
     def size(self) -> int:
@@ -72,49 +99,95 @@ class Journal:
 
     def __iter__(self) -> Iterator[Record]:
         self.problems.clear()
-        self.position = 0
+        self._next.clear()
+        self.loss, self.position = Loss(), 0
         for path in self.segments:
             try:
-                with path.open("rb") as file:
-                    yield from self._records(file, path)
+                file = path.open("rb")
             except FileNotFoundError:
                 self.problems.append(f"{path}: dropped while reading: the journal is still being written")
+                continue
+            except OSError as error:
+                raise JournalError(f"{path}: cannot read: {error.strerror}") from error
+            with file:
+                yield from self._records(file, path)
 
     def _records(self, file: BinaryIO, path: Path) -> Iterator[Record]:
-        if file.read(len(MAGIC)) != MAGIC:
-            self.problems.append(f"{path}: is no journal segment (of this version), skipped")
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC:
+            if MAGIC.startswith(magic):  # killed in the instant of its first write
+                return
+            self._skip(path, 0, "is no journal segment (of this version)", None)
             return
         reader: _Reader | None = None
         while True:
             at = file.tell()
             problem, kind, payload = _next_frame(file)
             if problem:
-                left = path.stat().st_size - at
-                self.problems.append(f"{path}: {problem} at byte {at}; the last {left} bytes are skipped")
+                self._skip(path, at, problem, reader)
             if not payload:
                 return
             try:
                 if kind == KEYFRAME:
                     reader = _Reader(decode_keyframe(payload))
+                    self._find_gap(reader.keyframe)
                     continue
                 if reader is None:
                     raise ValueError("a record before any keyframe")
                 record = reader.next(payload)
             except (ValueError, zlib.error, msgspec.MsgspecError) as error:
-                self.problems.append(f"{path}: {error} at byte {at}; the rest of this segment is skipped")
+                self._skip(path, at, str(error), reader)
                 return
+            self._next[record.keyframe.run] = record.sequence + 1
             self.position += HEADER.size + len(payload)
             yield record
+
+    def _skip(self, path: Path, at: int, problem: str, reader: _Reader | None) -> None:
+        """Give up the segment from byte ``at`` on. A write was cut short only if no whole record follows; or if nothing
+        but zeros do, which is how the end of a file may look after a power cut."""
+        with path.open("rb") as file:
+            file.seek(at)
+            rest = file.read()
+        whole = _whole_records(rest)
+        if problem == CUT_SHORT and whole:
+            problem = DAMAGE
+        elif not rest.strip(b"\0"):
+            problem = CUT_SHORT
+        self.problems.append(f"{path}: {problem} at byte {at}; the last {len(rest)} bytes are skipped")
+        self.loss.n_bytes += len(rest)
+        if problem == CUT_SHORT:
+            return
+        self.loss.is_damage = True
+        lost = whole + (problem == DAMAGE)
+        self.loss.records += lost
+        if reader:
+            self._next[reader.keyframe.run] = reader.sequence + lost
+
+    def _find_gap(self, keyframe: Keyframe) -> None:
+        """A run that goes on later than it should has lost records between, however its pieces look."""
+        expected = self._next.get(keyframe.run, keyframe.sequence)
+        if keyframe.sequence > expected:
+            self.loss.records += keyframe.sequence - expected
+            self.loss.is_damage = True
 
 
 def open_journal(path: str | Path) -> Journal:
     """The journal in a directory, or a single segment; ``JournalError`` if there is none."""
     place = Path(path)
-    if place.is_file():
-        return Journal([place])
-    segments = sorted(place.glob(SEGMENT_PATTERN))
+    try:
+        if place.is_dir():
+            names = [name for name in os.listdir(place) if fnmatch.fnmatchcase(name, SEGMENT_PATTERN)]
+            segments = [place / name for name in sorted(names)]
+            why = "holds no journal segments"
+        else:
+            with place.open("rb") as file:
+                segments = [place] if file.read(len(MAGIC)) == MAGIC else []
+            why = "is no journal segment (of this version)"
+    except FileNotFoundError:
+        segments, why = [], "is not there"
+    except OSError as error:
+        raise JournalError(f"{place}: cannot read: {error.strerror}") from error
     if not segments:
-        why = "holds no journal segments" if place.is_dir() else "is not there"
         raise JournalError(f"{place}: {why}; a journal is a directory of journal-NNNNNNNN.seg files")
     return Journal(segments)
 
@@ -123,9 +196,9 @@ class _Reader:
     """Adds differences up, from one keyframe on."""
 
     def __init__(self, keyframe: Keyframe) -> None:
-        self._keyframe = keyframe
+        self.keyframe = keyframe
         self._shape = Shape(keyframe.layout, tuple(policy.size for policy in keyframe.policies), len(keyframe.knobs))
-        self._sequence = keyframe.sequence
+        self.sequence = keyframe.sequence
         self._raw: RawSweep | None = None
         before = np.zeros(self._shape.n_raw, np.int64)
         if keyframe.previous:
@@ -141,9 +214,9 @@ class _Reader:
         raw = self._shape.raw(self._row, packed.time_ns)
         requests, values, bound = self._shape.decided(self._row)
         record = Record(
-            self._keyframe,
-            self._sequence == self._keyframe.sequence,
-            self._sequence,
+            self.keyframe,
+            self.sequence == self.keyframe.sequence,
+            self.sequence,
             self._raw,
             raw,
             packed.has_decided,
@@ -154,7 +227,7 @@ class _Reader:
             packed.lateness_ns,
             packed.cost_ns,
         )
-        self._sequence += 1
+        self.sequence += 1
         self._raw = raw
         return record
 
@@ -165,13 +238,27 @@ def _next_frame(file: BinaryIO) -> tuple[str, int, bytes]:
     if not header:
         return "", 0, b""
     if len(header) < HEADER.size:
-        return "a record is cut short", 0, b""
+        return CUT_SHORT, 0, b""
     length, expected, kind = HEADER.unpack(header)
     if not 0 < length <= LONGEST_PAYLOAD:
-        return "damage", 0, b""
+        return DAMAGE, 0, b""
     payload = file.read(length)
     if len(payload) < length:
-        return "a record is cut short", 0, b""
+        return CUT_SHORT, 0, b""
     if checksum(kind, payload) != expected:
-        return "damage", 0, b""
+        return DAMAGE, 0, b""
     return "", kind, payload
+
+
+def _whole_records(data: bytes) -> int:
+    """How many undamaged records are in ``data``, wherever they begin."""
+    count, look = 0, KIND_AT
+    while found := _KIND.search(data, look):
+        begin = found.start() - KIND_AT
+        length, expected, kind = HEADER.unpack_from(data, begin)
+        end = begin + HEADER.size + length
+        look = found.end()
+        if length > 0 and end <= len(data) and checksum(kind, data[begin + HEADER.size : end]) == expected:
+            count += kind == RECORD
+            look = end + KIND_AT
+    return count

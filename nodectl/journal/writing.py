@@ -1,7 +1,8 @@
 """Keeping a journal while the agent runs: one append per tick, bounded on the disk.
 
 Segments are an eighth of the bound (64 MB at most); before a new one is begun the oldest are dropped until it fits, so
-the directory never holds more than the bound, earlier runs included. Records go to the kernel at once, so the end of a
+the directory never holds more than the bound, earlier runs included; so that this stays true, a directory has one
+writer at a time (``.lock``). Records go to the kernel at once, so the end of a
 killed agent stays readable; they reach the disk when the kernel sees fit, since waiting for it would make a tick late.
 """
 
@@ -38,15 +39,18 @@ from nodectl.journal.format import (
 from nodectl.journal.packing import Row, pack
 from nodectl.journal.state import encode_state
 from nodectl.knobs.api import Outcome
+from nodectl.lock import FileLock
 from pmu.layout import Layout
 from pmu.readings import RawSweep
 
 DEFAULT_MAX_BYTES = 1_000_000_000
 SEGMENTS, LARGEST_SEGMENT = 8, 64_000_000
+LOCK_NAME = ".lock"
 
 
 class JournalWriter:
-    """Appends one run to the journal in ``directory``. Raises ``JournalError`` when it cannot write."""
+    """Appends one run to the journal in ``directory``. Raises ``JournalError`` when it cannot write, ``LockError`` when
+    another run writes there."""
 
     def __init__(
         self, directory: str | Path, layout: Layout, config: msgspec.Struct, max_bytes: int = DEFAULT_MAX_BYTES
@@ -65,10 +69,13 @@ class JournalWriter:
         self._shape = Shape(layout, (), 0)
         self._row: Row | None = None
         self._fd, self._size = -1, 0
+        self._lock = FileLock(str(self._dir / LOCK_NAME), "already writes a journal in this directory")
         try:
             self._dir.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
             self._older = {path: path.stat().st_size for path in sorted(self._dir.glob(SEGMENT_PATTERN))}
         except OSError as error:
+            self._lock.release()
             raise JournalError(f"{self._dir}: cannot keep a journal here: {error.strerror}") from error
         self._number = max((int(path.stem.rpartition("-")[2]) for path in self._older), default=0)
 
@@ -95,7 +102,11 @@ class JournalWriter:
         self._sequence += 1
 
     def close(self) -> None:
-        """Put the end on the disk and close."""
+        """Put the end on the disk, close, and leave the directory to the next run."""
+        self._close_segment()
+        self._lock.release()
+
+    def _close_segment(self) -> None:
         if self._fd >= 0:
             with contextlib.suppress(OSError):  # a journal is not worth failing the stop of an agent
                 os.fdatasync(self._fd)
@@ -148,7 +159,7 @@ class JournalWriter:
         return news
 
     def _begin_segment(self, first_frame_bytes: int) -> None:
-        self.close()
+        self._close_segment()
         if self._size:
             self._older[self._dir / segment_name(self._number)] = self._size
         room = self._max_bytes - max(self._segment_bytes + first_frame_bytes, 2 * first_frame_bytes)

@@ -119,7 +119,7 @@ def assert_same(record, sweep, decisions):
 
 
 def segments(directory):
-    return sorted(os.path.join(directory, name) for name in os.listdir(directory))
+    return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".seg"))
 
 
 def test_every_tick_comes_back_bit_for_bit(tmp_path):

@@ -71,7 +71,7 @@ def test_decisions_did_move_clocks_or_the_test_above_says_little(journal):
 
 
 def test_every_segment_replays_on_its_own(tmp_path):
-    segments = sorted(record(tmp_path, seconds=20, max_bytes=120_000).iterdir())
+    segments = sorted(record(tmp_path, seconds=20, max_bytes=120_000).glob("*.seg"))
     assert len(segments) > 2
     for segment in segments:
         report = replay(open_journal(segment))
@@ -80,7 +80,7 @@ def test_every_segment_replays_on_its_own(tmp_path):
 
 def test_a_journal_that_lost_its_beginning_and_a_piece_still_replays(tmp_path):
     directory = record(tmp_path, seconds=20, max_bytes=120_000)
-    segments = sorted(directory.iterdir())
+    segments = sorted(directory.glob("*.seg"))
     segments[0].unlink()
     with segments[1].open("r+b") as file:
         file.seek(segments[1].stat().st_size * 2 // 3)
