@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.knobs.api import SIGNS, Knob, KnobError, Outcome
 from nodectl.restore import (
     SETTLED,
     Restoration,
@@ -196,7 +196,7 @@ class Writer:
                 outcomes.append(Outcome(name, error.status, str(error), error.reason))
                 continue
             if not text:  # not firmware, not temperature: somebody
-                detail = f"somebody else set it to {held} {knob.unit}; it is left to them"
+                detail = f"somebody else set it to {held} {SIGNS[knob.unit]}; it is left to them"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
 
@@ -210,7 +210,7 @@ class Writer:
                 setting.asked = value
                 reason, text = knob.overruled(value)
                 if text:
-                    return Outcome(knob.name, "no-effect", f"holds {value} {knob.unit}, but {text}", reason)
+                    return Outcome(knob.name, "no-effect", f"holds {value} {SIGNS[knob.unit]}, but {text}", reason)
                 return Outcome(knob.name, "written", str(value))
             reason, text = knob.explain(value, held)
         except KnobError as error:
@@ -222,7 +222,7 @@ class Writer:
             reason, text = "firmware", "the write was accepted and changed nothing"
         elif not text:
             reason, text = "foreign writer", "somebody else wrote at the same time"
-        return Outcome(knob.name, "no-effect", f"asked {value} {knob.unit}, holds {held}: {text}", reason)
+        return Outcome(knob.name, "no-effect", f"asked {value} {SIGNS[knob.unit]}, holds {held}: {text}", reason)
 
     def _release(self, name: str) -> Outcome:
         """Back to the captured value, which stays captured: the next write needs no new one."""

@@ -8,7 +8,7 @@ saved on disk before, is the writer's business (``nodectl.writer``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 Status = Literal["written", "unchanged", "refused", "no-effect", "foreign", "vanished", "restored", "left"]
 """
@@ -26,6 +26,10 @@ left        not put back, because somebody else has set it since
 
 Reason = Literal["", "governor", "lock bit", "second RAPL interface", "thermal", "firmware", "foreign writer"]
 """Why a knob does not do as told; empty where there is nothing to explain or no cause was found."""
+
+
+SIGNS: Final = {"khz": "kHz", "mhz": "MHz", "mw": "mW", "uw": "uW"}
+"""A knob's ``unit``, as people write it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ Source: Linux Documentation/admin-guide/pm/cpufreq.rst, drivers/cpufreq/cpufreq.
 
 from __future__ import annotations
 
-from nodectl.knobs.api import KnobError, Reason
-from nodectl.knobs.sysfs import read_text, write_text
+from nodectl.knobs.api import Reason
+from nodectl.knobs.sysfs import NumberFile
 from pmu.ports import Files
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
@@ -23,36 +23,16 @@ FIXED_GOVERNORS = {"userspace": "keeps scaling_setspeed", "powersave": "keeps th
 """Governors that do not follow load. intel_pstate and amd-pstate-epp mean others of their own by these names."""
 
 
-class ClockLimit:
+class ClockLimit(NumberFile):
     """``scaling_max_freq`` of one cpufreq policy, kilohertz."""
 
     unit = "khz"
 
     def __init__(self, files: Files, policy: int) -> None:
         self.name = f"cpu/policy{policy}/max_khz"
-        self._files = files
         self._dir = f"{CPUFREQ}/policy{policy}"
-        self.path = f"{self._dir}/scaling_max_freq"
+        super().__init__(files, f"{self._dir}/scaling_max_freq")
         self.latency_s = GOVERNOR_PERIOD_S + self._transition_s()
-
-    def read(self) -> str:
-        """The limit in force, as digits."""
-        text = read_text(self._files, self.path)
-        if not text.isdigit():
-            raise KnobError(f"{self.path} holds {text!r}, not a frequency in kHz")
-        return text
-
-    def set(self, value: int) -> None:
-        """Ask for a limit of ``value`` kHz."""
-        write_text(self._files, self.path, str(value))
-
-    def read_back(self) -> int | None:
-        """The limit in force, kHz."""
-        return int(self.read())
-
-    def restore(self, captured: str) -> None:
-        """Ask for the captured limit again."""
-        write_text(self._files, self.path, captured)
 
     def holds(self, asked: int, held: int) -> bool:
         """cpufreq keeps a limit to the kilohertz."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from nodectl.knobs.api import Knob, KnobError, Outcome, Reason
+from nodectl.knobs.api import SIGNS, Knob, KnobError, Outcome, Reason
 from pmu.layout import Layout
 from pmu.readings import Sample, type_f64
 
@@ -80,7 +80,7 @@ class EffectWatch:
         return self._outcome(knob, asked, seen, reason, text)
 
     def _outcome(self, knob: Knob, asked: int, seen: float, reason: Reason, text: str) -> Outcome:
-        return Outcome(knob.name, "no-effect", f"asked {asked} {knob.unit}, {seen:.0f} seen: {text}", reason)
+        return Outcome(knob.name, "no-effect", f"asked {asked} {SIGNS[knob.unit]}, {seen:.0f} seen: {text}", reason)
 
 
 class _Signals:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodectl.knobs.api import KnobError, Reason
-from nodectl.knobs.sysfs import read_text, write_text
+from nodectl.knobs.sysfs import NumberFile
 from pmu.ports import Files
 
 POWERCAP = "/sys/class/powercap"
@@ -39,37 +39,17 @@ class Constraint:
     enabled_path: str
 
 
-class PackageLimit:
+class PackageLimit(NumberFile):
     """One power limit of one package, microwatts. ``twin`` is the same limit in the memory-mapped registers."""
 
     unit = "uw"
 
     def __init__(self, files: Files, package: str, term: str, limit: Constraint, twin: Constraint | None) -> None:
+        super().__init__(files, limit.limit_path)
         self.name = f"rapl/{package}/{term}_uw"
-        self.path = limit.limit_path
-        self._files = files
         self._limit = limit
         self._twin = twin
         self.latency_s = max(SHORTEST_LATENCY_S, 2 * self._window_s())
-
-    def read(self) -> str:
-        """The limit, as digits."""
-        text = read_text(self._files, self.path)
-        if not text.isdigit():
-            raise KnobError(f"{self.path} holds {text!r}, not a limit in microwatts")
-        return text
-
-    def set(self, value: int) -> None:
-        """Ask for a limit of ``value`` microwatts."""
-        write_text(self._files, self.path, str(value))
-
-    def read_back(self) -> int | None:
-        """The limit that the register holds."""
-        return int(self.read())
-
-    def restore(self, captured: str) -> None:
-        """Ask for the captured limit again."""
-        write_text(self._files, self.path, captured)
 
     def holds(self, asked: int, held: int) -> bool:
         """Equal to the register's own step."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nodectl.knobs.api import KnobError, Reason
+from nodectl.knobs.api import SIGNS, KnobError, Reason
 from pmu.ports import Files
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE})
@@ -22,6 +22,35 @@ _WORDS = {
     errno.EPERM: "not permitted; the agent needs root",
     errno.EROFS: "mounted read-only; the unit file must allow this path (ReadWritePaths=)",
 }
+
+
+class NumberFile:
+    """A setting that is one attribute file with a whole number in it: what the knobs of that sort have in common."""
+
+    unit: str
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self._files = files
+
+    def read(self) -> str:
+        """The value in force, as digits."""
+        text = read_text(self._files, self.path)
+        if not text.isdigit():
+            raise KnobError(f"{self.path} holds {text!r}, not a number of {SIGNS[self.unit]}")
+        return text
+
+    def set(self, value: int) -> None:
+        """Ask for ``value``, in the knob's unit."""
+        write_text(self._files, self.path, str(value))
+
+    def read_back(self) -> int | None:
+        """The value in force."""
+        return int(self.read())
+
+    def restore(self, captured: str) -> None:
+        """Ask for the captured value again."""
+        write_text(self._files, self.path, captured)
 
 
 def read_text(files: Files, path: str) -> str:
