@@ -92,12 +92,6 @@ type_where = Callable[[tuple[str, ...]], str]
 """Gives, for a key path, the place that a message about it starts with: ``FILE:LINE`` or a command line option."""
 
 
-def load_config(path: Path) -> Config:
-    """Read and check one TOML file; ``ConfigError`` on anything wrong in it."""
-    text, settings = read_settings(path)
-    return build_config(settings, lambda key: f"{path}:{line_of(text, key)}")
-
-
 def read_settings(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a TOML file and its unchecked contents."""
     try:
@@ -221,6 +215,8 @@ def _split_path(message: str) -> tuple[str, tuple[str, ...]]:
 def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     if not 1.0 <= config.period_ms <= 60_000.0:
         yield ("period_ms",), f"{config.period_ms:g} ms is outside 1..60000"
+    if config.dry_run and not config.decides:
+        yield ("dry_run",), "monitoring decides nothing that could be left undone; it goes with mode optimize"
     if config.budget.max_period_ms < config.period_ms:
         yield ("budget", "max_period_ms"), f"is below period_ms ({config.period_ms:g})"
     if config.budget.core_share < 0:

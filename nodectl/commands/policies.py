@@ -27,6 +27,8 @@ def policies(as_json: bool) -> None:
         click.echo(
             textwrap.fill(f"parameters: {params or 'none'}", 110, initial_indent=" " * 4, subsequent_indent=" " * 8)
         )
+    click.echo("The suffix of a side may be left out where the side is clear: --gpu-policy fixed means fixed-gpu.")
+    click.echo(f"{registry.NONE!r} leaves a side alone.")
 
 
 def _described(name: str, domain: registry.type_domain) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from nodectl.policies import registry
 from nodectl.summary import Summary
+from pmu.descriptors import give_back_descriptor_limit
 from pmu.ports import Clock
 from pmu.system import system_ports
 
@@ -99,6 +100,8 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
     if file is None and Path(DEFAULT_PATH).exists():
         file = Path(DEFAULT_PATH)
     text, settings = read_settings(file) if file else ("", {})
+    if given.get(("mode",), ("", ""))[1] == "monitor":
+        settings.pop("dry_run", None)  # what the file says of optimizing does not concern a run that only looks
     for path, (_, value) in given.items():
         table = settings
         for name in path[:-1]:
@@ -181,7 +184,7 @@ def _end_ns(clock: Clock, duration_ms: float | None) -> int | None:
 
 def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(command)
+        return subprocess.Popen(command, preexec_fn=give_back_descriptor_limit)
     except FileNotFoundError:
         raise CommandError(f"{command[0]}: no such command", COMMAND_NOT_FOUND) from None
     except OSError as error:

@@ -7,6 +7,7 @@ A name that exists on both sides of the node carries the side as suffix; in a pl
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
@@ -72,10 +73,11 @@ def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
         return msgspec.convert(dict(given), chosen.params)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
+        if not place:  # a check in the parameters' own __post_init__, which names them in its message
+            named = next((word for word in re.findall(r"\w+", reason) if word in given), "")
+            raise PolicyError(f"{chosen.name}: {reason}", "params", *([named] if named else [])) from None
         key = place.rstrip("`")
         raise PolicyError(f"{chosen.name}: {key}: {reason.replace('`', '').lower()}", "params", key) from None
-    except ValueError as error:  # a check in the parameters' own __post_init__
-        raise PolicyError(f"{chosen.name}: {error}", "params") from None
 
 
 def check(name: str, domain: type_domain, given: Mapping[str, Any]) -> None:

@@ -1,13 +1,14 @@
 import pytest
 
-from nodectl.config import Config, ConfigError, line_of, load_config
+from nodectl.commands.run import configure
+from nodectl.config import Config, ConfigError, line_of
 from nodectl.policies import registry
 
 
 def load(tmp_path, text: str) -> Config:
     file = tmp_path / "nodectl.toml"
     file.write_text(text)
-    return load_config(file)
+    return configure(file, {})
 
 
 def complaint(tmp_path, text: str) -> str:
@@ -83,7 +84,7 @@ def test_a_mistake_is_one_line_with_file_line_key_and_nearest_name(tmp_path, tex
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot read the settings: No such file"):
-        load_config(tmp_path / "none.toml")
+        configure(tmp_path / "none.toml", {})
 
 
 def test_the_line_of_a_key_is_found_in_tables_dotted_keys_and_inline_tables():
