@@ -15,7 +15,6 @@ class Histogram:
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
-        self.total_ns = 0
         self.count = 0
 
     def add(self, duration_ns: int) -> None:
@@ -23,7 +22,6 @@ class Histogram:
         value = duration_ns if duration_ns > 0 else 0
         octave = max(value.bit_length() - 1 - _SUB_BITS, 0)
         self._counts[(octave << _SUB_BITS) + (value >> octave)] += 1
-        self.total_ns += value
         self.count += 1
 
     def quantile_ns(self, share: float) -> float:

@@ -53,7 +53,7 @@ def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding
     except nvml.NVMLError as error:
         return (), [absent("gpu", "gpu", f"counting GPUs: {error}")]
     if not count:
-        return (), [absent("gpu", "gpu", "NVML shows no GPU (are the device files visible here?)")]
+        return (), [absent("gpu", "gpu", "NVML counts no GPU on this node")]
     gpus: list[Gpu] = []
     findings: list[Finding] = []
     for index in range(count):
@@ -81,10 +81,6 @@ class Gpus:
         for card, row in zip(self._cards, out, strict=False):
             card.sweep(time_ns, row)
 
-    def why_missing(self) -> list[str]:
-        """Per GPU, what NVML said when it was lost; empty while it answers."""
-        return [card.lost_why for card in self._cards]
-
     def close(self) -> None:
         """Free the GPM buffers."""
         for card in self._cards:
@@ -104,7 +100,6 @@ class _Card:
         self._memory_clock = (0, RAW_MISSING)  # when to ask next, and the last answer
         self._has_worked: set[int] = set()
         self._ask_again_ns: dict[int, float] = {}
-        self.lost_why = ""
         self._readings = self._choose_readings()
 
     def sweep(self, time_ns: int, row: type_i64) -> None:
@@ -114,8 +109,8 @@ class _Card:
         for column, read in self._readings:
             try:
                 self._ask(column, read, time_ns, row)
-            except self._nvml.NVMLError as error:
-                self._lose(error, time_ns)
+            except self._nvml.NVMLError:
+                self._lose(time_ns)
                 row.fill(RAW_MISSING)
                 return
 
@@ -188,17 +183,15 @@ class _Card:
             return False
         try:
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(self._gpu.uuid)
-        except self._nvml.NVMLError as error:
-            self._lose(error, time_ns)
+        except self._nvml.NVMLError:
+            self._lose(time_ns)
             return False
-        self.lost_why = ""
         return True
 
-    def _lose(self, error: Any, time_ns: int) -> None:
+    def _lose(self, time_ns: int) -> None:
         self._handle = None
         self._retry_ns = time_ns + RETRY_NS
         self._memory_clock = (0, RAW_MISSING)
-        self.lost_why = str(error)
         self.close()
 
 

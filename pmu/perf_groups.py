@@ -81,10 +81,6 @@ class PerfGroups:
             errors[row] = errors[row] or int(group.error)
         return errors
 
-    def scaled_rows(self) -> list[int]:
-        """Rows whose last interval was extrapolated, because other users of the counters had them for part of it."""
-        return sorted({row for row, group in zip(self._rows, self._groups, strict=True) if group.is_scaled})
-
     def close(self) -> None:
         """Close every descriptor; sweeps afterwards give RAW_MISSING."""
         for group in getattr(self, "_groups", ()):

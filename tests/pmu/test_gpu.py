@@ -164,14 +164,12 @@ def test_a_lost_gpu_is_missing_asked_rarely_and_comes_back(rig: Callable[[str], 
     table = a100.sweep()
     assert (table[1] == RAW_MISSING).all()
     assert (table[[0, 2, 3]][:, BEFORE_HOPPER] != RAW_MISSING).all()
-    assert "lost" in a100.sensors.why_missing()[1].lower() and a100.sensors.why_missing()[0] == ""
     a100.sweep()
     assert sum(a100.nvml.calls.values()) == 6 * 3, "a lost GPU is left alone"
     a100.faults.remove(fault)
     assert (a100.sweep()[1] == RAW_MISSING).all()
     table = a100.sweep(after_s=gpu.RETRY_NS / SECOND)
     assert (table[1, BEFORE_HOPPER] != RAW_MISSING).all()
-    assert a100.sensors.why_missing() == [""] * 4
 
 
 def test_power_that_ceases_is_missing_alone_and_asked_again_later(rig: Callable[[str], Rig]) -> None:
