@@ -183,17 +183,16 @@ def test_with_a_stopped_processor_the_watchdog_is_not_kicked_and_merged_releases
 def test_a_flood_of_messages_neither_delays_control_nor_starves() -> None:
     """With 300 us of control and 100 us for a message, the processor is full; each message is still answered."""
     host = HostController(HostOptions(job_us=(20.0, 300.0, 100.0)))
-    answered = 0
+    answered = [0, 0, 0]
     for _ in range(400):
         for channel in range(3):
-            if host.poll(channel) is not None:
-                answered += 1
+            answered[channel] += host.poll(channel) is not None
             if host.area(channel)[4] & 1:
                 host.send(channel, command(0x10, 0x0))
         host.advance(TICK_S)
     view = host.view()
     assert view.overruns_control == 0
-    assert answered > 90
+    assert min(answered) > 30, "no agent keeps another out"
 
 
 def test_the_plant_is_left_alone_by_a_controller_without_one() -> None:

@@ -124,7 +124,7 @@ static void message_job(struct firmware *fw)
 {
     bool has_more = mailbox_serve(&fw->scmi);
     if (fw->options.polled_messages)
-        while (has_more)
+        for (int served = 1; has_more && served < AGENTS; served++)
             has_more = mailbox_serve(&fw->scmi);
     else if (has_more)
         executive_doorbell(&fw->executive);

@@ -45,18 +45,23 @@ static void serve(struct scmi *s, int channel)
         board_complete(board, channel);
 }
 
-/* The doorbell's register value names a sender; it is not read. Channels take turns by their number. */
+/*
+ * The doorbell's register value names a sender; it is not read. Channels take turns: the search starts behind the one
+ * that was served last, so that no agent can keep the others out by ringing fast.
+ */
 bool mailbox_serve(struct scmi *s)
 {
     struct board *board = s->fw->board;
     bool is_served = false;
-    for (int channel = 0; channel < AGENTS; channel++) {
-        struct smt_area *area = board_area(board, channel, SMT_COMMANDS);
+    uint32_t first = s->next_channel;
+    for (uint32_t i = 0; i < AGENTS; i++) {
+        uint32_t channel = (first + i) % AGENTS;
         if (is_served) {
-            if (!(area->status & SMT_FREE))
+            if (!(board_area(board, (int)channel, SMT_COMMANDS)->status & SMT_FREE))
                 return true;
-        } else if (board_take_doorbell(board, channel)) {
-            serve(s, channel);
+        } else if (board_take_doorbell(board, (int)channel)) {
+            serve(s, (int)channel);
+            s->next_channel = (channel + 1) % AGENTS;
             is_served = true;
         }
     }

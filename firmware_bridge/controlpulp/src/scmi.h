@@ -112,6 +112,7 @@ struct scmi {
     int32_t cap_mw[POWER_DOMAINS], pai_us[POWER_DOMAINS];
     struct event_queue queue[AGENTS];
     uint32_t fast_seen[AGENTS][FAST_WORDS];
+    uint32_t next_channel;
     uint32_t commands, transport_errors, spurious_doorbells;
 };
 
