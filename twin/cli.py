@@ -47,7 +47,7 @@ def twin() -> None:
 @click.option("--workload", help="What the emulated node runs, from the moment the command starts.")
 @click.option("--seed", default=1, show_default=True, help="Seed of everything that is drawn.")
 @click.option(
-    "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth."
+    "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth, 0 to 0.9."
 )
 @click.option("--duration", "duration_s", type=float, metavar="SECONDS", help="Length of the workload at full clocks.")
 @click.option(
@@ -79,8 +79,9 @@ def run(
     from twin.machine import load_machine
     from twin.serve import launcher
     from twin.serve.server import Plan
-    from twin.workload import load_workload
+    from twin.workload import check_bias, load_workload
 
+    check_bias(bias)
     if duration_s is not None and duration_s <= 0:
         raise TwinError(f"--duration {duration_s:g}: a workload lasts longer than 0 s")
     if report and not report.absolute().parent.is_dir():
@@ -164,7 +165,24 @@ def fault() -> None:
 @_run
 @_reports_errors
 def add(words: tuple[str, ...], number: int | None) -> None:
-    """Add a fault: KIND TARGET [at=S] [for=S] [value=V] [every=S], times counted from now; prints its number."""
+    """Add a fault: KIND TARGET [at=S] [for=S] [value=V] [every=S]; prints its number.
+
+    \b
+    TARGET is one of
+      /sys/GLOB        files; `*` also crosses `/`, a directory means all below it
+      perf:EVENT[:CPU] a counter, of one CPU or of all
+      gpu:N[:READING]  a GPU (`*`: all), or a reading of it: power, energy,
+                       temperature, sm-clock, gpu-utilization,
+                       memory-utilization, gpm-graphics, gpm-sm-active,
+                       gpm-sm-occupancy, gpm-dram-active, gpm-fp64, or a glob
+                       such as gpm-*; foreign-writer: clock, power-limit
+
+    \b
+    at=S     begin in S seconds (default now)
+    for=S    stand S seconds (default until removed)
+    every=S  foreign-writer: write each S seconds (default 1)
+    value=V  what `nodectl twin fault kinds` says of the kind
+    """
     import shlex
 
     click.echo(_ask(number, "fault-add", line=shlex.join(words)))

@@ -25,11 +25,7 @@ import msgspec
 from twin.errors import TwinError, nearest
 from twin.machine import Machine
 
-TARGETS = {
-    "/sys/GLOB": "files; `*` also crosses `/`, a directory means every file below it; /proc/cpuinfo and /proc/stat too",
-    "perf:EVENT[:CPU]": "a counter, of one CPU or of all",
-    "gpu:N[:READING]": "a GPU (`*`: all of them), or one of its readings",
-}
+TARGETS = ("/sys/GLOB", "perf:EVENT[:CPU]", "gpu:N[:READING]")
 
 GPU_READINGS = (
     "power",

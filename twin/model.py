@@ -150,18 +150,15 @@ class Twin:
         lib.twin_model_counters(self._model, ffi.from_buffer("int64_t[]", out))
         return out[:, columns]
 
-    def busy_us(self) -> type_i64:
-        """Microseconds each logical CPU was not idle."""
-        return self._busy_idle()[0]
-
-    def all_idle_us(self) -> type_i64:
-        """Microseconds each logical CPU was idle."""
-        _, idle = self._busy_idle()
-        return idle
+    def busy_idle_us(self) -> tuple[type_i64, type_i64]:
+        """Microseconds that each logical CPU was busy, and idle, since the twin began."""
+        busy, idle = np.empty(self.machine.cpus, np.int64), np.empty(self.machine.cpus, np.int64)
+        lib.twin_model_busy_us(self._model, ffi.from_buffer("int64_t[]", busy), ffi.from_buffer("int64_t[]", idle))
+        return busy, idle
 
     def idle_us(self, cpu: int) -> int:
         """Microseconds this logical CPU was idle."""
-        return int(self._busy_idle()[1][cpu])
+        return int(self.busy_idle_us()[1][cpu])
 
     def zone_energy_uj(self, zone: int) -> int:
         """The zone's energy counter: moves each millisecond in whole units, wraps at the zone's range."""
@@ -210,10 +207,6 @@ class Twin:
             mode if governor is None else governor,
         )
         self._apply_domain(domain)
-
-    def domain_request(self, domain: int) -> tuple[int, int, int, str]:
-        """(min_khz, max_khz, setspeed_khz, governor) as last requested."""
-        return self._requests[domain]
 
     def set_zone_limit(
         self,
@@ -302,11 +295,6 @@ class Twin:
         return tuple(reports)
 
     # --- to C ---
-
-    def _busy_idle(self) -> tuple[type_i64, type_i64]:
-        busy, idle = np.empty(self.machine.cpus, np.int64), np.empty(self.machine.cpus, np.int64)
-        lib.twin_model_busy_us(self._model, ffi.from_buffer("int64_t[]", busy), ffi.from_buffer("int64_t[]", idle))
-        return busy, idle
 
     def _apply_domain(self, domain: int) -> None:
         low, high, speed, governor = self._requests[domain]

@@ -1,4 +1,5 @@
-"""The /sys of the emulated node: contents and write semantics as the machine's kernel has them.
+"""The /sys of the emulated node, and the files of /proc that say the same: contents and write semantics as the
+machine's kernel has them.
 
 One tree serves both worlds: in process it stands behind ``pmu.ports.Files`` (twin/inproc.py), outside behind a FUSE
 server. A path leads to an attribute through one dictionary; the value is computed from the twin at the moment of
@@ -14,9 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from twin import sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap
+from twin import procfs, sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap
 from twin.faults import Effect, Faults, type_standing
 from twin.model import Twin
 from twin.sysfs_nodes import PAGE_BYTES, Attribute, Nodes, as_string
@@ -33,14 +34,14 @@ ROOTS = (
 
 
 class SysfsTree:
-    """Files, directories and links below /sys, by absolute path.
+    """Files, directories and links below /sys, and ``procfs.FILES``, by absolute path.
 
-    ``roots`` are the directories to mount: all the tree's nodes lie below one of them. Faults of the machine file are
-    used when ``faults`` is None. Errors are OSError with the errno of the real kernel. What users have asked for is
-    kept here, so a twin has one tree for its life.
+    ``roots`` are the directories to mount: all the tree's other nodes lie below one of them. Faults of the machine file
+    are used when ``faults`` is None; ``host_stat`` is for ``procfs``. Errors are OSError with the errno of the real
+    kernel. What users have asked for is kept here, so a twin has one tree for its life.
     """
 
-    def __init__(self, twin: Twin, faults: Faults | None = None) -> None:
+    def __init__(self, twin: Twin, faults: Faults | None = None, host_stat: Callable[[], str] | None = None) -> None:
         self.twin = twin
         self.faults = Faults(twin) if faults is None else faults
         self._nodes = nodes = Nodes()
@@ -48,6 +49,7 @@ class SysfsTree:
             nodes.directory(root)
         sysfs_cpu.add(nodes, twin)
         self.policies = sysfs_cpufreq.add(nodes, twin)
+        procfs.add(nodes, twin, self.policies, host_stat)
         self.zones = sysfs_powercap.add(nodes, twin)
         device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin)]
         self._storing = threading.Lock()  # one store at a time, as the kernel's own locks see to it
@@ -74,7 +76,7 @@ class SysfsTree:
         real = self.realpath(path)
         if real not in self._nodes.children:
             raise _error(errno.ENOTDIR if real in self._nodes.files else errno.ENOENT, path)
-        return [name for name in self._nodes.children[real] if self.kind(f"{real}/{name}") is not None]
+        return [name for name in self._nodes.children[real] if self.kind(f"{real.rstrip('/')}/{name}") is not None]
 
     def readlink(self, path: str) -> str:
         """The target as the link has it: relative to its own directory."""

@@ -154,9 +154,13 @@ class Policy:
         return f"{self.target_khz()}\n" if self.governor == "userspace" else "<unsupported>\n"
 
     def show_clock(self) -> str:
-        """scaling_cur_freq as APERF and MPERF measure it: in turbo the true clock, not the table's name for it."""
+        """scaling_cur_freq."""
+        return f"{self.clock_khz()}\n"
+
+    def clock_khz(self) -> int:
+        """The clock as APERF and MPERF measure it: in turbo the true one, not the table's name for it."""
         khz, turbo_khz = self._twin.domain_khz(self._index), self._twin.machine.turbo_khz
-        return f"{turbo_khz if turbo_khz and khz == self.domain.max_khz else khz}\n"
+        return turbo_khz if turbo_khz and khz == self.domain.max_khz else khz
 
     def show_preference(self) -> str:
         """The preference in force; a driver's own performance governor overrides it."""
@@ -174,7 +178,7 @@ def add(nodes: Nodes, twin: Twin) -> tuple[Policy, ...]:
         _add_driver_files(nodes, folder, policy)
         for cpu in policy.domain.cpus:
             nodes.link(f"{CPU}/cpu{cpu}/cpufreq", folder)
-            if policy.driver.startswith("amd-pstate"):
+            if policy.driver.startswith(("amd-pstate", "scmi")):  # scmi: firmware that speaks both; ours
                 _add_cppc(nodes, f"{CPU}/cpu{cpu}/acpi_cppc", policy.domain)
     _add_switches(nodes, policies, platform)
     return policies

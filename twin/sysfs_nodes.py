@@ -127,6 +127,7 @@ class Nodes:
         parent, _, name = path.rpartition("/")
         if not name:
             return
+        parent = parent or "/"
         if parent not in self.children:
             self.directory(parent)
         self.children[parent][name] = None

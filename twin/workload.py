@@ -41,6 +41,9 @@ __all__ = [
 
 WORKLOADS = Path(__file__).parent / "workloads"
 
+HIGHEST_BIAS = 0.9
+"""Ours: with an error as large as the truth, counters say nothing of it any more."""
+
 
 class PhaseTruth(msgspec.Struct, frozen=True):
     """A phase as it is. Hidden from policies; for oracles and reports.
@@ -134,6 +137,12 @@ def workload_names() -> list[str]:
     return [*shipped, "taurus", "v100:NAME", "mixed-cpu:SEED", "mixed-gpu:SEED", "trace:FILE.csv"]
 
 
+def check_bias(bias: float) -> None:
+    """TwinError unless counters biased by at most this much still say something of the truth."""
+    if not 0 <= bias <= HIGHEST_BIAS:
+        raise TwinError(f"bias {bias:g}: the error between counters and truth is a share from 0 to {HIGHEST_BIAS:g}")
+
+
 def load_workload(
     name: str,
     machine: Machine,
@@ -147,6 +156,7 @@ def load_workload(
     ``bias`` is the half-width of the drawn error between counters and truth, ``duration_s`` the run time at the highest
     clocks (default: the workload's own), ``data`` a measured table to use in place of the shipped one.
     """
+    check_bias(bias)
     table = _described(name, machine, seed, Path(data) if data else None)
     if table.gpu and machine.gpu is None:
         raise TwinError(f'workload "{name}" needs a GPU; machine "{machine.name}" has none')

@@ -80,7 +80,7 @@ def test_files_answer_as_the_kernel_s(curie: InProcess) -> None:
     with pytest.raises(FileNotFoundError):
         files.keep("/sys/class/powercap/dtpm/energy_uj")
     with pytest.raises(FileNotFoundError):
-        files.read("/proc/cpuinfo")
+        files.read("/proc/meminfo")
 
 
 def test_a_kept_file_follows_and_is_enodev_once_its_device_is_gone(curie: InProcess) -> None:

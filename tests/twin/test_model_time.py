@@ -128,8 +128,9 @@ def test_a_twin_that_stopped_following_stands_still() -> None:
 def test_an_idle_machine_is_nearly_idle(name: str) -> None:
     twin = Twin(load_machine(name))
     twin.advance(1.0)
-    assert twin.busy_us().max() < 5_000
-    assert twin.idle_us(0) > 995_000
+    busy_us, idle_us = twin.busy_idle_us()
+    assert busy_us.max() < 5_000
+    assert idle_us.min() > 995_000
     assert not twin.finished
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.twin.served_node import ServedNode, twin_command, why_not_served
@@ -246,6 +247,35 @@ def test_lscpu_shows_the_emulated_topology(xh2415: ServedNode) -> None:
     assert len(rows) == 96
     assert len({core for _, core, _ in rows}) == 48
     assert {socket for _, _, socket in rows} == {0, 1}
+
+
+def test_lscpu_names_the_emulated_processor(xh2415: ServedNode) -> None:
+    fields = dict(line.split(":", 1) for line in xh2415.output("lscpu").splitlines() if ":" in line)
+    shown = {name: fields[name].strip() for name in ("Vendor ID", "Model name", "CPU family", "Model", "BogoMIPS")}
+    assert shown == {
+        "Vendor ID": "AuthenticAMD",
+        "Model name": "AMD EPYC 7402 24-Core Processor",
+        "CPU family": "23",
+        "Model": "49",
+        "BogoMIPS": "5600.00",
+    }
+
+
+def test_psutil_reads_each_clock_and_how_busy_each_emulated_cpu_is(curie: ServedNode) -> None:
+    needs("cpupower", "linux-cpupower")
+    look = (
+        "import psutil, json; busy = psutil.cpu_percent(0.3, percpu=True);"
+        "print(json.dumps([busy, [f.current for f in psutil.cpu_freq(percpu=True)], psutil.boot_time()]))"
+    )
+    try:
+        curie.output("cpupower", "-c", "0-7", "frequency-set", "-u", "1500MHz")
+        time.sleep(0.05)
+        busy_pct, clocks_mhz, boot_s = json.loads(curie.python(look))
+    finally:
+        curie.output("cpupower", "-c", "0-7", "frequency-set", "-u", "2700MHz")
+    assert clocks_mhz == [1500.0, 2700.0]  # psutil lists policies, here one for each socket
+    assert len(busy_pct) == 16 and min(busy_pct) > 80  # hpl keeps every emulated core at work, whatever the host does
+    assert boot_s == pytest.approx(psutil.boot_time(), abs=1.0)
 
 
 def test_a_file_without_write_permission_cannot_be_opened_for_it_by_root(curie: ServedNode) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 
+from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
 from twin.serve import namespace
@@ -24,7 +25,7 @@ GPU_MAGIC = 0x4E54474E
 """TWIN_GPU_MAGIC in twin/csrc/twin_gpu.h."""
 
 KNOB_PLACES = ("/sys/devices/system/cpu", "/sys/class/powercap", "/sys/devices/virtual/powercap", "/sys/class/hwmon")
-"""Where real knobs and sensors would be: these must be the twin's whatever the machine has."""
+"""Where real knobs and sensors would be: these must be the twin's whatever the machine has, as procfs.FILES must."""
 
 _LOAD_NVML = """
 import ctypes, os, sys
@@ -36,7 +37,7 @@ print(*mapped, sep="\\n")
 
 def prove(tree_device: int, roots: Iterable[str], library: str, environment: Mapping[str, str]) -> None:
     """TwinError naming the first door that does not lead to the twin; ``tree_device`` is its tree's ``st_dev``."""
-    for path in (*KNOB_PLACES, *roots):
+    for path in (*KNOB_PLACES, *procfs.FILES, *roots):
         _prove_file_system(path, tree_device)
     _prove_gpu_state()
     _prove_library(library, environment)

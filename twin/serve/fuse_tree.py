@@ -1,4 +1,4 @@
-"""The twin's /sys as a FUSE file system: ``twin.sysfs.SysfsTree`` behind libfuse3, one thread per caller.
+"""The twin's files as a FUSE file system: ``twin.sysfs.SysfsTree`` behind libfuse3, one thread per caller.
 
 Measured (2 cores, p50): 35 us for a read on a descriptor kept open, 155 us for open, read and close. That is fast
 enough for the few files of a period; counters, of which a period reads one per CPU, go another way
@@ -21,6 +21,7 @@ from typing import Any
 
 import mfusepy
 
+from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
 from twin.serve.containment import FUSE_SUPER_MAGIC
@@ -46,7 +47,6 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         self._handles = itertools.count(1)
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
-        path = f"/sys{path}".rstrip("/")
         match self._tree.kind(path):
             case "dir":
                 return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2, "st_uid": 0, "st_gid": 0}
@@ -54,18 +54,19 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
                 return {"st_mode": stat.S_IFLNK | 0o777, "st_nlink": 1, "st_uid": 0, "st_gid": 0}
             case "file":
                 mode = stat.S_IFREG | self._tree.mode(path)
-                return {"st_mode": mode, "st_nlink": 1, "st_size": FILE_BYTES, "st_uid": 0, "st_gid": 0}
+                size = 0 if path in procfs.FILES else FILE_BYTES  # files of /proc do not know their length
+                return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": 0, "st_gid": 0}
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def readdir(self, path: str, fh: Any) -> Iterator[str]:
-        yield from (".", "..", *self._tree.listdir(f"/sys{path}".rstrip("/")))
+        yield from (".", "..", *self._tree.listdir(path))
 
     def readlink(self, path: str) -> str:
-        return self._tree.readlink(f"/sys{path}")
+        return self._tree.readlink(path)
 
     def open(self, path: str, fi: Any) -> int:
         """Root too needs the right bit in the file's mode (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK)."""
-        mode = self._tree.mode(f"/sys{path}")
+        mode = self._tree.mode(path)
         access = fi.flags & os.O_ACCMODE
         wants_read, wants_write = access != os.O_WRONLY, access != os.O_RDONLY
         if (wants_read and not mode & 0o444) or (wants_write and not mode & 0o222):
@@ -77,12 +78,12 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def read(self, path: str, size: int, offset: int, fi: Any) -> bytes:
         if offset == 0 or fi.fh not in self._texts:
             self._wait_if_slow(path)
-            self._texts[fi.fh] = self._tree.read(f"/sys{path}")
+            self._texts[fi.fh] = self._tree.read(path)
         return self._texts[fi.fh][offset : offset + size]
 
     def write(self, path: str, data: bytes, offset: int, fi: Any) -> int:
         self._wait_if_slow(path)
-        return self._tree.write(f"/sys{path}", data)
+        return self._tree.write(path, data)
 
     def truncate(self, path: str, length: int, fh: Any = None) -> int:
         """Shells open with O_TRUNC; sysfs ignores it."""
@@ -93,7 +94,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         return 0
 
     def _wait_if_slow(self, path: str) -> None:
-        if delay_s := self._tree.delay_s(f"/sys{path}"):
+        if delay_s := self._tree.delay_s(path):
             time.sleep(delay_s)
 
 
@@ -115,6 +116,6 @@ def mount(tree: SysfsTree, point: str) -> int:
     deadline = time.monotonic() + _MOUNT_TIMEOUT_S
     while lib.filesystem_type(point.encode()) != FUSE_SUPER_MAGIC:
         if not serve.is_alive() or time.monotonic() > deadline:
-            raise TwinError(f"the twin's /sys could not be mounted at {point} (FUSE)")
+            raise TwinError(f"the twin's files could not be mounted at {point} (FUSE)")
         time.sleep(0.001)
     return os.stat(point).st_dev

@@ -67,6 +67,7 @@ def run(plan: server.Plan, command: Sequence[str]) -> int:
     try:
         ready = _await_ready(ours)
         namespace.cover_sysfs(ready.roots)
+        namespace.cover_proc()
         namespace.cover_nvml(library)
         namespace.mask_devices(namespace.devices())
         record = Run(Process.of(launcher), Process.of(server_pid), plan.machine.name, list(command))

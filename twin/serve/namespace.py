@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from twin import procfs
 from twin._kernel import ffi, lib
 from twin.errors import TwinError
 
@@ -27,7 +28,7 @@ RUN_DIRECTORY = "/run/nodectl-twin"
 
 CONTROL = f"{RUN_DIRECTORY}/control"
 GPUS = f"{RUN_DIRECTORY}/gpus"
-TREE = f"{RUN_DIRECTORY}/sys"
+TREE = f"{RUN_DIRECTORY}/tree"
 _LAYERS = f"{RUN_DIRECTORY}/layers"
 
 MASKED = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/cpu/*/msr", "/dev/cpu/*/cpuid", "/dev/isst_interface")
@@ -90,7 +91,13 @@ def cover_sysfs(roots: Iterable[str]) -> None:
         if os.path.isdir(point):
             mount(place, point, flags=_MS_MOVE)
     for root in roots:
-        mount(TREE + root.removeprefix("/sys"), root, flags=_MS_BIND)
+        mount(TREE + root, root, flags=_MS_BIND)
+
+
+def cover_proc() -> None:
+    """Lay the twin's files of /proc over the host's."""
+    for path in procfs.FILES:
+        mount(TREE + path, path, flags=_MS_BIND)
 
 
 def _keep_submounts() -> Iterator[tuple[str, str]]:

@@ -13,12 +13,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
 
+from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
 from twin.fault import Fault
@@ -92,7 +93,7 @@ class _Server:
         self._memory = _gpu_memory()
         self._twin = Twin(plan.machine, None, plan.seed, gpu_memory=self._memory)
         self._faults = Faults(self._twin)
-        self._tree = SysfsTree(self._twin, self._faults)
+        self._tree = SysfsTree(self._twin, self._faults, _host_stat())
         for fault in plan.faults:
             self._faults.add(fault)
         tree_device = fuse_tree.mount(self._tree, namespace.TREE)
@@ -152,6 +153,19 @@ def _gpu_memory() -> mmap.mmap:
     fcntl.fcntl(fd, *_SEALS)
     os.symlink(f"/proc/{os.getpid()}/fd/{fd}", namespace.GPUS)
     return mmap.mmap(fd, Twin.GPU_BYTES)
+
+
+def _host_stat() -> Callable[[], str]:
+    """Reads the host's /proc/stat, which is opened now: later its name leads to the twin's, that is, to ourselves."""
+    fd = os.open(procfs.STAT, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read() -> str:
+        parts: list[bytes] = []
+        while part := os.pread(fd, 1 << 20, sum(map(len, parts))):
+            parts.append(part)
+        return b"".join(parts).decode()
+
+    return read
 
 
 def _detach_standard_files() -> None:
