@@ -8,13 +8,12 @@ the best static voltage and clock per domain under the same cap at the same temp
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.experiment import save
 from benchmarks.firmware_rig import (
     CLASSES,
     CORES,
@@ -27,7 +26,6 @@ from benchmarks.firmware_rig import (
 from firmware_bridge.controlpulp.host import HostOptions
 
 SETTLE_SLOTS = 10
-OUT = Path("out/bench/firmware_cap.json")
 
 PUBLISHED = ((2, 300, 120, -13, 1), (3, 250, 100, -6, 1), (0, 150, 80, -7, 1), (4, 200, 90, -9, 1))
 """Class, cap before and after (W), settled mean (% of the cap), slots until met: the published law as measured from its
@@ -162,8 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         slots, worst = load_change(options)
         print(f"change of load under a cap, {title}: {slots} slots above 1.05, worst {worst:.2f} of the cap")
         results[title]["load change"] = {"slots above": slots, "worst": worst}
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(results, indent=1))
+    save("firmware_cap", results)
     ours = results["ours"]["ideal sensors"]
     held = ours["met"] == 1 and ours["within 0.95-1.00"] == 1 and ours["hunting"] == 0 and ours["work of best"] >= 0.97
     return 0 if held and ratio >= 1 else 1

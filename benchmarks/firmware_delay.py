@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.experiment import save
 from benchmarks.firmware_rig import CLASSES, CORES, PERFORMANCE, Rig, command
 from firmware_bridge.controlpulp.host import SLOT_S, HostOptions
 
-OUT = Path("out/bench/firmware_delay.json")
 LOW_KHZ, HIGH_KHZ = 1_600_000, 2_900_000
 SAMPLE_S = 1e-3
 JOB_US = (3.0, 130.0, 4.0)
@@ -191,8 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
             line = f"{firmware:10} {kind:6}" + "".join(f"{gain:8.2f}" for gain in row)
             print(f"{line}   at 0, 190, 1000 us; loss {row[0] - row[2]:.2f} per ms")
     held = held and gains["ours (ii) 0 us"] > 2.75 and gains["ours (iii) 0 us"] > 3.18
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({"job_us": JOB_US, "delay_ms": results, "phase_s": PHASE_S, "speed_up": gains}, indent=1))
+    save("firmware_delay", {"job_us": JOB_US, "delay_ms": results, "phase_s": PHASE_S, "speed_up": gains})
     return 0 if held else 1
 
 

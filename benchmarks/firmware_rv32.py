@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks.experiment import save
 from benchmarks.firmware_lockstep import run
 from benchmarks.firmware_rig import Rig, mixed_load
 from firmware_bridge.controlpulp import rv32
 from firmware_bridge.controlpulp.host import HostOptions
 
-OUT = Path("out/bench/firmware_rv32.json")
 CORE_HZ = 500e6
 CONTROL_SHARE = 0.40
 """Required: control within 40 % of a 500 MHz core at one instruction per cycle."""
@@ -57,10 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"image: {sizes[0]} bytes of code and constants, {sizes[1]} of data, {sizes[2]} of memory (8 KiB of it stack)"
     )
     print(f"host and rv32 decided and answered alike over {slots} slots")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(
-        json.dumps({"instructions": counted, "published": theirs, "share": share, "equal_slots": slots}, indent=1)
-    )
+    save("firmware_rv32", {"instructions": counted, "published": theirs, "share": share, "equal_slots": slots})
     return 0 if share <= CONTROL_SHARE else 1
 
 

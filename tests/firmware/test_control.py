@@ -199,3 +199,17 @@ def test_the_plant_is_left_alone_by_a_controller_without_one() -> None:
     plant = Plant()
     HostController().advance_slots(10)
     assert plant.energy_j == 0.0
+
+
+def test_with_the_job_times_of_the_rv32_image_no_release_is_merged() -> None:
+    """Control takes a little more than a fast period (benchmarks/firmware_rv32.py): the fast job starts late, once."""
+    host = HostController(HostOptions(job_us=(3.0, 130.0, 4.0)))
+    for _ in range(2000):
+        for channel in range(3):
+            host.poll(channel)
+            if host.area(channel)[4] & 1:
+                host.send(channel, command(0x10, 0x0))
+        host.advance(50e-6)
+    view = host.view()
+    assert (view.overruns_fast, view.overruns_control) == (0, 0)
+    assert view.commands > 1000
