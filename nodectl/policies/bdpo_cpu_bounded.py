@@ -3,16 +3,16 @@
 Each package is judged by its busy CPUs; packages that look alike are in the same *phase* (``cpu_phases``).
 
 1.  An interval that does not look like its package's phase sends the package to its highest clock. There, a phase
-    that was measured before is recognised; two intervals in a row that agree with each other and with no known phase
-    open a new one. So the mixture at a boundary opens nothing, and nothing is learned from it.
+    that was measured before is recognised; three intervals in a row that agree with each other and with no known
+    phase open a new one. So the mixture at a boundary opens nothing, and nothing is learned from it.
 2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it.
 3.  An account sums the seconds lost so far, each phase's at today's estimate of its loss (raised by a margin), so an
     early error does not last. It may never be overdrawn: ``bound`` holds whenever the run ends.
 4.  Over the phases seen so far, weighed by their time, the price of loss is found at which the clocks that minimise
     energy + price * loss spend just the bound and, over ``horizon_s``, what is left on the account. The price makes a
     bound over the whole run optimal over its phases: loss is spent where it buys most.
-5.  The saving at that price is the *promise*. From ``full_saving`` down to ``least_saving`` the bound sinks to
-    ``small_bound``: speed is not given away for next to nothing.
+5.  What the bound would save in all is the *promise*. From ``full_saving`` down to ``least_saving`` the bound sinks
+    to ``small_bound``: speed is not given away for next to nothing.
 
 A package whose signature cannot be read runs free.
 """
@@ -61,6 +61,9 @@ SHIFT, SHIFT_MEMORY = 0.035, 0.35
 """Below the highest clock a lasting shift of IPC by so much is taken for another phase. It is averaged with this weight
 of the newest interval, since a single one may differ more (ours)."""
 
+NEXT_BETA = 0.7
+"""Assumed of the phase that begins in an odd interval (ours)."""
+
 PLAN_S = 0.5
 """How often the plan is made anew (ours)."""
 
@@ -73,8 +76,8 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bound: float = 0.03  # slowdown over the whole run against the highest clock
     small_bound: float = 0.008  # the same where little is to be had:
-    least_saving: float = 0.0105  # less than this share of the node's energy for the whole bound
-    full_saving: float = 0.0135  # from here on the whole bound is spent
+    least_saving: float = 0.009  # less than this share of the node's energy for the whole bound
+    full_saving: float = 0.012  # from here on the whole bound is spent
     margin: float = 0.3  # standard errors added to the loss that the account is charged
     caution: float = 0.8  # energy added to loss squared: spreads loss, since every estimate of it errs in proportion
     horizon_s: float = 30.0  # over which the rest of the account is planned to be spent
@@ -118,10 +121,10 @@ NO_PLAN = Plan(price=0.0, promise=0.0, bound=0.0, mean_w=1.0)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """``facts`` and ``curves`` are a ``PhaseTable``. Per package: ``phase`` (-1 = none), the ``level`` asked for, the
-    ``reason``, and the last interval: ``last_level`` (-1 = none, or more than one clock) and ``last_view`` (IPC, clock,
-    beta, watts). ``top_clock``: the mean clock at level 0 over the ladder's highest. ``closed_s``: seconds lost in
-    phases that are forgotten."""
+    """``facts`` and ``curves`` are a ``PhaseTable``. Per package: ``phase`` (-1 = none), the ``level`` asked for and the
+    ``reason``; of the last interval ``last_level`` (-1 = none, or more than one clock), ``last_view`` (IPC, clock, beta,
+    watts) and with how many before it it ``agreed``; the lasting ``shift`` of IPC at its clock. ``top_clock``: the mean
+    clock at level 0 over the ladder's highest. ``closed_s``: seconds lost between phases, and in those forgotten."""
 
     facts: type_f64
     curves: type_f64
@@ -198,7 +201,9 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     for found in sorted(changed):
         table.conclude(found)
 
-    losses = _charge(table, sample.elapsed_s, phase, np.where(last_level >= 0, last_level, state.level))
+    ran_at = np.where(last_level >= 0, last_level, state.level)
+    losses, lost_s = _charge(table, sample.elapsed_s, phase, ran_at, is_known)
+    closed_s += lost_s
     is_due = int(table.time_s / PLAN_S) != int(state.time_s / PLAN_S)
     plan = _planned(params, table, len(views), closed_s) if is_due else state.plan
     budget = _Budget(params, table, len(views), plan, closed_s)
@@ -251,16 +256,24 @@ def _place(table: PhaseTable, view: View, level: int, phase: int, agreed: int) -
     return opened, True, closed_s
 
 
-def _charge(table: PhaseTable, elapsed_s: float, phase: type_i64, level: type_i64) -> type_f64:
-    """Charge the interval to the slowest package's phase: it holds a parallel job up. The losses of all."""
-    losses = np.array([
-        float(table.facts[found, BETA]) * table.steepness(int(at)) if found >= 0 else -1.0
-        for found, at in zip(phase, level, strict=True)
-    ])  # fmt: skip
-    if losses.max(initial=-1.0) >= 0.0:
-        slowest = int(np.argmax(losses))
-        table.pass_time(int(phase[slowest]), int(level[slowest]), elapsed_s)
-    return np.asarray(np.maximum(losses, 0.0))
+def _charge(
+    table: PhaseTable, elapsed_s: float, phase: type_i64, level: type_i64, is_known: npt.NDArray[np.bool_]
+) -> tuple[type_f64, float]:
+    """Charge the interval to the slowest package, which holds a parallel job up: the losses of all packages, and the
+    seconds that no phase can be charged with because the interval showed none: half of it may be a phase's to come."""
+    losses = np.zeros(len(phase))
+    for package, found in enumerate(phase):
+        if found >= 0:
+            beta = float(table.facts[found, BETA])
+            beta = beta if is_known[package] else 0.5 * (beta + NEXT_BETA)
+            losses[package] = beta * table.steepness(int(level[package]))
+    if not (phase >= 0).any():
+        return losses, 0.0
+    slowest = int(np.argmax(np.where(phase >= 0, losses, -1.0)))
+    if not is_known[slowest]:
+        return losses, elapsed_s * float(losses[slowest] / (1.0 + losses[slowest]))
+    table.pass_time(int(phase[slowest]), int(level[slowest]), elapsed_s)
+    return losses, 0.0
 
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:

@@ -28,8 +28,8 @@ PHASES = 12
 
 FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error")
 LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR = range(len(FACTS))
-"""Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it last ran at the highest
-clock; ``share_s``: its seconds, fading over some minutes."""
+"""Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it was last measured at
+the highest clock; ``share_s``: its seconds, fading over some minutes."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
@@ -155,6 +155,8 @@ class PhaseTable:
                 n = self.curves[weight, phase, level] = min(self.curves[weight, phase, level] + 1.0, most)
                 self.curves[mean, phase, level] += (value - self.curves[mean, phase, level]) / n
         facts = self.facts[phase]
+        if level == 0:
+            facts[TOP_S] = self.time_s
         if np.isfinite(view.beta):
             facts[STALL_N] = min(facts[STALL_N] + 1.0, MEMORY_TICKS)
             facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
@@ -170,8 +172,6 @@ class PhaseTable:
         self.facts[:, SHARE_S] *= max(1.0 - elapsed_s / SHARE_MEMORY_S, 0.0)
         self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, BETA] * self.steepness(level))
         self.facts[phase, LAST_S] = self.time_s
-        if level == 0:
-            self.facts[phase, TOP_S] = self.time_s
 
     def _beta(self, phase: int) -> tuple[float, float]:
         """Estimate and standard error of beta from both witnesses; (1, 0) while there is none."""
