@@ -7,6 +7,7 @@ did not hold, 2 wrong use.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -98,11 +99,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PmuError, KnobError) as error:
         return _complain(who, str(error), 1)
     except BrokenPipeError:
-        # the reader (`| head`) has gone; point stdout elsewhere so that the interpreter does not complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()  # the reader (`| head`) has gone
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _close_stdout()
+        return _complain(who, f"cannot write: {error.strerror}", 1)
     except (KeyboardInterrupt, click.Abort):
         return 130
+
+
+def _close_stdout() -> None:
+    """Point stdout elsewhere, so that the interpreter does not complain at its end of what it cannot flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(who: str, what: str, status: int) -> int:

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from nodectl.agent import Agent
+from nodectl.agent import CALM_NS, Agent
 from nodectl.config import Config, build_config
 from nodectl.errors import NodectlError
 from nodectl.journal import open_journal
+from nodectl.knobs import Outcome
 from nodectl.replay import replay
 from twin.faults import Fault, Faults
 from twin.inproc import InProcess
@@ -289,3 +290,100 @@ def test_a_journal_that_cannot_be_kept_is_an_error_only_when_it_was_asked_for(tm
         assert any(line.startswith("no journal: ") for line in said)
         with pytest.raises(NodectlError, match="cannot keep a journal"):
             run(inside, settings(tmp_path, mode="monitor", journal={"dir": str(tmp_path / "journal")}), 0.5)
+
+
+def kill(agent: Agent) -> None:
+    """What is left of an agent after SIGKILL: the kernel has dropped its locks, and nobody has restored."""
+    agent._actuation._lock.release()
+    agent._journal.close()
+
+
+def test_what_a_killed_agent_left_is_restored_even_if_the_next_one_is_refused(tmp_path):
+    with node("curie", "hpl") as inside:
+        killed = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
+        killed.start()
+        killed.tick()
+        kill(killed)
+        nothing = {"cpu_policy": {"name": "none"}, "gpu_policy": {"name": "none"}}
+        said: list[str] = []
+        with pytest.raises(NodectlError, match="nothing to optimize"):
+            Agent(inside.ports, settings(tmp_path, **nothing), said.append).start()
+        assert said == ["put back 2 knobs that a killed run had left moved"]
+        assert (limit_khz(inside, 0), limit_khz(inside, 8)) == (CURIE_MAX_KHZ, CURIE_MAX_KHZ)
+        Agent(inside.ports, settings(tmp_path)).start()  # the refused one has given up the node
+
+
+@pytest.mark.parametrize("given", [{"mode": "monitor"}, {"dry_run": True}])
+def test_a_run_that_only_looks_says_what_a_killed_one_left_and_not_what_a_running_one_holds(tmp_path, given):
+    with node("curie", "hpl") as inside:
+        first = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
+        first.start()
+        first.tick()
+        for left in (
+            [],
+            [f"a killed run has left 2 knobs moved: `nodectl restore --state-dir {tmp_path}` puts them back"],
+        ):
+            said: list[str] = []
+            agent = Agent(inside.ports, settings(tmp_path, **given), said.append)
+            agent.start()
+            agent.stop()
+            assert [line for line in said if "killed" in line] == left
+            if not left:
+                kill(first)
+        assert limit_khz(inside) == 1_500_000
+
+
+def test_a_second_run_into_the_same_journal_goes_without_or_is_refused_if_it_was_named(tmp_path):
+    named = {"dir": str(tmp_path / "journal")}
+    with node("curie", "hpl") as inside:
+        first = Agent(inside.ports, settings(tmp_path, mode="monitor", journal=named))
+        first.start()
+        said: list[str] = []
+        second = Agent(inside.ports, settings(tmp_path, mode="monitor"), said.append)
+        second.start()
+        second.stop()
+        assert [line for line in said if "already writes a journal in this directory" in line]
+        with pytest.raises(NodectlError, match=r"cannot keep a journal: pid \d+ already writes a journal"):
+            Agent(inside.ports, settings(tmp_path, mode="monitor", journal=named)).start()
+        first.stop()
+        third = Agent(inside.ports, settings(tmp_path, mode="monitor", journal=named))
+        third.start()
+        third.stop()
+
+
+def test_trouble_that_comes_and_goes_or_changes_its_figures_is_said_once_until_it_has_been_calm(tmp_path):
+    with node("curie", "hpl") as inside:
+        said: list[str] = []
+        agent = Agent(inside.ports, settings(tmp_path), said.append)
+        for seen in range(100):
+            agent._report([Outcome("cpu/policy0/max_khz", "no-effect", f"{seen} kHz seen", "thermal")])
+            agent._report([Outcome("cpu/policy0/max_khz", "written", "1500000")])
+        assert said == ["cpu/policy0/max_khz: no-effect (thermal): 0 kHz seen"]
+        agent._report([Outcome("cpu/policy0/max_khz", "no-effect", "another cause", "firmware")])
+        assert said[1:] == ["cpu/policy0/max_khz: no-effect (firmware): another cause"]
+        inside.ports.clock.sleep_until_ns(inside.ports.clock.now_ns() + CALM_NS + 1)
+        agent._report([Outcome("cpu/policy0/max_khz", "no-effect", "again", "thermal")])
+        assert said[2:] == ["cpu/policy0/max_khz: no-effect (thermal): again"]
+
+
+def test_knobs_that_fare_alike_share_a_line(tmp_path):
+    with node("curie", "hpl") as inside:
+        said: list[str] = []
+        agent = Agent(inside.ports, settings(tmp_path), said.append)
+        agent._report([Outcome(f"cpu/policy{n}/max_khz", "refused", f"policy{n} is busy") for n in range(192)])
+    (line,) = said
+    assert line.startswith("cpu/policy0/max_khz, ") and "and 187 more: refused: policy0 is busy (and likewise)" in line
+
+
+def test_a_gpu_that_was_lost_at_the_start_is_among_what_is_not_known(tmp_path):
+    with node("xh2415", "easywave", Fault("gpu-lost", "gpu:1")) as inside:
+        agent, _ = run(inside, settings(tmp_path, mode="monitor"), 1.0)
+    unknown = agent.summary().line().partition("not known: ")[2]
+    assert "gpu-1 (it does not answer: " in unknown
+    assert [part.name for part in agent.summary().energy if part.side == "gpu"] == ["gpu-0", "gpu-2", "gpu-3"]
+
+
+def test_a_policy_that_estimates_nothing_is_named_in_the_closing_line(tmp_path):
+    with node("curie", "hpl") as inside:
+        agent, _ = run(inside, settings(tmp_path, cpu_policy=fixed(0)), 1.0)
+    assert "CPU packages and DRAM: fixed-cpu gives no estimate of saving or slowdown;" in agent.summary().line()

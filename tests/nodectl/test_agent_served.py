@@ -50,3 +50,20 @@ def test_around_a_command_knobs_move_only_while_it_runs(tmp_path):
     assert done.stdout.split() == ["1500000", "5", "2700000"], done.stderr
     closing = done.stderr.splitlines()[-1]
     assert "CPU packages and DRAM" in closing and "J (measured)" in closing
+
+
+def test_a_second_agent_on_the_node_is_refused_whatever_its_state_directory(tmp_path):
+    run = f"{PYTHON} -m nodectl.cli run --mode optimize --cpu-policy fixed:clock_khz=1500000 --state-dir {tmp_path}"
+    done = on_served("curie", f"{run}/a -- sh -c '{run}/b --duration 1s; echo $?; cat {LIMIT}'; cat {LIMIT}")
+    assert done.stdout.split() == ["1", "1500000", "2700000"], done.stderr
+    refusal = next(line for line in done.stderr.splitlines() if "already runs this node" in line)
+    assert refusal.startswith("nodectl run: pid ") and "/run/nodectl/lock-" in refusal
+
+
+def test_the_command_gets_the_descriptor_limit_that_the_agent_was_started_with(tmp_path):
+    limits = 'grep "open files" /proc/$PPID/limits; ulimit -Sn; ulimit -Hn'
+    run = f"{PYTHON} -m nodectl.cli run --state-dir {tmp_path}"
+    done = on_served("curie", f"ulimit -Sn 1000; {run} -- sh -c '{limits}'")
+    agent, soft, hard = done.stdout.splitlines()
+    assert agent.split()[3:5] == [hard, hard], "the agent needs more for itself"
+    assert soft == "1000" and hard != "1000"

@@ -57,6 +57,11 @@ def test_help_lists_every_command(capsys):
         (["run", "--gpu-policy", "fixed:clock_mhz=fast"],
          "nodectl run: --gpu-policy: fixed-gpu: clock_mhz: expected int, got str"),
         (["run", "--config", "/nowhere.toml"], "nodectl run: /nowhere.toml: cannot read the settings: No such file"),
+        (["run", "--cpu-policy", "bdpo-cpu-bounded:bound=2"],
+         "nodectl run: --cpu-policy: bdpo-cpu-bounded: bound must be in (0, 1)"),
+        (["run", "--mode", "monitor", "--dry-run"],
+         "nodectl run: --dry-run: dry_run: monitoring decides nothing that could be left undone"),
+        (["run", "--dry-run"], "nodectl run: --dry-run: dry_run: monitoring decides nothing"),
         (["replay"], "nodectl replay: Missing argument 'JOURNAL'"),
     ],
 )  # fmt: skip
@@ -76,6 +81,21 @@ def test_an_option_stands_over_the_file_and_each_mistake_names_its_own_place(tmp
         configure(file, {("mode",): ("--mode", "monitor")})
     with pytest.raises(ConfigError, match="--period: period_ms"):
         configure(file, {("period_ms",): ("--period", 0.2)})
+
+
+def test_a_dry_run_in_the_file_does_not_keep_one_from_monitoring(tmp_path):
+    file = tmp_path / "n.toml"
+    file.write_text('mode = "optimize"\ndry_run = true\n')
+    assert configure(file, {}).dry_run
+    assert not configure(file, {("mode",): ("--mode", "monitor")}).dry_run
+    file.write_text("\ndry_run = true\n")
+    with pytest.raises(ConfigError, match=r"n\.toml:2: dry_run: .*mode optimize"):
+        configure(file, {})
+
+
+def test_the_list_of_policies_says_that_the_sides_suffix_may_be_left_out(capsys):
+    assert main(["policies"]) == 0
+    assert "--gpu-policy fixed means fixed-gpu" in capsys.readouterr().out
 
 
 def test_policies_are_listed_with_parameters_and_sources(capsys):
@@ -116,6 +136,14 @@ def test_the_command_does_not_inherit_what_the_agent_sets_for_itself(tmp_path):
     done = nodectl("run", "--state-dir", str(tmp_path), "--", "env", env=environment)
     assert "OPENBLAS_NUM_THREADS" not in done.stdout
     assert "NOTIFY_SOCKET" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["policies", "--json"], ["--help"]])
+def test_a_full_disk_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*NODECTL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("cannot write: No space left on device\n") and done.stderr.count("\n") == 1
 
 
 def test_a_service_ends_cleanly_on_sigterm_and_its_summary_is_json_on_request(tmp_path):

@@ -5,6 +5,9 @@ import pytest
 from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.commands.doctor import grouped
+from nodectl.lock import NodeLock
+from nodectl.restore import save_path
+from nodectl.saves import Save, boot_id
 from pmu.findings import Finding
 from twin.faults import Fault, Faults
 from twin.inproc import InProcess
@@ -78,3 +81,17 @@ def test_what_is_missing_is_there_with_its_reason_and_the_verdict_follows(examin
     assert not row["present"] and "perf_event_open" in row["why"]
     assert report["runs"]["optimize"].startswith("no: cannot optimize this node: CPU counters (instructions)")
     assert "optimize: no: " in text
+
+
+def test_knobs_that_a_killed_run_left_moved_are_said_in_one_line(monkeypatch, capsys, tmp_path):
+    save = Save(save_path(str(tmp_path)), boot_id())
+    save.capture({"cpu/policy0/max_khz": "2700000"})
+    save.close()
+    with InProcess(Twin(load_machine("curie"))) as inside:
+        monkeypatch.setattr(doctor, "system_ports", lambda: inside.ports)
+        assert main(["doctor", "--state-dir", str(tmp_path)]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"a killed run has left 1 knob moved: `nodectl restore --state-dir {tmp_path}` puts them back"
+        with NodeLock(str(tmp_path)):  # an agent at work
+            assert main(["doctor", "--state-dir", str(tmp_path)]) == 0
+        assert "killed" not in capsys.readouterr().out

@@ -17,9 +17,11 @@ from hypothesis.extra import numpy as hnp
 
 from nodectl.decisions import Decisions, PolicyDecision
 from nodectl.journal import JournalError, JournalWriter, open_journal
+from nodectl.journal.format import HEADER, MAGIC
 from nodectl.journal.packing import Row, pack, unpack
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.knobs.api import Outcome
+from nodectl.lock import LockError
 from nodectl.policies.api import Request
 from pmu.layout import EnergyZone, FrequencyDomain, Gpu, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep
@@ -205,6 +207,78 @@ def test_damage_in_one_segment_does_not_reach_the_next(tmp_path):
     assert sequences[-1] == 200
     gaps = [b - a for a, b in itertools.pairwise(sequences) if b != a + 1]
     assert len(gaps) == 1
+
+
+def damage(path, at, data):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def frame_starts(path):
+    """Where each frame of a segment begins."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at, starts = len(MAGIC), []
+    while at < len(data):
+        starts.append(at)
+        at += HEADER.size + HEADER.unpack_from(data, at)[0]
+    return starts
+
+
+@pytest.mark.parametrize(("where", "what"), [(0, "length"), (4, "checksum"), (8, "kind"), (20, "payload")])
+def test_damage_in_the_middle_is_counted_in_bytes_and_records_even_in_the_last_segment(tmp_path, where, what):
+    written(tmp_path, ticks=40)
+    (path,) = segments(tmp_path)
+    starts = frame_starts(path)
+    damage(path, starts[-11] + where, b"\x7f\x7f")
+    journal = open_journal(tmp_path)
+    kept = len(list(journal))
+    lost_bytes = os.path.getsize(path) - starts[-11]
+    assert (journal.loss.is_damage, journal.loss.n_bytes, journal.loss.records) == (True, lost_bytes, 11), what
+    assert kept == 41 - 11
+    assert str(journal.loss) == f"the journal is damaged: {lost_bytes} bytes and 11 records lost"
+
+
+def test_records_lost_between_two_segments_are_counted_by_the_runs_own_numbers(tmp_path):
+    written(tmp_path, ticks=200, max_bytes=80_000)
+    paths = segments(tmp_path)
+    damage(paths[1], frame_starts(paths[1])[5] + 20, b"\x7f\x7f")
+    os.unlink(paths[3])
+    journal = open_journal(tmp_path)
+    sequences = [record.sequence for record in journal]
+    assert journal.loss.records == sequences[-1] - sequences[0] + 1 - len(sequences) > 0
+    assert journal.loss.is_damage
+
+
+@pytest.mark.parametrize("zeros", [0, 5, 3000])
+def test_an_end_that_a_kill_or_a_power_cut_left_incomplete_is_no_damage(tmp_path, zeros):
+    written(tmp_path, ticks=10)
+    (path,) = segments(tmp_path)
+    start = frame_starts(path)[-1]
+    os.truncate(path, start + (0 if zeros else 30))
+    os.truncate(path, os.path.getsize(path) + zeros)
+    journal = open_journal(tmp_path)
+    assert len(list(journal)) == 10
+    assert (journal.loss.is_damage, journal.loss.records) == (False, 0)
+    assert str(journal.loss) == f"the end of a run is cut short: {zeros or 30} bytes skipped"
+
+
+def test_a_segment_of_a_killed_run_that_has_only_begun_is_no_damage(tmp_path):
+    written(tmp_path, ticks=3)
+    for size in (0, 7):
+        (tmp_path / "journal-00000099.seg").write_bytes(MAGIC[:size])
+        journal = open_journal(tmp_path)
+        assert len(list(journal)) == 4
+        assert (journal.problems, str(journal.loss)) == ([], "")
+
+
+def test_a_directory_has_one_writer_at_a_time(tmp_path):
+    first = JournalWriter(tmp_path, small_layout(), Settings())
+    with pytest.raises(LockError, match=f"pid {os.getpid()} already writes a journal in this directory"):
+        JournalWriter(tmp_path, small_layout(), Settings())
+    first.close()
+    JournalWriter(tmp_path, small_layout(), Settings()).close()
 
 
 def test_an_outcome_is_kept_once_while_it_lasts(tmp_path):

@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import json
+import os
+import re
 import shutil
 import time
 
@@ -216,3 +218,59 @@ def test_an_export_elsewhere_than_to_a_known_kind_is_wrong_use(journal, capsys):
 def test_an_agent_of_another_version_still_reads_the_settings(journal):
     keyframe = next(iter(open_journal(journal))).keyframe
     assert msgspec.convert(keyframe.config, Config).period_ms == 100.0
+
+
+def test_a_file_that_is_no_journal_is_one_line(tmp_path, capsys):
+    for path in (__file__, "/dev/null", str(tmp_path / "nowhere")):
+        assert main(["replay", path]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == "" and shown.err.count("\n") == 1
+        assert shown.err.startswith(f"nodectl replay: {path}: is no")
+    assert main(["replay", str(tmp_path / "nowhere"), "--export", str(tmp_path / "run.csv")]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_journal_that_may_not_be_read_is_one_line(journal, capsys):
+    journal.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        assert main(["replay", str(journal)]) == 1
+    finally:
+        os.seteuid(0)
+    assert capsys.readouterr().err == f"nodectl replay: {journal}: cannot read: Permission denied\n"
+
+
+def test_a_damaged_journal_says_first_what_is_lost_and_fails(journal, tmp_path, capsys):
+    (segment,) = journal.glob("*.seg")
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size * 2 // 3)
+        file.write(b"\xff" * 64)
+    assert main(["replay", str(journal)]) == 1
+    headline, _, rest = capsys.readouterr().out.partition("\n")
+    assert re.fullmatch(r"the journal is damaged: \d+ bytes and \d+ records lost", headline)
+    assert "are the same, byte for byte" in rest
+    assert main(["replay", str(journal), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["equal"] and report["loss"]["is_damage"]
+    assert report["records"] + report["loss"]["records"] == SECONDS * 10 + 1
+    assert main(["replay", str(journal), "--export", str(tmp_path / "run.csv")]) == 1
+    assert "the journal is damaged" in capsys.readouterr().out
+
+
+def test_the_end_of_a_killed_run_is_reported_and_is_no_failure(journal, capsys):
+    (segment,) = journal.glob("*.seg")
+    os.truncate(segment, segment.stat().st_size - 20)
+    assert main(["replay", str(journal)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("the end of a run is cut short: ") and "cut short" in shown.err
+
+
+@pytest.mark.parametrize("name", ["run.csv", "run.parquet"])
+def test_an_export_to_a_full_disk_is_one_line(journal, tmp_path, capsys, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: install nodectl[export]")
+    os.symlink("/dev/full", tmp_path / name)
+    assert main(["replay", str(journal), "--export", str(tmp_path / name)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"nodectl replay: {tmp_path / name}: cannot write: ") and error.count("\n") == 1
+    assert "No space left on device" in error

@@ -1,5 +1,6 @@
 """Restoring from disk after a kill: real processes, real signals, real files."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -213,3 +214,29 @@ def test_one_agent_per_node_and_the_message_names_the_other(tmp_path):
     holder.stdout.close()
     with NodeLock(str(tmp_path)):  # the kernel dropped it with its holder
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_who_may_not_look_for_a_save_is_told_so_and_not_that_there_is_none(moved, state_dir, tmp_path, capsys):
+    assert main(["restore", "--state-dir", str(tmp_path / "none")]) == 0  # and all modules are loaded now
+    capsys.readouterr()
+    tmp_path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        status = main(["restore", "--state-dir", state_dir])
+    finally:
+        os.seteuid(0)
+    shown = capsys.readouterr()
+    assert (status, shown.out) == (1, "")
+    assert shown.err.startswith(f"nodectl restore: {state_dir}/captured.jsonl: cannot look for")
+    assert shown.err.endswith("Permission denied\n") and shown.err.count("\n") == 1
+
+
+def test_the_command_takes_the_nodes_lock_too(moved, state_dir, tmp_path, monkeypatch, capsys):
+    locked = dataclasses.replace(reopen(moved.files), lock_path=str(tmp_path / "run" / "lock"))
+    monkeypatch.setattr("nodectl.commands.restore.system_ports", lambda: locked)
+    with NodeLock(str(tmp_path / "another"), locked.lock_path):
+        assert main(["restore", "--state-dir", state_dir]) == 1
+    assert f"pid {os.getpid()} already runs this node" in capsys.readouterr().err
+    assert main(["restore", "--state-dir", state_dir]) == 0
+    assert limits(moved) == [MAX_KHZ] * 4

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pmu.system import LOCK_DIRECTORY
+
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
 SEALED_TO = 2.0
@@ -75,6 +77,12 @@ def test_a_stopped_or_killed_agent_is_followed_by_a_restore():
     assert unit["Type"] == "notify" and "WatchdogSec" in unit and unit["Restart"] == "on-failure"
     assert unit["ExecStopPost"].endswith("nodectl restore")
     assert unit["StateDirectory"] == "nodectl"  # where `nodectl restore` looks
+
+
+def test_the_nodes_lock_is_where_the_unit_may_write_and_outlives_the_service():
+    unit = dict(settings())
+    assert f"/run/{unit['RuntimeDirectory']}" == LOCK_DIRECTORY
+    assert unit["RuntimeDirectoryPreserve"] == "yes"
 
 
 # ---- a real systemd, sealed off from this machine ------------------------------------------------------------------
