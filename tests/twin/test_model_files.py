@@ -13,6 +13,12 @@ from twin.workload import load_workload, workload_names
 SHIPPED = [name for name in workload_names() if ":" not in name]
 
 
+@pytest.mark.parametrize("bias", [7.0, 0.91, -0.1, float("nan")])
+def test_a_bias_that_leaves_no_truth_in_the_counters_is_refused(bias: float) -> None:
+    with pytest.raises(TwinError, match=r"^bias .*a share from 0 to 0\.9$"):
+        load_workload("hpl", load_machine("curie"), bias=bias)
+
+
 def test_the_shipped_machines_are_those_of_the_manual() -> None:
     assert set(machine_names()) >= {"curie", "skylake-6146", "xh2415", "v100", "genoa-h100", "client", "controlpulp"}
 

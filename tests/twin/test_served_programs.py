@@ -345,6 +345,34 @@ def test_a_counter_that_is_missing_cannot_be_opened_any_more(curie: ServedNode) 
         curie.twin("fault", "remove", number)
 
 
+ASK_GPU = """
+import pynvml as n, time
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(0)
+time.sleep(0.05)
+try:
+    print(n.nvmlDeviceGetTemperature(gpu, 0), end=" ")
+except n.NVMLError_NotSupported:
+    print("missing", end=" ")
+first = n.nvmlDeviceGetTotalEnergyConsumption(gpu)
+time.sleep(0.3)
+print("stuck" if n.nvmlDeviceGetTotalEnergyConsumption(gpu) == first else "moving", n.nvmlDeviceGetClockInfo(gpu, 1))
+"""
+
+
+def test_single_readings_of_a_gpu_fail_while_programs_read_it(xh2415: ServedNode) -> None:
+    module_of("pynvml", "nvidia-ml-py")
+    lines = ("missing gpu:0:temperature", "stuck gpu:0:energy", "absurd gpu:0:sm-clock")
+    numbers = [xh2415.twin("fault", "add", *line.split()).strip() for line in lines]
+    try:
+        assert xh2415.python(ASK_GPU).split() == ["missing", "stuck", "4294967"]
+    finally:
+        for number in numbers:
+            xh2415.twin("fault", "remove", number)
+    temperature, energy, clock = xh2415.python(ASK_GPU).split()
+    assert 20 < int(temperature) < 100 and energy == "moving" and int(clock) <= 1410
+
+
 def test_a_slow_file_does_not_hold_up_the_others(curie: ServedNode) -> None:
     slow, quick = (f"/sys/class/powercap/intel-rapl:{package}/energy_uj" for package in (0, 1))
     number = curie.twin("fault", "add", "slow", slow, "value=0.5").strip()
