@@ -79,7 +79,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     least_saving: float = 0.009  # less than this share of the node's energy for the whole bound
     full_saving: float = 0.012  # from here on the whole bound is spent
     margin: float = 0.3  # standard errors added to the loss that the account is charged
-    caution: float = 0.8  # energy added to loss squared: spreads loss, since every estimate of it errs in proportion
+    caution: float = 0.6  # energy added to loss squared: spreads loss, since every estimate of it errs in proportion
     horizon_s: float = 30.0  # over which the rest of the account is planned to be spent
     rest_w: float = 60.0  # watts of the node that no zone measures, drawn for as long as the work takes
     step_mhz: int = 100  # step where the driver takes any clock
@@ -121,10 +121,11 @@ NO_PLAN = Plan(price=0.0, promise=0.0, bound=0.0, mean_w=1.0)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """``facts`` and ``curves`` are a ``PhaseTable``. Per package: ``phase`` (-1 = none), the ``level`` asked for and the
-    ``reason``; of the last interval ``last_level`` (-1 = none, or more than one clock), ``last_view`` (IPC, clock, beta,
-    watts) and with how many before it it ``agreed``; the lasting ``shift`` of IPC at its clock. ``top_clock``: the mean
-    clock at level 0 over the ladder's highest. ``closed_s``: seconds lost between phases, and in those forgotten."""
+    """``facts`` and ``curves`` are a ``PhaseTable``. Per package: ``phase`` (-1 = none), the ``level`` asked for and
+    the ``reason``; of the last interval ``last_level`` (-1 = none, or more than one clock), ``last_view`` (IPC, clock,
+    beta, watts) and with how many before it it ``agreed``; the lasting ``shift`` of IPC at its clock. ``top_clock``:
+    the mean clock at level 0 over the ladder's highest. ``closed_s``: seconds lost between phases, and in those
+    forgotten."""
 
     facts: type_f64
     curves: type_f64
