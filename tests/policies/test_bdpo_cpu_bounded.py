@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
+from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
-from nodectl.policies.bdpo_cpu_bounded import MISSING, Params, State
+from nodectl.policies.bdpo_cpu_bounded import MISSING, PROBE, UNKNOWN, Params, State
+from nodectl.policies.cpu_phases import BETA, SECONDS, PhaseTable
 from pmu.layout import Layout
 from pmu.readings import type_f64, type_i64
 from tests.policies.cpu_nodes import MAX_KHZ, layout, sample
@@ -80,11 +84,85 @@ def test_deciding_leaves_the_given_state_as_it_was() -> None:
     node = layout()
     params = Params()
     state, _, _ = drive(node, [0.2] * 50, params)
-    before = {name: np.array(getattr(state, name), copy=True) for name in State.__slots__}
+    before = {name: copy.deepcopy(getattr(state, name)) for name in State.__slots__}
     first = bounded.decide(params, node, state, sample(node, np.full(4, MAX_KHZ, float), 0.2))[1]
     second = bounded.decide(params, node, state, sample(node, np.full(4, MAX_KHZ, float), 0.2))[1]
-    assert all(np.array_equal(getattr(state, name), before[name]) for name in State.__slots__)
+    for name in State.__slots__:
+        np.testing.assert_equal(getattr(state, name), before[name])
     assert first.target.tobytes() == second.target.tobytes()
+
+
+def known_phases(state: State) -> int:
+    return len(PhaseTable(state.facts, state.curves, np.ones(state.curves.shape[2]), state.time_s).known())
+
+
+def test_an_interval_between_two_phases_opens_no_third() -> None:
+    phases = [0.1] * 40 + [0.5] + [0.9] * 40 + [0.3] + [0.1] * 40
+    state, _, _ = drive(layout(), phases, Params())
+    assert known_phases(state) == 2
+
+
+def test_two_intervals_that_agree_do_not_open_a_phase_and_three_do() -> None:
+    state, _, _ = drive(layout(), [0.2] * 2, Params())
+    assert known_phases(state) == 0
+    state, _, _ = drive(layout(), [0.2] * 3, Params())
+    assert known_phases(state) == 1
+
+
+def test_an_odd_interval_sends_its_package_to_the_highest_clock_and_is_charged() -> None:
+    node, params = layout(), Params()
+    state, _, _ = drive(node, [0.1] * 100, params)
+    khz = MAX_KHZ - 100_000.0 * state.level[0]
+    assert khz < 0.9 * MAX_KHZ
+    after, request = bounded.decide(params, node, state, sample(node, np.full(4, khz), 0.9, ipc_at_top=1.5))
+    assert (request.target == 0).all()
+    assert (request.reason == UNKNOWN).all()
+    assert after.closed_s > state.closed_s
+
+
+def test_the_seconds_of_a_probe_are_on_the_account() -> None:
+    node, params = layout(), Params()
+    state = bounded.initial(params, node)
+    khz = np.full(4, MAX_KHZ, float)
+    probed = 0
+    for _ in range(200):
+        state, request = bounded.decide(params, node, state, sample(node, khz, 0.6, has_stalls=False))
+        probed += int(request.reason[0] == PROBE)
+        khz = np.where(request.target == 0, MAX_KHZ, request.target).astype(float)
+    assert probed > 0
+    probe_level = int(np.argmin(np.abs(np.arange(32, 11, -1) / 32 - params.probe_clock)))
+    assert state.curves[SECONDS, 0, probe_level] > 0.1 * probed - 0.01
+    assert state.facts[0, BETA] == pytest.approx(0.6, abs=0.02)
+
+
+def test_where_little_is_to_be_had_little_is_lost() -> None:
+    _, slowdown, _ = drive(layout(), [0.97] * 600, Params())
+    assert slowdown <= Params().small_bound + 0.002
+
+
+def test_the_promise_tells_a_memory_bound_job_from_a_clock_bound_one() -> None:
+    memory, _, _ = drive(layout(), [0.15] * 100, Params())
+    compute, _, _ = drive(layout(), [0.97] * 100, Params())
+    assert memory.plan.promise > 5 * Params().full_saving
+    assert memory.plan.bound == Params().bound
+    assert compute.plan.promise < memory.plan.promise / 4
+
+
+def test_turbo_above_the_ladder_counts_as_lost_where_it_is_given_up() -> None:
+    node, params = layout(), Params()
+    state = bounded.initial(params, node)
+    for _ in range(20):
+        state, _ = bounded.decide(params, node, state, sample(node, np.full(4, 1.15 * MAX_KHZ), 0.5))
+    assert state.top_clock == pytest.approx(1.15)
+
+
+def test_a_job_resumed_from_a_journal_decides_the_same() -> None:
+    node, params = layout(), Params()
+    state, _, _ = drive(node, [0.2] * 50, params)
+    resumed = decode_state(encode_state(state), ["nodectl.policies.bdpo_cpu_bounded"])
+    interval = sample(node, np.full(4, MAX_KHZ, float), 0.2)
+    one, other = (bounded.decide(params, node, each, interval)[1] for each in (state, resumed))
+    assert one.target.tobytes() == other.target.tobytes()
 
 
 def test_a_bound_outside_its_range_is_refused() -> None:
