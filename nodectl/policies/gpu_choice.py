@@ -3,8 +3,10 @@
 The best level known has the least energy per unit of work, plus a price on time, among levels whose assumed loss the
 slowdown account can bear. Whether to look at another level is an investment: a level that might be better by one
 standard deviation is measured if what that knowledge is worth over the time ahead (taken to be as long as the time
-behind) exceeds what the visit costs, and if the account can bear the visit too. Since a loss is a ratio, the visit may
-as well go to the highest clock. So a new phase is descended in steps as long as nothing is lost, and visits grow rare.
+behind) exceeds what the look costs, and if the account can bear the look too. One looks from the level that tells most
+for its price: the candidate curves say how far the loss at one level goes with that at another, and since a loss is a
+ratio, the highest clock may be the place. So a new phase is descended in steps as long as nothing is lost, and looks
+grow rare.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from nodectl.policies.gpu_curves import LEVELS
-from nodectl.policies.gpu_phases import COUNT, LOSS, Phases
+from nodectl.policies.gpu_curves import LEVELS, Beliefs
+from nodectl.policies.gpu_phases import COUNT, LOSS, RATE, Phases
 from pmu.readings import type_f64
 
 MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS = range(7)
@@ -85,27 +87,32 @@ class Choice(NamedTuple):
 
 
 def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits) -> Choice:
-    """The next level of a GPU in ``phase``, now at level ``now``; writes the phase's assumed loss."""
+    """The next level of a group in ``phase``, now at level ``now``; writes the phase's assumed loss."""
     table, bank = phases.table[phase], phases.bank
-    count = table[COUNT]
-    mean, deviation = estimate(params, phases, phase)
-    if count[0] * limits.block_s < params.base_s:
+    beliefs = estimate(params, phases, phase)
+    if table[COUNT, 0] * limits.block_s < params.base_s:
         return Choice(0, BASELINE, 1)
-    assumed = table[LOSS]
     power = phases.power(phase)
     power = power / power[0]
     usable = np.arange(LEVELS) < bank.n_levels
-    cost = power * (1.0 + mean) + params.price * mean
-    safe = usable & (assumed <= limits.allowance)
+
+    def cost_of(loss: type_f64) -> type_f64:
+        return np.asarray(power * (1.0 + loss) + params.price * loss)
+
+    cost = cost_of(beliefs.mean)
+    safe = usable & (table[LOSS] <= limits.allowance)
     best = int(np.argmin(np.where(safe, cost, np.inf)))
     if cost[best] > cost[0] - params.least_gain:
         best = 0
-    hoped = np.maximum(mean - deviation, 0.0)
-    hope = power * (1.0 + hoped) + params.price * hoped
-    wanted = int(np.argmin(np.where(usable & (hoped <= limits.allowance), hope, np.inf)))
+    hoped = np.maximum(beliefs.mean - beliefs.deviation, 0.0)
+    hope = np.where(usable & (hoped <= limits.allowance), cost_of(hoped), np.inf)
+    wanted = int(np.argmin(hope))
     gain = float(cost[best] - hope[wanted])
+    regret = float(cost_of(beliefs.mean + beliefs.deviation)[best] - cost[0])
+    if best > 0 and regret > gain:  # the highest clock may be better after all
+        wanted, gain = best, regret
     if wanted > 0 and gain > params.least_gain:
-        visit = _visit(params, phases, phase, wanted, best, gain, cost, deviation, limits)
+        visit = _visit(params, phases, phase, beliefs, wanted, gain, cost - cost[best], limits)
         if visit is not None:
             return visit
     if best > 0 and now > 0 and safe[now] and cost[now] < cost[best] + 0.5 * params.least_gain:
@@ -113,49 +120,41 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     return Choice(best, BEST if best else TOP, _blocks(params.visit_s, limits))
 
 
-def estimate(params: Params, phases: Phases, phase: int) -> tuple[type_f64, type_f64]:
-    """Mean and deviation of the loss at each level; ``table[LOSS]`` becomes what the account shall assume."""
+def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
+    """What to believe of the loss at each level; ``table[LOSS]`` becomes what the account shall assume."""
     table, ceiling = phases.table[phase], phases.ceiling(phase)
-    mean, deviation = phases.bank.weigh(table[1], phases.error(phase), ceiling)
+    beliefs = phases.bank.weigh(table[RATE], phases.error(phase), ceiling)
     most = ceiling * phases.bank.stretch
-    table[LOSS] = np.minimum(mean + params.caution * deviation, most)
-    return mean, deviation
+    table[LOSS] = np.minimum(beliefs.mean + params.caution * beliefs.deviation, most)
+    return beliefs
 
 
 def _visit(
     params: Params,
     phases: Phases,
     phase: int,
+    beliefs: Beliefs,
     wanted: int,
-    best: int,
     gain: float,
-    cost: type_f64,
-    deviation: type_f64,
+    extra_cost: type_f64,
     limits: Limits,
 ) -> Choice | None:
-    table = phases.table[phase]
-    count, assumed = table[COUNT], table[LOSS]
-    level = wanted
-    while assumed[level] > params.try_at_most:
-        level -= 1
-    if level == 0:
-        return None
+    """The level from which most is learned about the loss at ``wanted`` for what the look costs, if it is worth it."""
+    count, assumed = phases.table[phase, COUNT], phases.table[phase, LOSS]
     blocks = _blocks(params.visit_s, limits)
     visit_s = limits.settle_s + blocks * limits.block_s
     noise2, rounding2 = phases.scatter(phase) ** 2, 2.0 * phases.rounding(phase) ** 2
-    here, top, more = float(count[level]), float(count[0]), float(blocks)
-    known = 1.0 / (noise2 * (1.0 / here + 1.0 / top) + rounding2) if here else 0.0
-    choice, most = None, 0.0
-    for place, here_then, top_then in ((level, here + more, top), (0, here, top + more)):
-        if not here_then:
-            continue
-        added = 1.0 / (noise2 * (1.0 / here_then + 1.0 / top_then) + rounding2) - known
-        learned = 1.0 - 1.0 / np.sqrt(1.0 + deviation[level] ** 2 * added)
-        worth = params.faith * gain * learned * limits.horizon_s
-        net = worth - visit_s * max(cost[place] - cost[best], 0.0)
-        if net > most and visit_s * assumed[place] <= limits.room_s:
-            choice, most = Choice(place, EXPLORE if place else BASELINE, blocks), net
-    return choice
+    variance = beliefs.deviation**2
+    reading = noise2 * (1.0 / blocks + 1.0 / count[0]) + rounding2
+    kept = 1.0 - beliefs.correlation(wanted) ** 2 * variance / (variance + reading)
+    top_gain = noise2 * (1.0 / count[0] - 1.0 / (count[0] + blocks))  # every ratio leans on the highest clock
+    kept[0] = 1.0 - top_gain / max(variance[wanted], top_gain)
+    worth = params.faith * gain * (1.0 - np.sqrt(np.maximum(kept, 0.0))) * limits.horizon_s
+    net = worth - visit_s * np.maximum(extra_cost, 0.0)
+    allowed = (assumed <= params.try_at_most) & (visit_s * assumed <= limits.room_s)
+    allowed &= np.arange(LEVELS) < phases.bank.n_levels
+    place = int(np.argmax(np.where(allowed, net, -np.inf)))
+    return Choice(place, EXPLORE if place else BASELINE, blocks) if net[place] > 0.0 else None
 
 
 def _blocks(seconds: float, limits: Limits) -> int:

@@ -33,6 +33,22 @@ _STEEPEST: Final = 1.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Beliefs:
+    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss, and the ``share`` of each candidate in ``loss``."""
+
+    mean: type_f64
+    deviation: type_f64
+    share: type_f64
+    loss: type_f64
+
+    def correlation(self, level: int) -> type_f64:
+        """How far the loss at each level goes with that at ``level``: 1 = knowing one is knowing the other."""
+        together = (self.share * self.loss[:, level]) @ self.loss - self.mean * self.mean[level]
+        scale = self.deviation * self.deviation[level]
+        return np.asarray(np.clip(together / np.maximum(scale, 1e-12), -1.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CurveBank:
     """Candidate curves over the clock levels of one card; level 0 is the highest clock.
 
@@ -47,8 +63,8 @@ class CurveBank:
     log_time: type_f64
     log_prior: type_f64
 
-    def weigh(self, rate: type_f64, error: type_f64, ceiling: float) -> tuple[type_f64, type_f64]:
-        """Mean and standard deviation of the loss at every level, given a rate measured at some of them.
+    def weigh(self, rate: type_f64, error: type_f64, ceiling: float) -> Beliefs:
+        """What is to be believed of the loss at every level, given a rate measured at some of them.
 
         ``rate`` ``[LEVELS]`` has relative standard ``error``, infinite where nothing was measured. Curves much above
         ``ceiling * x`` are ruled out: host time does not stretch with the GPU's clock.
@@ -65,7 +81,7 @@ class CurveBank:
         share = np.exp(weight - weight.max())
         share /= share.sum()
         mean = share @ self.loss
-        return mean, np.sqrt(np.maximum(share @ self.loss**2 - mean**2, 0.0))
+        return Beliefs(mean, np.sqrt(np.maximum(share @ self.loss**2 - mean**2, 0.0)), share, self.loss)
 
 
 @lru_cache(maxsize=32)
