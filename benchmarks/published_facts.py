@@ -1,7 +1,7 @@
 """The published A100 figures of REGALE D2.3 §3.4, on the twin: what was fitted, and what is predicted from the fit.
 
-Reference is a fixed 1410 MHz. *dmon* (REGALE's daemon, our `bdpo-gpu`) acts on SM occupancy, which NVML does not show on
-an A100; here alone it is given the model's own occupancy, by a copy of the machine whose cards answer GPM. Energies are
+Reference is a fixed 1410 MHz. *dmon* (REGALE's daemon, our `bdpo-gpu`) acts on SM occupancy, which NVML does not show
+on an A100; here alone it is given the model's own occupancy, by a copy of the machine whose cards answer GPM. Energies are
 GPU boards. Fitted figures only show that the fit holds; predicted ones say something. All results are emulated.
 """
 
@@ -44,7 +44,7 @@ FACTS = (
     Fact("qe-pw", "dmon", "predicted", -1.0, 3.0),
 )
 LINEAR = 0.99
-"""Share of the variance of time that a line over the clock explains, for "linear" to hold; ours: D2.3 gives no figure."""
+"""Share of the variance of time that a line over the clock explains, for "linear" to hold (ours)."""
 
 LINEAR_CLOCKS = (1005, 1095, 1200, 1305, 1410)
 
@@ -119,8 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from_inverse = float(np.abs(times * LINEAR_CLOCKS / (times[-1] * HIGH) - 1).max() * 100)
     failed += explained < LINEAR
     print(
-        f"qe-pw     time linear in the clock, fitted: R2 {explained:.4f} over {LOW}..{HIGH} MHz; at most {from_line:.1f} % off a "
-        f"line, {from_inverse:.1f} % off the inverse of the clock"
+        f"qe-pw     time linear in the clock, fitted: R2 {explained:.4f} over {LOW}..{HIGH} MHz; "
+        f"at most {from_line:.1f} % off a line, {from_inverse:.1f} % off the inverse of the clock"
     )
     print(f"within {TOLERANCE} points and orders kept: {'yes' if not failed else f'no, {failed} not'}")
     print("JSON:", save("published_facts", {"rows": rows, "edp": relative, "qe_linear_r2": explained}))
