@@ -41,7 +41,8 @@ FACTS = (
     Fact("hpcg", "dmon", "fitted", -8.0, 0.0),
     Fact("hpcg", "firmware", "fitted", -6.0, 0.0),
     Fact("qe-pw", "firmware", "fitted", 0.0, 3.0),
-    Fact("qe-pw", "dmon", "predicted", -1.0, 3.0),
+    Fact("qe-pw", "dmon", "fitted", None, 3.0),  # by the length of the phase of low occupancy, which is not published
+    Fact("qe-pw", "dmon", "predicted", -1.0, None),
 )
 LINEAR = 0.99
 """Share of the variance of time that a line over the clock explains, for "linear" to hold (ours)."""
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         holds = max(off) <= TOLERANCE
         failed += not holds
         print(
-            f"{fact.workload:10}{fact.case:10}{fact.kind:11}{energy:9.1f}{fact.energy:10.0f}{time:9.1f}{fact.time:10.0f}"
+            f"{fact.workload:10}{fact.case:10}{fact.kind:11}{_pair(energy, fact.energy)}{_pair(time, fact.time)}"
             f"  {'' if holds else f'off by {max(off):.1f} points'}"
         )
         rows.append({"fact": fact, "energy": energy, "time": time, "holds": holds})
@@ -125,6 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"within {TOLERANCE} points and orders kept: {'yes' if not failed else f'no, {failed} not'}")
     print("JSON:", save("published_facts", {"rows": rows, "edp": relative, "qe_linear_r2": explained}))
     return 1 if failed else 0
+
+
+def _pair(ours: float, published: float | None) -> str:
+    return " " * 19 if published is None else f"{ours:9.1f}{published:10.0f}"
 
 
 if __name__ == "__main__":
