@@ -1,8 +1,8 @@
 """The published A100 figures of REGALE D2.3 §3.4, on the twin: what was fitted, and what is predicted from the fit.
 
 Reference is a fixed 1410 MHz. *dmon* (REGALE's daemon, our `bdpo-gpu`) acts on SM occupancy, which NVML does not show
-on an A100; here alone it is given the model's own occupancy, by a copy of the machine whose cards answer GPM. Energies are
-GPU boards. Fitted figures only show that the fit holds; predicted ones say something. All results are emulated.
+on an A100; here alone it is given the model's own occupancy, by a copy of the machine whose cards answer GPM. Energies
+are GPU boards. Fitted figures only show that the fit holds; predicted ones say something. All results are emulated.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ what is known. When nothing has run on any GPU for a while, a job has ended, and
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -62,21 +63,23 @@ def regroup(
     traffic: type_f64,
     utilization: type_f64,
     is_there: npt.NDArray[np.bool_],
-    pulse_s: type_f64,
-) -> State:
-    """Follow each GPU's likeness, and move those that no longer resemble their leader."""
+    pulse_s: float,
+) -> tuple[State, type_f64, type_f64]:
+    """Move GPUs that no longer resemble their leader; also the next ``alike`` and ``idle_s``."""
     if len(kind) == 1:
-        return state
-    now = np.stack([watts, traffic], axis=1)
-    fresh = np.where(np.isnan(state.alike), now, state.alike)
-    weight = (1.0 - np.exp(-pulse_s / MEMORY_S))[:, None]
-    alike = np.where(is_there[:, None], fresh + weight * (now - fresh), np.nan)
+        return state, state.alike, state.idle_s
+    now = np.array([watts, traffic]).T
+    before = np.where(np.isnan(state.alike), now, state.alike)
+    alike = np.where(is_there[:, None], before + (1.0 - math.exp(-pulse_s / MEMORY_S)) * (now - before), np.nan)
     idle_s = np.where(is_there & (utilization > IDLE), 0.0, state.idle_s + pulse_s)
-    state = replace(state, alike=alike, idle_s=idle_s)
     if idle_s.min() >= REGROUP_S:
-        return state if np.array_equal(state.leader, kind) else replace(state, leader=kind.copy())
-    apart = np.flatnonzero(is_there & _differ(alike, state.leader) & (state.time_s > MEMORY_S))
-    return _move(state, kind, apart) if len(apart) else state
+        if not np.array_equal(state.leader, kind):
+            state = replace(state, leader=kind.copy())
+    elif state.time_s > MEMORY_S:
+        apart = is_there & _differ(alike, state.leader)
+        if apart.any():
+            state = _move(state, kind, alike, apart)
+    return state, alike, idle_s
 
 
 def _differ(alike: type_f64, other: type_i64) -> npt.NDArray[np.bool_]:
@@ -87,14 +90,13 @@ def _differ(alike: type_f64, other: type_i64) -> npt.NDArray[np.bool_]:
     )
 
 
-def _move(state: State, kind: type_i64, apart: npt.NDArray[np.intp]) -> State:
+def _move(state: State, kind: type_i64, alike: type_f64, apart: npt.NDArray[np.bool_]) -> State:
     state = writable(state)
-    for index in apart.tolist():
+    for index in np.flatnonzero(apart).tolist():
         old = int(state.leader[index])
-        leaders = [lead for lead in np.unique(state.leader).tolist() if lead != old and kind[lead] == kind[index]]
-        for lead in leaders:
-            where = np.full(len(kind), lead)
-            if state.level[lead] == state.level[old] and not _differ(state.alike, where)[index]:
+        for lead in np.unique(state.leader).tolist():
+            is_possible = lead != old and kind[lead] == kind[index] and state.level[lead] == state.level[old]
+            if is_possible and not _differ(alike, np.full(len(kind), lead))[index]:
                 state.leader[index] = lead
                 break
         else:

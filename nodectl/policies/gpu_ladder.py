@@ -74,23 +74,25 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     gpu, elapsed_s = sample.gpu, sample.elapsed_s
     rate = np.where(cards.has_gpm, gpu.dram_active, gpu.memory_utilization)
     watts = np.where(np.isfinite(gpu.energy_j), gpu.energy_j / elapsed_s, gpu.power_w)
-    row = np.stack(
-        [np.full(len(rate), elapsed_s), *(elapsed_s * x for x in (rate, watts, gpu.gpu_utilization))], axis=1
-    )
+    row = np.array([np.ones(len(rate)), rate, watts, gpu.gpu_utilization]).T * elapsed_s
     is_whole = np.isfinite(row).all(axis=1) & cards.has_clocks
-    after = replace(state, pulse=state.pulse + row, time_s=state.time_s + elapsed_s)
-    if after.pulse[:, SECONDS_SUM].max() >= PULSE_S:
-        after = _pulse(params, cards, after)
+    pulse, time_s = state.pulse + row, state.time_s + elapsed_s
+    if pulse[0, SECONDS_SUM] < PULSE_S:
+        after = replace(state, pulse=pulse, time_s=time_s)
+    else:
+        after = _pulse(params, cards, state, pulse, time_s)
     return after, _request(after, state, cards, is_whole, watts)
 
 
-def _pulse(params: Params, cards: _Cards, state: State) -> State:
+def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s: float) -> State:
     """Work a tenth of a second or more into blocks, and turn to the groups that need a decision."""
-    pulse_s = state.pulse[:, SECONDS_SUM]
-    own = state.pulse / pulse_s[:, None]
+    pulse_s = float(pulse[0, SECONDS_SUM])
+    own = pulse / pulse_s
     is_there = np.isfinite(own).all(axis=1) & cards.has_clocks
-    state = regroup(state, cards.kind, own[:, WATTS_SUM], own[:, RATE_SUM], own[:, UTILIZATION_SUM], is_there, pulse_s)
-    belongs = (state.leader == np.arange(len(pulse_s))[:, None]) & is_there
+    state, alike, idle_s = regroup(
+        state, cards.kind, own[:, WATTS_SUM], own[:, RATE_SUM], own[:, UTILIZATION_SUM], is_there, pulse_s
+    )
+    belongs = (state.leader == cards.every[:, None]) & is_there
     members = belongs.sum(axis=1)
     is_whole = members > 0
     mean = belongs @ np.where(is_there[:, None], own, 0.0) / np.maximum(members, 1)[:, None]
@@ -103,15 +105,17 @@ def _pulse(params: Params, cards: _Cards, state: State) -> State:
     power_w = np.where(is_first, watts, state.power_w)
     range_w = np.where(is_first, np.where(state.blocks > -RESTARTS, 0.1, np.inf) * watts, state.range_w)
     odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
-    add = np.stack(
-        [np.ones(len(pulse_s)), pulse_s, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]], axis=1
-    )
+    one = np.ones(len(watts))
+    add = np.array([one, pulse_s * one, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]]).T
     sums = np.where(is_learning[:, None], state.sums + add, 0.0)
     is_full = is_learning & (sums[:, BLOCK_SECONDS] >= np.maximum(params.block_s, window_s) - 1e-6)
     is_guess = (state.phase < 0) & is_learning & (sums[:, PULSES] == GUESS_PULSES)
     after = replace(
         state,
-        pulse=np.zeros_like(state.pulse),
+        pulse=np.zeros_like(pulse),
+        time_s=time_s,
+        alike=alike,
+        idle_s=idle_s,
         sums=sums,
         moved_s=moved_s,
         since_s=state.since_s + np.where(is_whole, pulse_s, 0.0),
@@ -137,7 +141,7 @@ def _pulse(params: Params, cards: _Cards, state: State) -> State:
     return after
 
 
-def _window(state: State, traffic: type_f64, pulse_s: type_f64) -> tuple[type_f64, type_f64]:
+def _window(state: State, traffic: type_f64, pulse_s: float) -> tuple[type_f64, type_f64]:
     """How long the traffic reading of each group has stood, and over how long NVML averages it.
 
     NVML does not tell its window, but a reading that scatters changes about once per window: the estimate follows the
@@ -173,6 +177,7 @@ class _Cards:
     has_clocks: npt.NDArray[np.bool_]
     has_gpm: npt.NDArray[np.bool_]
     kind: type_i64  # [n_gpus] the first GPU of the same model
+    every: type_i64  # [n_gpus] 0, 1, 2 ...
 
 
 _kept: list[_Cards] = []
@@ -184,7 +189,11 @@ def _cards(params: Params, layout: Layout) -> _Cards:
         banks = [curve_bank(gpu, params.floor) for gpu in layout.gpus]
         mhz = np.stack([bank.mhz for bank in banks])
         has_gpm = np.array([gpu.has_gpm for gpu in layout.gpus])
-        _kept[:] = [_Cards(layout, params.floor, banks, mhz, mhz[:, 0] > 0, has_gpm, first_of_kind(layout))]
+        _kept[:] = [
+            _Cards(
+                layout, params.floor, banks, mhz, mhz[:, 0] > 0, has_gpm, first_of_kind(layout), np.arange(len(banks))
+            )
+        ]
     return _kept[0]
 
 
