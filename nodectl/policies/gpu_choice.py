@@ -67,6 +67,10 @@ class Params(msgspec.Struct, frozen=True):
             raise ValueError("latency_s must not be negative")
 
 
+CLOCK_BOUND: Final = 1.25
+"""Deviations from the mean of all candidates to time that follows the clock (a property of their grid)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The numbers a choice depends on, from the policy's parameters."""
@@ -121,11 +125,16 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
 
 
 def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
-    """What to believe of the loss at each level; ``table[LOSS]`` becomes what the account shall assume."""
+    """What to believe of the loss at each level; ``table[LOSS]`` becomes what the account shall assume.
+
+    That is the mean and ``caution`` deviations; the less is known, the more it is the clock-bound case.
+    """
     table, ceiling = phases.table[phase], phases.ceiling(phase)
     beliefs = phases.bank.weigh(table[RATE], phases.error(phase), ceiling)
     most = ceiling * phases.bank.stretch
-    table[LOSS] = np.minimum(beliefs.mean + params.caution * beliefs.deviation, most)
+    unknown = np.minimum(beliefs.deviation / phases.bank.widest, 1.0) ** 2
+    caution = params.caution + unknown * max(CLOCK_BOUND - params.caution, 0.0)
+    table[LOSS] = np.minimum(beliefs.mean + caution * beliefs.deviation, most)
     return beliefs
 
 

@@ -62,6 +62,7 @@ class CurveBank:
     loss: type_f64
     log_time: type_f64
     log_prior: type_f64
+    widest: type_f64  # deviation of the loss at each level while nothing is known
 
     def weigh(self, rate: type_f64, error: type_f64, ceiling: float) -> Beliefs:
         """What is to be believed of the loss at every level, given a rate measured at some of them.
@@ -97,7 +98,9 @@ def curve_bank(gpu: Gpu, floor: float) -> CurveBank:
     # a priori each stretch of gentle slopes counts by its width, and a straight curve as much as all bent ones
     width = np.interp(a[:, 0], _GENTLE, np.gradient(_GENTLE))
     siblings = np.where(c[:, 0] == 0, 1.0, len(_STEEP) * len(_KNEES))
-    return CurveBank(mhz, len(np.unique(mhz)), stretch, loss, np.log1p(loss), np.log(width / siblings))
+    prior = width / siblings / (width / siblings).sum()
+    widest = np.sqrt(np.maximum(prior @ loss**2 - (prior @ loss) ** 2, 1e-12))
+    return CurveBank(mhz, len(np.unique(mhz)), stretch, loss, np.log1p(loss), np.log(prior), widest)
 
 
 def _levels(gpu: Gpu, floor: float) -> type_i64:

@@ -106,9 +106,12 @@ class Phases:
 
         Whole percentages average out only if the reading scatters by itself: with a Gaussian scatter of s steps the
         mean keeps an error of up to exp(-2 pi^2 s^2) / pi steps (the first term of the Fourier series of rounding).
+        No traffic tells nothing.
         """
         rate = self.table[phase, RATE, 0]
-        if not self.is_whole_percent or rate <= 0:
+        if rate <= 0:
+            return 1e3
+        if not self.is_whole_percent:
             return 0.0
         steps2 = max(self.facts[phase, TICK_RATE] / PERCENT**2 - 1.0 / 12.0, 0.0)
         return float(min(0.29, 0.32 * np.exp(-2.0 * np.pi**2 * steps2)) * PERCENT / rate)
