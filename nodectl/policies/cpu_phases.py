@@ -33,8 +33,8 @@ the highest clock; ``share_s``: its seconds, fading over some minutes."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
-"""Tables of ``curves``, each ``[phase, level]``. Means with their weights; the seconds charged to the account;
-``power``: watts of one package at each level, as measured or predicted."""
+"""Tables of ``curves``, each ``[phase, level]``. Means with their weights (``watts`` below the highest clock: shares of
+those at it); the seconds charged to the account; ``power``: watts of one package, as measured or predicted."""
 
 MEMORY_TICKS = 400.0
 """Means forget with this weight, so that a slowly changing phase is followed (ours)."""
