@@ -19,7 +19,7 @@ import numpy as np
 
 from nodectl.policies.gpu_choice import SEARCH, Limits, Params, choose, estimate
 from nodectl.policies.gpu_curves import CurveBank
-from nodectl.policies.gpu_phases import COUNT, SECONDS, STRANGE, TICK_WATTS, WATTS, Phases, Sight, lost
+from nodectl.policies.gpu_phases import COUNT, SECONDS, STRANGE, TICK_WATTS, WATTS, Phases, Sight, lost, power_range
 from nodectl.policies.gpu_state import (
     BLOCK_RATE,
     BLOCK_UTILIZATION,
@@ -126,6 +126,7 @@ class Course:
         state, i = self.state, self.index
         state.limbo_s[i, state.level[i]] += state.since_s[i]
         state.phase[i] = state.last_level[i] = -1
+        state.power_w[i] = state.range_w[i] = np.nan
         state.since_s[i] = 0.0
         state.sums[i] = 0.0
         state.odd[i] = 0
@@ -176,15 +177,17 @@ class Course:
         level, reason, blocks = choose(params, phases, int(state.phase[i]), int(state.level[i]), limits)
         if level != state.level[i]:
             state.moved_s[i] = 0.0
+            state.power_w[i] = state.range_w[i] = np.nan
         state.level[i], state.reason[i], state.blocks[i] = level, reason, blocks
         self._expect(phases)
 
     def _expect(self, phases: Phases) -> None:
+        """Expect the power measured here; where there is none, what the first pulse showed."""
         state, i = self.state, self.index
         phase, level = int(state.phase[i]), int(state.level[i])
-        watts = phases.table[phase, WATTS, level] if phases.table[phase, COUNT, level] > 0 else np.nan
-        state.power_w[i] = watts
-        state.range_w[i] = watts * (0.05 + 3.5 * np.sqrt(phases.facts[phase, TICK_WATTS]))
+        if phases.table[phase, COUNT, level] > 0:
+            state.power_w[i] = phases.table[phase, WATTS, level]
+            state.range_w[i] = state.power_w[i] * power_range(phases.facts[phase, TICK_WATTS])
 
     def _sight(self) -> Sight:
         sums = self.state.sums[self.index]

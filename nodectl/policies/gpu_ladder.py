@@ -39,7 +39,7 @@ from nodectl.policies.gpu_choice import MISSING, NO_CLOCKS, REASONS, Params
 from nodectl.policies.gpu_course import RESTARTS, Course
 from nodectl.policies.gpu_curves import CurveBank, curve_bank
 from nodectl.policies.gpu_groups import regroup
-from nodectl.policies.gpu_phases import COUNT, LOSS, WATTS
+from nodectl.policies.gpu_phases import COUNT, LOSS, TICK_WATTS, WATTS, power_range
 from nodectl.policies.gpu_state import (
     BLOCK_SECONDS,
     LONGEST_WINDOW_S,
@@ -101,9 +101,7 @@ def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s:
     stood_s, window_s = _window(state, traffic, pulse_s)
     has_power = is_whole & (moved_s - pulse_s >= params.latency_s - 1e-6)
     is_learning = is_whole & (moved_s >= params.latency_s + SETTLED_WINDOWS * window_s - 1e-6)
-    is_first = has_power & (state.phase < 0) & np.isnan(state.power_w)
-    power_w = np.where(is_first, watts, state.power_w)
-    range_w = np.where(is_first, np.where(state.blocks > -RESTARTS, 0.1, np.inf) * watts, state.range_w)
+    power_w, range_w = _expected_power(state, has_power, watts, cards.every)
     odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
     one = np.ones(len(watts))
     add = np.array([one, pulse_s * one, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]]).T
@@ -139,6 +137,17 @@ def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s:
             else:
                 course.guess()
     return after
+
+
+def _expected_power(
+    state: State, has_power: npt.NDArray[np.bool_], watts: type_f64, every: type_i64
+) -> tuple[type_f64, type_f64]:
+    """What power to expect, and within which range: where nothing is known, as much as the first pulse shows."""
+    is_first = has_power & np.isnan(state.power_w)
+    known = power_range(state.facts[every, state.phase, TICK_WATTS])
+    sought = np.where(state.blocks > -RESTARTS, 0.1, np.inf)
+    share = np.where(state.phase >= 0, known, sought)
+    return np.where(is_first, watts, state.power_w), np.where(is_first, share * watts, state.range_w)
 
 
 def _window(state: State, traffic: type_f64, pulse_s: float) -> tuple[type_f64, type_f64]:

@@ -190,3 +190,8 @@ def lost(table: type_f64) -> type_f64:
     """Seconds lost by the account's assumed loss, summed over levels, for tables of any leading shape."""
     loss = table[..., LOSS, :]
     return np.asarray((table[..., SECONDS, :] * loss / (1.0 + loss)).sum(axis=-1))
+
+
+def power_range(variance: type_f64) -> type_f64:
+    """By which share power may leave its mean within a phase, from its relative variance among pulses (ours)."""
+    return np.asarray(0.05 + 3.5 * np.sqrt(variance))
