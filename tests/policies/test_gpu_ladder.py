@@ -90,6 +90,17 @@ def test_an_unknown_load_is_met_at_the_highest_clock() -> None:
     assert targets[-1][0] == TOP
 
 
+def test_an_idle_gpu_sinks_and_a_starting_job_finds_the_highest_clock_within_a_second() -> None:
+    idle = Load(lambda x: 0.0, 80.0, 0.0, seconds=30.0, utilization=0.0)
+    plant = Plant(layout(), [idle, clock_bound(seconds=1e9)])
+    state, targets = run(plant, 29)
+    assert targets[-1][0] < 0.6 * TOP
+    while plant.part == 0:
+        state, _ = run(plant, 0.1, state)
+    _, targets = run(plant, 1.0, state)
+    assert targets[-1][0] == TOP
+
+
 def test_the_gpus_of_one_job_get_one_clock() -> None:
     plant = Plant(layout(4), [memory_bound()])
     _, targets = run(plant, 60)
