@@ -130,7 +130,8 @@ class PhaseTable:
         distance = apart(view.ipc, ipc) / (IPC_WIDTH_AT_TOP if level == 0 else IPC_WIDTH)
         if view.watts > 0 and self.curves[WATTS_N, phase, 0] > 0:
             expected_w = float(watts[level])
-            expected_w = min(max(view.watts, expected_w - slack_w), expected_w + slack_w)
+            highest_w = max(expected_w + slack_w, float(watts[0])) if slack_w else expected_w
+            expected_w = min(max(view.watts, expected_w - slack_w), highest_w)  # a lower clock may save nothing at all
             distance = max(distance, apart(view.watts, expected_w) / WATTS_WIDTH)
         if np.isfinite(view.beta) and facts[STALL_N] > 0:
             distance = max(distance, abs(view.beta - float(facts[STALL_BETA])) / BETA_WIDTH)

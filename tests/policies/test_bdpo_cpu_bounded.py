@@ -168,3 +168,19 @@ def test_a_job_resumed_from_a_journal_decides_the_same() -> None:
 def test_a_bound_outside_its_range_is_refused() -> None:
     with pytest.raises(ValueError, match="bound"):
         Params(bound=1.5)
+
+
+def test_a_package_that_draws_no_less_at_a_lower_clock_is_probed_once_and_left_alone() -> None:
+    """A few busy host cores hardly move a package's watts: that is something learned, not another phase."""
+    node, params = layout(), Params()
+    state = bounded.initial(params, node)
+    khz = np.full(len(node.cpus), MAX_KHZ, float)
+    lowered = []
+    for _ in range(600):
+        seen = sample(node, khz, 0.3, has_stalls=False)
+        seen.energy_j[:] = 6.6
+        state, request = bounded.decide(params, node, state, seen)
+        khz = np.where(request.target == 0, MAX_KHZ, request.target).astype(float)
+        lowered.append(bool((request.target > 0).any()))
+    assert any(lowered)
+    assert not any(lowered[200:])
