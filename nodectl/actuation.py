@@ -10,7 +10,7 @@ from nodectl.decisions import Decisions
 from nodectl.knobs import EffectWatch, Outcome
 from nodectl.lock import NodeLock
 from nodectl.restore import save_path
-from nodectl.saves import boot_id
+from nodectl.saves import node_id
 from nodectl.survey import Survey
 from nodectl.writer import Writer
 from pmu.ports import Ports
@@ -27,7 +27,7 @@ class Actuation:
     def __init__(self, ports: Ports, config: Config, survey: Survey) -> None:
         self._clock = ports.clock
         self._lock = NodeLock(config.state_dir, ports.lock_path)
-        self._writer = Writer(survey.knobs, save_path(config.state_dir), boot_id(), ports.clock)
+        self._writer = Writer(survey.knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
         self._watch = EffectWatch(survey.knobs, survey.layout)
         movable = {knob.name for knob in survey.knobs}
         rows = [(row, name) for row, name in enumerate(knob_names(survey.layout)) if name in movable]

@@ -32,7 +32,7 @@ from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.pace import Pace
 from nodectl.restore import left_behind
-from nodectl.saves import boot_id
+from nodectl.saves import node_id
 from nodectl.summary import RunAccount, Summary, Timing
 from nodectl.survey import NEEDED_EVENTS, Survey, at_present_limits, fit_to_node, survey
 from pmu.decode import decode
@@ -177,7 +177,7 @@ class Agent:
 
     def _start_actuation(self, found: Survey) -> None:
         if not self._asked.writes:
-            left = left_behind(self._asked.state_dir, boot_id())
+            left = left_behind(self._asked.state_dir, node_id(self._ports.lock_path))
             if left:
                 self._notice(left)
             return

@@ -57,7 +57,7 @@ def restore_saved(path: str, boot_id: str, find: type_find, dry_run: bool = Fals
     if not is_there(path):
         return result
     if not state.boot_id or state.boot_id != boot_id:
-        why = "is of another boot, which the settings did not outlive" if state.boot_id else "holds nothing legible"
+        why = "is of another boot or another (emulated) node" if state.boot_id else "holds nothing legible"
         kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
         result.remarks.append(f"{path} {why}: {kept}")
         return result

@@ -47,6 +47,15 @@ def boot_id() -> str:
         raise SaveError(f"{BOOT_ID_PATH}: {error.strerror}; is /proc mounted?") from None
 
 
+def node_id(lock_path: str) -> str:
+    """The boot, and within it the node: an emulated node served beside the real one has settings of its own.
+
+    ``lock_path`` is ``Ports.lock_path``, which differs for every node that this machine can be.
+    """
+    node = os.path.basename(lock_path).removeprefix("lock")
+    return boot_id() + node
+
+
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     v: int = SCHEMA_VERSION
     boot: str

@@ -12,7 +12,7 @@ import msgspec
 from nodectl.config import Config
 from nodectl.errors import NodectlError
 from nodectl.restore import left_behind
-from nodectl.saves import boot_id
+from nodectl.saves import node_id
 from nodectl.survey import Survey, fit_to_node, survey
 from nodectl.table import render
 from pmu.node import Finding
@@ -31,8 +31,9 @@ def doctor(state_dir: str, as_json: bool) -> None:
 
     Equal rows of numbered things are shown as one; --json has them all.
     """
-    found = survey(system_ports())
-    left = left_behind(state_dir, boot_id())
+    ports = system_ports()
+    found = survey(ports)
+    left = left_behind(state_dir, node_id(ports.lock_path))
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left)), indent=2))

@@ -9,7 +9,7 @@ from nodectl.config import Config
 from nodectl.knobs import open_knob
 from nodectl.lock import NodeLock
 from nodectl.restore import Restoration, restore_saved, save_path
-from nodectl.saves import boot_id, is_there
+from nodectl.saves import is_there, node_id
 from nodectl.table import render
 from pmu.system import system_ports
 
@@ -44,6 +44,6 @@ def restore(state_dir: str, dry_run: bool, as_json: bool) -> int:
 def _restore(state_dir: str, path: str, dry_run: bool) -> Restoration:
     ports = system_ports()
     if dry_run:
-        return restore_saved(path, boot_id(), lambda name: open_knob(ports, name), dry_run=True)
+        return restore_saved(path, node_id(ports.lock_path), lambda name: open_knob(ports, name), dry_run=True)
     with NodeLock(state_dir, ports.lock_path):  # a running agent restores by itself
-        return restore_saved(path, boot_id(), lambda name: open_knob(ports, name))
+        return restore_saved(path, node_id(ports.lock_path), lambda name: open_knob(ports, name))

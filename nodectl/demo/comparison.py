@@ -160,8 +160,11 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
         for number, cell in enumerate(each.cells):
             case = (each.case.machine, each.case.workload) if number == 0 else ("", "")
             figures = _percent(cell.saving, 7) + _percent(cell.against_firmware, 7) + _percent(cell.node_saving, 7)
-            share = f"{cell.share:7.0%}" if cell.share is not None and each.oracle_saving >= 0.02 else f"{'-':>7}"
-            lines.append(f"{case[0]:13}{case[1]:15}{cell.policy:18}{figures}{_percent(cell.slowdown, 8)}{share}")
+            is_over = cell.share is not None and cell.slowdown > BOUND + 0.0005
+            shows_share = cell.share is not None and each.oracle_saving >= 0.02
+            share = f"{cell.share:7.0%}" if shows_share else f"{'-':>7}"
+            mark = "  over the bound" if is_over else ""
+            lines.append(f"{case[0]:13}{case[1]:15}{cell.policy:18}{figures}{_percent(cell.slowdown, 8)}{share}{mark}")
         oracle = f"oracle, {BOUND:.0%} bound"
         lines.append(
             f"{'':28}{oracle:18}{_percent(each.oracle_saving, 7)}{'':14}{_percent(each.oracle_slowdown, 8)}{1:7.0%}"

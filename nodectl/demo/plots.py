@@ -20,43 +20,52 @@ COLOURS = {
     "gpu-ladder": "tab:blue", "bdpo-cpu-bounded": "tab:blue",
 }  # fmt: skip
 
+ROLES = {
+    "bdpo-gpu": "bdpo-gpu, bdpo-cpu", "bdpo-cpu": "bdpo-gpu, bdpo-cpu",
+    "gpu-ladder": "gpu-ladder, bdpo-cpu-bounded", "bdpo-cpu-bounded": "gpu-ladder, bdpo-cpu-bounded",
+}  # fmt: skip
+
 
 def over_time(journal: Path, title: str, out: Path) -> None:
-    """Clock, power and IPC/occupancy of a recorded run, from its journal."""
-    samples = _samples(journal)
+    """Clock, power and IPC/occupancy of a recorded run, from its journal; GPUs as mean and range."""
+    samples = _samples(journal)[:-1]  # the last interval is cut short by the end of the run
     if not samples:
         return
     plot, start = _pyplot(), samples[0].time_ns
     seconds = np.array([(sample.time_ns - start) / 1e9 for sample in samples])
-    figure, (clock, power, activity) = plot.subplots(3, 1, figsize=(10, 8), sharex=True, constrained_layout=True)
-    gpus = len(samples[0].gpu.power_w)
-    for gpu in range(gpus):
-        clock.plot(seconds, [s.gpu.sm_clock_mhz[gpu] for s in samples], lw=1, label=f"GPU {gpu}")
-        power.plot(seconds, [s.gpu.power_w[gpu] for s in samples], lw=1, label=f"GPU {gpu}")
-    if gpus:
-        occupancy = [
-            float(np.nanmean(s.gpu.sm_occupancy)) if np.isfinite(s.gpu.sm_occupancy).any() else np.nan for s in samples
-        ]
-        activity.plot(seconds, occupancy, lw=1, color="tab:blue", label="GPU occupancy or utilisation (mean)")
-        memory = [float(np.nanmean(s.gpu.memory_utilization)) for s in samples]
-        activity.plot(seconds, memory, lw=1, color="tab:green", label="GPU memory utilisation (mean)")
+    figure, axes = plot.subplots(4, 1, figsize=(10, 9), sharex=True, constrained_layout=True)
+    gpu_clock, cpu_clock, power, activity = axes
+
+    def gpus(axis: Any, values: list[Any], label: str, colour: str) -> None:
+        table = np.array(values)
+        if table.size and np.isfinite(table).any(axis=1).all():
+            axis.plot(seconds, np.nanmean(table, axis=1), lw=1.2, color=colour, label=f"{label} (mean)")
+            axis.fill_between(seconds, np.nanmin(table, axis=1), np.nanmax(table, axis=1), color=colour, alpha=0.25)
+
+    gpus(gpu_clock, [s.gpu.sm_clock_mhz for s in samples], "GPUs", "tab:blue")
+    gpus(power, [s.gpu.power_w for s in samples], "one GPU", "tab:blue")
+    gpus(activity, [s.gpu.sm_occupancy for s in samples], "GPU occupancy or utilisation", "tab:blue")
+    gpus(activity, [s.gpu.memory_utilization for s in samples], "GPU memory utilisation", "tab:green")
     busy = [s.cpu.busy > 0.05 for s in samples]
-    if any(mask.any() for mask in busy):
-        mhz = [_mean(s.cpu.frequency_khz[mask]) / 1e3 for s, mask in zip(samples, busy, strict=True)]
-        if not gpus or np.nanstd(mhz) > 1.0:  # a constant core clock would only squeeze the GPUs' range
-            clock.plot(seconds, mhz, lw=1, color="black", ls=":", label="busy cores (mean)")
-        ipc = [_mean(s.cpu.ipc[mask]) for s, mask in zip(samples, busy, strict=True)]
-        activity.plot(seconds, ipc, lw=1, color="black", ls=":", label="IPC of busy cores (mean)")
+    cpu_clock.plot(
+        seconds, [_mean(s.cpu.frequency_khz[mask]) / 1e3 for s, mask in zip(samples, busy, strict=True)],
+        lw=1, color="black", label="busy cores (mean)",
+    )  # fmt: skip
+    ipc = [_mean(s.cpu.ipc[mask]) for s, mask in zip(samples, busy, strict=True)]
+    activity.plot(seconds, ipc, lw=1, color="black", label="IPC of busy cores (mean)")
     if samples[0].energy_j.size:
-        packages = [float(np.nansum(s.energy_j)) / s.elapsed_s for s in samples]
-        power.plot(seconds, packages, lw=1, color="black", ls=":", label="RAPL zones (sum)")
-    clock.set_ylabel("clock, MHz")
-    power.set_ylabel("power, W")
+        watts = np.array([float(np.nansum(s.energy_j)) / s.elapsed_s for s in samples])
+        width = min(5, len(watts))
+        smooth = np.convolve(watts, np.ones(width) / width, mode="valid")
+        power.plot(seconds[width - 1 :], smooth, lw=1, color="black", label=f"RAPL zones (sum, {width} intervals)")
+    for axis, label in ((gpu_clock, "GPU clock, MHz"), (cpu_clock, "core clock, MHz"), (power, "power, W")):
+        axis.set_ylabel(label)
     activity.set_ylabel("share, IPC")
     activity.set_xlabel("time, s")
-    for axis in (clock, power, activity):
+    for axis in axes:
         axis.grid(alpha=0.3)
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
     figure.suptitle(f"{title} ({LABEL})")
     figure.savefig(out, dpi=110)
     plot.close(figure)
@@ -76,11 +85,13 @@ def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
         for cell in each.cells:
             axis.plot(
                 100 * cell.slowdown, 100 - 100 * cell.saving, MARKS[cell.policy], color=COLOURS[cell.policy],
-                ms=8, label=cell.policy,
+                ms=8, alpha=0.8, label=ROLES.get(cell.policy, cell.policy),
             )  # fmt: skip
         axis.set_title(f"{each.case.workload} on {each.case.machine}", fontsize=10)
         axis.axvline(3.0, color="tab:red", lw=0.8, ls="--")
         axis.set_xlim(-1, 8)
+        low, high = axis.get_ylim()
+        axis.set_ylim(min(low, high - 5.0), high)  # a difference of less than 5 % is to look small
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(comparisons) :]:
         axis.axis("off")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodectl.saves import Captured, Save, SaveError, read_save, set_aside
+from nodectl.saves import Captured, Save, SaveError, boot_id, node_id, read_save, set_aside
 
 BOOT = "boot-1"
 
@@ -118,3 +118,10 @@ def test_a_save_set_aside_never_overwrites_another(tmp_path):
 
 def test_the_file_is_private(tmp_path):
     assert os.stat(saved(tmp_path)).st_mode & 0o777 == 0o600
+
+
+def test_an_emulated_node_beside_the_real_one_has_a_name_of_its_own() -> None:
+    """Both share the boot; a save of the one must never be put back on the other."""
+    real, emulated = node_id("/run/nodectl/lock"), node_id("/run/nodectl/lock-fuse-0:40")
+    assert real == boot_id()
+    assert len({real, emulated, node_id("/run/nodectl/lock-fuse-0:41")}) == 3

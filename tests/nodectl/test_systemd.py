@@ -92,12 +92,13 @@ import os, time
 from nodectl.knobs import open_knob
 from nodectl.notify import Notifier
 from nodectl.restore import save_path
-from nodectl.saves import boot_id
+from nodectl.saves import node_id
 from nodectl.writer import Writer
 from pmu.system import system_ports
 
 ports = system_ports()
-writer = Writer([open_knob(ports, "cpu/policy0/max_khz")], save_path("/var/lib/nodectl"), boot_id(), ports.clock)
+node = node_id(ports.lock_path)
+writer = Writer([open_knob(ports, "cpu/policy0/max_khz")], save_path("/var/lib/nodectl"), node, ports.clock)
 writer.start()
 try:
     open("/etc/forbidden", "w")
