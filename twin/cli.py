@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -49,7 +50,11 @@ def twin() -> None:
 @click.option(
     "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth, 0 to 0.9."
 )
-@click.option("--duration", "duration_s", type=float, metavar="SECONDS", help="Length of the workload at full clocks.")
+@click.option(
+    "--duration",
+    metavar="TIME",
+    help="Length of the workload at the highest clocks, e.g. 30s or 2min (default: its own).",
+)
 @click.option(
     "--fault", "faults", multiple=True, help='"KIND TARGET [at=S] [for=S] [value=V] [every=S]"; may be repeated.'
 )
@@ -63,7 +68,7 @@ def run(
     workload: str | None,
     seed: int,
     bias: float,
-    duration_s: float | None,
+    duration: str | None,
     faults: tuple[str, ...],
     report: Path | None,
     command: tuple[str, ...],
@@ -82,8 +87,7 @@ def run(
     from twin.workload import check_bias, load_workload
 
     check_bias(bias)
-    if duration_s is not None and duration_s <= 0:
-        raise TwinError(f"--duration {duration_s:g}: a workload lasts longer than 0 s")
+    duration_s = None if duration is None else _seconds(duration)
     if report and not report.absolute().parent.is_dir():
         raise TwinError(f"--report {report}: there is no directory {report.absolute().parent}")
     model = load_machine(machine)
@@ -118,9 +122,9 @@ def machines(as_json: bool) -> None:
 @_reports_errors
 def workloads(as_json: bool) -> None:
     """List the workloads that can run on them."""
-    from twin.workload import workload_names
+    from twin.workload import workload_summaries
 
-    _print([{"workload": name} for name in workload_names()], as_json)
+    _print([{"workload": name, "runs on": side, "summary": text} for name, side, text in workload_summaries()], as_json)
 
 
 @twin.command()
@@ -231,6 +235,15 @@ def _ask(number: int | None, do: str, **arguments: Any) -> Any:
     from twin.serve.runs import find
 
     return ask(find(number), do, **arguments)
+
+
+def _seconds(text: str) -> float:
+    """A duration with its unit; a bare number is seconds."""
+    units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text)
+    if not match or match[2] not in units or float(match[1]) <= 0:
+        raise TwinError(f"--duration {text}: not a time above 0 such as 30s or 2min")
+    return float(match[1]) * units[match[2]]
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:

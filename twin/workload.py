@@ -134,7 +134,25 @@ class Workload(msgspec.Struct, frozen=True):
 def workload_names() -> list[str]:
     """Shipped workloads, then the families."""
     shipped = sorted(path.stem for path in WORKLOADS.glob("*.toml"))
-    return [*shipped, "taurus", "v100:NAME", "mixed-cpu:SEED", "mixed-gpu:SEED", "trace:FILE.csv"]
+    return [*shipped, *(name for name, _, _ in _FAMILIES)]
+
+
+_FAMILIES = (
+    ("taurus", "cpu", "NAS EP class C on a Taurus node, measured at 13 clocks"),
+    ("v100:NAME", "gpu", "one measured row set of the V100 table (v100_names)"),
+    ("mixed-cpu:SEED", "cpu", "phases that differ in how much of them scales with the clock, drawn from the seed"),
+    ("mixed-gpu:SEED", "gpu", "phases that differ in the clock they need, drawn from the seed"),
+    ("trace:FILE.csv", "cpu, gpu", "a phase trace (columns at the head of twin/workload.py)"),
+)
+
+
+def workload_summaries() -> list[tuple[str, str, str]]:
+    """Name, what it runs on, and one line, for each of ``workload_names()``."""
+    rows = []
+    for name in sorted(path.stem for path in WORKLOADS.glob("*.toml")):
+        table = read_toml(WORKLOADS / f"{name}.toml", WorkloadTable)
+        rows.append((name, "gpu" if table.gpu else "cpu", table.summary))
+    return [*rows, *_FAMILIES]
 
 
 def check_bias(bias: float) -> None:

@@ -16,9 +16,9 @@ from nodectl.errors import UsageError
 
 CAPTION = """
 saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the same
-against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the oracle's saving,
-which keeps the bound and one clock per phase. bdpo-gpu acts below 10 % SM occupancy, which only Hopper shows; elsewhere it
-sees utilisation, which is near 100 %, and so does nothing."""
+against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the saving of the
+oracle, which keeps the bound with one clock per phase. bdpo-gpu acts below 10 % SM occupancy, which only Hopper shows;
+elsewhere it sees utilisation, which is near 100 %, and does nothing."""
 
 
 _Item = TypeVar("_Item")
@@ -68,7 +68,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
         f"{live.node_saving:+.1%} saved, {live.slowdown:+.1%} time"
     )
     say(
-        "   (the agent charges itself with a margin, and saving is its own guess: its account is the more pessimistic one)"
+        "   (the agent charges itself with a margin and guesses what it saved: its account is the more pessimistic one)"
     )
     say(
         f"   period {summary.period_ms:g} ms, lateness p50 {summary.lateness.p50_ms or 0:.2f} ms, sweep p50 "
@@ -95,9 +95,8 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
     for line in comparison.seeds(compared):
         say(f"   {line}")
     took_s = time.monotonic() - started
-    say(
-        f"\nEMULATED. {took_s:.0f} s. In {out}/: demo-over-time.png, demo-energy-time.png, demo.json, journal/, truth.json"
-    )
+    files = "demo-over-time.png, demo-energy-time.png, demo.json, journal/" + (", truth.json" if live.served else "")
+    say(f"\nEMULATED. {took_s:.0f} s. In {out}/: {files}")
 
 
 def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:

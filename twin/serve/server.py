@@ -103,7 +103,7 @@ class _Server:
         ControlSocket(
             {
                 "status": self._status,
-                "report": lambda _: msgspec.to_builtins(self._twin.report()),
+                "report": lambda _: self._report(),
                 "fault-add": lambda given: self._faults.add_line(given["line"]),
                 "fault-remove": lambda given: self._faults.remove(given["fault"]),
                 "fault-list": lambda _: [[n, str(fault), stands] for n, fault, stands in self._faults.listing()],
@@ -127,7 +127,11 @@ class _Server:
         self._stop.set()
         if self._plan.report:
             with open(self._plan.report, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(self._twin.report())) + b"\n")
+                file.write(msgspec.json.format(msgspec.json.encode(self._report())) + b"\n")
+
+    def _report(self) -> dict[str, Any]:
+        """The truth about the workload, labelled for what it is."""
+        return {"emulated": True, "machine": self._plan.machine.name, **msgspec.to_builtins(self._twin.report())}
 
     def _tick(self) -> None:
         while not self._stop.wait(TICK_S):
