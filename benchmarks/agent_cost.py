@@ -35,6 +35,7 @@ from twin.machine import load_machine
 from twin.model import Twin
 from twin.workload import load_workload
 
+MOST_US, MOST_RSS_MB = 1000.0, 60.0
 STAGES = ("decode", "decide", "account", "journal")
 
 
@@ -102,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ticks, seconds = (200, 8) if options.quick else (1000, 30)
     layout, sweeps = record(ticks)
     content: dict[str, Any] = {}
+    missed = 0
     print(
         f"own code per tick, us, medians of {ticks} recorded sweeps: {len(layout.cpus)} CPUs, {len(layout.gpus)} GPUs"
     )
@@ -114,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         figures |= {"sum": float(np.median(total) * 1e6), "p99": float(np.percentile(total, 99) * 1e6)}
         print(f"{cpu + ', ' + gpu:32}" + "".join(f"{value:9.0f}" for value in figures.values()))
         content[f"{cpu}, {gpu}"] = figures
+        missed += figures["sum"] > MOST_US
     print("target: sum <= 1000 us")
     for machine, workload, period in (("xh2415", "easywave", "10ms"), ("genoa-h100", "mixed-cpu:11", "100ms")):
         outcome = served(machine, workload, period, seconds)
@@ -129,8 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"peak RSS {rss_mb:.1f} MB (target < 60)"
         )
         content[f"served {machine} {period}"] = {"summary": summary, "rss_mb": rss_mb}
+        # "holds its period": not backed off, and at most one period in a hundred missed, which a shared machine needs
+        missed += rss_mb >= MOST_RSS_MB or summary.period_ms > float(period[:-2])
+        missed += summary.missed_periods > 0.01 * summary.ticks
     print("JSON:", save("agent_cost", content))
-    return 0
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
