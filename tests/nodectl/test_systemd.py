@@ -248,7 +248,7 @@ def systemd(tmp_path):
         pytest.skip("systemd is missing: install systemd")
     if cgroup_root() is None or not Path("/srv").is_dir():
         pytest.skip("a systemd of one's own needs a cgroup v2 hierarchy and an empty /srv to stand on")
-    hidden = ("/tmp/", "/var/", "/run/", "/dev/")
+    hidden = ("/tmp/", "/var/", "/run/", "/dev/", "/srv/")
     if str(ROOT).startswith(hidden) or sys.executable.startswith(hidden):
         pytest.skip(f"{ROOT} is where that systemd has its private files; check the project out elsewhere")
     return SealedSystemd(tmp_path, cgroup_root())
