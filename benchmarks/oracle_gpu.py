@@ -8,31 +8,16 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
 from benchmarks.experiment import Experiment, workload_of
-from nodectl.demo.oracle import Best, PhaseCosts, best_clocks
+from nodectl.demo.costs import gpu_costs
+from nodectl.demo.oracle import Best, best_clocks
 from twin.machine import load_machine
 from twin.model import Report, Twin
 
-LOWEST_SHARE = 0.49
-"""The V100 table ends at 757 of 1530 MHz."""
-
 
 def oracle(experiment: Experiment, bound: float) -> Best:
-    """Best clock per phase under ``bound``. All GPUs of a group run the same program, so one stands for all."""
-    phases: list[PhaseCosts] = []
-    for group in workload_of(experiment).truth.groups:
-        if not group.on_gpu:
-            continue
-        for index, phase in enumerate(group.phases):
-            work_s = group.repeat * sum(seconds for part, seconds in group.program if part == index)
-            clocks = np.array(phase.clocks_mhz)
-            is_searched = clocks >= LOWEST_SHARE * clocks[-1]
-            seconds = work_s / np.array(phase.speed)[is_searched]
-            joules = seconds * np.array(phase.power_w)[is_searched] * len(group.units)
-            phases.append(PhaseCosts(phase.name, seconds, joules))
-    return best_clocks(phases, bound)
+    """Best clock per phase under ``bound``; phases and curves known."""
+    return best_clocks(gpu_costs(workload_of(experiment).truth), bound)
 
 
 @functools.lru_cache(maxsize=512)
