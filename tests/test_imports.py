@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "nodectl": {"pmu", "firmware_bridge"},
     "calibration": {"nodectl", "pmu"},
     "cluster_agent": {"nodectl"},
+    "hil_tests": {"twin", "firmware_bridge"},
 }
 
 MAY_IMPORT_TWIN = ("nodectl/demo/", "nodectl/commands/demo.py", "nodectl/commands/twin.py")

@@ -68,6 +68,10 @@ class Plant:
         self._keep.append(wires)
         return int(ffi.cast("uintptr_t", ffi.addressof(lib, "pulp_advance"))), int(ffi.cast("uintptr_t", self._struct))
 
+    def advance_to(self, until_ns: int) -> None:
+        """Lets the plant's time pass up to a moment, for boards that do not do so themselves."""
+        lib.pulp_advance(self._struct, until_ns)
+
     def noise(self, *, temperature_k: float = 0.0, power: float = 0.0, capacitance: float = 0.0) -> None:
         """White noise of the sensors; power and capacitance relative."""
         s = self._struct

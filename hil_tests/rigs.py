@@ -1,0 +1,8 @@
+"""Every rig there is, in the order of the table's columns."""
+
+from __future__ import annotations
+
+from hil_tests.rig import Rig
+from hil_tests.virtual_rigs import InProcessRig, UnicornRig
+
+RIGS: tuple[type[Rig], ...] = (InProcessRig, UnicornRig)

@@ -1,0 +1,30 @@
+"""A power cap, from the agent to the chip."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hil_tests.rig import Ability, Rig
+
+
+def test_a_cap_holds_power_below_it_and_a_raise_frees_it(rig: Rig) -> None:
+    controller = rig.controller()
+    package = controller.cap_domains[0]
+    for cap_w in (120.0, 80.0, 200.0):
+        assert controller.set_cap(package, package.rounded_down(cap_w)).enforced == cap_w * 1000
+        rig.pass_slots(10)
+        power_w = rig.powers_w(100)
+        assert 0.95 * cap_w <= np.median(power_w) <= cap_w
+        assert np.percentile(power_w, 95) <= 1.05 * cap_w
+
+
+@pytest.mark.needs(Ability.EXACT_TIME)
+@pytest.mark.parametrize("cap_w", [80.0, 150.0])
+def test_a_lower_cap_is_met_two_slots_after_it_was_set(rig: Rig, cap_w: float) -> None:
+    controller = rig.controller()
+    package = controller.cap_domains[0]
+    controller.set_cap(package, package.rounded_down(250.0))
+    rig.pass_slots(50)
+    controller.set_cap(package, package.rounded_down(cap_w))
+    assert rig.powers_w(60)[2:].max() <= 1.05 * cap_w

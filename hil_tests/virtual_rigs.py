@@ -1,0 +1,170 @@
+"""Rigs in virtual time: the host board in this process, and the rv32 image in Unicorn. Timing is judged here."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firmware_bridge.controlpulp import rv32
+from firmware_bridge.controlpulp.host import ChannelBusy, HostController
+from firmware_bridge.scmi.clock import Clock
+from firmware_bridge.scmi.inproc import InProcess
+from firmware_bridge.scmi.transport import Transport
+from hil_tests.rig import Ability, Rig
+
+TICK_NS = 125_000
+_NO_LINE = {Ability.LINE_NOISE: "a mailbox has no line: it carries words of memory"}
+
+
+class _RigClock:
+    """A rig's virtual time, as its clients see it."""
+
+    def __init__(self, rig: _VirtualRig) -> None:
+        self._rig = rig
+
+    def now_s(self) -> float:
+        """Virtual seconds."""
+        return self._rig.now_s()
+
+    def sleep(self, duration_s: float) -> None:
+        """Let them pass."""
+        self._rig.pass_time(duration_s)
+
+
+class _VirtualRig(Rig):
+    """What both have in common: one clock; while the controller is dead its mailbox lies there and nobody answers."""
+
+    is_real_time = False
+    cannot = _NO_LINE
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._now_ns = 0
+        self._began_ns = 0
+        self._controller: Any = None
+        self._wires: dict[str, NDArray[np.int32]] = {}
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """A new controller, whose time begins at a tick, on the chip as it is."""
+        self._now_ns += -self._now_ns % TICK_NS
+        self._began_ns = self._now_ns
+        self._controller, self._wires = self.make_controller()
+        self.plant.wire(self._wires)
+        self.plant.advance_to(self._now_ns)
+        self.tick()
+
+    def kill(self) -> None:
+        """Drop it. The chip keeps the clocks that it was given last."""
+        self._controller = None
+
+    def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
+        """A controller after reset, and its wires."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """The controller's work up to now; the plant is there already."""
+        raise NotImplementedError
+
+    # ---- agents and time ----
+
+    def connect(self, agent: int) -> Transport:
+        """The agent's channel."""
+        transport = InProcess(self, agent - 1)
+        clock: Clock = _RigClock(self)
+        transport.clock = clock
+        return transport
+
+    def now_s(self) -> float:
+        """Since power was switched on first; goes on while the controller is dead."""
+        return self._now_ns * 1e-9
+
+    def pass_time(self, seconds: float) -> None:
+        """Tick by tick, so that plant and controller see each other at each."""
+        until_ns = self._now_ns + round(seconds * 1e9)
+        while self._now_ns < until_ns:
+            self._now_ns = min((self._now_ns // TICK_NS + 1) * TICK_NS, until_ns)
+            self.plant.advance_to(self._now_ns)
+            if self._controller:
+                self.tick()
+
+    def freq_khz(self) -> NDArray[np.int32]:
+        """The wires."""
+        return self._wires["freq_khz"].copy()
+
+    # ---- what InProcess needs of a platform ----
+
+    def send(self, channel: int, message: bytes) -> None:
+        """Into the mailbox, which a dead controller never hands back."""
+        if self._controller is None:
+            raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")
+        self._controller.send(channel, message)
+
+    def poll(self, channel: int) -> bytes | None:
+        """The controller's answer."""
+        answer: bytes | None = self._controller.poll(channel) if self._controller else None
+        return answer
+
+    def notifications(self, channel: int) -> list[bytes]:
+        """The controller's events."""
+        events: list[bytes] = self._controller.notifications(channel) if self._controller else []
+        return events
+
+    def advance(self, duration_s: float) -> None:
+        """The same as ``pass_time``."""
+        self.pass_time(duration_s)
+
+
+class InProcessRig(_VirtualRig):
+    """The firmware as a library."""
+
+    name = "inproc"
+
+    def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
+        """The host board; its plant is advanced here, since its time begins anew with each start."""
+        host = HostController()
+        return host, host.wires
+
+    def tick(self) -> None:
+        """Bring the host board to this moment."""
+        self._controller.advance_to(self._now_ns - self._began_ns)
+
+
+class UnicornRig(_VirtualRig):
+    """The rv32 image, emulated."""
+
+    name = "unicorn-rv32"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Compiler and emulator."""
+        return rv32.missing()
+
+    def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
+        """The image after reset."""
+        controller = rv32.Rv32Controller(_image())
+        names = ("temperature_mk", "capacitance_ff", "power_uw", "freq_khz", "volt_mv")
+        return controller, {name: controller.words(name) for name in names}
+
+    def tick(self) -> None:
+        """At a tick's moment, its trap; between ticks the core waits."""
+        if self._now_ns % TICK_NS == 0:
+            self._controller.tick()
+
+
+@cache
+def _images() -> TemporaryDirectory[str]:
+    """Goes with this process."""
+    return TemporaryDirectory(prefix="hil-rv32-")
+
+
+@cache
+def _image() -> Path:
+    """Built once for all scenarios."""
+    return rv32.build(Path(_images().name) / "controlpulp.elf")
