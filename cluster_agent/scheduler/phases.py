@@ -7,8 +7,9 @@ place      which processors it gets: the free ones with the lowest numbers
 backfill   which jobs behind a head that cannot start may start before it
 
 These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native; an
-*order* written in Python is called once per pass with the whole queue as arrays. Two phases more, *react* (to power
-caps) and *idle* (switching nodes off), come with machines that know watts.
+*order* written in Python is called once per pass with the whole queue as arrays. On a machine that knows watts *admit*
+asks for those too, and there are two phases more, *react* (to power caps) and *idle* (switching nodes off): see
+``power``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,157 @@
+"""The phases of a policy that knows watts: *admit* by watts, *react*, *idle*; what they see and what they answer.
+
+All three are told of the machine, the caps known so far and what runs. *admit* is native: a job may start at the
+highest frequency at which it fits under every known cap for as long as it may run. *react* and *idle* are Python
+functions, called when a cap becomes known, begins, changes or ends, and never per job. Powers here are watts of the
+whole cluster; the engine itself counts whole microwatts per processor, so that the native and the plain-Python engine
+decide alike to the last bit.
+
+A node draws its idle watts and, for each core in use, an equal share of what it draws more when busy: jobs that share a
+node are charged by their cores (our reading; Glesser 2016 §4.5 counts a partly used node as fully busy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.caps import Cap
+from cluster_agent.machine import Machine
+from cluster_agent.scheduler.jobs import Int32s, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The running jobs as columns, in order of start, equal ones in order of decision."""
+
+    job: Int32s
+    start_s: Int64s
+    width: Int32s  # processors
+    level: Int32s  # index into the machine's frequencies, 0 the highest
+    limit_s: Int64s  # when the job is ended at the latest, at its present frequency
+    watts: npt.NDArray[np.float64]  # what it draws, idle share included
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What *react* sees at ``now_s``."""
+
+    now_s: int
+    machine: Machine
+    caps: Sequence[Cap]  # known by now and not over, in order of time
+    watts: float  # the cluster draws now, as planned with
+    cap_watts: float  # may draw now; infinite: no cap
+    running: Running
+    lowest: int  # the lowest frequency that the policy allows, as an index: the highest number
+    watts_at: Callable[[int, int], float]
+    """``watts_at(width, level)``: what so many processors draw, busy at a frequency, or idle with level -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What is done at once: jobs that are ended, and jobs whose frequency changes (job: level)."""
+
+    kill: Sequence[int] = ()
+    level: Mapping[int, int] = field(default_factory=dict)
+
+
+React: TypeAlias = Callable[[Situation], Reaction]
+"""``react(situation)``: called when a cap begins, changes or ends; ``power.fits_by_killing`` and others are ready
+made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """The last ``nodes`` nodes of the machine are off in [from_s, to_s). They are emptied before: no job that may run
+    into the window, with the time for switching on both sides of it, is given them."""
+
+    from_s: int
+    to_s: int
+    nodes: int
+
+
+Idle: TypeAlias = Callable[[Machine, Sequence[Cap], int], Sequence[Off]]
+"""``idle(machine, caps, now_s)``: which nodes are off when, given all caps known by now, in order of time and not
+overlapping. Called when a cap becomes known; the answer replaces the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The part of a composition that knows watts."""
+
+    floor_mhz: int | None = None
+    """The lowest frequency at which *admit* may start a job; None: only the highest. The one above it, if the machine
+    does not have it."""
+    react: React | None = None
+    idle: Idle | None = None
+    requeue: bool = True
+    """A killed job goes back to its place in the queue and begins anew; False: it ends, as killed."""
+    application: str | None = None
+    """The class of applications whose slowdown counts (``Machine.slowdowns``)."""
+
+
+# --- reactions ready made
+
+
+def fits_by_killing(situation: Situation) -> Reaction:
+    """End jobs, newest first, until the cluster fits under the cap (the killer of REGALE D2.3 §4.1)."""
+    running = situation.running
+    return Reaction(kill=_until_it_fits(situation, range(len(running.job) - 1, -1, -1)))
+
+
+def fits_by_killing_hungriest(situation: Situation) -> Reaction:
+    """End jobs, those of most watts first, newer ones first among equals, until the cluster fits under the cap."""
+    running = situation.running
+    return Reaction(kill=_until_it_fits(situation, np.lexsort((-np.arange(len(running.job)), -running.watts)).tolist()))
+
+
+def fits_by_slowing(situation: Situation) -> Reaction:
+    """One frequency for all that run faster: the highest at which the cluster fits under the cap, else the lowest
+    allowed. Jobs are never sped up again."""
+    running = situation.running
+    for level in range(situation.lowest + 1):
+        saved = sum(
+            float(watts) - situation.watts_at(int(width), level)
+            for watts, width, at in zip(running.watts, running.width, running.level, strict=True)
+            if at < level
+        )
+        if situation.watts - saved <= situation.cap_watts or level == situation.lowest:
+            return Reaction(
+                level={int(job): level for job, at in zip(running.job, running.level, strict=True) if at < level}
+            )
+    return Reaction()
+
+
+def fits_by_slowing_then_killing(situation: Situation) -> Reaction:
+    """Slow all running jobs; if the lowest frequency is not enough, end the newest ones too."""
+    slowed = fits_by_slowing(situation)
+    running = situation.running
+    level = np.array([slowed.level.get(int(job), int(at)) for job, at in zip(running.job, running.level, strict=True)])
+    watts = np.array([situation.watts_at(int(w), int(at)) for w, at in zip(running.width, level, strict=True)])
+    after = Situation(
+        situation.now_s,
+        situation.machine,
+        situation.caps,
+        situation.watts - float((running.watts - watts).sum()),
+        situation.cap_watts,
+        Running(running.job, running.start_s, running.width, level.astype(np.int32), running.limit_s, watts),
+        situation.lowest,
+        situation.watts_at,
+    )
+    killed = fits_by_killing(after).kill
+    return Reaction(kill=killed, level={job: at for job, at in slowed.level.items() if job not in set(killed)})
+
+
+def _until_it_fits(situation: Situation, order: Sequence[int]) -> list[int]:
+    running, watts, killed = situation.running, situation.watts, []
+    for i in order:
+        if watts <= situation.cap_watts:
+            break
+        idle_watts = situation.watts_at(int(running.width[i]), -1)
+        watts -= float(running.watts[i]) - idle_watts
+        killed.append(int(running.job[i]))
+    return killed

@@ -1,0 +1,100 @@
+"""Machine and cap files, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.caps import FOREVER_S, Cap, read_caps
+from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import SHIPPED, load_machine, shipped_names
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_shipped_machine_loads_and_draws_less_when_idle(name: str) -> None:
+    machine = load_machine(name)
+    assert machine.has_watts
+    assert machine.idle_w < machine.full_w
+    slowdowns = machine.slowdowns()
+    assert slowdowns[0] == 1 and list(slowdowns) == sorted(slowdowns)
+
+
+def test_curie_is_the_machine_of_the_thesis() -> None:
+    curie = load_machine("curie")
+    assert (curie.processors, curie.chassis, curie.racks) == (80640, 280, 56)
+    assert curie.fixed_w == 69440 + 50400
+    assert curie.full_w - curie.fixed_w == 1804320
+    assert curie.slowdowns()[curie.node.frequency_mhz.index(2000)] == pytest.approx(1.294)
+    assert curie.slowdowns("linpack")[-1] == 2.14
+
+
+def test_nodes_and_cores_can_be_given_with_or_without_a_name() -> None:
+    assert load_machine("curie:nodes=90").racks == 1
+    assert load_machine("nodes=7,cores=3").processors == 21
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cury", "--machine cury: no machine is called 'cury' (nearest: curie); or give a file"),
+        ("curie:nods=3", "--machine curie:nods=3: 'nods=3' is neither nodes=NUMBER nor cores=NUMBER"),
+        ("nodes=0", "--machine nodes=0: nodes cannot be '0': give a number from 1"),
+    ],
+)
+def test_a_wrong_machine_is_answered_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        load_machine(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("idle_w = 117", "idel_w = 117", ":10: unknown key 'idel_w' (nearest: idle_w)"),
+        ("idle_w = 117", "idle_w = 'much'", ":10: nodes.idle_w: expected `float`, got `str`"),
+        ("off_w = 14", "off_w = 118", ":9: nodes.off_w: is above idle_w = 117"),
+        ("2400, 2200", "2200, 2400", ":11: nodes.frequency_mhz: must begin at the highest and fall"),
+        ("[358, 317", "[358", ":12: nodes.busy_w: has 7 values for the 8 of frequency_mhz"),
+        ("linpack = 2.14", "linpack = 0.9", ":27: degradation.linpack: must be 1 or more"),
+    ],
+)
+def test_a_bad_machine_file_is_answered_with_file_line_and_key(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text((SHIPPED / "curie.toml").read_text().replace(old, new, 1))
+    with pytest.raises(WrongUseError) as caught:
+        load_machine(str(path))
+    assert str(caught.value) == f"{path}{message}"
+
+
+def test_windows_and_steps_are_both_read(tmp_path: Path) -> None:
+    path = tmp_path / "caps.csv"
+    path.write_text("from_s,to_s,watts,announced_s\n# night\n10,20,1500.5,5\n20,30,900,20\n")
+    assert read_caps(str(path)) == [Cap(10, 20, 1500.5, 5), Cap(20, 30, 900.0, 20)]
+    path.write_text("from_s,watts\n0,100\n10,\n20,50\n")
+    assert read_caps(str(path)) == [Cap(0, 10, 100.0), Cap(20, FOREVER_S, 50.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "from_s,to_s,watts\n10,20,5\n15,30,5\n",
+            ":3: from_s 15 is before the end of the window above; sort or join them",
+        ),
+        ("from_s,watts\n10,5\n10,6\n", ":3: from_s 10 is not after that of the line above; sort the lines"),
+        ("from_s,to_s,watts\n20,10,5\n", ":2: to_s 10 is not after from_s 20"),
+        ("from_s,watts,announced_s\n5,1,9\n", ":2: announced_s 9 is after from_s 5"),
+        ("from_s,watts\n0,many\n", ":2: watts cannot be 'many': a number is needed"),
+        ("from_s,watts\n0\n", ":2: 1 values for the 2 columns of the first line"),
+        ("when,what\n", ":1: the first line must be from_s,to_s,watts or from_s,watts[,announced_s]"),
+    ],
+)
+def test_a_bad_cap_file_is_answered_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "caps.csv"
+    path.write_text(text)
+    with pytest.raises(WrongUseError) as caught:
+        read_caps(str(path))
+    assert str(caught.value) == f"{path}{message}"
