@@ -33,4 +33,4 @@ lint: setup
 
 clean:
 	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
-	find pmu twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' | xargs rm -f
+	find pmu twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix | xargs rm -f

@@ -1,4 +1,7 @@
-"""Builds the native parts: six cffi modules and the emulated NVML library. Everything else is in pyproject.toml."""
+"""Builds the native parts: six cffi modules, the emulated NVML library, the ControlPULP process and its plant.
+
+Everything else is in pyproject.toml.
+"""
 
 import pathlib
 import sys
@@ -11,15 +14,19 @@ sys.path.insert(0, str(ROOT))
 
 
 class BuildNative(build_ext):
-    """Builds ``libnvidia-ml.so.1`` beside the extension modules: a plain library, since other programs load it."""
+    """Builds also what is no extension module: a library that other programs load, a program, and its plant."""
 
     def run(self) -> None:
-        """Build the extensions, then the library."""
+        """Build the extensions, then the rest."""
         super().run()
-        from twin.nvml.build import build
+        import firmware_bridge.build_posix
+        import twin.nvml.build
+        import twin.pulp.build
 
         target = ROOT if self.inplace or self.editable_mode else pathlib.Path(self.build_lib)
-        build(target / "twin" / "nvml")
+        twin.nvml.build.build(target / "twin" / "nvml")
+        twin.pulp.build.build(target / "twin" / "pulp")
+        firmware_bridge.build_posix.build(target / firmware_bridge.build_posix.PROGRAM)
 
 
 setup(

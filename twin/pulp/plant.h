@@ -53,6 +53,17 @@ typedef struct {
     double trace_sum_w;
 } pulp_plant_t;
 
+/* A plant in memory that several processes map. */
+#define PULP_SHARED_MAGIC 1347765328
+#define PULP_SHARED_TRACE 20000
+typedef struct {
+    int64_t magic, epoch_ns; /* the moment of CLOCK_MONOTONIC at which the plant's time began; 0: it has not */
+    pulp_plant_t plant;      /* its pointers are those of the process that advances it */
+    int32_t temperature_mk[PULP_CORES], capacitance_ff[PULP_CORES], power_uw[PULP_DOMAINS + 1];
+    int32_t freq_khz[PULP_CORES], volt_mv[PULP_DOMAINS];
+    float trace_w[PULP_SHARED_TRACE];
+} pulp_shared_t;
+
 void pulp_advance(void *plant, int64_t until_ns);
 double pulp_core_power_w(double capacitance, double freq_ghz, double volt, double temperature_c);
 

@@ -20,8 +20,16 @@ SLOT_S = 500e-6
 class Plant:
     """36 cores with their sensors. Time is advanced by the board that it is wired to."""
 
-    def __init__(self, *, ambient_c: float = 25.0, cooling: float = 1.0, seed: int = 1) -> None:
-        self._memory = np.zeros(ffi.sizeof("pulp_plant_t"), dtype=np.uint8)
+    def __init__(
+        self,
+        *,
+        ambient_c: float = 25.0,
+        cooling: float = 1.0,
+        seed: int = 1,
+        memory: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """``memory`` holds the C struct, zeroed; by default this object's own."""
+        self._memory = np.zeros(ffi.sizeof("pulp_plant_t"), dtype=np.uint8) if memory is None else memory
         self._struct = ffi.cast("pulp_plant_t *", ffi.from_buffer(self._memory))
         self._keep: list[Any] = []
         self._fill_network(ambient_c, cooling)

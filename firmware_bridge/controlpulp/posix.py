@@ -1,0 +1,74 @@
+"""The controller as a process, in real time: the firmware's ``posix`` board.
+
+Agents reach it at ``url(agent)``. The chip is a plant in a shared library of its own, named by whoever starts this;
+without one the sensors cannot be read. ``firmware_bridge/build_posix.py`` builds the program.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+from firmware_bridge.errors import LinkError
+
+AGENTS = {1: "ospm", 2: "runtime", 3: "bmc"}
+"""An agent is the socket that it connects to."""
+
+PROGRAM = Path(__file__).parent / "boards/posix/controlpulp-posix"
+
+START_TIMEOUT_S = 5.0
+
+
+class PosixController:
+    """A running controller. ``folder`` is where its sockets are; it may be used again after the controller's end."""
+
+    def __init__(
+        self, folder: Path, *options: str, plant: tuple[Path, Path] | None = None, program: Path = PROGRAM
+    ) -> None:
+        """``plant``: its library and its state. Raises ``LinkError`` when the controller does not start."""
+        self.folder = folder
+        if not program.exists():
+            raise LinkError(f"{program} is not built: run `make setup`")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        chip = ["--plant", str(plant[0]), "--state", str(plant[1])] if plant else []
+        self.process = subprocess.Popen(
+            [str(program), "--with-parent", *chip, *options, str(folder)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._await_start()
+
+    def _await_start(self) -> None:
+        assert self.process.stdout and self.process.stderr
+        is_heard = select.select([self.process.stdout], [], [], START_TIMEOUT_S)[0]
+        if is_heard and self.process.stdout.readline():
+            return
+        self.process.kill()
+        said = self.process.stderr.read().strip().splitlines()
+        self._reap()
+        raise LinkError(said[-1] if said else f"controlpulp-posix did not start within {START_TIMEOUT_S:g} s")
+
+    def url(self, agent: int) -> str:
+        """Where an agent connects."""
+        return f"scmi+shm:{self.folder / AGENTS[agent]}.sock"
+
+    def kill(self) -> None:
+        """End it at once; its sockets stay, as after any crash."""
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> str:
+        """End it in good order; what it said at the end. A second call does nothing."""
+        if self.process.returncode is not None:
+            return ""
+        self.process.send_signal(signal.SIGTERM)
+        said = self.process.communicate()[1]
+        self._reap()
+        return said.strip()
+
+    def _reap(self) -> None:
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()

@@ -1,0 +1,65 @@
+"""The controller as a process, in real time, over shared memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firmware_bridge.controlpulp.posix import PosixController
+from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.url import open_transport
+from hil_tests.rig import Ability, Rig
+from twin.pulp.shared import LIBRARY, SharedPlant
+
+
+class PosixRig(Rig):
+    """``controlpulp-posix`` with the plant loaded into it; the plant's state lies in a file of the rig's."""
+
+    name = "posix"
+    is_real_time = True
+    cannot: ClassVar[Mapping[Ability, str]] = {
+        Ability.LINE_NOISE: "a mailbox has no line: it carries words of memory",
+        Ability.EXACT_TIME: "real time on a shared machine: single slots may be late",
+    }
+
+    def __init__(self, folder: Path) -> None:
+        self._plant = SharedPlant(folder / "plant")
+        super().__init__(folder)
+
+    def make_plant(self) -> SharedPlant:
+        """One that the process maps, too."""
+        return self._plant
+
+    def start(self) -> None:
+        """Returns when the sockets are there. With the right to it, ahead of what else runs on this machine."""
+        self._process = PosixController(self.folder / "scmi", "--fifo", "try", plant=(LIBRARY, self._plant.path))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        super().stop()
+        self._process.stop()
+
+    def connect(self, agent: int) -> Transport:
+        """The agent's socket."""
+        return open_transport(self._process.url(agent))
+
+    def now_s(self) -> float:
+        """The machine's time."""
+        return time.monotonic()
+
+    def pass_time(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def freq_khz(self) -> NDArray[np.int32]:
+        """The wires."""
+        return self._plant.wires["freq_khz"].astype(np.int32)
