@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum, auto
 
+from firmware_bridge.scmi.codec import encode
 from firmware_bridge.scmi.header import MessageType, unpack_header
+from firmware_bridge.scmi.message import Body
 from firmware_bridge.scmi.transport import Transport
 
 
@@ -42,6 +44,7 @@ class DisturbedLink:
         self._commands: deque[Disturbance] = deque()
         self._responses: deque[Disturbance] = deque()
         self._held: deque[bytes] = deque()
+        self._replacement: Body | None = None
         self._is_cut = False
 
     # ---- what a scenario does ----
@@ -50,6 +53,10 @@ class DisturbedLink:
         """Each of them befalls one message, in this order for commands and for responses."""
         for one in disturbances:
             (self._commands if one.name.startswith("COMMAND") else self._responses).append(one)
+
+    def replace_next(self, other: Body) -> None:
+        """The next command arrives as another one, with its token."""
+        self._replacement = other
 
     def cut(self) -> None:
         """From now on nothing passes."""
@@ -72,6 +79,9 @@ class DisturbedLink:
             message = _with_other_token(message)
         elif kind is Disturbance.COMMAND_TRUNCATED:
             message = message[:4]
+        if self._replacement:
+            message = encode(self._replacement, unpack_header(message).token)
+            self._replacement = None
         self._inner.send(message)
         if kind is Disturbance.COMMAND_TWICE:
             self._inner.send(message)

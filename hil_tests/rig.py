@@ -94,6 +94,10 @@ class Rig:
         self._links.append(link)
         return link
 
+    def last_link(self) -> DisturbedLink:
+        """Of the client or controller that was made last."""
+        return self._links[-1]
+
     def client(self, agent: int = 1) -> Client:
         """Asks single commands as an agent."""
         return Client(self.link(agent))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from firmware_bridge.errors import OutOfRangeError
 from hil_tests.rig import Ability, Rig
 
 
@@ -28,3 +29,29 @@ def test_a_lower_cap_is_met_two_slots_after_it_was_set(rig: Rig, cap_w: float) -
     rig.pass_slots(50)
     controller.set_cap(package, package.rounded_down(cap_w))
     assert rig.powers_w(60)[2:].max() <= 1.05 * cap_w
+
+
+def test_a_cap_out_of_range_leaves_the_previous_one_in_force(rig: Rig) -> None:
+    controller = rig.controller()
+    package = controller.cap_domains[0]
+    controller.set_cap(package, 100_000)
+    for cap in (package.min_cap - 100, package.max_cap + 100):
+        with pytest.raises(OutOfRangeError, match=r"power domain 0 \(package\) takes 20 W to 324 W"):
+            controller.set_cap(package, cap)
+    assert controller.cap(package) == 100_000
+    rig.pass_slots(10)
+    assert np.median(rig.powers_w(50)) <= 100.0
+
+
+@pytest.mark.needs(Ability.SEVERAL_AGENTS)
+def test_of_two_agents_caps_the_lower_one_holds_until_it_is_withdrawn(rig: Rig) -> None:
+    first, second = rig.controller(1), rig.controller(2)
+    package = first.cap_domains[0]
+    assert first.set_cap(package, 150_000).enforced == 150_000
+    assert second.set_cap(package, 90_000).enforced == 90_000
+    assert first.set_cap(package, 120_000).enforced == 90_000
+    rig.pass_slots(10)
+    assert 0.95 * 90 <= np.median(rig.powers_w(60)) <= 90.0
+    assert second.disable_cap(package) == 120_000
+    rig.pass_slots(10)
+    assert 0.95 * 120 <= np.median(rig.powers_w(60)) <= 120.0

@@ -1,0 +1,80 @@
+"""The link or the controller goes away, and comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from firmware_bridge.errors import LinkError
+from firmware_bridge.scmi.codec import encode
+from firmware_bridge.scmi.powercap import CapGet, CapSet
+from firmware_bridge.scmi.telemetry import LeaseSet
+from hil_tests.rig import Ability, Rig
+
+
+def test_a_cap_outlives_a_link_that_is_cut_for_5_seconds(rig: Rig) -> None:
+    controller = rig.controller()
+    package, link = controller.cap_domains[0], rig.last_link()
+    controller.set_cap(package, 100_000)
+    link.cut()
+    begin_s = rig.now_s()
+    with pytest.raises(LinkError):
+        controller.cap(package)
+    assert rig.now_s() - begin_s < 2.0
+    rig.pass_time(5.0 - (rig.now_s() - begin_s))
+    assert 95.0 <= np.median(rig.powers_w(40)) <= 100.0
+    link.mend()
+    assert controller.cap(package) == 100_000
+    assert controller.set_cap(package, 140_000).enforced == 140_000
+
+
+def test_with_a_lease_the_agreed_cap_takes_over_while_the_link_is_cut(rig: Rig) -> None:
+    controller = rig.controller()
+    package, link = controller.cap_domains[0], rig.last_link()
+    controller.set_cap(package, 150_000)
+    controller.client.ask(LeaseSet(300, 80_000))
+    link.cut()
+    rig.pass_time(0.4)
+    assert 76.0 <= np.median(rig.powers_w(40)) <= 80.0
+    link.mend()
+    assert controller.cap(package) == 80_000
+
+
+@pytest.mark.needs(Ability.KILL)
+def test_a_killed_controller_is_noticed_and_starts_again_with_nothing_remembered(rig: Rig) -> None:
+    controller = rig.controller()
+    controller.set_cap(controller.cap_domains[0], 100_000)
+    rig.pass_slots(20)
+    rig.kill()
+    clocks = rig.freq_khz()
+    begin_s = rig.now_s()
+    with pytest.raises(LinkError):
+        controller.cap(controller.cap_domains[0])
+    assert rig.now_s() - begin_s < 2.0
+    assert (rig.freq_khz() == clocks).all(), "the chip goes on at the clocks it has"
+    rig.restart()
+    again = rig.controller()
+    assert again.cap(again.cap_domains[0]) == 0
+    assert again.set_cap(again.cap_domains[0], 100_000).enforced == 100_000
+    rig.pass_slots(20)
+    assert 95.0 <= np.median(rig.powers_w(40)) <= 100.0
+    assert rig.plant.unsafe_steps == 0
+
+
+@pytest.mark.needs(Ability.KILL)
+def test_a_reset_in_mid_transaction_loses_the_answer_and_nothing_else(rig: Rig) -> None:
+    client, link = rig.client(), rig.last_link()
+    client.ask(CapSet(0, 0, 120_000))
+    link.send(encode(CapSet(0, 0, 90_000), 77))
+    rig.kill()
+    rig.restart()
+    try:
+        cap = client.ask(CapGet(0)).cap
+    except LinkError:
+        client = rig.client()
+        cap = client.ask(CapGet(0)).cap
+    assert cap == 0
+    client.ask(CapSet(0, 0, 90_000))
+    assert client.ask(CapGet(0)).cap == 90_000
+    rig.pass_slots(20)
+    assert np.median(rig.powers_w(40)) <= 90.0
