@@ -96,7 +96,7 @@ def receive_invitation(connection: socket.socket, name: str) -> Invitation:
 
 def _checked(packet: bytes, passed: Sequence[int], name: str) -> Invitation:
     if not packet:
-        raise LinkError(f"{name}: the platform takes no further agent")
+        raise LinkError(f"{name}: this channel is taken by another client, or this user may not use it")
     if len(packet) != _PACKET.size or packet[:4] != MAGIC or len(passed) != _COUNT:
         raise WrongDeviceError(f"{name}: what listens there is no SCMI mailbox")
     _, version, agent, memory_bytes, *offsets = _PACKET.unpack(packet)

@@ -56,7 +56,7 @@ def test_an_agent_is_its_connection_and_places_are_given_again(client, device, p
     assert second.identity.agent_name == "agent-2"
     with pytest.raises(DeniedError):
         second.set_cap(second.cap_domains[0], 90_000)
-    with pytest.raises(LinkError, match="takes no further agent"):
+    with pytest.raises(LinkError, match="is taken by another client"):
         open_transport(f"scmi+shm:{path}")
     second.close()
     deadline_s = time.monotonic() + 2
