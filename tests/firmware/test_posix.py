@@ -19,7 +19,7 @@ from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
 from firmware_bridge.errors import HardwareError, LinkError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.performance import PerformanceFastChannel, LevelGet, LevelSet
+from firmware_bridge.scmi.performance import LevelGet, LevelSet, PerformanceFastChannel
 from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify, CapSet
 from firmware_bridge.scmi.sensor import ReadingGet
 from firmware_bridge.scmi.telemetry import TelemetryStatus
