@@ -17,9 +17,9 @@ from cluster_agent.scheduler.jobs import Int64s
 TAU_S: Final = 10
 
 
-def bounded_slowdown(wait_s: Int64s, run_s: Int64s) -> npt.NDArray[np.float64]:
+def bounded_slowdown(wait_s: Int64s, run_s: Int64s, tau_s: int = TAU_S) -> npt.NDArray[np.float64]:
     """Per job."""
-    slowdown: npt.NDArray[np.float64] = np.maximum((wait_s + run_s) / np.maximum(run_s, TAU_S), 1.0)
+    slowdown: npt.NDArray[np.float64] = np.maximum((wait_s + run_s) / np.maximum(run_s, tau_s), 1.0)
     return slowdown
 
 

@@ -12,15 +12,16 @@ from typing import NamedTuple, Protocol
 
 
 class Kind(Enum):
-    """What can happen to a job."""
+    """What can happen, mostly to a job."""
 
     SUBMITTED = "submitted"
     ENDED = "ended"
     OVERRUN = "overrun"  # still running at its expected end
+    CAP = "cap"  # another power cap is in force; of no job (-1)
 
 
 class Event(NamedTuple):
-    """Something that has happened to a job, which is named by its index in the table of jobs."""
+    """Something that has happened, mostly to a job, which is named by its index in the table of jobs."""
 
     kind: Kind
     job: int

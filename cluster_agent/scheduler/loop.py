@@ -24,6 +24,8 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
             elif kind is Kind.ENDED:
                 scheduler.end(job)
                 is_pass_due = True
+            elif kind is Kind.CAP:
+                is_pass_due = True
             else:
                 machine.expect(now_s, job, scheduler.overrun(job))
         if is_pass_due:

@@ -18,7 +18,7 @@ def test_every_policy_composes_names_its_source_and_stands_in_the_docs(name: str
     policy = registry.policy(name)
     assert policy.name == name
     assert policy.source
-    assert registry.choose(name).composition == policy.compose(policy.params()) or name == "wfp3"
+    assert registry.choose(name).composed == policy.compose(policy.params()) or name == "wfp3"
     assert f"`{name}`" in DOCS.read_text()
     module = importlib.import_module(f"tests.cluster_agent.test_policy_{name.replace('-', '_')}")
     assert module.__doc__, "one file, one line in the registry, one test"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cluster_agent.scheduler.node_aware import NodeComposition
 from cluster_agent.scheduler.phases import Composition, Correction, Estimate
 
 
@@ -22,7 +23,7 @@ class Policy:
     summary: str
     source: str
     params: type[msgspec.Struct]
-    compose: Callable[[Any], Composition]
+    compose: Callable[[Any], Composition | NodeComposition]
 
 
 def correction(estimate: Estimate, correct: Correction | None) -> Correction:

@@ -11,6 +11,7 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.node_aware import NodeComposition
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.api import Policy
 from nodectl.errors import nearest
@@ -21,6 +22,9 @@ _MODULES: Final = {
     "easy-sjbf": "cluster_agent.scheduler.policies.easy_sjbf",
     "conservative": "cluster_agent.scheduler.policies.conservative",
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
+    "prb": "cluster_agent.scheduler.policies.prb",
+    "easy-capped": "cluster_agent.scheduler.policies.easy_capped",
+    "easy-power": "cluster_agent.scheduler.policies.easy_power",
 }
 
 
@@ -30,7 +34,28 @@ class Choice(msgspec.Struct, frozen=True):
     text: str
     policy: Policy
     params: msgspec.Struct
-    composition: Composition
+    composed: Composition | NodeComposition
+
+    @property
+    def composition(self) -> Composition:
+        """For a machine that is a number of processors; ``WrongUseError`` if the policy needs to know its nodes."""
+        if isinstance(self.composed, NodeComposition):
+            raise WrongUseError(
+                f"--policy {self.text}: {self.policy.name} places jobs on nodes, and this trace has processors only;"
+                " choose another policy, or a trace with nodes"
+            )
+        return self.composed
+
+    @property
+    def node_composition(self) -> NodeComposition:
+        """For a machine of unlike nodes; ``WrongUseError`` if the policy knows processors only."""
+        if isinstance(self.composed, Composition):
+            fitting = [name for name in names() if isinstance(choose(name).composed, NodeComposition)]
+            raise WrongUseError(
+                f"--policy {self.text}: {self.policy.name} counts processors, and this trace has nodes;"
+                f" choose one of {', '.join(fitting)}"
+            )
+        return self.composed
 
 
 def names() -> list[str]:

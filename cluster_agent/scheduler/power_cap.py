@@ -1,0 +1,43 @@
+"""A power cap that changes at announced times."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCap:
+    """Steps of (time, watts), times ascending. The first cap holds from 0 on and the last one without end."""
+
+    time_s: tuple[int, ...]
+    watts: tuple[float, ...]
+
+    def at(self, now_s: int) -> float:
+        """The cap in force."""
+        return self.watts[self._step(now_s)]
+
+    def least(self, from_s: int, to_s: int) -> float:
+        """The lowest cap in [from_s, to_s)."""
+        return min(self.watts[self._step(from_s) : max(bisect_left(self.time_s, to_s), self._step(from_s) + 1)])
+
+    def changes(self, from_s: int, to_s: int) -> Sequence[int]:
+        """The times in (from_s, to_s) at which a new cap begins."""
+        return self.time_s[bisect_right(self.time_s, from_s) : bisect_left(self.time_s, to_s)]
+
+    def next_change_s(self, now_s: int) -> int | None:
+        """The first change after ``now_s``."""
+        index = bisect_right(self.time_s, now_s)
+        return self.time_s[index] if index < len(self.time_s) else None
+
+    def _step(self, now_s: int) -> int:
+        return max(bisect_right(self.time_s, now_s) - 1, 0)
+
+
+def constant(watts: float) -> PowerCap:
+    """One cap for ever."""
+    return PowerCap((0,), (watts,))
+
+
+UNCAPPED = constant(float("inf"))
