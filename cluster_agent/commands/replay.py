@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from cluster_agent.cli import installed_version
+from cluster_agent.commands.replay_nodes import has_nodes, replay_nodes
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import metrics, outputs
 from cluster_agent.replay.run import replay as run_replay
@@ -26,19 +27,37 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option(
     "--policy", default="easy", metavar="NAME[:KEY=VALUE,...]", help="Default: easy; see `clusterctl policies`."
 )
-@click.option("--machine", metavar="PROCESSORS", help="How many processors (default: the log's MaxProcs).")
+@click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
+@click.option("--cap", metavar="WATTS|FILE[:PROFILE]", help="Power cap, for traces with nodes.")
+@click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
 @click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or mended.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def replay(
-    trace: str, policy: str, machine: str | None, out: str | None, swf_file: str | None, strict: bool, as_json: bool
+    trace: str,
+    policy: str,
+    machine: str | None,
+    cap: str | None,
+    instance: str | None,
+    out: str | None,
+    swf_file: str | None,
+    strict: bool,
+    as_json: bool,
 ) -> int:
-    """Schedule the jobs of TRACE (Standard Workload Format, plain or .gz) again under a policy.
+    """Schedule the jobs of TRACE again under a policy.
 
-    What had to be dropped or mended is counted on stderr.
+    TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
+    `sacct --parsable2`. What had to be dropped or mended is counted on stderr.
     """
     choice = registry.choose(policy)
+    if has_nodes(trace):
+        if swf_file:
+            raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
+        return replay_nodes(trace, choice, machine, cap, instance, out, strict, as_json, _progress)
+    for option, value in (("--cap", cap), ("--instance", instance)):
+        if value is not None:
+            raise WrongUseError(f"{option} {value}: only for traces with nodes; leave it out for a log of processors")
     given = _processors(machine) if machine else None
     log = read_swf(trace)
     processors = given or _machine_of(log)

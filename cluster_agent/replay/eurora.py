@@ -5,16 +5,12 @@ req_cores, cores, gpus, mics, mem_kb, walltime_s, app, nodes, predicted_power_w`
 used, each with its share of ``cores``, ``gpus``, ``mics`` and ``mem_kb``. ``instances``, ``nodes``, ``queues`` and
 ``power_caps`` lie beside it.
 
-What PA-HPC-SIM does to its input is done here too, so that schedules compare: runs end at the walltime, and a job of
-unknown power draws ``assumed_watts``. A predicted power of 0 counts as unknown.
+As in PA-HPC-SIM, runs end at the walltime, so that schedules compare. A predicted power of 0 counts as unknown.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +20,8 @@ import numpy as np
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.node_trace import NodeTrace, NodeTraceBuilder, Unusable
-from cluster_agent.replay.swf import GZIP_MAGIC, TraceError
+from cluster_agent.replay.swf import TraceError
+from cluster_agent.replay.tables import first_line, rows_of
 from cluster_agent.scheduler.node_jobs import Nodes
 from cluster_agent.scheduler.power_cap import PowerCap
 from nodectl.errors import nearest
@@ -35,6 +32,9 @@ COLUMNS: Final = ("job", "queue", "submit", "start", "end", "cores", "gpus", "mi
 QUEUES: Final = {"debug": 3600, "parallel": 21600, "np_longpar": 86400, "longpar": 86400, "reservation": 1800}
 """The longest wait that each of Eurora's queues promises, in seconds (``queues.csv``)."""
 
+UNIT_W, GPU_W, MIC_W = 40.0, 62.0, 115.0
+"""What PA-HPC-SIM takes a job of unknown power to draw: two idle sockets of 20 W, a GPU of 12 + 50 W, a MIC."""
+
 RESERVATION_WAIT_S: Final = 1800
 """What PA-HPC-SIM takes for other queues, which hold the jobs of reservations (R1234)."""
 
@@ -43,7 +43,7 @@ def is_eurora(path: str) -> bool:
     """A table of jobs as above, by its ending or by its first line."""
     if path.endswith(".parquet"):
         return True
-    return _text(path, 1 << 16).partition("\n")[0].startswith("job,queue,submit,")
+    return first_line(path).startswith("job,queue,submit,")
 
 
 def read_jobs(path: str, instance: str | None = None, is_strict: bool = False) -> NodeTrace:
@@ -55,7 +55,7 @@ def read_jobs(path: str, instance: str | None = None, is_strict: bool = False) -
     if path.endswith(".parquet"):
         rows, sha256 = _parquet(path, instance)
     else:
-        rows, sha256 = _csv(path)
+        rows, sha256 = rows_of(path)
         if instance is not None:
             chosen = _jobs_of_instance(Path(path), instance)
     builder = NodeTraceBuilder(path if instance is None else f"{path}:{instance}", sha256, is_strict)
@@ -118,13 +118,13 @@ def instances(path: str) -> list[str]:
     """The instances of a table of jobs: those of its ``instances`` column, or of ``instances.csv`` beside it."""
     if path.endswith(".parquet"):
         return sorted({str(one) for one in _parquet_table(path, ["instance"]).column("instance").to_pylist()})
-    return [row["instance"] for _, row in _csv(str(_beside(Path(path), "instances")))[0]]
+    return [row["instance"] for _, row in rows_of(str(_beside(Path(path), "instances")))[0]]
 
 
 def _jobs_of_instance(path: Path, instance: str) -> set[str]:
     names = []
     table = str(_beside(path, "instances"))
-    for line, row in _csv(table)[0]:
+    for line, row in rows_of(table)[0]:
         if "instance" not in row or "job_ids" not in row:
             raise TraceError(f"{table}:{line}: columns instance and job_ids are needed; fetch the table again")
         if row["instance"] == instance:
@@ -142,7 +142,7 @@ def _beside(path: Path, table: str) -> Path:
 
 def read_nodes(path: str, system: str) -> Nodes:
     """The nodes of one ``system`` of a ``nodes`` table."""
-    rows, _ = _csv(path)
+    rows, _ = rows_of(path)
     known = []
     has = []
     for line, row in rows:
@@ -154,13 +154,13 @@ def read_nodes(path: str, system: str) -> Nodes:
             raise TraceError(f"{path}:{line}: a node has system,cores,gpus,mics,mem_kb ({error}); mend it") from None
     if not has:
         raise WrongUseError(f"{path}: no system is called {system!r}{nearest(system, set(known))}")
-    return Nodes(np.array(has, np.int64))
+    return Nodes(np.array(has, np.int64), UNIT_W, GPU_W, MIC_W)
 
 
 def read_queues(path: str) -> dict[str, int]:
     """The wait that each queue promises, in seconds."""
     found = {}
-    for line, row in _csv(path)[0]:
+    for line, row in rows_of(path)[0]:
         try:
             found[row["queue"]] = int(row["max_wait_s"])
         except (KeyError, ValueError) as error:
@@ -171,73 +171,34 @@ def read_queues(path: str) -> dict[str, int]:
 # --- caps
 
 
-def read_cap(path: str, profile: str | None = None) -> PowerCap:
-    """A cap that varies: a CSV of ``time_s,watts``, or one ``profile`` of ``profile,offset_s,cap_w``.
+def read_cap_profile(path: str, profile: str | None) -> PowerCap:
+    """One ``profile`` of a table of caps (``profile,offset_s,cap_w``), offsets from the first submission.
 
-    Times are seconds from the first submission, ascending. ``TraceError`` with the line of what is wrong.
+    The first cap holds from 0 on. ``WrongUseError`` with file and line of what is wrong.
     """
-    rows, _ = _csv(path)
     steps: list[tuple[int, float]] = []
-    known: list[str] = []
-    for line, row in rows:
-        if "profile" in row:
-            known.append(row["profile"])
+    known: dict[str, None] = {}
+    for line, row in rows_of(path)[0]:
+        try:
+            known[row["profile"]] = None
             if row["profile"] != profile:
                 continue
-        try:
-            time_s = int(row["time_s"] if "time_s" in row else row["offset_s"])
-            watts = float(row["watts"] if "watts" in row else row["cap_w"])
-        except KeyError:
-            raise TraceError(f"{path}:1: a file of caps has the columns time_s,watts; name them") from None
-        except (TypeError, ValueError):
-            raise TraceError(f"{path}:{line}: time and watts are numbers; mend or delete the line") from None
+            time_s, watts = int(row["offset_s"]), float(row["cap_w"])
+        except (KeyError, TypeError, ValueError):
+            raise WrongUseError(f"{path}:{line}: a cap has profile,offset_s,cap_w; mend or delete the line") from None
         if not watts > 0 or time_s < 0:
-            raise TraceError(f"{path}:{line}: a time before 0 or a cap that is not above 0 W; mend the line")
+            raise WrongUseError(f"{path}:{line}: an offset below 0 s or a cap that is not above 0 W; mend the line")
         if steps and time_s <= steps[-1][0]:
-            raise TraceError(f"{path}:{line}: {time_s} s does not come after {steps[-1][0]} s; sort the file by time")
+            raise WrongUseError(f"{path}:{line}: {time_s} s is not after {steps[-1][0]} s; sort the profile by time")
         steps.append((time_s, watts))
-    if known and (profile is None or profile not in known):
-        given = f"no profile is called {profile!r}" if profile else "it holds several profiles"
-        names = ", ".join(dict.fromkeys(known))
-        raise WrongUseError(f"--cap {path}: {given}; write --cap {path}:PROFILE with one of {names}")
     if not steps:
-        raise TraceError(f"{path}: no caps in it; write lines of time_s,watts below that header")
+        given = f"no profile is called {profile!r}" if profile else "it holds several profiles"
+        raise WrongUseError(f"{path}: {given}; write --cap {path}:PROFILE with one of {', '.join(known)}")
     times_s, watts_ = zip(*steps, strict=True)
     return PowerCap(times_s, watts_)
 
 
-# --- files
-
-
-def _text(path: str, most_bytes: int | None = None) -> str:
-    raw = _bytes(path)
-    try:
-        if raw.startswith(GZIP_MAGIC):
-            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-                raw = file.read(-1 if most_bytes is None else most_bytes)
-    except (EOFError, OSError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
-        raise TraceError(f"{path}: damaged gzip file ({error}); fetch it again") from None
-    return raw[:most_bytes].decode("utf-8", "replace")
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}; name a readable table") from None
-
-
-def _csv(path: str) -> tuple[Iterator[tuple[int, dict[str, str]]], str]:
-    """Each row with its line number, and the file's hash."""
-    reader = csv.DictReader(io.StringIO(_text(path)))
-
-    def rows() -> Iterator[tuple[int, dict[str, str]]]:
-        for row in reader:
-            yield reader.line_num, row
-
-    if not reader.fieldnames:
-        raise TraceError(f"{path}: it is empty; fetch it again")
-    return rows(), hashlib.sha256(_bytes(path)).hexdigest()
+# --- Parquet
 
 
 def _parquet_table(path: str, columns: Sequence[str] | None = None, filters: Any = None) -> Any:
@@ -245,7 +206,7 @@ def _parquet_table(path: str, columns: Sequence[str] | None = None, filters: Any
         import pyarrow.parquet as pq  # large, and only needed here
     except ModuleNotFoundError:
         raise TraceError(f"{path}: reading Parquet needs pyarrow; pip install 'nodectl[export]'") from None
-    _bytes(path)[:4]  # a missing file is said in our words
+    first_line(path)  # a missing file is said in our words
     try:
         return pq.read_table(path, columns=columns, filters=filters)
     except (ValueError, OSError) as error:
@@ -261,4 +222,4 @@ def _parquet(path: str, instance: str | None) -> tuple[Iterator[tuple[int, dict[
         raise WrongUseError(f"--instance {instance}: {path} has none of that name{nearest(instance, names)}")
     table = _parquet_table(path, None, [("instance", "=", instance)])
     rows = enumerate(table.to_pylist(), 1)
-    return iter(rows), hashlib.sha256(_bytes(path)).hexdigest()
+    return iter(rows), hashlib.sha256(Path(path).read_bytes()).hexdigest()

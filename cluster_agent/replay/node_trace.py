@@ -7,7 +7,7 @@ is dropped, what is only imprecise is mended, and both are counted with the firs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from cluster_agent.replay.swf import Finding, TraceError
 from cluster_agent.scheduler.jobs import Bools, Int64s, Jobs
 from cluster_agent.scheduler.node_aware import impossible
-from cluster_agent.scheduler.node_jobs import NodeJobs, Nodes, assumed_watts
+from cluster_agent.scheduler.node_jobs import NodeJobs, Nodes
 from cluster_agent.scheduler.power_cap import PowerCap
 
 
@@ -47,10 +47,12 @@ class NodeTrace:
         return sum(finding.count for finding in self.findings if finding.done == "dropped")
 
     def on(self, nodes: Nodes, cap: PowerCap, is_strict: bool = False) -> NodeTrace:
-        """Without the jobs that could not even run alone there."""
-        cannot = impossible(self.jobs, nodes, cap)
+        """With watts assumed where unknown, without the jobs that could not even run alone there."""
+        assumed = replace(self.jobs, watts=np.where(self.jobs.knows_watts, self.jobs.watts, nodes.assumed_w(self.jobs)))
+        trace = replace(self, jobs=assumed)
+        cannot = impossible(trace.jobs, nodes, cap)
         if not cannot:
-            return self
+            return trace
         remedy = "delete it, or give another --machine or --cap"
         if is_strict:
             job, what = cannot[0]
@@ -65,15 +67,14 @@ class NodeTrace:
         if not stays.any():
             raise TraceError(f"{self.path}: no job is left: {'; '.join(map(str, findings))}")
         rows = np.flatnonzero(stays)
-        return NodeTrace(
-            self.path,
-            self.sha256,
-            self.jobs.only(rows),
-            tuple(self.user[row] for row in rows),
-            tuple(self.text[row] for row in rows),
-            self.is_cut[rows],
-            self.line[rows],
-            tuple(findings),
+        return replace(
+            trace,
+            jobs=trace.jobs.only(rows),
+            user=tuple(self.user[row] for row in rows),
+            text=tuple(self.text[row] for row in rows),
+            is_cut=self.is_cut[rows],
+            line=self.line[rows],
+            findings=tuple(findings),
         )
 
 
@@ -161,7 +162,7 @@ def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
     units = _column(rows, "units")
     whole = np.stack([_column(rows, kind) for kind in ("cores", "gpus", "mics", "memory_kib")], axis=1)
     knows_watts = np.array([row["watts"] is not None for row in rows], np.bool_)
-    given_w = np.array([row["watts"] or 0.0 for row in rows], np.float64)
+    given_w = np.array([np.nan if row["watts"] is None else row["watts"] for row in rows], np.float64)
     submit_s = _column(rows, "submit_s")
     _, user = np.unique([str(row.get("user", "")) for row in rows], return_inverse=True)
     names = tuple(str(row["name"]) for row in rows)
@@ -178,7 +179,7 @@ def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
         units=units,
         # what does not divide evenly is asked for rounded up, so that no unit has too little
         need=-(-whole // units[:, None]),
-        watts=np.where(knows_watts, given_w, assumed_watts(units, whole[:, 1], whole[:, 2])),
+        watts=given_w,
         knows_watts=knows_watts,
         queue=tuple(str(row["queue"]) for row in rows),
         max_wait_s=np.array([row.get("max_wait_s", 0) for row in rows], np.int64),

@@ -7,7 +7,7 @@ no job outlives its requested time and no job draws more than it was admitted wi
 
 The queue is served in the order of a *rule*. What happens behind a job that cannot start is the *backfill*:
 
-strict   nobody overtakes                                    } Bridi, PhD thesis, Bologna 2018, §2.1: rule-based,
+strict   nobody overtakes                                    } Bridi, PhD thesis, Bologna 2018, ch. 6: rule-based,
 list     the next ones are tried, which may delay it for ever } strict and non-strict
 easy     it gets a reservation of nodes and watts, at the earliest time at which the expected ends leave room for it;
          others start if they leave it that (after Lifka 1995; with watts as in Borghesi et al., SUSCOM 2018)
@@ -27,8 +27,8 @@ from cluster_agent.scheduler.power_cap import PowerCap
 
 NodeBackfill: TypeAlias = Literal["strict", "list", "easy"]
 Placing: TypeAlias = Literal["first", "pack"]
-"""``first``: the nodes with room in the order of their numbers (Bridi §2.1). ``pack`` (ours): those first that have no
-accelerator which the job would block, then the fullest, then the lowest number."""
+"""``first``: the nodes with room in the order of their numbers (Bridi, ch. 6). ``pack`` (ours): those first that have
+no accelerator which the job would block, then the fullest, then the lowest number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,7 @@ class NodeScheduler:
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue."""
         if self._power is not None:
-            predicted_w = self._power.predict(job) * self.composition.margin
-            # a job that could never be admitted would wait for ever; its true draw is known to be possible
-            self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
+            self._predict(self._power, job)
         self.queue.append(job)
         return True
 
@@ -128,6 +126,8 @@ class NodeScheduler:
         self._running_w = sum(float(self.admitted_w[one]) for one in self._end_s)
         if self._power is not None and self.jobs.knows_watts[job]:
             self._power.learn(job, float(self.jobs.watts[job]))
+            for waiting in self._waiting_like(job):
+                self._predict(self._power, waiting)
 
     def overrun(self, job: int) -> int:
         """A job that outlives its request, on a machine that lets it, is expected to take twice as long."""
@@ -205,6 +205,18 @@ class NodeScheduler:
         self._running_w += float(self.admitted_w[job])
 
     # --- watts
+
+    def _predict(self, power: PowerSource, job: int) -> None:
+        predicted_w = power.predict(job) * self.composition.margin
+        # a job that could never be admitted would wait for ever; its true draw is known to be possible
+        self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
+
+    def _waiting_like(self, job: int) -> list[int]:
+        """Waiting jobs of the same user and request, of which more is known now that ``job`` has ended."""
+        jobs, waiting = self.jobs, np.array(self.queue, np.int64)
+        is_like = (jobs.jobs.user[waiting] == jobs.jobs.user[job]) & (jobs.units[waiting] == jobs.units[job])
+        is_like &= (jobs.need[waiting] == jobs.need[job]).all(axis=1)
+        return [int(one) for one in waiting[is_like]]
 
     def _watts_fit(self, now_s: int, span_s: int, watts: float) -> bool:
         """Within the cap now and at every change of it before the job's expected end.

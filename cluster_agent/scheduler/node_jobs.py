@@ -1,7 +1,7 @@
 """Jobs and machines whose resources are counted per node: cores, GPUs, accelerator cards (MICs), memory.
 
 A job asks for a number of equal units; all units start together, each on one node, several on one node if they fit
-(Bridi, PhD thesis, Bologna 2018, §2; PBS calls a unit a chunk).
+(Bridi, PhD thesis, Bologna 2018, ch. 3; PBS calls a unit a chunk).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cluster_agent.machine import Machine
 from cluster_agent.scheduler.jobs import Bools, Int64s, Jobs
 
 Float64s: TypeAlias = npt.NDArray[np.float64]
@@ -20,15 +21,42 @@ RESOURCES: Final = ("cores", "gpus", "mics", "memory_kib")
 CORES, GPUS, MICS, MEMORY = range(len(RESOURCES))
 """The columns of every table of resources."""
 
+KIB_PER_GIB: Final = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What each node has: ``has[node, resource]``."""
+    """What each node has, ``has[node, resource]``, and what a job of unknown power is taken to draw on them."""
 
     has: Int64s
+    unit_w: float = 0.0  # per unit
+    gpu_w: float = 0.0  # per GPU it asks for
+    mic_w: float = 0.0
 
     def __len__(self) -> int:
         return len(self.has)
+
+    def assumed_w(self, jobs: NodeJobs) -> Float64s:
+        """Per job, as if nothing but its request were known."""
+        total = jobs.total()
+        watts: Float64s = self.unit_w * jobs.units + self.gpu_w * total[:, GPUS] + self.mic_w * total[:, MICS]
+        return watts
+
+
+def nodes_of(machine: Machine) -> Nodes:
+    """The nodes of a machine file, group after group.
+
+    A unit of unknown power is taken to draw what a busy node draws at the most, and where the file does not say that,
+    what an idle one does; GPUs and MICs come on top.
+    """
+    groups = machine.groups
+    has = [[group.cores, group.gpus, group.mics, round(group.memory_gb * KIB_PER_GIB)] for group in groups]
+    return Nodes(
+        np.repeat(np.array(has, np.int64), [group.count for group in groups], axis=0),
+        max(max(group.busy_max_w or group.busy_w or (group.idle_w,)) for group in groups),
+        max(group.gpu_w for group in groups),
+        max(group.mic_w for group in groups),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +67,7 @@ class NodeJobs:
     name: tuple[str, ...]  # as in the trace, which need not be a number
     units: Int64s
     need: Int64s  # need[job, resource], of one unit
-    watts: Float64s  # of the whole job while it runs; assumed (``assumed_watts``) where not known
+    watts: Float64s  # of the whole job while it runs; NaN where nobody knows or has assumed any
     knows_watts: Bools
     queue: tuple[str, ...]
     max_wait_s: Int64s  # the wait that the job's queue promises; 0: none
@@ -73,16 +101,3 @@ class NodeJobs:
             queue=tuple(self.queue[row] for row in index),
             max_wait_s=self.max_wait_s[rows],
         )
-
-
-NODE_W: Final = 40.0
-GPU_W: Final = 62.0
-MIC_W: Final = 115.0
-"""What a job of unknown power is taken to draw, as in the simulator of Borghesi et al. (PA-HPC-SIM): two idle sockets
-of 20 W per node, an idle and active GPU of 12 + 50 W, a MIC of 115 W."""
-
-
-def assumed_watts(units: Int64s, gpus: Int64s, mics: Int64s) -> Float64s:
-    """The draw of jobs whose power nobody knows; ``gpus`` and ``mics`` over all units."""
-    watts: Float64s = NODE_W * units + GPU_W * gpus + MIC_W * mics
-    return watts

@@ -1,9 +1,9 @@
 """The orders in which a queue can be served on unlike nodes: the lowest score first, equal ones in order of submission.
 
-``est``, ``walltime`` and ``profit`` are the rules of Bridi's chapters 6 and 7, ``gpus`` that of his worked examples
-(§4), ``promise`` follows his objective WQT (waits in proportion to what the queue promises). His profit is the price of
-a job's cores over the cost of its energy; with prices that are the same for all jobs that is cores per watt.
-The others are ours.
+``est``, ``walltime`` and ``profit`` are the rules of Bridi's chapters 6 and 7 (PhD thesis, Bologna 2018), ``gpus`` that
+of his worked examples (ch. 4), ``promise`` follows his objective WQT there: waits in proportion to what the queue
+promises. His profit is the price of a job's cores over the cost of its energy; with prices that are the same for all
+jobs that is cores per watt. The others are ours.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cluster_agent.caps import FOREVER_S, Cap
+
 
 @dataclass(frozen=True, slots=True)
 class PowerCap:
@@ -38,6 +40,17 @@ class PowerCap:
 def constant(watts: float) -> PowerCap:
     """One cap for ever."""
     return PowerCap((0,), (watts,))
+
+
+def from_caps(caps: Sequence[Cap]) -> PowerCap:
+    """The caps of a file. They are taken as known from the start: a node scheduler keeps what it knows will come."""
+    steps: dict[int, float] = {0: float("inf")}
+    for cap in caps:
+        steps[cap.from_s] = cap.watts
+        if cap.to_s < FOREVER_S:
+            steps[cap.to_s] = float("inf")
+    times_s = sorted(steps)
+    return PowerCap(tuple(times_s), tuple(steps[time_s] for time_s in times_s))
 
 
 UNCAPPED = constant(float("inf"))

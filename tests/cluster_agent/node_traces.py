@@ -15,7 +15,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
 
 FOUR_NODES = Nodes(np.array([[16, 2, 0, 64], [16, 2, 0, 64], [16, 0, 2, 64], [16, 0, 2, 64]], np.int64))
-"""n1, n2: 16 cores and 2 GPUs; n3, n4: 16 cores and 2 MICs (Bridi, Bologna 2018, §4)."""
+"""n1, n2: 16 cores and 2 GPUs; n3, n4: 16 cores and 2 MICs (Bridi, Bologna 2018, ch. 4)."""
 
 Row = tuple[int, int, int, int, int, int, int, float | None]
 """(submit, run, request, units, and of all units cores, GPUs, MICs, watts)"""

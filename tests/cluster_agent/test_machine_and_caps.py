@@ -11,7 +11,16 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import SHIPPED, load_machine, shipped_names
 
 
-@pytest.mark.parametrize("name", shipped_names())
+WITHOUT_FULL_LOAD = ["eurora"]
+"""What its nodes draw at full load is not published."""
+
+
+@pytest.mark.parametrize("name", WITHOUT_FULL_LOAD)
+def test_a_machine_that_does_not_say_what_full_load_is_has_no_watts(name: str) -> None:
+    assert not load_machine(name).has_watts
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_names() if name not in WITHOUT_FULL_LOAD])
 def test_every_shipped_machine_loads_and_draws_less_when_idle(name: str) -> None:
     machine = load_machine(name)
     assert machine.has_watts

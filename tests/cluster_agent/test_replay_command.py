@@ -187,7 +187,9 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
 
 def test_policies_lists_names_parameters_and_papers() -> None:
     listed = {row["name"]: row for row in json.loads(clusterctl("policies", "--json").stdout)}
-    assert list(listed) == ["fcfs", "easy", "easy-sjbf", "conservative", "wfp3"]
+    assert list(listed) == [
+        "fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "prb", "easy-capped", "easy-power",
+    ]  # fmt: skip
     assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2"]
     assert "Lifka" in listed["easy"]["source"]
     assert "easy-sjbf: EASY whose backfilling" in clusterctl("policies").stdout

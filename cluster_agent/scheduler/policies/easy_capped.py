@@ -28,7 +28,7 @@ def compose(params: Params) -> NodeComposition:
 POLICY = Policy(
     name="easy-capped",
     summary="Nodes and watts: the head reserves both; jobs are served by joules asked over slowdown so far.",
-    source="after Lifka, JSSPP 1995; the cap over a job's span as in Bridi, PhD thesis, Bologna 2018, §7; rule: ours",
+    source="after Lifka, JSSPP 1995; watts as a resource: Bridi, PhD thesis, Bologna 2018, ch. 3-5; rule: ours",
     params=Params,
     compose=compose,
 )

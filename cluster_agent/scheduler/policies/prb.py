@@ -31,7 +31,7 @@ def compose(params: Params) -> NodeComposition:
 POLICY = Policy(
     name="prb",
     summary="Nodes and watts: tries every waiting job in the order of a rule.",
-    source="Bridi, PhD thesis, Bologna 2018, §2.1; Borghesi et al., CP 2015 and Sustainable Computing 2018",
+    source="Bridi, PhD thesis, Bologna 2018, ch. 6; Borghesi et al., CP 2015 and Sustainable Computing 2018",
     params=Params,
     compose=compose,
 )

@@ -1,0 +1,119 @@
+"""``clusterctl replay`` of a trace that has nodes: Eurora's tables, or the text of ``sacct``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import click
+import msgspec
+
+from cluster_agent.caps import read_caps
+from cluster_agent.cli import installed_version
+from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import load_machine
+from cluster_agent.replay import node_outputs
+from cluster_agent.replay.eurora import is_eurora, read_cap_profile, read_jobs
+from cluster_agent.replay.node_power import PredictedPower
+from cluster_agent.replay.node_run import measure_nodes, pass_times
+from cluster_agent.replay.node_run import replay_nodes as run_replay
+from cluster_agent.replay.node_trace import NodeTrace
+from cluster_agent.replay.sacct import is_sacct, read_sacct
+from cluster_agent.replay.tables import first_line
+from cluster_agent.scheduler.node_jobs import nodes_of
+from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
+
+Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+
+
+def has_nodes(trace: str) -> bool:
+    """The file is a table of jobs with nodes, not a log of jobs with processors."""
+    return is_eurora(trace) or is_sacct(trace)
+
+
+def replay_nodes(
+    trace: str,
+    choice: Choice,
+    machine: str | None,
+    cap: str | None,
+    instance: str | None,
+    out: str | None,
+    is_strict: bool,
+    as_json: bool,
+    progress: Progress,
+) -> int:
+    """Replay ``trace`` and print what came of it; the exit status."""
+    composition = choice.node_composition
+    limit = cap_of(cap)
+    nodes = nodes_of(load_machine(machine or _machine_of(trace)))
+    jobs = _read(trace, instance, is_strict).on(nodes, limit, is_strict)
+    for finding in jobs.findings:
+        click.echo(f"{jobs.path}: {finding}", err=True)
+    power = None if composition.admitted == "given" else PredictedPower(jobs, nodes, composition.admitted)
+    with progress(len(jobs.jobs)) as advance:
+        result = run_replay(jobs, composition, nodes, limit, power, advance)
+    measured = measure_nodes(result)
+    if out:
+        command = ["clusterctl", *sys.argv[1:]]
+        made_from = node_outputs.manifest(result, machine or "eurora", cap, choice, command, installed_version())
+        for note in node_outputs.write(out, result, measured, made_from):
+            click.echo(note, err=True)
+    measured |= pass_times(result)
+    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+    return 1 if result.unstarted else 0
+
+
+def cap_of(text: str | None) -> PowerCap:
+    """``2000`` (watts, always), a file of caps, or ``FILE:PROFILE`` of a table of cap profiles."""
+    if text is None:
+        return UNCAPPED
+    try:
+        watts = float(text)
+    except ValueError:
+        path, colon, profile = text.partition(":")
+        if first_line(path).startswith("profile,"):
+            return read_cap_profile(path, profile if colon else None)
+        caps = read_caps(text)
+        if any(cap.announced_s for cap in caps):
+            raise WrongUseError(
+                f"--cap {text}: policies that place jobs on nodes know all caps from the start; leave out announced_s"
+            ) from None
+        return from_caps(caps)
+    if not 0 < watts < float("inf"):
+        raise WrongUseError(f"--cap {text}: give watts above 0, or a file")
+    return constant(watts)
+
+
+def _read(trace: str, instance: str | None, is_strict: bool) -> NodeTrace:
+    if is_eurora(trace):
+        return read_jobs(trace, instance, is_strict)
+    if instance is not None:
+        raise WrongUseError(f"--instance {instance}: only Eurora's tables have instances; leave it out")
+    return read_sacct(trace, is_strict)
+
+
+def _machine_of(trace: str) -> str:
+    if is_eurora(trace):
+        return "eurora"
+    raise WrongUseError(f"{trace}: sacct's text does not describe the machine; give --machine NAME or FILE.toml")
+
+
+def _lines(measured: dict[str, Any]) -> str:
+    used = ", ".join(f"{name} {100 * share:.1f} %" for name, share in measured["utilisation"].items() if share)
+    over = measured["above_cap_ws"]
+    waits = measured["waits_by_promise"]
+    rows = [
+        f"{measured['ended']} of {measured['jobs']} jobs ended, makespan {measured['makespan_s']} s",
+        f"bounded slowdown  mean {measured['AVEbsld']:.3f}  max {measured['max_bsld']:.1f}"
+        f"  (tau = {measured['bsld_tau_s']} s)",
+        "wait              mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(**measured["wait_s"]),
+        f"promised waits    {waits['NL']} jobs late, waits over promises sum to {waits['WQT']:.1f}",
+        f"utilisation       {used}",
+        f"power             highest {measured['highest_w']:.0f} W, above the cap: {over:.0f} W s;"
+        f" {100 * measured['watts_known']:.0f} % of the jobs have known watts, the rest are assumed",
+        f"scheduling        {measured['passes']} passes, longest {measured['pass_max_s']:.4f} s",
+    ]
+    return "\n".join(rows)

@@ -1,0 +1,1 @@
+"""What a job will draw, from its submission alone, learned as jobs end."""

@@ -1,0 +1,176 @@
+"""Job power from the submission: the nearest past jobs of the same user, learned on line.
+
+A user repeats a few kinds of jobs, so the best guess for a job is what that user's most alike and most recent ones
+drew per unit (node), times its units. Where the user is new, or has done nothing alike, the same request of anybody is
+asked; where that is new too, the machine's watts at full load (TDP). Only what is known when the job is submitted is
+used, and only jobs that have ended teach.
+
+After: Borghesi et al., Predictive modeling for job power consumption in HPC systems, ISC 2016 (per-user models from
+requests); Antici et al., Online job failure and power prediction with nearest neighbours over embedded submissions,
+2023. Distances, weights and bounds are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from cluster_agent.prediction.text import Embedding, Float32s, HashedNgrams
+
+Origin: TypeAlias = Literal["user", "same request", "TDP"]
+
+NEIGHBOURS: Final = 16
+FAR: Final = 3.0
+"""A past job at a larger squared distance says nothing: three doublings of one quantity, or another accelerator."""
+AGE_WEIGHT: Final = 1e-4
+"""What a past job loses for each later one of that user, as squared distance: of equal ones the recent count."""
+TEXT_WEIGHT: Final = 0.5
+"""Squared distance of texts that have nothing in common, over 2."""
+SAME_REQUEST_JOBS: Final = 8
+"""The last ones with that request."""
+REQUESTS_KEPT: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is known when a job is submitted. Amounts are over all units."""
+
+    user: str
+    text: str
+    units: int
+    cores: int
+    gpus: int
+    mics: int
+    memory_kib: int
+    request_s: int
+
+    @property
+    def request(self) -> tuple[int, int, int, int]:
+        """What counts as the same request, whoever asks."""
+        return (self.units, self.cores, self.gpus, self.mics)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Watts of the whole job: on average, and the highest that is to be expected. ``origin``: what it rests on."""
+
+    average_w: float
+    maximum_w: float
+    origin: Origin
+
+
+class PowerPredictor:
+    """``predict`` at submission, ``learn`` at the end. Memory is bounded, whatever the number of jobs and users."""
+
+    def __init__(
+        self,
+        tdp_w: Callable[[Submission], float],
+        embedding: Embedding | None = None,
+        per_user: int = 2048,
+        jobs_kept: int = 100_000,
+    ) -> None:
+        """``tdp_w``: full load of what a job asks for. The last ``per_user`` jobs of each user are kept, and the users
+        that came last, up to ``jobs_kept`` jobs."""
+        self._tdp_w = tdp_w
+        self._embedding: Embedding = embedding or HashedNgrams()
+        self._per_user = per_user
+        self._jobs_kept = jobs_kept
+        self._kept = 0
+        self._users: OrderedDict[str, _History] = OrderedDict()
+        self._requests: OrderedDict[tuple[int, ...], deque[tuple[float, float]]] = OrderedDict()
+
+    def predict(self, job: Submission) -> Prediction:
+        """From the user's like jobs, else the same request, else TDP."""
+        history = self._users.get(job.user)
+        per_unit = history.like(self._features(job)) if history else None
+        if per_unit is not None:
+            return Prediction(per_unit[0] * job.units, per_unit[1] * job.units, "user")
+        if past := self._requests.get(job.request):
+            average, maximum = np.mean([watts for watts, _ in past]), max(highest for _, highest in past)
+            return Prediction(float(average) * job.units, maximum * job.units, "same request")
+        tdp_w = self._tdp_w(job)
+        return Prediction(tdp_w, tdp_w, "TDP")
+
+    def learn(self, job: Submission, average_w: float, maximum_w: float | None = None) -> None:
+        """A job has ended. Without ``maximum_w`` its average is all that is known of it. Watts have to be above 0."""
+        if not average_w > 0:
+            raise ValueError(f"a job that drew {average_w} W teaches nothing; leave it out")
+        highest_w = average_w if maximum_w is None else maximum_w
+        watts = (average_w / job.units, highest_w / job.units)
+        if job.user not in self._users:
+            self._users[job.user] = _History(len(NUMBER_SCALES) + self._embedding.size, self._per_user)
+        self._users.move_to_end(job.user)
+        history = self._users[job.user]
+        self._kept -= len(history)
+        history.append(self._features(job), *watts)
+        self._kept += len(history)
+        while self._kept > self._jobs_kept and len(self._users) > 1:
+            self._kept -= len(self._users.popitem(last=False)[1])
+        self._requests.setdefault(job.request, deque(maxlen=SAME_REQUEST_JOBS)).append(watts)
+        self._requests.move_to_end(job.request)
+        if len(self._requests) > REQUESTS_KEPT:
+            self._requests.popitem(last=False)
+
+    def _features(self, job: Submission) -> Float32s:
+        """Squared differences of these add up to the distance."""
+        units = job.units
+        features = np.empty(len(NUMBER_SCALES) + self._embedding.size, np.float32)
+        features[: len(NUMBER_SCALES)] = (
+            math.log2(units),
+            math.log2(max(job.cores / units, 1)),
+            job.gpus / units,
+            job.mics / units,
+            math.log2(max(job.memory_kib / units, 1 << 17)),
+            math.log2(max(job.request_s, 60)),
+        )
+        features[: len(NUMBER_SCALES)] *= NUMBER_SCALES
+        np.multiply(self._embedding(job.text), TEXT_WEIGHT**0.5, out=features[len(NUMBER_SCALES) :])
+        return features
+
+
+NUMBER_SCALES: Final = np.array([0.5, 1.0, 1.5, 1.5, 0.5, 0.5], np.float32)
+"""Units, cores per unit, GPUs, MICs, memory per unit, request: how far apart one doubling (one card) puts two jobs."""
+
+
+class _History:
+    """The last jobs of one user: a ring of features and of watts per unit, which grows up to its bound."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self._most = most
+        self._features = np.zeros((min(16, most), size), np.float32)
+        self._watts = np.zeros((min(16, most), 2))
+        self._count = 0  # ever
+
+    def __len__(self) -> int:
+        return min(self._count, self._most)
+
+    def append(self, features: Float32s, average: float, maximum: float) -> None:
+        at = self._count % self._most
+        if at == len(self._features):
+            more = min(2 * at, self._most) - at
+            self._features = np.concatenate([self._features, np.zeros((more, self._features.shape[1]), np.float32)])
+            self._watts = np.concatenate([self._watts, np.zeros((more, 2))])
+        self._features[at] = features
+        self._watts[at] = average, maximum
+        self._count += 1
+
+    def like(self, features: Float32s) -> tuple[float, float] | None:
+        """Average and highest watts per unit of the nearest past jobs; None if none is near."""
+        count = len(self)
+        difference = self._features[:count] - features
+        squared = np.einsum("ij,ij->i", difference, difference)
+        age = (self._count - 1 - np.arange(count)) % self._most
+        distance = squared + AGE_WEIGHT * age
+        nearest = np.argpartition(distance, NEIGHBOURS)[:NEIGHBOURS] if count > NEIGHBOURS else np.arange(count)
+        nearest = nearest[squared[nearest] <= FAR]
+        if not len(nearest):
+            return None
+        weight = 1 / (distance[nearest] + 0.01)
+        # the geometric mean: a neighbour that draws ten times as much is as wrong as one that draws a tenth
+        average = float(np.exp((weight * np.log(self._watts[nearest, 0])).sum() / weight.sum()))
+        return average, float(self._watts[nearest, 1].max())
