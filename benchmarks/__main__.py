@@ -18,6 +18,7 @@ NAMES = (
     "firmware_delay",
     "firmware_rv32",
     "scmi_codec",
+    "scmi_round_trip",
     "published_facts",
     "cpu_savings",
     "gpu_savings",

@@ -1,9 +1,6 @@
-"""What SCMI costs: encoding and decoding each kind of message, and round trips over every transport that is here.
+"""What SCMI costs: encoding and decoding each kind of message.
 
-The codec's figures are per message, from batches, so that the clock's own cost does not count. Round trips are one by
-one: CAP_GET to the firmware on its host board, alone (codec and platform) and by the client through its mailbox in
-virtual time; and to the mailbox server over shared memory with an answer made of fixed bytes, which leaves the
-transport's own cost.
+Per message, from batches, so that the clock's own cost does not count. Round trips are in ``scmi_round_trip``.
 """
 
 from __future__ import annotations
@@ -12,28 +9,20 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.codec import decode, encode
 from firmware_bridge.scmi.header import Kind, Sender
-from firmware_bridge.scmi.inproc import InProcess
 from firmware_bridge.scmi.message import Body
 from firmware_bridge.scmi.performance import DescribeLevelsResponse, Level, LevelSet
 from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapGetResponse, CapSet, PowercapDomainResponse
 from firmware_bridge.scmi.sensor import Reading, ReadingGetResponse
-from firmware_bridge.scmi.shm_server import MailboxServer
-from firmware_bridge.scmi.url import open_client
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "scmi_codec.json"
 BATCH = 200
-PLATFORM_BUDGET_US = 10.0
-"""Codec and platform in process (issue B)."""
 
 MESSAGES: list[tuple[str, Kind, Body]] = [
     ("CAP_GET command", Kind.COMMAND, CapGet(1)),
@@ -59,63 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
         data = encode(body, 5)
         rows.append(_row(f"encode {name}", _batches(lambda body=body: encode(body, 5), repeats)))
         rows.append(_row(f"decode {name}", _batches(lambda data=data, s=sender: decode(data, s), repeats)))
-    rows += _host_board(repeats * 5)
-    rows.append(_row("round trip, shared memory, two threads", _shared_memory(repeats)))
     print(f"{'what':<52} {'median':>9} {'p99':>9}  us")
     for row in rows:
         print(f"{row['what']:<52} {row['median_us']:9.2f} {row['p99_us']:9.2f}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=1))
-    alone = [row["median_us"] for row in rows if row["what"] == PLATFORM_ROW]
-    if not alone:
-        return 0
-    print(f"codec and platform: {alone[0]:.1f} us, {'within' if alone[0] <= PLATFORM_BUDGET_US else 'ABOVE'}"
-          f" {PLATFORM_BUDGET_US:.0f} us")  # fmt: skip
-    return 0 if alone[0] <= PLATFORM_BUDGET_US else 1
-
-
-PLATFORM_ROW = "codec and platform, in process"
-
-
-def _host_board(repeats: int) -> list[dict[str, Any]]:
-    """The firmware in this process; no rows where it is not built."""
-    try:
-        from firmware_bridge.controlpulp.host import HostController
-    except ImportError as error:
-        print(f"the firmware's host board is not built ({error}): its rows are left out", file=sys.stderr)
-        return []
-    controller = HostController()
-
-    def alone() -> None:
-        decode(controller.exchange(0, encode(CapGet(0), 5)), Sender.PLATFORM)
-
-    client = Client(InProcess(HostController()))
-    return [
-        _row(PLATFORM_ROW, _single(alone, repeats)),
-        _row("round trip, client and mailbox in process", _single(lambda: client.ask(CapGet(0)), repeats)),
-    ]
-
-
-def _shared_memory(repeats: int) -> list[float]:
-    with tempfile.TemporaryDirectory() as folder:
-        server = MailboxServer(f"{folder}/scmi.sock")
-        is_over = threading.Event()
-
-        def serve() -> None:
-            while not is_over.is_set():
-                for agent, message in server.wait(0.02):
-                    server.answer(agent, message[:4] + bytes(8))
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        client = open_client(f"scmi+shm:{folder}/scmi.sock")
-        try:
-            return _single(lambda: client.ask(CapGet(0)), repeats)
-        finally:
-            client.close()
-            is_over.set()
-            thread.join()
-            server.close()
+    return 0
 
 
 def _batches(work: Callable[[], object], repeats: int) -> list[float]:
@@ -126,16 +64,6 @@ def _batches(work: Callable[[], object], repeats: int) -> list[float]:
         for _ in range(BATCH):
             work()
         costs.append((time.perf_counter_ns() - begin_ns) / BATCH / 1e3)
-    return costs
-
-
-def _single(work: Callable[[], object], repeats: int) -> list[float]:
-    """Microseconds of each call."""
-    costs = []
-    for _ in range(repeats):
-        begin_ns = time.perf_counter_ns()
-        work()
-        costs.append((time.perf_counter_ns() - begin_ns) / 1e3)
     return costs
 
 

@@ -1,9 +1,10 @@
 """How an agent gets its shared memory: one packet over a Unix socket (``scmi+shm:/path``).
 
-The platform listens on a ``SOCK_SEQPACKET`` socket with mode 0600. Each connection is one agent: its number is the
-platform's choice, so no agent can pretend to be another. The one packet holds the words below and, as ancillary data,
-five descriptors: the memory (a memfd sealed against change of size, so that neither side can make the other fault) and
-four eventfds. The socket then stays open; its end is how either side learns that the other has gone.
+The platform (``boards/posix/channel.c``) listens on a ``SOCK_SEQPACKET`` socket with mode 0600 for each agent: who
+connects to it is that agent, so none can pretend to be another by what it writes. The one packet holds the words below
+and, as ancillary data, five descriptors: the memory (a memfd sealed against change of size, so that neither side can
+make the other fault) and four eventfds. The socket then stays open; its end is how either side learns that the other
+has gone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAGIC: Final = b"SCMI"
 HANDSHAKE_VERSION: Final = 1
 HANDSHAKE_TIMEOUT_S: Final = 1.0
 
-_PACKET = struct.Struct("<4s8I")
+PACKET: Final = struct.Struct("<4s8I")
 """Magic; version, agent, memory size, then the ``Geometry``."""
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -62,25 +63,10 @@ class Invitation(msgspec.Struct, frozen=True):
     descriptors: Descriptors
 
 
-def create_descriptors(memory_bytes: int) -> Descriptors:
-    """A sealed memfd and four eventfds."""
-    memory = os.memfd_create("scmi-mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(memory, memory_bytes)
-    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALS)
-    return Descriptors(memory, *(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(_COUNT - 1)))
-
-
-def send_invitation(connection: socket.socket, invitation: Invitation) -> None:
-    """Pass memory and eventfds to a new agent."""
-    geometry = msgspec.structs.astuple(invitation.geometry)
-    packet = _PACKET.pack(MAGIC, HANDSHAKE_VERSION, invitation.agent, invitation.memory_bytes, *geometry)
-    socket.send_fds(connection, [packet], list(msgspec.structs.astuple(invitation.descriptors)))
-
-
 def receive_invitation(connection: socket.socket, name: str) -> Invitation:
     """Take memory and eventfds from the platform, and trust none of it unchecked."""
     try:
-        packet, passed, _, _ = socket.recv_fds(connection, _PACKET.size + 1, _COUNT, socket.MSG_CMSG_CLOEXEC)
+        packet, passed, _, _ = socket.recv_fds(connection, PACKET.size + 1, _COUNT, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError:
         raise LinkError(f"{name}: connected, but no mailbox was passed in {HANDSHAKE_TIMEOUT_S:g} s") from None
     except OSError as error:
@@ -97,9 +83,9 @@ def receive_invitation(connection: socket.socket, name: str) -> Invitation:
 def _checked(packet: bytes, passed: Sequence[int], name: str) -> Invitation:
     if not packet:
         raise LinkError(f"{name}: this channel is taken by another client, or this user may not use it")
-    if len(packet) != _PACKET.size or packet[:4] != MAGIC or len(passed) != _COUNT:
+    if len(packet) != PACKET.size or packet[:4] != MAGIC or len(passed) != _COUNT:
         raise WrongDeviceError(f"{name}: what listens there is no SCMI mailbox")
-    _, version, agent, memory_bytes, *offsets = _PACKET.unpack(packet)
+    _, version, agent, memory_bytes, *offsets = PACKET.unpack(packet)
     if version != HANDSHAKE_VERSION:
         raise WrongDeviceError(f"{name}: mailbox handshake version {version} instead of {HANDSHAKE_VERSION}")
     geometry = Geometry(*offsets)

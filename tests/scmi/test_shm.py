@@ -16,11 +16,11 @@ from firmware_bridge.errors import DeniedError, LinkError, NoAnswerError, WrongD
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.performance import LevelGet
 from firmware_bridge.scmi.powercap import CapChanged, CapNotify
-from firmware_bridge.scmi.shm_handshake import _PACKET, SEALS, create_descriptors, receive_invitation
-from firmware_bridge.scmi.shm_server import MailboxServer
+from firmware_bridge.scmi.shm_handshake import PACKET, SEALS, receive_invitation
 from firmware_bridge.scmi.smt import ERROR, FREE, HEADER, LENGTH, STATUS, Area, Geometry
 from firmware_bridge.scmi.url import open_client, open_transport
 from tests.scmi.mailbox_device import MailboxDevice
+from tests.scmi.mailbox_server import MailboxServer, create_descriptors
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_what_is_passed_is_checked_before_it_is_mapped(path, change, expected):
     if change.get("unsealed"):
         memory = os.memfd_create("open", os.MFD_ALLOW_SEALING)
         os.ftruncate(memory, 4096)
-    packet = _PACKET.pack(
+    packet = PACKET.pack(
         change.get("magic", b"SCMI"), change.get("version", 1), 1, change.get("memory", 4096),
         *change.get("geometry", (0, 0x100, 132, 0xA0, 0xA4)),
     )  # fmt: skip

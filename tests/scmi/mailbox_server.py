@@ -1,4 +1,4 @@
-"""The platform's end of the shared-memory transport: what a controller that runs as a process listens with.
+"""The platform's end of the shared-memory transport, to be made late, silent or wrong by a test.
 
 The owner's loop is ``for agent, message in server.wait(timeout_s): server.answer(agent, ...)``; an answer may also come
 later. Agents are as many as the platform has channels for; each connection gets a mailbox of its own, made afresh.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import math
 import mmap
 import os
@@ -15,11 +16,35 @@ import select
 import socket
 import stat
 
+import msgspec
+
 from firmware_bridge.errors import LinkError
-from firmware_bridge.scmi.shm_handshake import Descriptors, Invitation, create_descriptors, send_invitation
+from firmware_bridge.scmi.shm_handshake import (
+    HANDSHAKE_VERSION,
+    MAGIC,
+    PACKET,
+    SEALS,
+    Descriptors,
+    Invitation,
+)
 from firmware_bridge.scmi.smt import Area, Geometry
 
 _PAGE = mmap.PAGESIZE
+
+
+def create_descriptors(memory_bytes: int) -> Descriptors:
+    """A sealed memfd and four eventfds."""
+    memory = os.memfd_create("scmi-mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, memory_bytes)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALS)
+    return Descriptors(memory, *(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(4)))
+
+
+def send_invitation(connection: socket.socket, invitation: Invitation) -> None:
+    """Pass memory and eventfds to a new agent."""
+    geometry = msgspec.structs.astuple(invitation.geometry)
+    packet = PACKET.pack(MAGIC, HANDSHAKE_VERSION, invitation.agent, invitation.memory_bytes, *geometry)
+    socket.send_fds(connection, [packet], list(msgspec.structs.astuple(invitation.descriptors)))
 
 
 class _Mailbox:
