@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from firmware_bridge.build_posix import build
 from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
 from firmware_bridge.errors import HardwareError, LinkError
 from firmware_bridge.scmi.client import Client
@@ -24,6 +25,7 @@ from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify, CapSet
 from firmware_bridge.scmi.sensor import ReadingGet
 from firmware_bridge.scmi.telemetry import TelemetryStatus
 from firmware_bridge.scmi.url import open_client, open_transport
+from tests.firmware.hostile_agent import SANITIZED, attack
 
 NOBODY = 65534
 
@@ -277,6 +279,18 @@ def test_a_path_that_is_too_long_for_a_socket_is_told(folder: Path) -> None:
     long.mkdir()
     with pytest.raises(LinkError, match="File name too long"):
         PosixController(long)
+
+
+# ---- hostile clients ----
+
+
+def test_hostile_clients_neither_upset_it_nor_keep_an_honest_one_from_being_served(folder: Path) -> None:
+    """Under the sanitizers, so that a single byte out of bounds ends it; long runs are ``hostile_agent.py``'s."""
+    program = build(folder / "controlpulp-posix", *SANITIZED)
+    outcome = attack(program, folder / "scmi", seconds=3.0, seed=1)
+    assert outcome.returncode == 0, outcome.said
+    assert outcome.deeds > 200 and outcome.answers > 20
+    assert outcome.transport_errors > 0, "impossible lengths have reached it"
 
 
 # ---- its end, seen from an agent ----
