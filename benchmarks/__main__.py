@@ -13,6 +13,7 @@ NAMES = (
     "agent_cost",
     "replay_speed",
     "replay_exact",
+    "sc15_learned",
     "scheduler_speed",
     "firmware_cap",
     "firmware_delay",

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "learner.h"
 #include "profile.h"
 
 /*
@@ -44,6 +45,7 @@ struct scheduler {
     profile_t profile;
 
     history_t *users;
+    learner_t *learner; /* only with ESTIMATE_LEARNED */
 
     /* per job */
     int64_t *started_s;
@@ -86,7 +88,8 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->has_started = column(n, sizeof *s->has_started);
     if (!s->queue || !s->shortest || !s->running || !s->users || !s->started_s || !s->estimate_s ||
         !s->first_estimate_s || !s->corrections || !s->overtook || !s->has_started ||
-        profile_reserve(&s->profile, 64) < 0) {
+        profile_reserve(&s->profile, 64) < 0 ||
+        (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
         scheduler_free(s);
         return NULL;
     }
@@ -102,6 +105,7 @@ void scheduler_free(scheduler_t *s)
     free(s->running);
     free(s->profile.steps);
     free(s->users);
+    learner_free(s->learner);
     free(s->started_s);
     free(s->estimate_s);
     free(s->first_estimate_s);
@@ -186,7 +190,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t estimate(const scheduler_t *s, int32_t job)
+static int64_t estimate(scheduler_t *s, int64_t now_s, int32_t job)
 {
     const history_t *user = &s->users[s->jobs.user[job]];
     int64_t request_s = s->jobs.request_s[job];
@@ -196,6 +200,8 @@ static int64_t estimate(const scheduler_t *s, int32_t job)
         return s->jobs.run_s[job];
     case ESTIMATE_MEAN2:
         return user->ended < 2 ? request_s : least((user->last_s + user->before_last_s) / 2, request_s);
+    case ESTIMATE_LEARNED:
+        return learner_estimate(s->learner, now_s, job);
     default:
         return request_s;
     }
@@ -207,6 +213,8 @@ static void learn(scheduler_t *s, int32_t job)
     user->before_last_s = user->last_s;
     user->last_s = s->jobs.run_s[job];
     user->ended += user->ended < 2;
+    if (s->learner)
+        learner_ended(s->learner, job);
 }
 
 /* Tsafrir, Etzion, Feitelson 2007, §3.3: each step replaces the one before, and the request is the limit. */
@@ -245,7 +253,7 @@ int64_t scheduler_overrun(scheduler_t *s, int32_t job)
 
 int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    waiting_t waiting = {.estimate_s = estimate(s, job), .job = job, .width = s->jobs.width[job]};
+    waiting_t waiting = {.estimate_s = estimate(s, now_s, job), .job = job, .width = s->jobs.width[job]};
 
     s->estimate_s[job] = s->first_estimate_s[job] = waiting.estimate_s;
     s->queue[s->tail++] = waiting;
@@ -307,6 +315,8 @@ static void start(scheduler_t *s, int64_t now_s, int32_t job)
     s->started_s[job] = now_s;
     s->has_started[job] = 1;
     running_add(s, job);
+    if (s->learner)
+        learner_started(s->learner, now_s, job);
 }
 
 /*

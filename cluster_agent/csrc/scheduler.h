@@ -15,6 +15,7 @@
 #define ESTIMATE_REQUESTED 0
 #define ESTIMATE_CLAIRVOYANT 1
 #define ESTIMATE_MEAN2 2
+#define ESTIMATE_LEARNED 3
 
 /* correct: what an estimate becomes when its job outlives it */
 #define CORRECT_REQUESTED 0
@@ -31,6 +32,23 @@
 #define SCAN_QUEUE 0
 #define SCAN_SHORTEST 1
 
+/* ESTIMATE_LEARNED: whose features and count it takes, and what an error counts for */
+#define MODEL_THESIS 0
+#define MODEL_SC15 1
+#define LOSS_LINEAR 0
+#define LOSS_SQUARED 1
+#define WEIGHT_EQUAL 0
+#define WEIGHT_SHORT_WIDE 1
+#define WEIGHT_LONG_NARROW 2
+#define WEIGHT_SMALL 3
+#define WEIGHT_LARGE 4
+
+typedef struct {
+    int32_t model;
+    int32_t over, under; /* the loss of an estimate that is too long, too short */
+    int32_t weight;
+} learning_t;
+
 typedef struct {
     int32_t processors;
     int32_t estimate;
@@ -39,13 +57,14 @@ typedef struct {
     int32_t scan;
     int32_t frees_at_estimate;   /* a running job's processors count as free from its expected end on, ended or not */
     int32_t passes_if_new_fits;  /* a submission leads to a pass only if the new job fits what is free */
+    learning_t learning;
 } composition_t;
 
 /* The jobs by number 0..n_jobs-1; the columns belong to the caller and outlive the scheduler. */
 typedef struct {
     int32_t n_jobs;
     int32_t n_users;
-    const int64_t *run_s;     /* read by ESTIMATE_CLAIRVOYANT, and by ESTIMATE_MEAN2 once a job has ended */
+    const int64_t *run_s;     /* read by ESTIMATE_CLAIRVOYANT, and by those that learn once a job has ended */
     const int64_t *request_s;
     const int32_t *width;     /* processors, 1 to composition_t.processors */
     const int32_t *user;      /* 0 to n_users-1 */

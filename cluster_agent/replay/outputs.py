@@ -176,7 +176,8 @@ def manifest(
     workload: Workload, machine: str, choice: Choice, command: Sequence[str], version: str | None
 ) -> dict[str, Any]:
     """What a replay is made from."""
-    parameters = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
+    given = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
+    parameters = {field: value for field, value in given.items() if value is not None}
     return {
         "command": list(command),
         "trace": {

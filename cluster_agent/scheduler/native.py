@@ -10,13 +10,23 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.phases import Composition, Order
+from cluster_agent.scheduler.phases import Composition, Learning, Order
 from cluster_agent.scheduler.queue import columns
 
 ESTIMATES: Final = {
     "requested": lib.ESTIMATE_REQUESTED,
     "clairvoyant": lib.ESTIMATE_CLAIRVOYANT,
     "mean2": lib.ESTIMATE_MEAN2,
+    "learned": lib.ESTIMATE_LEARNED,
+}
+MODELS: Final = {"thesis": lib.MODEL_THESIS, "sc15": lib.MODEL_SC15}
+LOSSES: Final = {"linear": lib.LOSS_LINEAR, "squared": lib.LOSS_SQUARED}
+WEIGHTS: Final = {
+    "equal": lib.WEIGHT_EQUAL,
+    "short-wide": lib.WEIGHT_SHORT_WIDE,
+    "long-narrow": lib.WEIGHT_LONG_NARROW,
+    "small": lib.WEIGHT_SMALL,
+    "large": lib.WEIGHT_LARGE,
 }
 CORRECTIONS: Final = {
     "requested": lib.CORRECT_REQUESTED,
@@ -45,8 +55,19 @@ def c_composition(composition: Composition, processors: int) -> Any:
             "scan": SCANS[composition.scan],
             "frees_at_estimate": composition.frees_at_estimate,
             "passes_if_new_fits": composition.passes_if_new_fits,
+            "learning": _learning(composition.learning),
         },
     )
+
+
+def _learning(learning: Learning) -> dict[str, int]:
+    over, under = learning.loss.split("-")
+    return {
+        "model": MODELS[learning.model],
+        "over": LOSSES[over],
+        "under": LOSSES[under],
+        "weight": WEIGHTS[learning.weight],
+    }
 
 
 def pointer(kind: str, array: Any) -> Any:

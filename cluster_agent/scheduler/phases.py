@@ -20,15 +20,25 @@ from typing import Literal, TypeAlias
 
 from cluster_agent.scheduler.jobs import Int32s, Int64s
 
-Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2"]
+Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
 """The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
 user's last two ended jobs, at most the request, and the request until two have ended (Tsafrir, Etzion, Feitelson,
-IEEE TPDS 18(6), 2007, doi 10.1109/TPDS.2007.70606)."""
+IEEE TPDS 18(6), 2007, doi 10.1109/TPDS.2007.70606); a linear model fitted to each job as it ends (``learner``)."""
 
 Correction: TypeAlias = Literal["requested", "incremental", "doubling", "doubling-capped"]
 """What a job's estimate becomes when it runs on: the request; the first estimate plus 1, 5, 15, 30 min, 1, 2, 5, 10,
 20, 50, 100 h, at most the request (Tsafrir 2007); twice the estimate, as published *not* limited by the request
 (Gaussier et al., SC'15); the same limited by it (ours)."""
+
+Model: TypeAlias = Literal["thesis", "sc15"]
+"""What ``learned`` sees of a job: the 20 features of the thesis; the 18 of the simulator that its figures come from."""
+
+Loss: TypeAlias = Literal["linear-linear", "linear-squared", "squared-linear", "squared-squared"]
+"""How the error of ``learned`` counts: that of an estimate that is too long, then that of one that is too short."""
+
+Weight: TypeAlias = Literal["equal", "short-wide", "long-narrow", "small", "large"]
+"""Which jobs' errors count for more, with q processors for p seconds: 1; 5 + log(q/p); 5 + log(p/q); 11 + log(1/(pq));
+1 + log(pq)."""
 
 Backfill: TypeAlias = Literal["none", "easy", "conservative"]
 """Nobody overtakes; nobody delays the head's reservation; nobody delays anybody ahead."""
@@ -60,11 +70,21 @@ Order: TypeAlias = Callable[[Queue, int], Int64s]
 
 
 @dataclass(frozen=True, slots=True)
+class Learning:
+    """The variant of ``estimate=learned``. The default is the one that the thesis selects (E-Loss)."""
+
+    model: Model = "thesis"
+    loss: Loss = "squared-linear"
+    weight: Weight = "large"
+
+
+@dataclass(frozen=True, slots=True)
 class Composition:
     """A policy, ready to run. ``order`` None is the order of submission."""
 
     estimate: Estimate = "requested"
     correct: Correction = "requested"
+    learning: Learning = Learning()
     order: Order | None = None
     backfill: Backfill = "none"
     scan: Scan = "queue"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.learner import OnlineLearner
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.queue import columns
 
@@ -61,12 +62,13 @@ class ReferenceScheduler:
         self.first_estimate_s: dict[int, int] = {}
         self.corrections: dict[int, int] = defaultdict(int)
         self.ended_run_s: dict[int, list[int]] = defaultdict(list)  # by user
+        self.learner = OnlineLearner(composition.learning, jobs) if composition.estimate == "learned" else None
 
     # --- what happens
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
-        self.estimate_s[job] = self.first_estimate_s[job] = self._estimate(job)
+        self.estimate_s[job] = self.first_estimate_s[job] = self._estimate(now_s, job)
         self.queue.append(job)
         return not self.composition.passes_if_new_fits or self._width(job) <= self._free(now_s)
 
@@ -74,6 +76,8 @@ class ReferenceScheduler:
         """The running job has ended, and its user's history has one more."""
         del self.running[job]
         self.ended_run_s[int(self.jobs.user[job])].append(int(self.jobs.run_s[job]))
+        if self.learner:
+            self.learner.end(job)
 
     def overrun(self, job: int) -> int:
         """Correct the job's estimate."""
@@ -131,6 +135,8 @@ class ReferenceScheduler:
     def _start(self, now_s: int, job: int) -> int:
         self.queue.remove(job)
         self.running[job] = now_s
+        if self.learner:
+            self.learner.start(now_s, job)
         return job
 
     # --- what is known
@@ -155,11 +161,13 @@ class ReferenceScheduler:
                 profile.add(max(self.expected_end_s(job), now_s + 1), self._width(job))
         return profile
 
-    def _estimate(self, job: int) -> int:
+    def _estimate(self, now_s: int, job: int) -> int:
         request_s = int(self.jobs.request_s[job])
         ended_s = self.ended_run_s[int(self.jobs.user[job])]
         if self.composition.estimate == "clairvoyant":
             return int(self.jobs.run_s[job])
+        if self.learner:
+            return self.learner.estimate(now_s, job)
         if self.composition.estimate == "mean2" and len(ended_s) >= 2:
             return min((ended_s[-1] + ended_s[-2]) // 2, request_s)
         return request_s

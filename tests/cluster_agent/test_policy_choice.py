@@ -29,14 +29,19 @@ def test_every_policy_composes_names_its_source_and_stands_in_the_docs(name: str
     [
         ("esy", "no policy is called 'esy' (nearest: easy); see `clusterctl policies`"),
         ("easy:estmate=x", "--policy easy:estmate=x: easy has no parameter 'estmate' (nearest: estimate)"),
-        ("easy:estimate=x", "--policy easy:estimate=x: estimate cannot be 'x': one of requested, clairvoyant, mean2"),
+        (
+            "easy:estimate=x",
+            "--policy easy:estimate=x: estimate cannot be 'x': one of requested, clairvoyant, mean2, learned",
+        ),
         ("easy:ties", "--policy easy:ties: 'ties' is not key=value"),
         ("easy:ties=sc15,ties=sc15", "--policy easy:ties=sc15,ties=sc15: ties is given twice"),
         ("fcfs:estimate=mean2", "--policy fcfs:estimate=mean2: fcfs has no parameter 'estimate'"),
+        ("easy:weight=small", "--policy easy:weight=small: weight=small needs estimate=learned"),
         ("wfp3:power=big", "--policy wfp3:power=big: power cannot be 'big': a number is needed"),
         (
             "easy:correct=doubling",
-            "--policy easy:correct=doubling: correct=doubling needs an estimate that a job can outlive: estimate=mean2",
+            "--policy easy:correct=doubling: correct=doubling needs an estimate that a job can outlive:"
+            " estimate=mean2|learned",
         ),
     ],
 )

@@ -190,7 +190,7 @@ def test_policies_lists_names_parameters_and_papers() -> None:
     assert list(listed) == [
         "fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "prb", "easy-capped", "easy-power",
     ]  # fmt: skip
-    assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2"]
+    assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2", "learned"]
     assert "Lifka" in listed["easy"]["source"]
     assert "easy-sjbf: EASY whose backfilling" in clusterctl("policies").stdout
 

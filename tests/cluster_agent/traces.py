@@ -12,7 +12,7 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.jobs import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeReplay
-from cluster_agent.scheduler.phases import Composition, Queue
+from cluster_agent.scheduler.phases import Composition, Learning, Queue
 
 PROCESSORS = 10
 EVERYTHING_ENDED = 2**31 - 1
@@ -54,8 +54,14 @@ def widest_first(queue: Queue, now_s: int) -> Int64s:
 def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
     """Any composition, but for the fields that are given."""
     choices: dict[str, Any] = {
-        "estimate": st.sampled_from(["requested", "clairvoyant", "mean2"]),
+        "estimate": st.sampled_from(["requested", "clairvoyant", "mean2", "learned"]),
         "correct": st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
+        "learning": st.builds(
+            Learning,
+            model=st.sampled_from(["thesis", "sc15"]),
+            loss=st.sampled_from(["linear-linear", "linear-squared", "squared-linear", "squared-squared"]),
+            weight=st.sampled_from(["equal", "short-wide", "long-narrow", "small", "large"]),
+        ),
         "order": st.sampled_from([None, widest_first]),
         "backfill": st.sampled_from(["none", "easy", "conservative"]),
         "scan": st.sampled_from(["queue", "shortest"]),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cluster_agent.scheduler.node_aware import NodeComposition
-from cluster_agent.scheduler.phases import Composition, Correction, Estimate
+from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Learning, Loss, Model, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,30 @@ class Policy:
     compose: Callable[[Any], Composition | NodeComposition]
 
 
-def correction(estimate: Estimate, correct: Correction | None) -> Correction:
-    """The correction to use; only an estimate that a job can outlive has one."""
-    if estimate == "mean2":
-        return correct or "requested"
-    if correct is not None:
-        raise ValueError(f"correct={correct} needs an estimate that a job can outlive: estimate=mean2")
-    return "requested"
+class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``.
+
+    ``correct`` goes with estimates that a job can outlive, ``loss``, ``weight`` and ``model`` with ``learned``.
+    """
+
+    estimate: Estimate = "requested"
+    correct: Correction | None = None
+    loss: Loss | None = None
+    weight: Weight | None = None
+    model: Model | None = None
+
+    def phases(self) -> dict[str, Any]:
+        """The fields of ``Composition`` that say how long a job is taken to run."""
+        can_be_outlived = self.estimate in ("mean2", "learned")
+        if self.correct is not None and not can_be_outlived:
+            raise ValueError(f"correct={self.correct} needs an estimate that a job can outlive: estimate=mean2|learned")
+        variant = {"loss": self.loss, "weight": self.weight, "model": self.model}
+        given: dict[str, Any] = {key: value for key, value in variant.items() if value is not None}
+        for key, value in given.items():
+            if self.estimate != "learned":
+                raise ValueError(f"{key}={value} needs estimate=learned")
+        return {
+            "estimate": self.estimate,
+            "correct": self.correct or "requested",
+            "learning": Learning(**given),
+        }

@@ -7,24 +7,17 @@ reservation that it had, but holes are filled in order of the queue.
 
 from __future__ import annotations
 
-import msgspec
-
-from cluster_agent.scheduler.phases import Composition, Correction, Estimate
-from cluster_agent.scheduler.policies.api import Policy, correction
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``correct`` goes with ``estimate=mean2``."""
-
-    estimate: Estimate = "requested"
-    correct: Correction | None = None
+class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
+    """How long jobs are taken to run."""
 
 
 def compose(params: Params) -> Composition:
     """A reservation for every waiting job."""
-    return Composition(
-        estimate=params.estimate, correct=correction(params.estimate, params.correct), backfill="conservative"
-    )
+    return Composition(**params.phases(), backfill="conservative")
 
 
 POLICY = Policy(

@@ -6,25 +6,20 @@ pass at a submission only if the new job itself fits what is free; those that ba
 
 from __future__ import annotations
 
-import msgspec
-
-from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Ties
-from cluster_agent.scheduler.policies.api import Policy, correction
+from cluster_agent.scheduler.phases import Composition, Ties
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``correct`` goes with ``estimate=mean2``."""
+class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
+    """How long jobs are taken to run, and ``ties`` of events."""
 
-    estimate: Estimate = "requested"
-    correct: Correction | None = None
     ties: Ties = "instant"
 
 
 def compose(params: Params) -> Composition:
     """One reservation, for the head; the others in order of submission."""
     return Composition(
-        estimate=params.estimate,
-        correct=correction(params.estimate, params.correct),
+        **params.phases(),
         backfill="easy",
         ties=params.ties,
         passes_if_new_fits=params.ties == "sc15",

@@ -3,25 +3,20 @@ order of their estimated run time, equal ones in order of submission."""
 
 from __future__ import annotations
 
-import msgspec
-
-from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Ties
-from cluster_agent.scheduler.policies.api import Policy, correction
+from cluster_agent.scheduler.phases import Composition, Ties
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
     """``estimate=mean2,correct=incremental`` is EASY++."""
 
-    estimate: Estimate = "requested"
-    correct: Correction | None = None
     ties: Ties = "instant"
 
 
 def compose(params: Params) -> Composition:
     """EASY's one reservation; the backfill scan is sorted."""
     return Composition(
-        estimate=params.estimate,
-        correct=correction(params.estimate, params.correct),
+        **params.phases(),
         backfill="easy",
         scan="shortest",
         ties=params.ties,

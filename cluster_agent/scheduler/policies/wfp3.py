@@ -6,20 +6,17 @@ large jobs from starving. The head gets EASY's reservation, as on the machine wh
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from cluster_agent.scheduler.jobs import Int64s
-from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Queue
-from cluster_agent.scheduler.policies.api import Policy, correction
+from cluster_agent.scheduler.phases import Composition, Queue
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``power`` is 3 in the paper; ``correct`` goes with ``estimate=mean2``."""
+class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
+    """``power`` is 3 in the paper."""
 
     power: float = 3.0
-    estimate: Estimate = "requested"
-    correct: Correction | None = None
 
 
 def compose(params: Params) -> Composition:
@@ -30,8 +27,7 @@ def compose(params: Params) -> Composition:
         return np.lexsort((queue.job, -score))
 
     return Composition(
-        estimate=params.estimate,
-        correct=correction(params.estimate, params.correct),
+        **params.phases(),
         order=order,
         backfill="easy",
     )
