@@ -1,12 +1,14 @@
-"""From decisions to hardware: this node's lock, the writer, and the watch over whether clocks follow."""
+"""From decisions to hardware: this node's lock, the writer, the controller's link, and the watch over what follows."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from nodectl.caps import CAP_ROW, PackageCap
 from nodectl.config import Config
 from nodectl.decider import knob_names
 from nodectl.decisions import Decisions
+from nodectl.delegation import Delegation
 from nodectl.knobs import EffectWatch, Outcome
 from nodectl.lock import NodeLock
 from nodectl.restore import save_path
@@ -24,34 +26,64 @@ class Actuation:
     agents, whatever their state directories, never see each other's values as captured ones.
     """
 
-    def __init__(self, ports: Ports, config: Config, survey: Survey) -> None:
+    def __init__(self, ports: Ports, config: Config, survey: Survey, delegation: Delegation | None = None) -> None:
         self._clock = ports.clock
         self._lock = NodeLock(config.state_dir, ports.lock_path)
-        self._writer = Writer(survey.knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
+        self._delegation = delegation
+        delegated = delegation.knobs if delegation else []
+        knobs = [*survey.knobs, *delegated]
+        self._writer = Writer(knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
         self._watch = EffectWatch(survey.knobs, survey.layout)
-        movable = {knob.name for knob in survey.knobs}
-        rows = [(row, name) for row, name in enumerate(knob_names(survey.layout)) if name in movable]
+        self._own = {knob.name for knob in survey.knobs}
+        movable = self._own | set(delegation.rows if delegation else ())
+        names = [*knob_names(survey.layout), *([CAP_ROW] if config.caps_power else [])]
+        rows = [(row, name) for row, name in enumerate(names) if name in movable or name == CAP_ROW]
         self._rows = np.array([row for row, _ in rows], np.int64)
         self._names = [name for _, name in rows]
+        packages = [zone.name for zone in survey.layout.zones if zone.kind == "package"]
+        limits = [f"rapl/{package}/long_term_uw" for package in packages]
+        self._rapl = [name for name in limits if name in self._own]
+        self._n_packages = max(len(packages), 1)
 
     def start(self) -> tuple[list[Outcome], list[str]]:
         """Take the node and put back what an earlier run left moved; outcomes and remarks on its save."""
         self._lock.acquire()
+        if self._delegation:
+            self._delegation.start()
         earlier = self._writer.start()
         return earlier.outcomes, earlier.remarks
+
+    def cap(self, packages_mw: int) -> PackageCap:
+        """Begin a tick under this cap: does a controller hold it, or must this node?"""
+        return self._delegation.update(packages_mw) if self._delegation else PackageCap(packages_mw, True)
 
     def apply(self, decisions: Decisions, sample: Sample) -> list[Outcome]:
         """Look whether the clocks of this interval followed the last writes, then move what should move."""
         outcomes = self._watch.judge(sample)
         settings = dict(zip(self._names, decisions.values[self._rows].tolist(), strict=True))
+        if self._rapl and CAP_ROW in settings:
+            share_uw = settings[CAP_ROW] * 1000 // self._n_packages if decisions.cap.is_local else 0
+            settings |= dict.fromkeys(self._rapl, share_uw)
+        if self._delegation:
+            outcomes += self._delegation.outcomes()
+            settings = self._delegation.settings(settings)
+        settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
         written = self._writer.apply(settings)
         self._watch.wrote(written, settings, self._clock.now_ns())
         return outcomes + written
 
+    def notices(self) -> list[str]:
+        """What the link to a controller has to tell people, each line once."""
+        return self._delegation.notices() if self._delegation else []
+
     def stop(self) -> list[Outcome]:
         """Put every knob back and give up the node."""
         try:
+            if self._delegation:
+                self._delegation.before_restoring()
             return self._writer.restore_all()
         finally:
             self._writer.close()
             self._lock.release()
+            if self._delegation:
+                self._delegation.stop()

@@ -22,10 +22,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from firmware_bridge.scmi.client import Client
 from nodectl.actuation import Actuation
+from nodectl.caps import CAP_ROW, CapSource, FixedCap, PackageCap, packages_mw
 from nodectl.config import Config
 from nodectl.decider import Decider
 from nodectl.decisions import Decisions
+from nodectl.delegation import Delegation
 from nodectl.errors import NodectlError
 from nodectl.histogram import Histogram
 from nodectl.journal import JournalWriter
@@ -33,6 +36,7 @@ from nodectl.knobs import Outcome
 from nodectl.pace import Pace
 from nodectl.restore import left_behind
 from nodectl.saves import node_id
+from nodectl.scmi_link import InlineLink, ThreadedLink
 from nodectl.summary import RunAccount, Summary, Timing
 from nodectl.survey import NEEDED_EVENTS, Survey, at_present_limits, fit_to_node, survey
 from pmu.decode import decode
@@ -56,7 +60,8 @@ class Agent:
     """One run on one node. ``start``, then ``tick`` or ``run``, then ``stop`` under all circumstances.
 
     ``say`` takes one line whenever something changes that an administrator would want to know. ``wait`` replaces the
-    clock's sleep where something else must be able to cut it short (a signal, the end of a child).
+    clock's sleep where something else must be able to cut it short (a signal, the end of a child). ``caps`` may cap the
+    node in place of the settings. ``connect`` opens the SCMI controller where that lives in virtual time with the node.
     """
 
     def __init__(
@@ -65,11 +70,15 @@ class Agent:
         config: Config,
         say: Callable[[str], None] = lambda line: None,
         wait: Callable[[int], None] | None = None,
+        caps: CapSource | None = None,
+        connect: Callable[[], Client] | None = None,
     ) -> None:
         self._ports = ports
         self._asked = config
         self._say = say
         self._wait = wait
+        self._caps = caps or FixedCap(config.caps.node_w)
+        self._connect = connect
         self._config = config
         self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
         self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
@@ -181,14 +190,23 @@ class Agent:
             if left:
                 self._notice(left)
             return
-        self._actuation = Actuation(self._ports, self._asked, found)
+        self._actuation = Actuation(self._ports, self._asked, found, self._delegation())
         outcomes, remarks = self._actuation.start()
+        self._say_what_the_link_says()
         for remark in remarks:
             self._notice(remark)
         back = sum(outcome.status == "restored" for outcome in outcomes)
         if back:
             self._notice(f"put back {back} knob{'s' if back > 1 else ''} that a killed run had left moved")
         self._report(outcomes)
+
+    def _delegation(self) -> Delegation | None:
+        settings = self._asked.scmi
+        if not settings.url:
+            return None
+        if self._connect:
+            return Delegation(settings, InlineLink(settings.url, self._connect, self._ports.clock))
+        return Delegation(settings, ThreadedLink(settings.url))
 
     def _open_journal(self) -> None:
         if not self._config.journal.max_bytes:
@@ -226,8 +244,13 @@ class Agent:
     def _decide_and_apply(self, sample: Sample) -> tuple[Decisions, list[Outcome]]:
         if not self._config.decides:
             return Decisions(), []
-        decisions = self._decider.decide(sample)
-        return decisions, self._actuation.apply(decisions, sample) if self._actuation else []
+        cap_mw = packages_mw(self._caps.request(self._ports.clock.now_ns()), self._config.caps.rest_w)
+        if self._actuation is None:  # a dry run: as if the controller did its part
+            return self._decider.decide(sample, PackageCap(cap_mw, CAP_ROW not in self._config.scmi.knobs)), []
+        decisions = self._decider.decide(sample, self._actuation.cap(cap_mw))
+        outcomes = self._actuation.apply(decisions, sample)
+        self._say_what_the_link_says()
+        return decisions, outcomes
 
     def _record(
         self, sweep: RawSweep, decisions: Decisions, outcomes: list[Outcome], lateness_ns: int, cost_ns: int
@@ -286,6 +309,10 @@ class Agent:
             likewise = " (and likewise)" if len({outcome.detail for outcome in alike}) > 1 else ""
             names = _listed([outcome.knob for outcome in alike])
             self._notice(f"{names}: {status}{why}: {alike[0].detail}{likewise}")
+
+    def _say_what_the_link_says(self) -> None:
+        for line in self._actuation.notices() if self._actuation else ():
+            self._notice(line)
 
     def _notice(self, line: str) -> None:
         self._notices.append(line)

@@ -7,6 +7,7 @@ by scanning the text for the table and key that the message is about.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from nodectl.caps import CAP_ROW
 from nodectl.errors import UsageError, nearest
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
@@ -41,11 +43,27 @@ class JournalSettings(msgspec.Struct, frozen=True):
 
 
 class Caps(msgspec.Struct, frozen=True):
-    """Limits above which the agent never asks; 0 = none."""
+    """Limits above which the agent never asks; 0 = none.
+
+    ``node_w`` caps the whole node; ``rest_w`` of it is what the node draws outside its processor packages.
+    """
+
+    node_w: float = 0.0
+    rest_w: float = 0.0
 
     cpu_max_khz: int = 0
     gpu_max_mhz: int = 0
     gpu_temperature_c: float = 0.0
+
+
+class Scmi(msgspec.Struct, frozen=True):
+    """Which of this node's knobs an SCMI controller at ``url`` moves: ``knobs`` maps a knob's name to a domain of the
+    controller, by name or number. ``clocks_by``: a clock becomes the upper limit of a performance domain, or its level.
+    """
+
+    url: str = ""
+    knobs: dict[str, str] = {}
+    clocks_by: Literal["limits", "level"] = "limits"
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -69,6 +87,7 @@ class Config(msgspec.Struct, frozen=True):
     gpu_policy: PolicyChoice = PolicyChoice("gpu-ladder")
     journal: JournalSettings = JournalSettings()
     caps: Caps = Caps()
+    scmi: Scmi = Scmi()
     budget: Budget = Budget()
     state_dir: str = "/var/lib/nodectl"
 
@@ -81,6 +100,11 @@ class Config(msgspec.Struct, frozen=True):
     def writes(self) -> bool:
         """Whether this run may move a knob."""
         return self.mode == "optimize" and not self.dry_run
+
+    @property
+    def caps_power(self) -> bool:
+        """Whether power may be capped in this run: there is a cap, or a controller that takes one when it comes."""
+        return self.caps.node_w > 0 or CAP_ROW in self.scmi.knobs
 
     @property
     def decides(self) -> bool:
@@ -154,6 +178,8 @@ _UNITS: Final = (
     "c",
     "k",
     "w",
+    "mw",
+    "kw",
     "bytes",
     "kb",
     "mb",
@@ -161,6 +187,8 @@ _UNITS: Final = (
     "share",
     "pct",
 )
+SCMI_SCHEMES: Final = ("scmi+inproc", "scmi+shm", "scmi+serial")
+_DELEGABLE: Final = re.compile(rf"{CAP_ROW}|cpu/policy\d+/max_khz")
 _BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
 _TABLE: Final = re.compile(rf"^\s*\[+\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*\]+")
 _KEY: Final = re.compile(rf"(?:^|[{{,])\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*=")
@@ -223,9 +251,42 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("budget", "core_share"), "is negative; 0 turns the budget off"
     if 0 != config.journal.max_bytes < 1_000_000:
         yield ("journal", "max_bytes"), f"{config.journal.max_bytes} is under a megabyte; 0 keeps no journal"
-    for name in ("cpu_max_khz", "gpu_max_mhz", "gpu_temperature_c"):
-        if getattr(config.caps, name) < 0:
-            yield ("caps", name), "is negative; 0 means no cap"
+    for name in ("node_w", "cpu_max_khz", "gpu_max_mhz", "gpu_temperature_c"):
+        if not 0 <= getattr(config.caps, name) < math.inf:
+            yield ("caps", name), "is negative or no number; 0 means no cap"
+    if not 0 <= config.caps.rest_w < math.inf:
+        yield ("caps", "rest_w"), "is negative or no number"
+    if 0 < config.caps.node_w <= config.caps.rest_w:
+        yield ("caps", "node_w"), f"{config.caps.node_w:g} W leaves nothing beside rest_w ({config.caps.rest_w:g} W)"
+    yield from _scmi_problems(config.scmi)
+
+
+def _scmi_problems(scmi: Scmi) -> Iterator[tuple[tuple[str, ...], str]]:
+    if scmi.url:
+        scheme, colon, rest = scmi.url.partition(":")
+        if not colon or scheme not in SCMI_SCHEMES:
+            example = "scmi+shm:/run/scmi.sock"
+            yield ("scmi", "url"), f"{scmi.url!r} is no SCMI URL, e.g. {example}{nearest(scheme, SCMI_SCHEMES)}"
+        elif not rest and scheme != "scmi+inproc":
+            yield ("scmi", "url"), f"{scmi.url!r} names no socket or device"
+        elif "#" in scmi.url:
+            yield ("scmi", "url"), f"{scmi.url!r} holds a '#', which separates the domain in a knob's name"
+        if not scmi.knobs:
+            yield ("scmi", "knobs"), f'is empty: nothing would be delegated; e.g. "{CAP_ROW}" = "package"'
+    elif scmi.knobs:
+        yield ("scmi", "url"), "is missing: where the controller is, e.g. scmi+shm:/run/scmi.sock"
+    for name, domain in scmi.knobs.items():
+        if not _DELEGABLE.fullmatch(name):
+            there = f'"{CAP_ROW}" and "cpu/policyN/max_khz"'
+            near = nearest(name, (CAP_ROW, "cpu/policy0/max_khz"))
+            yield ("scmi", "knobs", name), f"no knob of this name can be delegated, only {there}{near}"
+        elif not domain or "/" in domain:
+            yield ("scmi", "knobs", name), f"{domain!r} is no name or number of a domain"
+    by_domain: dict[tuple[bool, str], str] = {}
+    for name, domain in scmi.knobs.items():
+        first = by_domain.setdefault((name == CAP_ROW, domain), name)
+        if first != name:
+            yield ("scmi", "knobs", name), f"domain {domain!r} is taken for {first} already"
 
 
 def _toml_error(file: Path, text: str, message: str) -> str:

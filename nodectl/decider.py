@@ -6,14 +6,15 @@ must come to the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from nodectl import thermal
-from nodectl.arbiter import SharedClocks, arbitrate, domain_clocks, gpu_clocks
+from nodectl import power_walk, thermal
+from nodectl.arbiter import ClockTable, SharedClocks, arbitrate, domain_clocks, gpu_clocks
+from nodectl.caps import CAP_ROW, NO_CAP, PackageCap
 from nodectl.config import Config
 from nodectl.decisions import Decisions, PolicyDecision
 from nodectl.policies import registry
@@ -21,9 +22,13 @@ from nodectl.policies.api import Policy
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_i64
 
+_POWER: Final = ClockTable([1], [2**31 - 1], [()])
+"""The packages' cap in milliwatts: any value; whoever takes it knows its own range."""
+
 
 def knob_names(layout: Layout) -> tuple[str, ...]:
-    """The rows of ``Decisions.values``: every cpufreq policy, then every GPU, whether its knob can be moved or not."""
+    """The first rows of ``Decisions.values``: every cpufreq policy, then every GPU, whether its knob can be moved or
+    not. A run that may cap power has one row more, ``CAP_ROW``."""
     domains = (f"cpu/policy{domain.policy}/max_khz" for domain in layout.domains)
     gpus = (f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus)
     return (*domains, *gpus)
@@ -44,8 +49,12 @@ class Decider:
         self._cpu: _Side | None = None
         self._gpu: _Side | None = None
         self._thermal: _Side | None = None
+        self._walk: _Side | None = None
         self._domain_cap: type_i64 | None = None
         self._gpu_cap: type_i64 | None = None
+        self._caps_power = config.decides and config.caps_power
+        if self._caps_power:
+            self._knobs = (*self._knobs, CAP_ROW)
         if config.decides:
             states = {decision.policy: decision.state for decision in resume}
             self._choose(config, states)
@@ -57,15 +66,16 @@ class Decider:
         """The CPU and the GPU policy at work."""
         return (self._cpu.policy if self._cpu else None, self._gpu.policy if self._gpu else None)
 
-    def decide(self, sample: Sample) -> Decisions:
-        """Ask the policies about one interval and settle every knob."""
+    def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
+        """Ask the policies about one interval and settle every knob, under the cap that holds for the next."""
         cpu = self._cpu.next(sample) if self._cpu else None
         gpu = self._gpu.next(sample) if self._gpu else None
         hot = self._thermal.next(sample) if self._thermal else None
+        walk = self._walk.next(sample, power_walk.under(cap)) if self._walk else None
         domain_khz, domain_bound = arbitrate(
             self._domains,
             self._shared.fastest(cpu.request.target) if cpu else None,
-            self._domain_cap,
+            _lower(self._domain_cap, walk.request.target if walk else None),
             None,
             self._shared.any_of(sample.cpu.quality == Quality.MISSING),
         )
@@ -76,11 +86,16 @@ class Decider:
             hot.request.target if hot else None,
             sample.gpu.quality == Quality.MISSING,
         )
+        values, bounds = [domain_khz, gpu_mhz], [domain_bound, gpu_bound]
+        if self._caps_power:
+            power_mw, power_bound = arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_))
+            values, bounds = [*values, power_mw], [*bounds, power_bound]
         return Decisions(
-            tuple(decision for decision in (cpu, gpu, hot) if decision),
+            tuple(decision for decision in (cpu, gpu, hot, walk) if decision),
             self._knobs,
-            np.concatenate((domain_khz, gpu_mhz)),
-            np.concatenate((domain_bound, gpu_bound)),
+            np.concatenate(values),
+            np.concatenate(bounds),
+            cap,
         )
 
     def _choose(self, config: Config, states: Mapping[str, Any]) -> None:
@@ -93,6 +108,15 @@ class Decider:
         if self._layout.gpus and config.caps.gpu_temperature_c:
             limit = thermal.ThermalParams(limit_c=config.caps.gpu_temperature_c)
             self._thermal = _Side(thermal.POLICY, limit, self._layout, states)
+        if self._caps_power and self._layout.domains:
+            self._walk = _Side(power_walk.POLICY, power_walk.WalkParams(), self._layout, states)
+
+
+def _lower(first: type_i64 | None, second: type_i64 | None) -> type_i64 | None:
+    """The lower of two limits for each knob, where 0 and None are none."""
+    if first is None or second is None:
+        return second if first is None else first
+    return np.where((first > 0) & ((second == 0) | (first < second)), first, second)
 
 
 def _everywhere(cap: int, size: int) -> type_i64 | None:
@@ -106,7 +130,8 @@ class _Side:
         self.policy, self._params, self._layout = policy, params, layout
         self._state = states[policy.name] if policy.name in states else policy.initial(params, layout)
 
-    def next(self, sample: Sample) -> PolicyDecision:
-        before = self._state
+    def next(self, sample: Sample, told: Callable[[Any], Any] = lambda state: state) -> PolicyDecision:
+        """The next decision; ``told`` puts into the state what the policy has to know beside the sample."""
+        before = told(self._state)
         self._state, request = self.policy.decide(self._params, self._layout, before, sample)
         return PolicyDecision(self.policy.name, self._params, before, request)

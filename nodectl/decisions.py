@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from nodectl.caps import NO_CAP, PackageCap
 from nodectl.policies.api import Request
 from pmu.readings import type_i64, type_u8
 
@@ -33,13 +34,15 @@ class PolicyDecision:
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """All decisions of one tick. ``knobs`` names the rows of ``values`` (the knob's unit; 0 = release to the captured
-    value) and of ``bound`` (index into ``BOUNDS``). A tick without a previous sweep decides nothing: ``Decisions()``.
+    value) and of ``bound`` (index into ``BOUNDS``). ``cap`` is what they rest on beside the sample. A tick without a
+    previous sweep decides nothing: ``Decisions()``.
     """
 
     policies: tuple[PolicyDecision, ...] = ()
     knobs: tuple[str, ...] = ()
     values: type_i64 = field(default_factory=lambda: np.zeros(0, np.int64))
     bound: type_u8 = field(default_factory=lambda: np.zeros(0, np.uint8))
+    cap: PackageCap = NO_CAP
 
     def settings(self) -> dict[str, int]:
         """What the writer is asked for: ``{knob name: value}``."""

@@ -120,7 +120,7 @@ class _Run:
         keyframe = record.keyframe
         if self._decider is None:
             self._decider = _decider(keyframe)
-        decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw))
+        decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw), record.cap)
         for name, recorded, replayed in _differences(record, decisions):
             at_s = (record.raw.time_ns - self._start_ns) / 1e9
             return Difference(self._run, record.sequence, at_s, name, recorded, replayed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from nodectl.caps import CAP_ROW
 from nodectl.config import Config, PolicyChoice
 from nodectl.decider import knob_names
 from nodectl.errors import NodectlError
@@ -55,16 +56,21 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
     To optimize, a side of the node needs both something to decide from and something to move. A side that lacks either
     is left alone; ``NodectlError`` with the reasons when no side is left. A dry run needs no knobs.
     """
-    lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS}
+    lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS} | {"power": _no_power_knob(config, found)}
     if not config.decides:
         return config, [f"no {reason}" for reason in _lacking_sensors(found) if reason]
-    wanted = [side for side in registry.DOMAINS if _is_wanted(config, side)]
+    wanted = [
+        *(side for side in registry.DOMAINS if _is_wanted(config, side)),
+        *(["power"] if config.caps_power else []),
+    ]
     if not wanted:
         raise NodectlError("nothing to optimize: no policy and no cap on either side; set one, or monitor")
     if all(lacks[side] for side in wanted):
         reasons = "; ".join(lacks[side] for side in wanted)
         raise NodectlError(f"cannot optimize this node: {reasons} (see `nodectl doctor`; `--mode monitor` still runs)")
-    notices = [f"{side} side left alone: {lacks[side]}" for side in wanted if lacks[side]]
+    notices = [f"{side} side left alone: {lacks[side]}" for side in wanted if lacks[side] and side != "power"]
+    if config.caps_power and lacks["power"]:
+        raise NodectlError(f"cannot cap this node's power: {lacks['power']} (see `nodectl doctor`)")
     none = PolicyChoice(registry.NONE)
     fitted = msgspec.structs.replace(
         config,
@@ -120,6 +126,15 @@ def _no_knob(side: str, found: Survey) -> str:
         return ""
     what = "CPU clock limits" if side == "cpu" else "GPU clock locks"
     return f"no {what} to move: {_why([row for row in found.knob_rows if row.name in driven], 'knob', 'none found')}"
+
+
+def _no_power_knob(config: Config, found: Survey) -> str:
+    """Why a cap in watts could not be held here: neither a controller takes it nor anything of its own."""
+    if CAP_ROW in config.scmi.knobs or config.dry_run:
+        return ""
+    if any(knob.name.startswith("rapl/") or knob.unit == "khz" for knob in found.knobs):
+        return ""
+    return "no RAPL limits, no clock limits, and no controller ([scmi]) takes it"
 
 
 def _why(rows: list[Finding], kind: str, otherwise: str) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import click
 import msgspec
 
-from nodectl.config import Config
+from nodectl import delegation
+from nodectl.commands.run import configure
+from nodectl.config import DEFAULT_PATH, Config
 from nodectl.errors import NodectlError
 from nodectl.restore import left_behind
 from nodectl.saves import node_id
@@ -25,14 +29,22 @@ HEADINGS: Final = ("what", "kind", "found", "reads", "writes", "locked", "remark
 @click.option(
     "--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a save would be."
 )
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help=f"Settings with a controller (default: {DEFAULT_PATH}).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per sensor and knob.")
-def doctor(state_dir: str, as_json: bool) -> None:
+def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     """List what this node has, what can be read and written, what is locked, and why.
 
     Equal rows of numbered things are shown as one; --json has them all.
     """
+    config = configure(file, {})
     ports = system_ports()
     found = survey(ports)
+    found = replace(found, knob_rows=[*found.knob_rows, *delegation.findings(config.scmi)])
     left = left_behind(state_dir, node_id(ports.lock_path))
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:

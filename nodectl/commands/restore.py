@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 import msgspec
 
 from nodectl.config import Config
-from nodectl.knobs import open_knob
+from nodectl.knobs import KnobFinder
 from nodectl.lock import NodeLock
 from nodectl.restore import Restoration, restore_saved, save_path
 from nodectl.saves import is_there, node_id
@@ -43,7 +45,8 @@ def restore(state_dir: str, dry_run: bool, as_json: bool) -> int:
 
 def _restore(state_dir: str, path: str, dry_run: bool) -> Restoration:
     ports = system_ports()
-    if dry_run:
-        return restore_saved(path, node_id(ports.lock_path), lambda name: open_knob(ports, name), dry_run=True)
-    with NodeLock(state_dir, ports.lock_path):  # a running agent restores by itself
-        return restore_saved(path, node_id(ports.lock_path), lambda name: open_knob(ports, name))
+    with contextlib.ExitStack() as stack:
+        find = stack.enter_context(KnobFinder(ports))
+        if not dry_run:
+            stack.enter_context(NodeLock(state_dir, ports.lock_path))  # a running agent restores by itself
+        return restore_saved(path, node_id(ports.lock_path), find, dry_run)

@@ -51,6 +51,7 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 @click.option("--period", callback=milliseconds, metavar="TIME", help="Time between two samples, e.g. 100ms.")
 @click.option("--cpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
 @click.option("--gpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
+@click.option("--cap-w", type=float, metavar="WATTS", help="Cap the whole node's mean power; 0 is no cap.")
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
 @click.option("--journal", metavar="DIR", help="Where to keep the journal.")
 @click.option("--state-dir", metavar="DIR", help="Where captured values and the lock are kept.")
@@ -63,6 +64,7 @@ def run(
     period: float | None,
     cpu_policy: str | None,
     gpu_policy: str | None,
+    cap_w: float | None,
     duration: float | None,
     journal: str | None,
     state_dir: str | None,
@@ -79,6 +81,7 @@ def run(
         ("period_ms",): ("--period", period),
         ("cpu_policy",): ("--cpu-policy", cpu_policy and policy_choice(cpu_policy, "--cpu-policy")),
         ("gpu_policy",): ("--gpu-policy", gpu_policy and policy_choice(gpu_policy, "--gpu-policy")),
+        ("caps", "node_w"): ("--cap-w", cap_w),
         ("journal", "dir"): ("--journal", journal),
         ("state_dir",): ("--state-dir", state_dir),
     }
@@ -203,6 +206,7 @@ def _status(config: Config) -> str:
     if not config.decides:
         return f"monitor, every {config.period_ms:g} ms"
     policies = [choice.name for choice in (config.cpu_policy, config.gpu_policy) if choice.name != registry.NONE]
+    policies += [f"cap {config.caps.node_w:g} W"] if config.caps.node_w else []
     return f"optimize{' (dry run)' if config.dry_run else ''}, every {config.period_ms:g} ms, {' and '.join(policies)}"
 
 

@@ -97,6 +97,13 @@ class PackedRecord(msgspec.Struct, frozen=True, array_like=True):
     outcomes: list[RecordedOutcome]
 
 
+class CappedRecord(PackedRecord, frozen=True, array_like=True):
+    """One tick that was decided under a ``PackageCap``; one without reads as this with the defaults."""
+
+    cap_mw: int = 0
+    cap_is_local: bool = True
+
+
 class Shape:
     """Where each array lies in a ``Row``.
 
@@ -187,11 +194,11 @@ def encode_record(record: PackedRecord) -> bytes:
     return _ENCODER.encode(record)
 
 
-def decode_record(payload: bytes) -> PackedRecord:
+def decode_record(payload: bytes) -> CappedRecord:
     """Raises ``msgspec.DecodeError`` on what is none."""
     return _RECORDS.decode(payload)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _KEYFRAMES = msgspec.msgpack.Decoder(Keyframe)
-_RECORDS = msgspec.msgpack.Decoder(PackedRecord)
+_RECORDS = msgspec.msgpack.Decoder(CappedRecord)

@@ -20,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
+from nodectl.caps import NO_CAP, PackageCap
 from nodectl.journal.format import (
     HEADER,
     KEYFRAME,
@@ -51,6 +52,7 @@ class Record:
 
     ``previous`` is the sweep before (None at the start of a run). ``requests`` in the order of ``keyframe.policies``,
     ``values`` and ``bound`` in that of ``keyframe.knobs``; without ``has_decided`` no policy was asked at this tick.
+    ``cap`` is what was decided from beside the sweep.
     """
 
     keyframe: Keyframe
@@ -65,6 +67,7 @@ class Record:
     outcomes: list[RecordedOutcome]
     lateness_ns: int
     cost_ns: int
+    cap: PackageCap = NO_CAP
 
 
 @dataclass(slots=True)
@@ -226,6 +229,7 @@ class _Reader:
             packed.outcomes,
             packed.lateness_ns,
             packed.cost_ns,
+            PackageCap(packed.cap_mw, packed.cap_is_local),
         )
         self.sequence += 1
         self._raw = raw

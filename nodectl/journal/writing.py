@@ -19,12 +19,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from nodectl.caps import NO_CAP
 from nodectl.decisions import Decisions
 from nodectl.journal.format import (
     KEYFRAME,
     MAGIC,
     RECORD,
     SEGMENT_PATTERN,
+    CappedRecord,
     JournalError,
     Keyframe,
     PackedRecord,
@@ -96,7 +98,9 @@ class JournalWriter:
             row = self._shape.undecided(raw, self._row)
         packed = pack(row, self._row)
         news = self._news(outcomes)
-        record = PackedRecord(raw.time_ns, lateness_ns, cost_ns, has_decided, packed, news)
+        tick = (raw.time_ns, lateness_ns, cost_ns, has_decided, packed, news)
+        cap = decisions.cap
+        record = PackedRecord(*tick) if cap == NO_CAP else CappedRecord(*tick, cap.packages_mw, cap.is_local)
         self._write(frame(RECORD, encode_record(record)))
         self._row, self._previous = row, raw
         self._sequence += 1

@@ -8,11 +8,14 @@ name                               what it writes                              p
 ``gpu/N/power_limit_mw``           NVML power management limit                 writing the old value
 ``rapl/package-N/long_term_uw``    powercap long-term limit of the package     writing the old value
 ``rapl/package-N/short_term_uw``   powercap short-term limit of the package    writing the old value
+``scmi+URL#DOMAIN/cap_mw``         an SCMI controller's cap on a power domain  setting or withdrawing
+``scmi+URL#DOMAIN/limit_khz``      the same, upper limit of a clock domain     setting the old value
+``scmi+URL#DOMAIN/level_khz``      the same, its level                         setting the old value
 =================================  ==========================================  =====================
 """
 
 from nodectl.knobs.api import Knob, KnobError, Outcome, Reason, Status
 from nodectl.knobs.effect import EffectWatch
-from nodectl.knobs.find import find_knobs, open_knob
+from nodectl.knobs.find import KnobFinder, find_knobs, open_knob
 
-__all__ = ["EffectWatch", "Knob", "KnobError", "Outcome", "Reason", "Status", "find_knobs", "open_knob"]
+__all__ = ["EffectWatch", "Knob", "KnobError", "KnobFinder", "Outcome", "Reason", "Status", "find_knobs", "open_knob"]

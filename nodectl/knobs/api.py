@@ -24,7 +24,9 @@ left        not put back, because somebody else has set it since
 =========== ===========================================================================================
 """
 
-Reason = Literal["", "governor", "lock bit", "second RAPL interface", "thermal", "firmware", "foreign writer"]
+Reason = Literal[
+    "", "governor", "lock bit", "second RAPL interface", "thermal", "firmware", "foreign writer", "no answer"
+]
 """Why a knob does not do as told; empty where there is nothing to explain or no cause was found."""
 
 

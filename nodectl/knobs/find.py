@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from types import TracebackType
+from typing import Any
 
 from nodectl.knobs.api import Knob, KnobError
 from nodectl.knobs.cpufreq import ClockLimit
@@ -41,6 +43,48 @@ def open_knob(ports: Ports, name: str) -> Knob:
         raise KnobError(f"{name}: {error}", "vanished") from error
     kind = ClockLock if parts["what"] == "sm_clock_mhz" else BoardLimit
     return kind(ports.nvml, int(parts["gpu"]))
+
+
+class KnobFinder:
+    """Gives the knob of a name, also of one behind an SCMI controller; every controller is connected to once, since a
+    connection is an agent. A context: it lets go of them at its end."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._controllers: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Knob:
+        """``KnobError`` when it is not there."""
+        if "#" not in name:
+            return open_knob(self._ports, name)
+        from firmware_bridge.errors import ScmiError  # nodes without a controller need none of it
+        from firmware_bridge.scmi.controller import Controller
+        from firmware_bridge.scmi.url import open_client
+        from nodectl.knobs.scmi import Direct, as_knob_error, scmi_knob, url_of
+
+        url = url_of(name)
+        if not url:
+            raise KnobError(f"no kind of knob is called {name!r}")
+        if url not in self._controllers:
+            try:
+                client = open_client(url)
+                try:
+                    self._controllers[url] = Controller(client)
+                except BaseException:
+                    client.close()
+                    raise
+            except ScmiError as error:
+                raise as_knob_error(error) from error
+        return scmi_knob(Direct(self._controllers[url]), name)
+
+    def __enter__(self) -> KnobFinder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for controller in self._controllers.values():
+            controller.close()
 
 
 def find_knobs(ports: Ports, layout: Layout) -> tuple[list[Knob], list[Finding]]:

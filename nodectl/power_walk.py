@@ -1,0 +1,97 @@
+"""A cap in watts held by clocks: what is left when no controller and no RAPL limit keeps it.
+
+The packages' own energy counters say what they draw; above the cap every clock limit goes down at once, below it they
+come back slowly. Watts fall at least as the clock does and at most as its third power, so a clock scaled by the square
+root of what the watts must fall by is neither far off at once nor wrong for long: it is asked again at the next sample.
+Where RAPL limits hold the cap, the draw never exceeds it and this walk never moves: it is their backstop as well. A
+node whose meter is gone cannot know what it draws; a cap being a promise to somebody else, its clocks then sink to the
+lowest within a second. Aim and rates are ours.
+
+It has the form of a policy, so that its state is journalled and replayed like any other; the arbiter reads its targets
+as limits, not wishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from nodectl.caps import PackageCap
+from nodectl.policies.api import Policy, Request
+from pmu.layout import Layout
+from pmu.readings import Sample
+
+AIM: Final = 0.97
+"""Of the cap: room for the sensor's noise and the load's."""
+
+BAND: Final = 0.94
+"""Of the cap: below it clocks come back. The band keeps them from hunting."""
+
+RISE_PER_S: Final = 0.5
+"""Of the highest clock, at most; a fall is not held back."""
+
+BLIND_FALL_PER_S: Final = 1.0
+
+
+class WalkParams(msgspec.Struct, frozen=True):
+    """None: the cap comes with each sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalkState:
+    """``cap_w`` in force now, 0 where somebody else holds it; ``scale``: clock limits over the highest clocks."""
+
+    cap_w: float
+    scale: float
+
+
+def under(cap: PackageCap) -> Callable[[WalkState], WalkState]:
+    """Puts the cap of this tick into a state."""
+    cap_w = cap.packages_mw / 1000 if cap.is_local else 0.0
+    return lambda state: replace(state, cap_w=cap_w)
+
+
+def initial(params: WalkParams, layout: Layout) -> WalkState:
+    """No cap, no limit."""
+    return WalkState(0.0, 1.0)
+
+
+def decide(params: WalkParams, layout: Layout, state: WalkState, sample: Sample) -> tuple[WalkState, Request]:
+    """Limits for the clock domains: all by the same scale of their highest clocks, 0 where there is none."""
+    free = Request.free(len(layout.domains))
+    if state.cap_w <= 0 or sample.elapsed_s <= 0:
+        return replace(state, scale=1.0), free
+    packages = np.array([zone.kind == "package" for zone in layout.zones], np.bool_)
+    power_w = float(sample.energy_j[packages].sum()) / sample.elapsed_s if packages.any() else float("nan")
+    highest = np.array([domain.max_khz for domain in layout.domains], np.int64)
+    lowest = min((domain.min_khz / domain.max_khz for domain in layout.domains), default=1.0)
+    if np.isnan(power_w):
+        scale, reason = state.scale - BLIND_FALL_PER_S * sample.elapsed_s, BLIND
+    elif power_w > state.cap_w:
+        scale, reason = state.scale * (AIM * state.cap_w / power_w) ** 0.5, ABOVE
+    elif power_w < BAND * state.cap_w:
+        rise = min((AIM * state.cap_w / max(power_w, 1e-3)) ** 0.5 - 1.0, RISE_PER_S * sample.elapsed_s)
+        scale, reason = state.scale * (1.0 + rise), BELOW
+    else:
+        scale, reason = state.scale, BELOW
+    scale = min(max(scale, lowest), 1.0)
+    limits = (highest * scale).astype(np.int64) if scale < 1.0 else free.target
+    return WalkState(state.cap_w, scale), Request(limits, np.full_like(free.reason, reason), free.loss, free.saved_w)
+
+
+BELOW, ABOVE, BLIND = range(3)
+
+POLICY: Final = Policy(
+    name="power-walk",
+    domain="cpu",
+    summary="holds a cap in watts by clocks while no controller does",
+    source="ours",
+    reasons=("below the cap", "above the cap", "no power reading"),
+    params=WalkParams,
+    initial=initial,
+    decide=decide,
+)
