@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from nodectl.caps import CAP_ROW, PackageCap
 from nodectl.config import Config
 from nodectl.decider import knob_names
 from nodectl.decisions import Decisions
-from nodectl.delegation import Delegation
 from nodectl.knobs import EffectWatch, Outcome
 from nodectl.lock import NodeLock
 from nodectl.restore import save_path
@@ -17,6 +18,9 @@ from nodectl.survey import Survey
 from nodectl.writer import Writer
 from pmu.ports import Ports
 from pmu.readings import Sample
+
+if TYPE_CHECKING:
+    from nodectl.delegation import Delegation
 
 
 class Actuation:

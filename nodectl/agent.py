@@ -17,18 +17,16 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from firmware_bridge.scmi.client import Client
 from nodectl.actuation import Actuation
 from nodectl.caps import CAP_ROW, CapSource, FixedCap, PackageCap, packages_mw
 from nodectl.config import Config
 from nodectl.decider import Decider
 from nodectl.decisions import Decisions
-from nodectl.delegation import Delegation
 from nodectl.errors import NodectlError
 from nodectl.histogram import Histogram
 from nodectl.journal import JournalWriter
@@ -36,7 +34,6 @@ from nodectl.knobs import Outcome
 from nodectl.pace import Pace
 from nodectl.restore import left_behind
 from nodectl.saves import node_id
-from nodectl.scmi_link import InlineLink, ThreadedLink
 from nodectl.summary import RunAccount, Summary, Timing
 from nodectl.survey import NEEDED_EVENTS, Survey, at_present_limits, fit_to_node, survey
 from pmu.decode import decode
@@ -45,6 +42,10 @@ from pmu.layout import Layout
 from pmu.node import Instruments
 from pmu.ports import Ports
 from pmu.readings import Quality, RawSweep, Sample
+
+if TYPE_CHECKING:
+    from firmware_bridge.scmi.client import Client
+    from nodectl.delegation import Delegation
 
 TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
 """Outcomes worth a notice; the others are the normal course of things."""
@@ -204,6 +205,9 @@ class Agent:
         settings = self._asked.scmi
         if not settings.url:
             return None
+        from nodectl.delegation import Delegation  # nodes without a controller carry none of it
+        from nodectl.scmi_link import InlineLink, ThreadedLink
+
         if self._connect:
             return Delegation(settings, InlineLink(settings.url, self._connect, self._ports.clock))
         return Delegation(settings, ThreadedLink(settings.url))

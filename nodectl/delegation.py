@@ -97,6 +97,8 @@ class Delegation:
         said, self._outcomes = self._outcomes, []
         if self._cap and self._link.is_up and self._cap.complaint:
             said.append(Outcome(self._cap.name, "no-effect", self._cap.complaint, "firmware"))
+        elif self._cap and self._link.is_up and self._cap.lower_cap:
+            said.append(Outcome(self._cap.name, "foreign", self._cap.lower_cap, "foreign writer"))
         return said
 
     def notices(self) -> list[str]:
@@ -116,7 +118,7 @@ class Delegation:
         while self._link.changes:
             change = self._link.changes.popleft()
             if change.is_up:
-                self._outcomes.append(Outcome(self._link.url, "written", "the controller answers again"))
+                self._outcomes.append(Outcome(self._link.url, "answers", "the controller answers again"))
                 wanted = [knob.name for knob in self._link.knobs if knob.wanted is not None]
                 verified = f"; in force again: {', '.join(wanted)}" if wanted else ""
                 self._notices.append(f"{self._link.url}: the controller answers again{verified}")
@@ -125,7 +127,7 @@ class Delegation:
 
     def _alarm(self, what: str) -> None:
         line = f"ALARM: {what}; this node caps by itself" if self._cap else f"ALARM: {what}; own clock limits are used"
-        self._outcomes.append(Outcome(self._link.url, "vanished", line, "no answer"))
+        self._outcomes.append(Outcome(self._link.url, "silent", line, "no answer"))
         self._notices.append(line if self._link.url in line else f"{self._link.url}: {line}")
 
 

@@ -108,7 +108,7 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     if present == captured.value and present.isdigit():
         return Outcome(knob.name, "restored", f"is at {present}, as captured")
     if present.isdigit() and not is_ours(knob, captured, int(present)):
-        reason, text = knob.explain(captured.ours[-1] if captured.ours else int(captured.value), int(present))
+        reason, text = knob.explain(captured.ours[-1] if captured.ours else captured.at_first, int(present))
         if not text:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
             return Outcome(knob.name, "left", detail, "foreign writer")
@@ -121,12 +121,17 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
         if not text:  # held down by firmware or temperature our own limit is gone all the same
             return Outcome(knob.name, "no-effect", f"asked {captured.value}, it still holds {held}", "firmware")
         return Outcome(knob.name, "restored", f"{captured.value} asked, {held} in force: {text}", reason)
+    if held and not captured.value.isdigit():
+        if any(knob.holds(value, held) for value in captured.ours):
+            detail = f"our value was withdrawn, and {held} is still in force: is it now another agent's channel?"
+            return Outcome(knob.name, "no-effect", detail, "firmware")
+        return Outcome(knob.name, "restored", f"our value was withdrawn; {held} is somebody else's and stays")
     return Outcome(knob.name, "restored", f"{present} to {captured.value}")
 
 
 def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
     """Does the hardware hold what this agent last put there, or meant to?"""
-    if captured.value.isdigit() and present == int(captured.value):
+    if present == captured.at_first:
         return True
     return any(knob.holds(value, present) for value in captured.ours)
 

@@ -81,6 +81,11 @@ class Captured:
     value: str
     ours: tuple[int, ...] = ()
 
+    @property
+    def at_first(self) -> int:
+        """The original as a knob that has a getter reads it back: 0 where it is a released state ("disabled")."""
+        return int(self.value) if self.value.isdigit() else 0
+
     def note(self, value: int) -> None:
         """Remember a value of ours."""
         if not self.ours or self.ours[-1] != value:

@@ -102,7 +102,10 @@ def _below(domain: FrequencyDomain, limit_khz: int | None) -> FrequencyDomain:
 
 
 def _lacks(config: Config, side: str, found: Survey) -> str:
-    return _no_sensor(side, found) or ("" if config.dry_run else _no_knob(side, found))
+    policy = config.cpu_policy if side == "cpu" else config.gpu_policy
+    no_sensor = "" if policy.name == registry.NONE else _no_sensor(side, found)  # a cap needs none
+    is_delegated = any(name.startswith(f"{side}/") for name in config.scmi.knobs)
+    return no_sensor or ("" if config.dry_run or is_delegated else _no_knob(side, found))
 
 
 def _no_sensor(side: str, found: Survey) -> str:

@@ -190,7 +190,7 @@ class Writer:
                 held = self._settings[name].held = knob.read_back()
                 if held is None or is_ours(knob, captured, held):
                     continue
-                ours = captured.ours[-1] if captured.ours else int(captured.value)
+                ours = captured.ours[-1] if captured.ours else captured.at_first
                 _, text = knob.explain(ours, held)
             except KnobError as error:
                 outcomes.append(Outcome(name, error.status, str(error), error.reason))

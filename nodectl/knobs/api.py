@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-Status = Literal["written", "unchanged", "refused", "no-effect", "foreign", "vanished", "restored", "left"]
+Status = Literal[
+    "written", "unchanged", "refused", "no-effect", "foreign", "vanished", "restored", "left", "silent", "answers"
+]
 """
 =========== ===========================================================================================
 written     set and read back (or set, where the hardware has no getter)
@@ -21,6 +23,8 @@ foreign     somebody else has moved the knob since; it is theirs now and not wri
 vanished    the knob is gone: CPU offline, GPU lost
 restored    back at its captured value
 left        not put back, because somebody else has set it since
+silent      said of a controller, not of a knob: it does not answer, and this node does its part
+answers     said of a controller: it is back, and what it had is in force again
 =========== ===========================================================================================
 """
 

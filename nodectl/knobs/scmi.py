@@ -10,8 +10,11 @@ A name holds all that is needed to find the knob again: ``scmi+shm:/run/scmi.soc
   only while nobody else asks for more.
 
 A SET that is answered is accepted, no more. ``set`` therefore reads back what is in force, and every heartbeat looks
-again, and at the power that the controller measures. What the controller holds may be lower than asked: another agent's
-cap, or the domain's own step (caps are rounded down).
+again, and at the power that the controller measures. Caps are rounded down to the domain's step.
+
+The standard does not say whose cap it is that CAP_GET tells. On our own firmware, known by its telemetry protocol, each
+agent has a cap of its own and the lowest is in force: a lower one there is another agent's, and ours goes on to exist
+below it. On any other controller a value that is not ours is somebody else's in place of ours.
 
 The methods of ``Knob`` never touch the link themselves: they hand a job to ``Asks``, which does it in its own time and
 gives up waiting before the agent's period suffers (``nodectl.delegation``).
@@ -26,6 +29,7 @@ from typing import Final, Protocol, TypeVar
 from firmware_bridge.errors import LinkError, RefusedError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
+from firmware_bridge.scmi.telemetry import TELEMETRY
 from nodectl.knobs.api import KnobError, Reason
 
 DISABLED: Final = "disabled"
@@ -133,6 +137,7 @@ class DomainCap(ScmiKnob):
         super().__init__(asks, url, domain, "cap_mw")
         self.draws_mw: int | None = None
         self._over = 0
+        self._keeps_agents_apart = False
         self._range_mw: tuple[int, int, int] | None = None  # lowest, highest, step
 
     def read(self) -> str:
@@ -147,17 +152,11 @@ class DomainCap(ScmiKnob):
         super().set(value)
 
     def restore(self, captured: str) -> None:
-        """Ask for the captured cap again; where there was none, withdraw ours."""
-        if captured != DISABLED:
-            super().restore(captured)
-            return
-        before, after = self._asks.ask(self._withdraw)
+        """Ask for the captured cap again, or withdraw ours where there was none."""
+        if captured != DISABLED and not captured.isdigit():
+            raise KnobError(f"{self.name}: the saved state {captured!r} is not one this knob can have captured")
+        self._asks.ask(lambda controller: self._return_to(controller, 0 if captured == DISABLED else int(captured)))
         self.wanted = None
-        if after and after == before:
-            raise KnobError(
-                f"{self.name}: our cap was withdrawn, and {after} mW are still in force: set by another agent, or by"
-                " us over a channel that is now another agent's"
-            )
 
     def holds(self, asked: int, held: int) -> bool:
         """Caps are rounded down to the domain's step."""
@@ -168,6 +167,12 @@ class DomainCap(ScmiKnob):
         if self._range_mw is None or value >= self._range_mw[0]:
             return "", ""
         return "firmware", f"the domain takes no cap below {self._range_mw[0]} mW, which is in force"
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """Where agents have caps of their own, a lower one is another agent's and says nothing against ours."""
+        if self._keeps_agents_apart and held is not None and 0 < held < asked:
+            return "foreign writer", f"another agent's lower cap of {held} mW is in force"
+        return "", ""
 
     def brought_into_range(self, asked: int) -> int:
         """The cap that is sent for ``asked``; as it is while the domain is not known."""
@@ -199,6 +204,13 @@ class DomainCap(ScmiKnob):
         self._over = self._over + 1 if is_over else 0
 
     @property
+    def lower_cap(self) -> str:
+        """Says that another agent's cap, lower than ours, is in force; "" otherwise."""
+        if self.wanted is None or self.held is None or self.holds(self.wanted, self.held):
+            return ""
+        return self.explain(self.brought_into_range(self.wanted), self.held)[1]
+
+    @property
     def complaint(self) -> str:
         """Why the cap is not kept although it is in force; "" while it is."""
         if self._over < 2:
@@ -215,18 +227,21 @@ class DomainCap(ScmiKnob):
         outcome = controller.set_cap(domain, domain.rounded_down(self.brought_into_range(value) / 1000))
         self.held, self._over = round(domain.watts(outcome.enforced) * 1000), 0
 
-    def _withdraw(self, controller: Controller) -> tuple[int, int]:
-        before = self._look(controller)
-        if not before:
-            return 0, 0
-        domain = self._domain_of(controller)
-        self.held = round(domain.watts(controller.disable_cap(domain)) * 1000)
-        return before, self.held
+    def _return_to(self, controller: Controller, captured: int) -> None:
+        """Leave the cap as it was captured. Where agents have caps of their own, ours goes first: what is then in force
+        shows whether the captured cap was another agent's, which must not become ours too."""
+        held = self._look(controller)
+        if held and (not captured or self._keeps_agents_apart):
+            domain = self._domain_of(controller)
+            held = self.held = round(domain.watts(controller.disable_cap(domain)) * 1000)
+        if captured and held != captured:
+            self._put(controller, captured)
 
     def _domain_of(self, controller: Controller) -> CapDomain:
         domain = find(controller.cap_domains, self._domain, "power domain")
         if not domain.can_set_cap:
             raise RequestError(f"power domain {domain.number} ({domain.name}): the controller lets nobody set its cap")
+        self._keeps_agents_apart = TELEMETRY in controller.identity.versions
         self._range_mw = (
             -int(-domain.watts(domain.min_cap) * 1000 // 1),
             int(domain.watts(domain.max_cap) * 1000),
