@@ -13,8 +13,12 @@ from cffi import FFI
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("cluster_agent/csrc")
-HEADERS = ["swf.h", "placement.h", "scheduler.h", "replay.h", "jobs_csv.h"]
-SOURCES = ["swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "replay.c", "jobs_csv.c"]
+HEADERS = ["swf.h", "placement.h", "power.h", "scheduler.h", "meter.h", "replay.h", "jobs_csv.h"]
+INSIDE = ["profile.h", "learner.h", "scheduler_inside.h", "text.h"]
+SOURCES = [
+    *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "power_pass.c"),
+    *("meter.c", "replay.c", "jobs_csv.c"),
+]
 
 
 def declarations(header: str) -> str:
@@ -31,7 +35,7 @@ ffibuilder.set_source(
     "cluster_agent._native",
     "\n".join(f'#include "{header}"' for header in HEADERS),
     sources=[str(CSRC / source) for source in SOURCES],
-    depends=[str(CSRC / header) for header in [*HEADERS, "profile.h", "learner.h", "text.h"]],
+    depends=[str(CSRC / header) for header in [*HEADERS, *INSIDE]],
     include_dirs=[str(CSRC)],
     extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"],
 )

@@ -308,7 +308,7 @@ void learner_started(learner_t *l, int64_t now_s, int32_t job)
     user->running = job;
 }
 
-void learner_ended(learner_t *l, int32_t job)
+void learner_killed(learner_t *l, int32_t job)
 {
     user_t *user = &l->users[l->jobs.user[job]];
     place_t place = l->places[job];
@@ -319,7 +319,13 @@ void learner_ended(learner_t *l, int32_t job)
         user->running = place.after;
     if (place.after != NOBODY)
         l->places[place.after].before = place.before;
+}
 
+void learner_ended(learner_t *l, int32_t job)
+{
+    user_t *user = &l->users[l->jobs.user[job]];
+
+    learner_killed(l, job);
     user->last[2] = user->last[1];
     user->last[1] = user->last[0];
     user->last[0] = job;

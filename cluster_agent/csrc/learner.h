@@ -24,4 +24,7 @@ void learner_started(learner_t *learner, int64_t now_s, int32_t job);
 /* The running job has ended: the model is fitted to it, and the history of its user has one more. */
 void learner_ended(learner_t *learner, int32_t job);
 
+/* The job runs no more, and nothing is learned from it. */
+void learner_killed(learner_t *learner, int32_t job);
+
 #endif

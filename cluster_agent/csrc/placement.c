@@ -71,6 +71,50 @@ static interval_t *open_place(placement_t *p, int32_t at)
     return p->free + at;
 }
 
+int32_t placement_take_highest(placement_t *p, int32_t width, int64_t below)
+{
+    int64_t before = p->n_intervals;
+    int32_t at = p->end; /* the last interval that begins below is before it */
+
+    while (at > p->begin && p->free[at - 1].first >= below)
+        at--;
+    while (width > 0) {
+        if (at == p->begin)
+            return -2;
+        interval_t *highest = &p->free[at - 1];
+        interval_t taken = *highest;
+        if (taken.last >= below)
+            taken.last = (int32_t)below - 1;
+        if (taken.last - taken.first >= width)
+            taken.first = taken.last - width + 1;
+        width -= taken.last - taken.first + 1;
+        if (append(p, taken) < 0)
+            return -1;
+        interval_t above = {.first = taken.last + 1, .last = highest->last};
+        highest->last = taken.first - 1;
+        if (highest->last < highest->first) {
+            if (above.first <= above.last) {
+                *highest = above;
+            } else {
+                memmove(highest, highest + 1, (size_t)(p->end - at) * sizeof *highest);
+                p->end--;
+            }
+            at--;
+        } else if (above.first <= above.last) {
+            *open_place(p, at) = above; /* then what was wanted has been taken */
+        }
+    }
+    return (int32_t)(p->n_intervals - before);
+}
+
+int64_t placement_free_below(const placement_t *p, int64_t below)
+{
+    int64_t free = 0;
+    for (int32_t i = p->begin; i < p->end && p->free[i].first < below; i++)
+        free += (p->free[i].last < below ? p->free[i].last + 1 : below) - p->free[i].first;
+    return free;
+}
+
 static void give_back(placement_t *p, interval_t interval)
 {
     int32_t low = p->begin, high = p->end; /* the first interval behind this one */

@@ -28,6 +28,12 @@ void placement_clear(placement_t *placement);
 /* Appends intervals of `width` processors. How many intervals; -1: no memory; -2: fewer than `width` are free. */
 int32_t placement_take(placement_t *placement, int32_t width);
 
+/* The same from processors 0 to below-1 alone, the highest of them first. */
+int32_t placement_take_highest(placement_t *placement, int32_t width, int64_t below);
+
+/* How many processors below `below` are free. */
+int64_t placement_free_below(const placement_t *placement, int64_t below);
+
 /* `intervals` are what a job took. */
 void placement_give_back(placement_t *placement, const interval_t *intervals, int32_t count);
 

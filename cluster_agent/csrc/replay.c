@@ -13,7 +13,8 @@ typedef struct {
 /* A binary heap: no event happens before the one at the index (i - 1) / 2 of its own. */
 typedef struct {
     event_t *events;
-    int32_t count;
+    int32_t count, capacity;
+    int64_t *valid;     /* per job: the number of its only valid event, when power makes events void */
 } heap_t;
 
 struct replay {
@@ -29,6 +30,17 @@ struct replay {
     int32_t submitted, ended;
     int64_t passes;
     int32_t is_pass_due;
+
+    meter_t *meter;     /* only with power */
+    const int64_t *announced_s;
+    int32_t n_announced, announced;
+    int32_t is_order_due;
+    int64_t *end_s;     /* -1: not yet */
+    int32_t *kills;
+    int64_t *lost;      /* processor-seconds of runs that were killed */
+    int32_t has_no_memory;
+    int64_t processors;
+    int32_t is_beyond_known;
 
     int32_t *starts;    /* decided, and not yet placed: from n_placed to n_starts */
     int32_t n_placed, n_starts;
@@ -49,6 +61,17 @@ static int is_before(const event_t *a, const event_t *b)
 static void foresee(replay_t *r, heap_t *heap, int64_t at_s, int32_t job)
 {
     event_t event = {.at_s = at_s, .number = r->foreseen++, .job = job};
+    if (heap->count == heap->capacity) { /* only with power: void events stay until they are due */
+        event_t *events = realloc(heap->events, 2 * (size_t)heap->capacity * sizeof *events);
+        if (!events) {
+            r->has_no_memory = 1;
+            return;
+        }
+        heap->events = events;
+        heap->capacity *= 2;
+    }
+    if (heap->valid)
+        heap->valid[job] = event.number;
     int32_t i = heap->count++;
     while (i > 0 && is_before(&event, &heap->events[(i - 1) / 2])) {
         heap->events[i] = heap->events[(i - 1) / 2];
@@ -77,9 +100,21 @@ static int32_t take_first(heap_t *heap)
     return job;
 }
 
-static int64_t first_at(const heap_t *heap)
+static int64_t first_at(heap_t *heap)
 {
+    while (heap->valid && heap->count && heap->valid[heap->events[0].job] != heap->events[0].number)
+        take_first(heap);
     return heap->count ? heap->events[0].at_s : INT64_MAX;
+}
+
+/* When a cap becomes known or a row of the plan begins. Without jobs to come it does not matter any more. */
+static int64_t next_power(const replay_t *r)
+{
+    if (!r->meter || r->ended == r->jobs.n_jobs)
+        return INT64_MAX;
+    int64_t row_s = scheduler_next_row(r->scheduler);
+    int64_t announced_s = r->announced < r->n_announced ? r->announced_s[r->announced] : INT64_MAX;
+    return row_s < announced_s ? row_s : announced_s;
 }
 
 static int64_t next_submission(const replay_t *r)
@@ -107,20 +142,40 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->submit_s = submit_s;
     r->batch = batch;
     r->pauses_before_passes = pauses_before_passes;
+    r->processors = composition->processors;
     r->scheduler = scheduler_new(composition, jobs);
+    r->ends.capacity = r->overruns.capacity = n > 0 ? n : 1;
     r->ends.events = column(n, sizeof *r->ends.events);
     r->overruns.events = column(n, sizeof *r->overruns.events);
+    r->end_s = column(n, sizeof *r->end_s);
     r->starts = column(n, sizeof *r->starts);
     r->start_s = column(n, sizeof *r->start_s);
     r->interval_first = column(n, sizeof *r->interval_first);
     r->interval_count = column(n, sizeof *r->interval_count);
     if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 || !r->ends.events ||
-        !r->overruns.events || !r->starts || !r->start_s || !r->interval_first || !r->interval_count) {
+        !r->overruns.events || !r->starts || !r->start_s || !r->end_s || !r->interval_first || !r->interval_count) {
         replay_free(r);
         return NULL;
     }
     memset(r->start_s, 0xff, (size_t)n * sizeof *r->start_s); /* -1 */
+    memset(r->end_s, 0xff, (size_t)n * sizeof *r->end_s);
     return r;
+}
+
+int32_t replay_set_power(replay_t *r, const power_model_t *model, const int64_t *announced_s, int32_t n_announced)
+{
+    int32_t n = r->jobs.n_jobs;
+    r->meter = calloc(1, sizeof *r->meter);
+    r->announced_s = announced_s;
+    r->n_announced = n_announced;
+    r->ends.valid = column(n, sizeof *r->ends.valid);
+    r->overruns.valid = column(n, sizeof *r->overruns.valid);
+    r->kills = column(n, sizeof *r->kills);
+    r->lost = column(n, sizeof *r->lost);
+    if (!r->meter || !r->ends.valid || !r->overruns.valid || !r->kills || !r->lost)
+        return -1;
+    r->now_s = n ? r->submit_s[0] : 0;
+    return meter_init(r->meter, model, n, r->now_s) < 0 || scheduler_set_power(r->scheduler, model) < 0 ? -1 : 0;
 }
 
 void replay_free(replay_t *r)
@@ -129,8 +184,16 @@ void replay_free(replay_t *r)
         return;
     scheduler_free(r->scheduler);
     placement_clear(&r->placement);
+    if (r->meter)
+        meter_clear(r->meter);
+    free(r->meter);
     free(r->ends.events);
+    free(r->ends.valid);
     free(r->overruns.events);
+    free(r->overruns.valid);
+    free(r->end_s);
+    free(r->kills);
+    free(r->lost);
     free(r->starts);
     free(r->start_s);
     free(r->interval_first);
@@ -142,19 +205,93 @@ void replay_free(replay_t *r)
  * The simulated machine
  ****************************************************************/
 
+/* The job leaves the machine, but not yet the scheduler. */
+static void meter_leaving(replay_t *r, int32_t job)
+{
+    meter_t *m = r->meter;
+    meter_stop(m, job, r->jobs.width[job]);
+    if (m->beyond)
+        m->beyond -= r->jobs.width[job] - scheduler_held_below(r->scheduler, job, scheduler_row(r->scheduler)->kept);
+}
+
 static void end_job(replay_t *r)
 {
     int32_t job = take_first(&r->ends);
+    if (r->meter)
+        meter_leaving(r, job);
     scheduler_end(r->scheduler, job);
-    placement_give_back(&r->placement, r->placement.intervals + r->interval_first[job], r->interval_count[job]);
+    if (!r->meter)
+        placement_give_back(&r->placement, r->placement.intervals + r->interval_first[job], r->interval_count[job]);
+    r->end_s[job] = r->now_s;
     r->ended++;
     r->is_pass_due = 1;
 }
 
+/* When the running job will end; at a frequency changed by rounding not before the next second. */
+static int64_t ends_at(const replay_t *r, int32_t job)
+{
+    int64_t end_s = scheduler_finish(r->scheduler, job, r->jobs.run_s[job]);
+    return end_s > r->now_s ? end_s : r->now_s + 1;
+}
+
 static void foresee_overrun(replay_t *r, int32_t job, int64_t expected_end_s)
 {
-    if (expected_end_s > r->now_s && expected_end_s < r->start_s[job] + r->jobs.run_s[job])
+    if (expected_end_s > r->now_s && expected_end_s < ends_at(r, job))
         foresee(r, &r->overruns, expected_end_s, job);
+}
+
+int32_t replay_kill(replay_t *r, int32_t job)
+{
+    int requeues = r->meter->model.requeues;
+    meter_leaving(r, job);
+    scheduler_kill(r->scheduler, job);
+    r->ends.valid[job] = r->overruns.valid[job] = -1;
+    r->kills[job]++;
+    r->lost[job] += (r->now_s - r->start_s[job]) * r->jobs.width[job];
+    if (requeues) {
+        r->start_s[job] = -1;
+    } else {
+        r->end_s[job] = r->now_s;
+        r->ended++;
+    }
+    return 0;
+}
+
+int32_t replay_set_level(replay_t *r, int32_t job, int32_t level)
+{
+    meter_stop(r->meter, job, r->jobs.width[job]);
+    scheduler_set_level(r->scheduler, r->now_s, job, level);
+    meter_start(r->meter, job, r->jobs.width[job], level);
+    r->overruns.valid[job] = -1;
+    foresee(r, &r->ends, ends_at(r, job), job);
+    foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
+    return r->has_no_memory ? REPLAY_NO_MEMORY : 0;
+}
+
+/* A row of the plan begins, or a cap becomes known: who is on nodes that should be off. */
+static void follow_plan(replay_t *r)
+{
+    scheduler_advance(r->scheduler, r->now_s);
+    r->is_beyond_known = 0;
+    while (r->announced < r->n_announced && r->announced_s[r->announced] <= r->now_s)
+        r->announced++;
+}
+
+int32_t replay_replan(replay_t *r, const plan_row_t *rows, int32_t n_rows)
+{
+    if (scheduler_plan(r->scheduler, rows, n_rows) < 0)
+        return REPLAY_NO_MEMORY;
+    follow_plan(r);
+    return 0;
+}
+
+static int32_t meter_now(replay_t *r)
+{
+    const plan_row_t *row = scheduler_row(r->scheduler);
+    if (!r->is_beyond_known)
+        r->meter->beyond = scheduler_beyond(r->scheduler);
+    r->is_beyond_known = 1;
+    return meter_look(r->meter, row, r->processors) < 0 ? REPLAY_NO_MEMORY : 0;
 }
 
 static void overrun_job(replay_t *r)
@@ -176,7 +313,9 @@ static int32_t pass(replay_t *r)
     for (int32_t i = 0; i < count; i++) {
         int32_t job = r->starts[r->n_starts + i];
         r->start_s[job] = r->now_s;
-        foresee(r, &r->ends, r->now_s + r->jobs.run_s[job], job);
+        if (r->meter)
+            meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
+        foresee(r, &r->ends, ends_at(r, job), job);
         foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
     }
     r->n_starts += count;
@@ -188,6 +327,10 @@ static int32_t pass(replay_t *r)
 /* Gives processors to the jobs decided at this instant, after all that ends at it has given its own back. */
 static int32_t place(replay_t *r)
 {
+    if (r->meter) { /* the scheduler has done it */
+        r->n_starts = 0;
+        return 0;
+    }
     for (; r->n_placed < r->n_starts; r->n_placed++) {
         int32_t job = r->starts[r->n_placed];
         r->interval_first[job] = r->placement.n_intervals;
@@ -206,14 +349,22 @@ static int32_t place(replay_t *r)
 int32_t replay_run(replay_t *r, int32_t until_ended)
 {
     for (;;) {
+        if (r->is_order_due && r->is_pass_due) {
+            r->is_order_due = 0;
+            return REPLAY_PASS_DUE;
+        }
         if (r->is_pass_due) {
             int32_t status = pass(r);
             if (status < 0)
                 return status;
         }
+        if (r->has_no_memory || (r->meter && meter_now(r) < 0))
+            return REPLAY_NO_MEMORY;
         int64_t submission_s = next_submission(r), end_s = first_at(&r->ends), overrun_s = first_at(&r->overruns);
+        int64_t power_s = next_power(r);
         int64_t next_s = submission_s < end_s ? submission_s : end_s;
         next_s = overrun_s < next_s ? overrun_s : next_s;
+        next_s = power_s < next_s ? power_s : next_s;
         if (next_s > r->now_s || r->batch == BATCH_INSTANT) {
             int32_t status = place(r);
             if (status < 0)
@@ -224,6 +375,8 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         if (r->ended >= until_ended)
             return REPLAY_PAUSED;
         r->now_s = next_s;
+        if (r->meter)
+            meter_pass(r->meter, next_s);
         if (r->batch == BATCH_EVENT) {
             if (overrun_s == next_s)
                 overrun_job(r);
@@ -239,8 +392,12 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
             while (next_submission(r) == next_s)
                 submit_job(r);
         }
-        if (r->is_pass_due && r->pauses_before_passes)
-            return REPLAY_PASS_DUE;
+        r->is_order_due = r->pauses_before_passes;
+        if (power_s == next_s) {
+            follow_plan(r);
+            r->is_pass_due = 1;
+            return REPLAY_POWER_DUE;
+        }
     }
 }
 
@@ -275,15 +432,46 @@ const int64_t *replay_starts(const replay_t *r)
 
 const interval_t *replay_intervals(const replay_t *r)
 {
-    return r->placement.intervals;
+    return r->meter ? scheduler_placement(r->scheduler)->intervals : r->placement.intervals;
 }
 
 const int64_t *replay_interval_first(const replay_t *r)
 {
-    return r->interval_first;
+    return r->meter ? scheduler_interval_first(r->scheduler) : r->interval_first;
 }
 
 const int32_t *replay_interval_count(const replay_t *r)
 {
-    return r->interval_count;
+    return r->meter ? scheduler_interval_count(r->scheduler) : r->interval_count;
+}
+
+const int64_t *replay_ends(const replay_t *r)
+{
+    return r->end_s;
+}
+
+const int32_t *replay_kills(const replay_t *r)
+{
+    return r->kills;
+}
+
+const int64_t *replay_lost(const replay_t *r)
+{
+    return r->lost;
+}
+
+const double *replay_job_uj(const replay_t *r)
+{
+    return r->meter->job_uj;
+}
+
+joules_t replay_joules(const replay_t *r)
+{
+    return r->meter->joules;
+}
+
+const power_step_t *replay_power(const replay_t *r, int64_t *n_steps)
+{
+    *n_steps = r->meter->n_steps;
+    return r->meter->steps;
 }

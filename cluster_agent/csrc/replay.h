@@ -7,6 +7,7 @@
 #ifndef CLUSTER_REPLAY_H
 #define CLUSTER_REPLAY_H
 
+#include "meter.h"
 #include "placement.h"
 #include "scheduler.h"
 
@@ -17,6 +18,7 @@
 #define REPLAY_ENDED 0
 #define REPLAY_PAUSED 1      /* as many jobs have ended as were asked for */
 #define REPLAY_PASS_DUE 2    /* the caller orders the queue and calls again */
+#define REPLAY_POWER_DUE 3   /* a row of the plan begins or a cap becomes known: the caller reacts and calls again */
 #define REPLAY_NO_MEMORY (-1)
 #define REPLAY_OVERFULL (-2) /* started jobs need more processors than there are: a defect of the scheduler */
 
@@ -27,6 +29,18 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
                      int32_t pauses_before_passes);
 void replay_free(replay_t *replay);
 
+/*
+ * On a machine with watts: once, before running. `announced_s`, in ascending order, is when caps become known that were
+ * not at the first submission; it belongs to the caller. 0, or -1: no memory.
+ */
+int32_t replay_set_power(replay_t *replay, const power_model_t *model, const int64_t *announced_s, int32_t n_announced);
+
+/* The plan from now on. At REPLAY_POWER_DUE only, and before running. 0 or REPLAY_NO_MEMORY, as the next two. */
+int32_t replay_replan(replay_t *replay, const plan_row_t *rows, int32_t n_rows);
+/* What is done to running jobs at REPLAY_POWER_DUE. */
+int32_t replay_kill(replay_t *replay, int32_t job);
+int32_t replay_set_level(replay_t *replay, int32_t job, int32_t level);
+
 /* Runs until `until_ended` jobs have ended in all, or a pass is due, or nothing is left to happen. REPLAY_*. */
 int32_t replay_run(replay_t *replay, int32_t until_ended);
 
@@ -35,11 +49,19 @@ int32_t replay_ended(const replay_t *replay);
 int64_t replay_passes(const replay_t *replay);
 scheduler_t *replay_scheduler(replay_t *replay);
 
-/* Columns of n_jobs; start_s is -1 for a job that never started. */
+/* Columns of n_jobs; start_s is -1 for a job that never started, end_s for one that has not ended. */
 const int64_t *replay_starts(const replay_t *replay);
+const int64_t *replay_ends(const replay_t *replay);
 /* The processors of job j are the intervals interval_first[j] to interval_first[j] + interval_count[j] - 1. */
 const interval_t *replay_intervals(const replay_t *replay);
 const int64_t *replay_interval_first(const replay_t *replay);
 const int32_t *replay_interval_count(const replay_t *replay);
+
+/* Only with power: columns of n_jobs, the cluster's joules, and its watts as steps. */
+const int32_t *replay_kills(const replay_t *replay);
+const int64_t *replay_lost(const replay_t *replay); /* processor-seconds of runs that were killed */
+const double *replay_job_uj(const replay_t *replay);
+joules_t replay_joules(const replay_t *replay);
+const power_step_t *replay_power(const replay_t *replay, int64_t *n_steps);
 
 #endif

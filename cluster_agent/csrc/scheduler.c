@@ -1,60 +1,7 @@
-#include "scheduler.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "learner.h"
-#include "profile.h"
-
-/*
- * A waiting job. The queue keeps these in one array in queue order, from `head` to `tail`: heads leave at the front
- * without moving the rest, and a pass over the whole queue reads memory in one direction.
- */
-typedef struct {
-    int64_t estimate_s;
-    int32_t job;
-    int32_t width;
-} waiting_t;
-
-/* A running job. The array is in order of expected end, so the free processors at any later time are a prefix sum. */
-typedef struct {
-    int64_t expected_end_s;
-    int32_t job;
-    int32_t width;
-} running_t;
-
-/* What ESTIMATE_MEAN2 knows of a user. */
-typedef struct {
-    int64_t last_s, before_last_s;
-    int32_t ended; /* 0, 1 or 2 (or more) */
-} history_t;
-
-struct scheduler {
-    composition_t composition;
-    jobs_t jobs;
-
-    waiting_t *queue;    /* in queue order */
-    int32_t head, tail;
-    waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
-    int32_t n_shortest;
-    int32_t narrowest;   /* no waiting job is narrower; others may be wider than this */
-
-    running_t *running;
-    int32_t n_running;
-    int64_t free;        /* processors that no running job holds; below 0 while ends lag behind frees_at_estimate */
-    profile_t profile;
-
-    history_t *users;
-    learner_t *learner; /* only with ESTIMATE_LEARNED */
-
-    /* per job */
-    int64_t *started_s;
-    int64_t *estimate_s;
-    int64_t *first_estimate_s;
-    int32_t *corrections;
-    uint8_t *overtook;
-    uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once at its end */
-};
+#include "scheduler_inside.h"
 
 /****************************************************************
  * Making and unmaking
@@ -100,6 +47,7 @@ void scheduler_free(scheduler_t *s)
 {
     if (!s)
         return;
+    power_free(s);
     free(s->queue);
     free(s->shortest);
     free(s->running);
@@ -133,7 +81,7 @@ static int32_t running_after(const scheduler_t *s, int64_t end_s)
     return low;
 }
 
-static void running_add(scheduler_t *s, int32_t job)
+void scheduler_running_add(scheduler_t *s, int32_t job)
 {
     int64_t end_s = scheduler_expected_end(s, job);
     running_t *place = s->running + running_after(s, end_s);
@@ -143,7 +91,7 @@ static void running_add(scheduler_t *s, int32_t job)
     s->free -= s->jobs.width[job];
 }
 
-static void running_remove(scheduler_t *s, int32_t job)
+void scheduler_running_remove(scheduler_t *s, int32_t job)
 {
     int32_t i = running_after(s, scheduler_expected_end(s, job));
     do
@@ -178,7 +126,7 @@ static int64_t ends_after(int64_t expected_end_s, int64_t now_s)
 
 int64_t scheduler_expected_end(const scheduler_t *s, int32_t job)
 {
-    return s->started_s[job] + s->estimate_s[job];
+    return s->power ? power_expected_end(s, job) : s->started_s[job] + s->estimate_s[job];
 }
 
 /****************************************************************
@@ -226,7 +174,7 @@ int64_t scheduler_overrun(scheduler_t *s, int32_t job)
     int64_t request_s = s->jobs.request_s[job];
     size_t corrections = (size_t)s->corrections[job]++;
 
-    running_remove(s, job);
+    scheduler_running_remove(s, job);
     switch (s->composition.correct) {
     case CORRECT_INCREMENTAL:
         if (corrections < sizeof INCREMENTS_S / sizeof *INCREMENTS_S)
@@ -243,7 +191,7 @@ int64_t scheduler_overrun(scheduler_t *s, int32_t job)
     default:
         s->estimate_s[job] = request_s;
     }
-    running_add(s, job);
+    scheduler_running_add(s, job);
     return scheduler_expected_end(s, job);
 }
 
@@ -277,8 +225,43 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 
 void scheduler_end(scheduler_t *s, int32_t job)
 {
-    running_remove(s, job);
+    scheduler_running_remove(s, job);
+    if (s->power)
+        power_give_back(s, job);
     learn(s, job);
+}
+
+/* A job that ran waits again, in its order of submission. */
+void scheduler_requeue(scheduler_t *s, int32_t job)
+{
+    waiting_t waiting = {.estimate_s = s->first_estimate_s[job], .job = job, .width = s->jobs.width[job]};
+    int32_t i;
+
+    s->estimate_s[job] = waiting.estimate_s;
+    s->has_started[job] = 0;
+    for (i = s->head; i < s->tail && s->queue[i].job < job; i++)
+        ;
+    if (s->head > 0) {
+        i--;
+        memmove(s->queue + s->head - 1, s->queue + s->head, (size_t)(i - s->head + 1) * sizeof *s->queue);
+        s->head--;
+    } else {
+        memmove(s->queue + i + 1, s->queue + i, (size_t)(s->tail - i) * sizeof *s->queue);
+        s->tail++;
+    }
+    s->queue[i] = waiting;
+    if (waiting.width < s->narrowest)
+        s->narrowest = waiting.width;
+    if (s->composition.scan == SCAN_SHORTEST) {
+        for (i = s->n_shortest++; i > 0; i--) {
+            const waiting_t *before = &s->shortest[i - 1];
+            if (before->estimate_s < waiting.estimate_s ||
+                (before->estimate_s == waiting.estimate_s && before->job < job))
+                break;
+            s->shortest[i] = *before;
+        }
+        s->shortest[i] = waiting;
+    }
 }
 
 int32_t scheduler_queue(const scheduler_t *s, int32_t *queued)
@@ -310,11 +293,11 @@ static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int
  * A pass
  ****************************************************************/
 
-static void start(scheduler_t *s, int64_t now_s, int32_t job)
+void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
 {
     s->started_s[job] = now_s;
     s->has_started[job] = 1;
-    running_add(s, job);
+    scheduler_running_add(s, job);
     if (s->learner)
         learner_started(s->learner, now_s, job);
 }
@@ -357,7 +340,7 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_
         }
         starts[count++] = next->job;
         s->overtook[next->job] = 1;
-        start(s, now_s, next->job);
+        scheduler_start(s, now_s, next->job);
         free -= next->width;
         if (!ends_in_time)
             left_over -= next->width;
@@ -401,7 +384,7 @@ static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free
         if (from_s == now_s) {
             starts[count++] = next->job;
             s->overtook[next->job] = 1;
-            start(s, now_s, next->job);
+            scheduler_start(s, now_s, next->job);
         } else if (next->width < narrowest) {
             narrowest = next->width;
         }
@@ -418,12 +401,14 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 
     if (free < s->narrowest)
         return 0;
-    while (s->head < s->tail && s->queue[s->head].width <= free) {
+    if (s->power)
+        backfilled = power_decide(s, now_s, starts, &count);
+    while (!s->power && s->head < s->tail && s->queue[s->head].width <= free) {
         free -= s->queue[s->head].width;
         starts[count++] = s->queue[s->head].job;
-        start(s, now_s, s->queue[s->head++].job);
+        scheduler_start(s, now_s, s->queue[s->head++].job);
     }
-    if (s->tail - s->head > 1 && free > 0) {
+    if (!s->power && s->tail - s->head > 1 && free > 0) {
         if (s->composition.backfill == BACKFILL_EASY)
             backfilled = backfill_easy(s, now_s, free, starts + count);
         else if (s->composition.backfill == BACKFILL_CONSERVATIVE)

@@ -11,6 +11,9 @@
 
 #include <stdint.h>
 
+#include "placement.h"
+#include "power.h"
+
 /* estimate: how long a job is taken to run */
 #define ESTIMATE_REQUESTED 0
 #define ESTIMATE_CLAIRVOYANT 1
@@ -97,9 +100,56 @@ int32_t scheduler_queue(const scheduler_t *scheduler, int32_t *queued);
 /* The queue takes the order given, a permutation of what scheduler_queue wrote. */
 void scheduler_reorder(scheduler_t *scheduler, const int32_t *queued);
 
+/*
+ * On a machine with watts: once, before anything else. From then on the scheduler chooses processors too, since which
+ * of them are switched off matters. 0, or -1: no memory. BACKFILL_NONE and BACKFILL_EASY only, and not with
+ * frees_at_estimate.
+ */
+int32_t scheduler_set_power(scheduler_t *scheduler, const power_model_t *model);
+
+/* The plan from now on, which replaces the one before. 0, or -1: no memory. */
+int32_t scheduler_plan(scheduler_t *scheduler, const plan_row_t *rows, int32_t n_rows);
+
+/* When the next row of the plan begins; INT64_MAX: none. */
+int64_t scheduler_next_row(const scheduler_t *scheduler);
+
+/* Time has come to `now_s`: which row of the plan holds. To be called when a row begins, before a pass. */
+void scheduler_advance(scheduler_t *scheduler, int64_t now_s);
+
+/* What the cluster draws as planned with, in the present row. */
+int64_t scheduler_plan_uw(const scheduler_t *scheduler);
+
+/* The running job is ended before its time. It waits again if killed jobs are requeued. */
+void scheduler_kill(scheduler_t *scheduler, int32_t job);
+
+/* The running job goes on at another frequency. */
+void scheduler_set_level(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t level);
+
+/* When the running job has run for `length_s`, counted at the highest frequency, if it stays at its present one. */
+int64_t scheduler_finish(const scheduler_t *scheduler, int32_t job, int64_t length_s);
+
+/* What a processor of the job draws at a level more than an idle one, as planned with. */
+int64_t scheduler_extra_uw(const scheduler_t *scheduler, int32_t job, int32_t level);
+
+/* The running jobs in no order: writes them and returns how many. `running` holds n_jobs. */
+int32_t scheduler_running(const scheduler_t *scheduler, int32_t *running);
+
+/* Of the running job's processors, those below `kept`. */
+int64_t scheduler_held_below(const scheduler_t *scheduler, int32_t job, int64_t kept);
+
+/* How many processors of running jobs are where nodes should be off in the present row. */
+int64_t scheduler_beyond(const scheduler_t *scheduler);
+
 /* What was decided about each job, for the record: columns of n_jobs. */
 const int64_t *scheduler_first_estimates(const scheduler_t *scheduler);
 const int32_t *scheduler_corrections(const scheduler_t *scheduler);
 const uint8_t *scheduler_overtook(const scheduler_t *scheduler); /* 1: started past an earlier job of the queue */
+
+/* Only with power: the level of each job, and its processors as in replay.h. */
+const int32_t *scheduler_levels(const scheduler_t *scheduler);
+const plan_row_t *scheduler_row(const scheduler_t *scheduler); /* the present one */
+const placement_t *scheduler_placement(const scheduler_t *scheduler);
+const int64_t *scheduler_interval_first(const scheduler_t *scheduler);
+const int32_t *scheduler_interval_count(const scheduler_t *scheduler);
 
 #endif

@@ -7,7 +7,8 @@ machine have to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from math import ceil
 
 from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.jobs import Jobs
@@ -38,8 +39,12 @@ class SimulatedMachine:
     Events of one instant and kind happen in the order in which they were foreseen. ``start_s`` holds what was started.
     """
 
-    def __init__(self, jobs: Jobs, ties: Ties) -> None:
+    def __init__(self, jobs: Jobs, ties: Ties, slowdown: Sequence[float] = (1.0,), requeues: bool = True) -> None:
         self.start_s: dict[int, int] = {}
+        self.end_s: dict[int, int] = {}
+        self._slowdown = slowdown
+        self._requeues = requeues
+        self._pace: dict[int, tuple[int, float, int]] = {}  # job: since when, seconds of its run done by then, level
         self._jobs = jobs
         self._ties = ties
         self._submitted = 0
@@ -66,26 +71,55 @@ class SimulatedMachine:
             times.append(int(self._jobs.submit_s[self._submitted]))
         return min(times, default=None)
 
-    def start(self, now_s: int, job: int, expected_end_s: int) -> None:
+    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
         """The job runs from now on."""
         self.start_s[job] = now_s
-        self._foresee(self._ends, self._end_s(job), job)
+        self._pace[job] = (now_s, 0.0, level)
+        self._foresee(self._ends, self._end_s(now_s, job), job)
+        self.expect(now_s, job, expected_end_s)
+
+    def kill(self, now_s: int, job: int) -> None:
+        """The job is gone, and what it has done is lost."""
+        self._ends = [event for event in self._ends if event[2] != job]
+        self._overruns = [event for event in self._overruns if event[2] != job]
+        heapify(self._ends)
+        heapify(self._overruns)
+        if self._requeues:
+            del self.start_s[job]
+        else:
+            self.end_s[job] = now_s
+
+    def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
+        """The job goes on, slower or faster."""
+        since_s, done_s, before = self._pace[job]
+        self._pace[job] = (now_s, done_s + (now_s - since_s) / self._slowdown[before], level)
+        self._ends = [event for event in self._ends if event[2] != job]
+        self._overruns = [event for event in self._overruns if event[2] != job]
+        heapify(self._ends)
+        heapify(self._overruns)
+        self._foresee(self._ends, self._end_s(now_s, job), job)
         self.expect(now_s, job, expected_end_s)
 
     def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
         """Note an overrun to come, which this machine can foresee."""
-        if now_s < expected_end_s < self._end_s(job):
+        if now_s < expected_end_s < self._end_s(now_s, job):
             self._foresee(self._overruns, expected_end_s, job)
 
-    def _end_s(self, job: int) -> int:
-        return self.start_s[job] + int(self._jobs.run_s[job])
+    def _end_s(self, now_s: int, job: int) -> int:
+        since_s, done_s, level = self._pace[job]
+        left_s = (int(self._jobs.run_s[job]) - done_s) * self._slowdown[level]
+        return max(since_s + ceil(left_s - 1e-9), now_s + 1)
 
     def _foresee(self, heap: list[tuple[int, int, int]], at_s: int, job: int) -> None:
         heappush(heap, (at_s, self._foreseen, job))
         self._foreseen += 1
 
     def _take_end(self, now_s: int) -> Event | None:
-        return Event(Kind.ENDED, heappop(self._ends)[2]) if self._ends and self._ends[0][0] <= now_s else None
+        if not self._ends or self._ends[0][0] > now_s:
+            return None
+        job = heappop(self._ends)[2]
+        self.end_s[job] = now_s
+        return Event(Kind.ENDED, job)
 
     def _take_overrun(self, now_s: int) -> Event | None:
         is_due = self._overruns and self._overruns[0][0] <= now_s

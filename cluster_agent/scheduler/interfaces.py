@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from cluster_agent.scheduler.power import Reaction
+
 
 class Kind(Enum):
     """What can happen, mostly to a job."""
@@ -53,8 +55,17 @@ class Machine(Protocol):
         """When the next foreseeable event is due: an expected end, or in a simulation whatever comes next."""
         ...
 
-    def start(self, now_s: int, job: int, expected_end_s: int) -> None:
-        """Start the job. It counts as overrun if it has not ended at ``expected_end_s``."""
+    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """Start the job at a frequency, 0 the highest. It counts as overrun if it has not ended at
+        ``expected_end_s``."""
+        ...
+
+    def kill(self, now_s: int, job: int) -> None:
+        """End a running job before its time; no event tells of it."""
+        ...
+
+    def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
+        """A running job goes on at another frequency, and its expected end moves."""
         ...
 
     def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
@@ -79,6 +90,19 @@ class Scheduler(Protocol):
 
     def decide(self, now_s: int) -> Sequence[int]:
         """One pass: the jobs to start now, in the order of decision. They count as running from here on."""
+        ...
+
+    def level(self, job: int) -> int:
+        """The frequency of a running job, 0 the highest."""
+        ...
+
+    def next_change_s(self) -> int | None:
+        """When a cap begins, changes, ends or becomes known next, or nodes are switched. None: never, as known now."""
+        ...
+
+    def react(self, now_s: int) -> Reaction:
+        """Such a time has come: what is done to running jobs. It is decided, the machine has to follow; a pass is
+        due."""
         ...
 
     def expected_end_s(self, job: int) -> int:

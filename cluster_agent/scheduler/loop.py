@@ -13,11 +13,14 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
     while True:
         now_s = clock.now_s()
         events = machine.events(now_s)
-        if not events:
-            if not clock.wait_until(machine.next_event_s()):
+        change_s = scheduler.next_change_s()
+        is_change_due = change_s is not None and change_s <= now_s
+        if not events and not is_change_due:
+            times = [time_s for time_s in (machine.next_event_s(), change_s) if time_s is not None]
+            if not clock.wait_until(min(times, default=None)):
                 return
             continue
-        is_pass_due = False
+        is_pass_due = is_change_due
         for kind, job in events:
             if kind is Kind.SUBMITTED:
                 is_pass_due |= scheduler.submit(now_s, job)
@@ -28,6 +31,12 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
                 is_pass_due = True
             else:
                 machine.expect(now_s, job, scheduler.overrun(job))
+        if is_change_due:
+            reaction = scheduler.react(now_s)
+            for job in reaction.kill:
+                machine.kill(now_s, job)
+            for job, level in reaction.level.items():
+                machine.set_level(now_s, job, level, scheduler.expected_end_s(job))
         if is_pass_due:
             for job in scheduler.decide(now_s):
-                machine.start(now_s, job, scheduler.expected_end_s(job))
+                machine.start(now_s, job, scheduler.expected_end_s(job), scheduler.level(job))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
+from cluster_agent.caps import Cap
+from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Row, Watts, running_of
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
+from cluster_agent.scheduler.power import Reaction, Running
 from cluster_agent.scheduler.queue import columns
 
 ESTIMATES: Final = {
@@ -40,6 +43,7 @@ BACKFILLS: Final = {
     "conservative": lib.BACKFILL_CONSERVATIVE,
 }
 SCANS: Final = {"queue": lib.SCAN_QUEUE, "shortest": lib.SCAN_SHORTEST}
+NEVER_S: Final = 2**63 - 1
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 
 
@@ -98,6 +102,48 @@ class CJobs:
         self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user])
 
 
+class CWatts:
+    """``power_model_t`` over the columns of ``Watts``, which it keeps alive."""
+
+    def __init__(self, watts: Watts) -> None:
+        jobs = [watts.job_busy_uw, watts.job_plan_uw]
+        self._columns = [
+            ffi.new("int64_t[]", watts.busy_uw),
+            ffi.new("int64_t[]", watts.plan_uw),
+            ffi.new("double[]", watts.slowdown),
+            *(ffi.NULL if one is None else pointer("int64_t", np.ascontiguousarray(one, np.int64)) for one in jobs),
+        ]
+        self.c = ffi.new(
+            "power_model_t *",
+            [
+                len(watts.busy_uw),
+                watts.lowest,
+                watts.asks_watts,
+                watts.requeues,
+                watts.idle_uw,
+                *self._columns,
+            ],
+        )
+
+
+def running(scheduler: Any, jobs: Jobs, watts: Watts, start_s: Callable[[int], int]) -> Running:
+    """The running jobs of a native scheduler as *react* sees them."""
+    room = ffi.new("int32_t[]", max(len(jobs), 1))
+    levels = lib.scheduler_levels(scheduler)
+    rows = []
+    for job in room[0 : lib.scheduler_running(scheduler, room)]:
+        width, level = int(jobs.width[job]), levels[job]
+        limit_s = lib.scheduler_finish(scheduler, job, int(jobs.request_s[job]))
+        drawn_uw = width * (lib.scheduler_extra_uw(scheduler, job, level) + watts.idle_uw)
+        rows.append((start_s(job), job, width, level, limit_s, drawn_uw / UW))
+    return running_of(rows)
+
+
+def c_rows(rows: Sequence[Row]) -> Any:
+    """``plan_row_t[]``."""
+    return ffi.new("plan_row_t[]", [tuple(row) for row in rows])
+
+
 def _take(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
     if pointer_or_null == ffi.NULL:
         raise MemoryError
@@ -105,16 +151,34 @@ def _take(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
 
 
 class NativeScheduler:
-    """The native scheduler behind ``interfaces.Scheduler``."""
+    """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it knows those and the caps."""
 
-    def __init__(self, composition: Composition, jobs: Jobs, processors: int) -> None:
+    def __init__(
+        self,
+        composition: Composition,
+        jobs: Jobs,
+        processors: int,
+        watts: Watts | None = None,
+        caps: Sequence[Cap] = (),
+    ) -> None:
         self._order = composition.order
         self._jobs = CJobs(jobs)
         self._scheduler = _take(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
+        self._start_s: dict[int, int] = {}
         self._room = np.empty(len(jobs), np.int32)
+        self._watts = watts
+        self._announcements: list[int] = []
+        if watts is not None:
+            first_s = int(jobs.submit_s[0]) if len(jobs) else 0
+            self._c_watts = CWatts(watts)
+            self._governor = Governor(watts, composition.power, caps, first_s)
+            self._announcements = list(self._governor.announced_s)
+            if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
+                raise MemoryError
+            self._plan(first_s)
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
@@ -135,11 +199,55 @@ class NativeScheduler:
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
         if count < 0:
             raise MemoryError
-        return list(self._starts[0:count])
+        started = list(self._starts[0:count])
+        self._start_s.update(dict.fromkeys(started, now_s))
+        return started
+
+    def level(self, job: int) -> int:
+        """The frequency of a running job."""
+        return 0 if self._watts is None else int(lib.scheduler_levels(self._scheduler)[job])
+
+    def next_change_s(self) -> int | None:
+        """The next row of the plan, or the next announcement."""
+        if self._watts is None:
+            return None
+        row_s = lib.scheduler_next_row(self._scheduler)
+        return min([*self._announcements[:1], *([row_s] if row_s < NEVER_S else [])], default=None)
+
+    def react(self, now_s: int) -> Reaction:
+        """Plan anew if a cap has become known; then do to running jobs what the policy says."""
+        assert self._watts is not None
+        if self._announcements and self._announcements[0] <= now_s:
+            self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
+            self._plan(now_s)
+        lib.scheduler_advance(self._scheduler, now_s)
+        reaction = reaction_of(self._governor, self._scheduler, self._jobs.jobs, now_s, self._start_s.__getitem__)
+        for job in reaction.kill:
+            lib.scheduler_kill(self._scheduler, job)
+        for job, level in reaction.level.items():
+            lib.scheduler_set_level(self._scheduler, now_s, job, level)
+        return reaction
 
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
         return int(lib.scheduler_expected_end(self._scheduler, job))
+
+    def _plan(self, now_s: int) -> None:
+        rows = self._governor.plan(now_s)
+        if lib.scheduler_plan(self._scheduler, c_rows(rows), len(rows)) < 0:
+            raise MemoryError
+
+
+def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int, start_s: Callable[[int], int]) -> Reaction:
+    """What *react* answers for a native scheduler."""
+    row = lib.scheduler_row(scheduler)
+    present = Row(row.from_s, row.cap_uw, row.kept, row.idle_uw, row.off_uw, row.switching_uw, row.bonus_uw)
+    return governor.react(
+        now_s,
+        present,
+        int(lib.scheduler_plan_uw(scheduler)),
+        lambda: running(scheduler, jobs, governor.watts, start_s),
+    )
 
 
 def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> None:
@@ -152,10 +260,18 @@ def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) 
 
 
 class NativeReplay:
-    """The replay of a whole log in C. Deterministic: equal input gives equal bits."""
+    """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them."""
 
-    def __init__(self, composition: Composition, jobs: Jobs, processors: int) -> None:
+    def __init__(
+        self,
+        composition: Composition,
+        jobs: Jobs,
+        processors: int,
+        watts: Watts | None = None,
+        caps: Sequence[Cap] = (),
+    ) -> None:
         self.jobs = jobs
+        self.watts = watts
         self._order = composition.order
         self._c_jobs = CJobs(jobs)
         self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
@@ -171,6 +287,35 @@ class NativeReplay:
         )
         self._scheduler = lib.replay_scheduler(self._replay)
         self._room = np.empty(len(jobs), np.int32)
+        if watts is not None:
+            first_s = int(jobs.submit_s[0]) if len(jobs) else 0
+            self._governor = Governor(watts, composition.power, caps, first_s)
+            self._c_watts = CWatts(watts)
+            self._announcements = list(self._governor.announced_s)
+            self._announced = ffi.new("int64_t[]", self._announcements)
+            c = self._announced, len(self._announced)
+            if lib.replay_set_power(self._replay, self._c_watts.c, *c) < 0:
+                raise MemoryError
+            self._plan(first_s)
+
+    def _plan(self, now_s: int) -> None:
+        rows = self._governor.plan(now_s)
+        if lib.replay_replan(self._replay, c_rows(rows), len(rows)) < 0:
+            raise MemoryError
+
+    def _follow(self) -> None:
+        """A cap has become known, or a row of the plan begins."""
+        now_s = lib.replay_now(self._replay)
+        if self._announcements and self._announcements[0] <= now_s:
+            self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
+            self._plan(now_s)
+        start_s = lib.replay_starts(self._replay)
+        reaction = reaction_of(self._governor, self._scheduler, self.jobs, now_s, lambda job: int(start_s[job]))
+        for job in reaction.kill:
+            lib.replay_kill(self._replay, job)
+        for job, level in reaction.level.items():
+            if lib.replay_set_level(self._replay, job, level) < 0:
+                raise MemoryError
 
     def run(self, until_ended: int) -> bool:
         """Go on until so many jobs have ended in all; False when nothing is left to happen."""
@@ -179,6 +324,8 @@ class NativeReplay:
             if status == lib.REPLAY_PASS_DUE:
                 assert self._order is not None
                 reorder(self._scheduler, self.jobs, self._order, lib.replay_now(self._replay), self._room)
+            elif status == lib.REPLAY_POWER_DUE:
+                self._follow()
             elif status == lib.REPLAY_NO_MEMORY:
                 raise MemoryError
             elif status == lib.REPLAY_OVERFULL:
@@ -200,6 +347,54 @@ class NativeReplay:
     def start_s(self) -> Int64s:
         """When each job was started, -1: not (yet)."""
         return self._column(lib.replay_starts(self._replay), np.int64)
+
+    @property
+    def end_s(self) -> Int64s:
+        """When each job ended, -1: not (yet)."""
+        return self._column(lib.replay_ends(self._replay), np.int64)
+
+    @property
+    def level(self) -> Int32s:
+        """Each job's last frequency, 0 the highest. Only with watts, as all that follows up to ``power``."""
+        return self._column(lib.scheduler_levels(self._scheduler), np.int32)
+
+    @property
+    def kills(self) -> Int32s:
+        """How often each job was killed."""
+        return self._column(lib.replay_kills(self._replay), np.int32)
+
+    @property
+    def lost(self) -> Int64s:
+        """Processor-seconds of each job's killed runs."""
+        return self._column(lib.replay_lost(self._replay), np.int64)
+
+    @property
+    def job_j(self) -> npt.NDArray[np.float64]:
+        """Joules of each job, killed runs included."""
+        return self._column(lib.replay_job_uj(self._replay), np.float64) / UW
+
+    @property
+    def joules(self) -> dict[str, float]:
+        """Joules of the ``cluster``, of ``idle`` processors with chassis and racks, ``off`` nodes, and
+        ``switching``."""
+        found = lib.replay_joules(self._replay)
+        return {
+            "cluster": found.cluster_uj / UW,
+            "idle": found.idle_uj / UW,
+            "off": found.off_uj / UW,
+            "switching": found.switching_uj / UW,
+        }
+
+    @property
+    def power(self) -> tuple[Int64s, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The cluster's watts and cap (infinite: none), each from a time until the next, as (times, watts, caps)."""
+        count = ffi.new("int64_t *")
+        steps = lib.replay_power(self._replay, count)
+        table = np.empty((0, 3), np.int64)
+        if count[0]:
+            table = np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
+        caps = np.where(table[:, 2] == NO_CAP, np.inf, table[:, 2] / UW)
+        return table[:, 0].astype(np.int64), table[:, 1] / UW, caps
 
     @property
     def first_estimate_s(self) -> Int64s:

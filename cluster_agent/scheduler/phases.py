@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cluster_agent.scheduler.jobs import Int32s, Int64s
+from cluster_agent.scheduler.power import Power
 
 Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
 """The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
@@ -89,8 +90,14 @@ class Composition:
     backfill: Backfill = "none"
     scan: Scan = "queue"
     ties: Ties = "instant"
+    power: Power | None = None
+    """What the policy does with watts, if it knows them; then ``backfill`` is none or easy and ``ties`` instant."""
     passes_if_new_fits: bool = False
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
+
+    def __post_init__(self) -> None:
+        if self.power is not None and (self.ties != "instant" or self.backfill == "conservative"):
+            raise ValueError("watts go with ties=instant and with EASY or no backfilling")
 
     @property
     def frees_at_estimate(self) -> bool:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.learner import OnlineLearner
 from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.power import Reaction
 from cluster_agent.scheduler.queue import columns
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
@@ -89,13 +90,23 @@ class ReferenceScheduler:
         """When a running job is expected to end."""
         return self.running[job] + self.estimate_s[job]
 
+    def level(self, job: int) -> int:
+        """This scheduler knows no frequencies."""
+        return 0
+
+    def next_change_s(self) -> int | None:
+        """Nor caps."""
+        return None
+
+    def react(self, now_s: int) -> Reaction:
+        """Nothing."""
+        return Reaction()
+
     # --- a pass
 
     def decide(self, now_s: int) -> list[int]:
         """Start heads while they fit; then whoever may overtake the head."""
-        if self.composition.order is not None:
-            positions = self.composition.order(columns(self.jobs, self.queue, self.estimate_s), now_s)
-            self.queue = [self.queue[position] for position in positions]
+        self._order(now_s)
         started: list[int] = []
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
             started.append(self._start(now_s, self.queue[0]))
@@ -104,6 +115,11 @@ class ReferenceScheduler:
         elif self.composition.backfill == "conservative":
             started += self._backfill_conservative(now_s)
         return started
+
+    def _order(self, now_s: int) -> None:
+        if self.composition.order is not None:
+            positions = self.composition.order(columns(self.jobs, self.queue, self.estimate_s), now_s)
+            self.queue = [self.queue[position] for position in positions]
 
     def _backfill_easy(self, now_s: int) -> list[int]:
         """EASY (Lifka 1995): reserve for the head, then start every other job that fits beside the reservation."""

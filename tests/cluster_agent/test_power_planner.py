@@ -69,7 +69,8 @@ def test_the_printed_rule_takes_the_worse_lever(application: str, value: float, 
     assert rho(degradation, 14, 193, 358) == pytest.approx(value, abs=1e-3)
     assert lever(CURIE, watts, degradation, FLOOR) == corrected
     assert lever(CURIE, watts, degradation, FLOOR, "printed") == printed
-    assert work(CURIE, watts, degradation, FLOOR, corrected) > work(CURIE, watts, degradation, FLOOR, printed)  # type: ignore[arg-type]
+    better, worse = (lever(CURIE, watts, degradation, FLOOR, rule) for rule in ("corrected", "printed"))
+    assert work(CURIE, watts, degradation, FLOOR, better) > work(CURIE, watts, degradation, FLOOR, worse)
 
 
 def test_switch_off_alone_beats_both_where_it_is_preferred_at_all() -> None:

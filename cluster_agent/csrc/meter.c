@@ -1,0 +1,93 @@
+#include "meter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int meter_init(meter_t *m, const power_model_t *model, int32_t n_jobs, int64_t from_s)
+{
+    size_t n = n_jobs > 0 ? (size_t)n_jobs : 1;
+    memset(m, 0, sizeof *m);
+    m->model = *model;
+    m->at_s = from_s;
+    m->job_uj = calloc(n, sizeof *m->job_uj);
+    m->since_s = calloc(n, sizeof *m->since_s);
+    m->drawn_uw = calloc(n, sizeof *m->drawn_uw);
+    return m->job_uj && m->since_s && m->drawn_uw ? 0 : -1;
+}
+
+void meter_clear(meter_t *m)
+{
+    free(m->job_uj);
+    free(m->since_s);
+    free(m->drawn_uw);
+    free(m->steps);
+    memset(m, 0, sizeof *m);
+}
+
+void meter_pass(meter_t *m, int64_t now_s)
+{
+    double seconds = (double)(now_s - m->at_s);
+    if (m->n_steps)
+        m->joules.cluster_uj += seconds * (double)m->steps[m->n_steps - 1].drawn_uw;
+    m->joules.idle_uj += seconds * (double)m->idle_uw;
+    m->joules.off_uj += seconds * (double)m->off_uw;
+    m->joules.switching_uj += seconds * (double)m->switching_uw;
+    m->at_s = now_s;
+}
+
+static int64_t processor_uw(const meter_t *m, int32_t job, int32_t level)
+{
+    const power_model_t *model = &m->model;
+    if (!model->job_busy_uw)
+        return model->busy_uw[level];
+    double share = (double)(model->busy_uw[level] - model->idle_uw) / (double)(model->busy_uw[0] - model->idle_uw);
+    return model->idle_uw + (int64_t)((double)(model->job_busy_uw[job] - model->idle_uw) * share);
+}
+
+void meter_start(meter_t *m, int32_t job, int64_t width, int32_t level)
+{
+    m->since_s[job] = m->at_s;
+    m->drawn_uw[job] = width * processor_uw(m, job, level);
+    m->busy_uw += m->drawn_uw[job];
+    m->busy += width;
+}
+
+void meter_stop(meter_t *m, int32_t job, int64_t width)
+{
+    m->job_uj[job] += (double)(m->at_s - m->since_s[job]) * (double)m->drawn_uw[job];
+    m->busy_uw -= m->drawn_uw[job];
+    m->busy -= width;
+}
+
+int meter_look(meter_t *m, const plan_row_t *row, int64_t processors)
+{
+    int64_t away = processors - row->kept;
+    int64_t off_share_uw = away ? row->off_uw / away : 0, switching_share_uw = away ? row->switching_uw / away : 0;
+    m->idle_uw = row->idle_uw - (m->busy - m->beyond) * m->model.idle_uw + (m->beyond ? row->bonus_uw : 0);
+    m->off_uw = row->off_uw - m->beyond * off_share_uw;
+    m->switching_uw = row->switching_uw - m->beyond * switching_share_uw;
+
+    power_step_t step = {
+        .at_s = m->at_s,
+        .drawn_uw = row->idle_uw + row->off_uw + row->switching_uw + (m->beyond ? row->bonus_uw : 0) + m->busy_uw -
+                    (m->busy - m->beyond) * m->model.idle_uw - m->beyond * (off_share_uw + switching_share_uw),
+        .cap_uw = row->cap_uw,
+    };
+    power_step_t *last = m->n_steps ? &m->steps[m->n_steps - 1] : NULL;
+    if (last && last->at_s == step.at_s) {
+        *last = step;
+        return 0;
+    }
+    if (last && last->drawn_uw == step.drawn_uw && last->cap_uw == step.cap_uw)
+        return 0;
+    if (m->n_steps == m->capacity) {
+        int64_t capacity = m->capacity ? 2 * m->capacity : 1024;
+        power_step_t *steps = realloc(m->steps, (size_t)capacity * sizeof *steps);
+        if (!steps)
+            return -1;
+        m->steps = steps;
+        m->capacity = capacity;
+    }
+    m->steps[m->n_steps++] = step;
+    return 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * Watts for the scheduler: what processors draw, which caps hold when, and which nodes are on.
+ *
+ * Whole microwatts per processor, so that sums are exact and every engine decides alike. The machine's idle, off and
+ * shared watts come in the rows of a plan; a job adds what its processors draw more than idle ones.
+ */
+#ifndef CLUSTER_POWER_H
+#define CLUSTER_POWER_H
+
+#include <stdint.h>
+
+#define NO_CAP INT64_MAX
+
+/* The columns belong to the caller. Levels count from the highest frequency, 0. */
+typedef struct {
+    int32_t n_levels;
+    int32_t lowest;           /* the lowest frequency that a job may be started at */
+    int32_t asks_watts;       /* whether a job must fit under the caps; 0: watts are only accounted */
+    int32_t requeues;         /* whether a killed job waits again */
+    int64_t idle_uw;          /* a processor without a job, its node on */
+    const int64_t *busy_uw;   /* a processor with a job at each level, as accounted */
+    const int64_t *plan_uw;   /* the same, as planned with */
+    const double *slowdown;   /* run time at each level over that at level 0 */
+    const int64_t *job_busy_uw, *job_plan_uw; /* per job, a processor at level 0; NULL: as the machine's */
+} power_model_t;
+
+/*
+ * From `from_s` until the next row: the cap, and the machine without jobs. Processors 0 to kept-1 are on, the others
+ * are off or being switched. The rows are in order of time and the first begins now or earlier.
+ */
+typedef struct {
+    int64_t from_s;
+    int64_t cap_uw;
+    int64_t kept;
+    int64_t idle_uw;      /* the processors that are on, idle, and the chassis and racks that are */
+    int64_t off_uw;       /* the nodes that are off */
+    int64_t switching_uw; /* the nodes being switched */
+    int64_t bonus_uw;     /* what chassis and racks save by being off, and do not while a job is left on one of them */
+} plan_row_t;
+
+#endif

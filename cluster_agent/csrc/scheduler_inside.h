@@ -1,0 +1,98 @@
+/* The inside of the scheduler, for scheduler.c and power_pass.c. */
+#ifndef CLUSTER_SCHEDULER_INSIDE_H
+#define CLUSTER_SCHEDULER_INSIDE_H
+
+#include "learner.h"
+#include "placement.h"
+#include "profile.h"
+#include "scheduler.h"
+
+/*
+ * A waiting job. The queue keeps these in one array in queue order, from `head` to `tail`: heads leave at the front
+ * without moving the rest, and a pass over the whole queue reads memory in one direction.
+ */
+typedef struct {
+    int64_t estimate_s;
+    int32_t job;
+    int32_t width;
+} waiting_t;
+
+/* A running job. The array is in order of expected end, so the free processors at any later time are a prefix sum. */
+typedef struct {
+    int64_t expected_end_s;
+    int32_t job;
+    int32_t width;
+} running_t;
+
+/* What ESTIMATE_MEAN2 knows of a user. */
+typedef struct {
+    int64_t last_s, before_last_s;
+    int32_t ended; /* 0, 1 or 2 (or more) */
+} history_t;
+
+/* What a pass knows of one row of the plan. */
+typedef struct {
+    int64_t free;        /* free processors that are on in this row */
+    int64_t headroom_uw; /* under the cap, at the beginning of the row, with all jobs running to their limits */
+    int64_t expected_uw; /* the same, with all jobs ending as expected */
+} outlook_t;
+
+/* Only on a machine with watts. */
+typedef struct {
+    power_model_t model;
+    placement_t placement;
+    int64_t *interval_first;
+    int32_t *interval_count;
+    plan_row_t *rows;
+    outlook_t *outlook;
+    int64_t *available;  /* per row, during the search for a reservation */
+    int32_t n_rows, row; /* `row` is the present one */
+    int64_t lowest_kept; /* of the present and all later rows */
+    /* Each job's pace: until since_s it has done done_s seconds of its run at the highest frequency. */
+    int64_t *since_s;
+    double *done_s;
+    int32_t *level;
+} power_t;
+
+struct scheduler {
+    composition_t composition;
+    jobs_t jobs;
+    power_t *power;
+
+    waiting_t *queue;    /* in queue order */
+    int32_t head, tail;
+    waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
+    int32_t n_shortest;
+    int32_t narrowest;   /* no waiting job is narrower; others may be wider than this */
+
+    running_t *running;
+    int32_t n_running;
+    int64_t free;        /* processors that no running job holds; below 0 while ends lag behind frees_at_estimate */
+    profile_t profile;
+
+    history_t *users;
+    learner_t *learner; /* only with ESTIMATE_LEARNED */
+
+    /* per job */
+    int64_t *started_s;
+    int64_t *estimate_s;
+    int64_t *first_estimate_s;
+    int32_t *corrections;
+    uint8_t *overtook;
+    uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once at its end */
+};
+
+/* scheduler.c, for power_pass.c */
+void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
+void scheduler_running_add(scheduler_t *s, int32_t job);
+void scheduler_running_remove(scheduler_t *s, int32_t job);
+void scheduler_requeue(scheduler_t *s, int32_t job);
+
+/* power_pass.c, for scheduler.c */
+void power_free(scheduler_t *s);
+int64_t power_expected_end(const scheduler_t *s, int32_t job);
+void power_give_back(scheduler_t *s, int32_t job);
+/* A pass without its last step, the sweep of the queue: *in_turn of the jobs that start were heads. -1: no memory. */
+int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in_turn);
+
+#endif

@@ -1,0 +1,178 @@
+"""What the engines share of watts: a machine in whole microwatts, the plan of caps and nodes, and the calls of the
+phases *react* and *idle*. The plan is a list of rows, each valid until the next begins (``plan_row_t`` in
+``csrc/power.h``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from cluster_agent.caps import Cap
+from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import Machine
+from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.planner import off_watts
+from cluster_agent.scheduler.power import Off, Power, Reaction, Running, Situation
+
+NO_CAP: Final = 2**63 - 1
+UW: Final = 1_000_000
+
+
+class Row(NamedTuple):
+    """``plan_row_t``."""
+
+    from_s: int
+    cap_uw: int
+    kept: int
+    idle_uw: int
+    off_uw: int
+    switching_uw: int
+    bonus_uw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watts:
+    """A machine as the engines count it, per processor; and the watts of single jobs, where they are known."""
+
+    machine: Machine
+    idle_uw: int
+    busy_uw: tuple[int, ...]
+    plan_uw: tuple[int, ...]
+    slowdown: tuple[float, ...]
+    lowest: int
+    asks_watts: bool
+    requeues: bool
+    job_busy_uw: Int64s | None = None  # a processor at the highest frequency, idle share included, as accounted
+    job_plan_uw: Int64s | None = None  # the same, as planned with: a prediction
+
+    @classmethod
+    def of(cls, machine: Machine, power: Power | None) -> Watts:
+        """``WrongUseError`` if the machine does not fit: no watts, several kinds of nodes, no such frequency."""
+        if not machine.has_watts:
+            raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        if len(machine.groups) > 1:
+            raise WrongUseError(f"{machine.name}: watts are replayed on machines of one kind of nodes, not several")
+        node, given = machine.node, power or Power()
+        lowest = 0
+        if given.floor_mhz is not None:
+            allowed = [i for i, mhz in enumerate(node.frequency_mhz) if mhz >= given.floor_mhz]
+            if not allowed:
+                highest = node.frequency_mhz[0]
+                raise WrongUseError(f"{machine.name}: {given.floor_mhz} MHz is above its highest, {highest}")
+            lowest = allowed[-1]
+
+        def share(watts: float) -> int:
+            return round(watts * UW / node.cores)
+
+        return cls(
+            machine,
+            share(node.idle_w),
+            tuple(map(share, node.busy_w)),
+            tuple(map(share, node.busy_max_w or node.busy_w)),
+            machine.slowdowns(given.application),
+            lowest,
+            power is not None,
+            given.requeue,
+        )
+
+    def plan_watts(self, width: int, level: int) -> float:
+        """What so many processors draw at a level as planned with, or idle with level -1."""
+        return width * (self.idle_uw if level < 0 else self.plan_uw[level]) / UW
+
+    def rows(self, caps: Sequence[Cap], offs: Sequence[Off], now_s: int) -> list[Row]:
+        """The plan from ``now_s`` on."""
+        node = self.machine.node
+        off_s, boot_s = ceil(node.switch_off_s), ceil(node.boot_s)
+        times = {now_s}
+        for cap in caps:
+            times |= {cap.from_s, cap.to_s}
+        for off in offs:
+            times |= {off.from_s - off_s, off.from_s, off.to_s, off.to_s + boot_s}
+        rows: list[Row] = []
+        for at_s in sorted(time for time in times if time >= now_s and time < 2**61):
+            cap_w = next((cap.watts for cap in caps if cap.from_s <= at_s < cap.to_s), None)
+            off_nodes = max((one.nodes for one in offs if one.from_s <= at_s < one.to_s), default=0)
+            leaving = max((one.nodes for one in offs if one.from_s - off_s <= at_s < one.from_s), default=0)
+            booting = max((one.nodes for one in offs if one.to_s <= at_s < one.to_s + boot_s), default=0)
+            row = self._row(at_s, cap_w, off_nodes, max(leaving - off_nodes, 0), max(booting - off_nodes, 0))
+            if not rows or row[1:] != rows[-1][1:]:
+                rows.append(row)
+        return rows
+
+    def _row(self, at_s: int, cap_w: float | None, off: int, leaving: int, booting: int) -> Row:
+        machine, node = self.machine, self.machine.node
+        away = off + max(leaving, booting)
+        kept = machine.processors - away * node.cores
+        off_w, fixed_w = off_watts(machine, off)
+        switching_w = max(leaving, booting) * (
+            node.switch_off_j / max(ceil(node.switch_off_s), 1)
+            if leaving >= booting
+            else node.boot_j / max(ceil(node.boot_s), 1)
+        )
+        return Row(
+            at_s,
+            NO_CAP if cap_w is None else round(cap_w * UW),
+            kept,
+            kept * self.idle_uw + round(fixed_w * UW),
+            round(off_w * UW),
+            round(switching_w * UW),
+            round((machine.fixed_w - fixed_w + off * node.off_w - off_w) * UW),
+        )
+
+
+class Governor:
+    """Calls *idle* when a cap becomes known and *react* when the plan's next row begins."""
+
+    def __init__(self, watts: Watts, power: Power | None, caps: Sequence[Cap], first_s: int) -> None:
+        self.watts = watts
+        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
+        self._power = power or Power()
+        self._caps = sorted(caps, key=lambda cap: cap.from_s)
+
+    def known(self, now_s: int) -> list[Cap]:
+        """The caps that are known and not over."""
+        return [cap for cap in self._caps if cap.announced_s <= now_s < cap.to_s]
+
+    def plan(self, now_s: int) -> list[Row]:
+        """The plan after what is known at ``now_s``."""
+        caps = self.known(now_s)
+        machine = self.watts.machine
+        offs = self._power.idle(machine, caps, now_s) if self._power.idle else ()
+        return self.watts.rows(caps, offs, now_s)
+
+    def react(self, now_s: int, row: Row, plan_uw: int, running: Callable[[], Running]) -> Reaction:
+        """What the policy does as the present row begins; nothing where it has no *react*."""
+        if self._power.react is None:
+            return Reaction()
+        cap_watts = float("inf") if row.cap_uw == NO_CAP else row.cap_uw / UW
+        return self._power.react(
+            Situation(
+                now_s,
+                self.watts.machine,
+                self.known(now_s),
+                plan_uw / UW,
+                cap_watts,
+                running(),
+                self.watts.lowest,
+                self.watts.plan_watts,
+            )
+        )
+
+
+def running_of(rows: Sequence[tuple[int, int, int, int, int, float]]) -> Running:
+    """From (start_s, job, width, level, limit_s, watts)."""
+    rows = sorted(rows)
+    start_s, job, width, level, limit_s, watts = (np.array([row[i] for row in rows]) for i in range(6))
+    return Running(
+        job.astype(np.int32),
+        start_s.astype(np.int64),
+        width.astype(np.int32),
+        level.astype(np.int32),
+        limit_s.astype(np.int64),
+        watts.astype(np.float64),
+    )

@@ -1,0 +1,101 @@
+"""Small machines with watts, random caps and compositions that know them, for the property tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cluster_agent.caps import Cap
+from cluster_agent.machine import Machine, NodeGroup, Topology
+from cluster_agent.scheduler import power
+from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.power import Idle, Off, Power
+from tests.cluster_agent.traces import widest_first
+
+NODES, CORES = 5, 2  # 10 processors, as the other property tests have
+
+
+def machine(switching_s: float, has_racks: bool) -> Machine:
+    """Five nodes of two cores at three frequencies; a full node draws 100 W, idle 30 W, off 4 W."""
+    node = NodeGroup(
+        count=NODES,
+        cores=CORES,
+        off_w=4,
+        idle_w=30,
+        frequency_mhz=(2000, 1500, 1000),
+        busy_w=(100, 80, 65),
+        boot_s=2 * switching_s,
+        boot_j=90 * switching_s,
+        switch_off_s=switching_s,
+        switch_off_j=50 * switching_s,
+    )
+    topology = Topology(2, 7, 2, 11) if has_racks else Topology()
+    return Machine("small", (node,), topology, {"default": 1.75})
+
+
+machines = st.builds(machine, st.sampled_from([0.0, 0.0, 1.0, 2.5]), st.booleans())
+
+
+@st.composite
+def cap_lists(draw: st.DrawFn, most: int = 4) -> list[Cap]:
+    """One long cap; or windows in order, some touching, known from the start, when they begin, or between."""
+    if draw(st.booleans()):
+        return [Cap(draw(st.integers(0, 5)), 400, draw(st.sampled_from([255.0, 290.0, 330.0, 365.0, 435.0])))]
+    caps, at_s = [], 0
+    for _ in range(draw(st.integers(0, most))):
+        from_s = at_s + draw(st.integers(0, 12))
+        at_s = from_s + draw(st.integers(1, 20))
+        watts = draw(st.sampled_from([130.0, 200.0, 260.5, 333.25, 400.0, 500.0]))
+        caps.append(Cap(from_s, at_s, watts, draw(st.integers(0, from_s))))
+    return caps
+
+
+def off_by_cap(nodes: int) -> Idle:
+    """Some nodes off in each window below 400 W, more in the lower ones."""
+
+    def idle(machine: Machine, caps: Sequence[Cap], now_s: int) -> Sequence[Off]:
+        return [Off(cap.from_s, cap.to_s, nodes if cap.watts > 210 else nodes + 1) for cap in caps if cap.watts < 400]
+
+    return idle
+
+
+powers = st.builds(
+    Power,
+    floor_mhz=st.sampled_from([None, 1500, 1000]),
+    react=st.sampled_from(
+        [
+            None,
+            power.fits_by_killing,
+            power.fits_by_killing_hungriest,
+            power.fits_by_slowing,
+            power.fits_by_slowing_then_killing,
+        ]
+    ),
+    idle=st.sampled_from([None, off_by_cap(1), off_by_cap(3)]),
+    requeue=st.booleans(),
+)
+
+compositions = st.builds(
+    Composition,
+    estimate=st.sampled_from(["requested", "clairvoyant", "mean2"]),
+    correct=st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
+    order=st.sampled_from([None, widest_first]),
+    backfill=st.sampled_from(["none", "easy", "easy"]),
+    scan=st.sampled_from(["queue", "shortest"]),
+    power=st.one_of(st.none(), powers, powers, powers),
+)
+
+
+def watts_of(composition: Composition, on: Machine, jobs: Jobs, has_predictions: bool) -> Watts:
+    """The machine's watts; with predictions every job has its own, planned and true."""
+    found = Watts.of(on, composition.power)
+    if not has_predictions:
+        return found
+    drawn = found.idle_uw + (np.arange(len(jobs)) * 7_654_321) % (found.busy_uw[0] - found.idle_uw)
+    planned = np.minimum(drawn + 1_234_567, found.busy_uw[0])
+    given = {name: getattr(found, name) for name in Watts.__slots__}
+    return Watts(**{**given, "job_busy_uw": drawn.astype(np.int64), "job_plan_uw": planned.astype(np.int64)})

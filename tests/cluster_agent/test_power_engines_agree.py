@@ -1,0 +1,83 @@
+"""The native engine against the plain-Python one on machines with watts: random traces, caps, frequencies,
+switch-off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_agent.caps import Cap
+from cluster_agent.machine import Machine
+from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
+from cluster_agent.scheduler.phases import Composition, Scan
+from cluster_agent.scheduler.power import Power
+from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
+from tests.cluster_agent.power_traces import cap_lists, compositions, machine, machines, off_by_cap, watts_of
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines, has_predictions=st.booleans())
+def test_with_watts_too_the_engines_give_the_same_schedule(
+    jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
+) -> None:
+    watts = watts_of(composition, on, jobs, has_predictions)
+    reference = PowerReferenceScheduler(composition, jobs, watts, caps)
+    simulated = SimulatedMachine(jobs, composition.ties, watts.slowdown, watts.requeues)
+    run(reference, JumpingClock(), simulated)
+
+    replay = NativeReplay(composition, jobs, PROCESSORS, watts, caps)
+    replay.run(EVERYTHING_ENDED)
+    n = range(len(jobs))
+    assert replay.start_s.tolist() == [simulated.start_s.get(job, -1) for job in n]
+    assert replay.end_s.tolist() == [simulated.end_s.get(job, -1) for job in n]
+    assert replay.level.tolist() == [reference.levels.get(job, 0) for job in n]
+    for job, processors in reference.held.items():
+        given = {one for first, last in replay.processors(job) for one in range(first, last + 1)}
+        assert given == processors
+
+
+@settings(max_examples=50, deadline=None)
+@given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines)
+def test_with_watts_too_the_native_scheduler_decides_alike_in_both_loops(
+    jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine
+) -> None:
+    watts = watts_of(composition, on, jobs, False)
+    simulated = SimulatedMachine(jobs, composition.ties, watts.slowdown, watts.requeues)
+    run(NativeScheduler(composition, jobs, PROCESSORS, watts, caps), JumpingClock(), simulated)
+    replay = NativeReplay(composition, jobs, PROCESSORS, watts, caps)
+    replay.run(EVERYTHING_ENDED)
+    assert replay.start_s.tolist() == [simulated.start_s.get(job, -1) for job in range(len(jobs))]
+    assert replay.end_s.tolist() == [simulated.end_s.get(job, -1) for job in range(len(jobs))]
+
+
+def crowd(rng: np.random.Generator, jobs: int) -> Jobs:
+    """More work than the machine can do, so that there is always a head that waits."""
+    run_s = rng.integers(1, 30, jobs)
+    columns = np.sort(rng.integers(0, 150, jobs)), run_s, run_s + rng.integers(0, 8, jobs), rng.integers(1, 8, jobs)
+    return jobs_of([(*map(int, row), int(row[0]) % 3) for row in zip(*columns, strict=True)])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_engines_agree_on_a_crowded_machine_under_caps(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs, on = crowd(rng, 40), machine([0.0, 2.0][seed % 2], True)
+    caps = [Cap(int(at_s), int(at_s) + 45, float(rng.integers(200, 480)), seed % 3 * 10) for at_s in (30, 90, 150, 300)]
+    power = Power(floor_mhz=[None, 1500, 1000][seed % 3], idle=[None, off_by_cap(1), off_by_cap(2)][seed // 3 % 3])
+    if seed % 4 == 3:
+        caps = [Cap(0, 4000, float(rng.integers(260, 450)))]
+    scan: Scan = "shortest" if seed % 5 == 0 else "queue"
+    composition = Composition(
+        backfill="easy", scan=scan, power=power, estimate="mean2" if seed % 7 == 0 else "requested"
+    )
+    watts = watts_of(composition, on, jobs, seed % 2 == 0)
+    simulated = SimulatedMachine(jobs, composition.ties, watts.slowdown, watts.requeues)
+    run(PowerReferenceScheduler(composition, jobs, watts, caps), JumpingClock(), simulated)
+    replay = NativeReplay(composition, jobs, PROCESSORS, watts, caps)
+    replay.run(EVERYTHING_ENDED)
+    assert replay.start_s.tolist() == [simulated.start_s.get(job, -1) for job in range(len(jobs))]
