@@ -108,3 +108,19 @@ class Scheduler(Protocol):
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
         ...
+
+
+class OneFrequency:
+    """The part of a scheduler that leaves frequencies and running jobs alone."""
+
+    def level(self, job: int) -> int:
+        """The highest."""
+        return 0
+
+    def next_change_s(self) -> int | None:
+        """Never."""
+        return None
+
+    def react(self, now_s: int) -> Reaction:
+        """Nothing."""
+        return Reaction()

@@ -21,6 +21,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.node_jobs import GPUS, MICS, Float64s, NodeJobs, Nodes
 from cluster_agent.scheduler.power_cap import PowerCap
@@ -83,7 +84,7 @@ class Placed:
     count: Int64s
 
 
-class NodeScheduler:
+class NodeScheduler(OneFrequency):
     """The queue and the running jobs (see ``interfaces.Scheduler``)."""
 
     def __init__(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.learner import OnlineLearner
 from cluster_agent.scheduler.phases import Composition
-from cluster_agent.scheduler.power import Reaction
 from cluster_agent.scheduler.queue import columns
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
@@ -50,7 +50,7 @@ class Profile:
             self.steps = [*before, (at_s, before[-1][1]), *self.steps[len(before) :]]
 
 
-class ReferenceScheduler:
+class ReferenceScheduler(OneFrequency):
     """The queue, the running jobs and the phases (see ``interfaces.Scheduler``)."""
 
     def __init__(self, composition: Composition, jobs: Jobs, processors: int) -> None:
@@ -89,18 +89,6 @@ class ReferenceScheduler:
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
         return self.running[job] + self.estimate_s[job]
-
-    def level(self, job: int) -> int:
-        """This scheduler knows no frequencies."""
-        return 0
-
-    def next_change_s(self) -> int | None:
-        """Nor caps."""
-        return None
-
-    def react(self, now_s: int) -> Reaction:
-        """Nothing."""
-        return Reaction()
 
     # --- a pass
 
