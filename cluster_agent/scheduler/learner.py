@@ -63,6 +63,10 @@ class OnlineLearner:
         self.started_s[job] = now_s
         self.running[self._user(job)].append(job)
 
+    def kill(self, job: int) -> None:
+        """The job runs no more, and nothing is learned from it."""
+        self.running[self._user(job)].remove(job)
+
     def end(self, job: int) -> None:
         """The running job has ended: the model is fitted to it, and its user's history has one more."""
         user = self._user(job)

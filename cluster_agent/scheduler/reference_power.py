@@ -60,6 +60,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
         for job in reaction.kill:
             del self.running[job]
             self.free |= self.held[job]
+            if self.learner:
+                self.learner.kill(job)
             if self.watts.requeues:
                 self.estimate_s[job] = self.first_estimate_s[job]
                 later = [i for i, other in enumerate(self.queue) if other > job]

@@ -81,7 +81,7 @@ powers = st.builds(
 
 compositions = st.builds(
     Composition,
-    estimate=st.sampled_from(["requested", "clairvoyant", "mean2"]),
+    estimate=st.sampled_from(["requested", "clairvoyant", "mean2", "learned"]),
     correct=st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
     order=st.sampled_from([None, widest_first]),
     backfill=st.sampled_from(["none", "easy", "easy"]),
