@@ -214,6 +214,37 @@ def test_a_lower_level_does_not_wait_for_a_slot(controller: PosixController) -> 
     client.close()
 
 
+HANGING_PLANT = """
+#include <stdint.h>
+void *plant_open(const char *state, int32_t *wires[5]);
+void plant_advance(void *plant, int64_t now_ns);
+static int32_t words[5][36];
+static volatile int calls;
+void *plant_open(const char *state, int32_t *wires[5])
+{
+    (void)state;
+    for (int w = 0; w < 5; w++)
+        wires[w] = words[w];
+    return words;
+}
+void plant_advance(void *plant, int64_t now_ns)
+{
+    (void)plant, (void)now_ns;
+    while (calls++ > 1000)
+        calls = 1001;
+}
+"""
+
+
+def test_the_watchdog_ends_a_controller_that_hangs(folder: Path) -> None:
+    (folder / "plant.c").write_text(HANGING_PLANT)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "plant.so", folder / "plant.c"], check=True)
+    controller = PosixController(folder, plant=(folder / "plant.so", folder / "plant.c"))
+    assert within(20.0, lambda: controller.process.poll() is not None)
+    assert controller.process.returncode == -signal.SIGPROF
+    controller.kill()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without the right")
 def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_asked(folder: Path) -> None:
     program = folder / "controlpulp-posix"
