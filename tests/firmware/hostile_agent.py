@@ -193,6 +193,7 @@ class Outcome:
 
     deeds: int
     answers: int
+    timeouts: int
     slowest_s: float
     transport_errors: int
     returncode: int
@@ -233,7 +234,9 @@ def attack(program: Path, folder: Path, seconds: float, seed: int) -> Outcome:
     controller.process.send_signal(signal.SIGTERM)
     said = controller.process.communicate(timeout=10)[1]
     deeds = sum(sum(one.deeds.values()) for one in hostiles)
-    return Outcome(deeds, answers, slowest_s, transport_errors, controller.process.returncode, said)
+    return Outcome(
+        deeds, answers, client.counts.timeouts, slowest_s, transport_errors, controller.process.returncode, said
+    )
 
 
 def main() -> int:
