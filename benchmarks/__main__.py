@@ -15,6 +15,8 @@ NAMES = (
     "replay_exact",
     "sc15_learned",
     "scheduler_speed",
+    "eurora_capped",
+    "power_prediction",
     "firmware_cap",
     "firmware_delay",
     "firmware_rv32",

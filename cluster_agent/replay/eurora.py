@@ -75,6 +75,7 @@ def _job(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": str(row["job"]),
         "submit_s": submit_s,
+        "wait_s": start_s - submit_s,
         "run_s": end_s - start_s,
         "request_s": counts["walltime_s"],
         "units": units,

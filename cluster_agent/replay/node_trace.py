@@ -37,6 +37,7 @@ class NodeTrace:
     jobs: NodeJobs
     user: tuple[str, ...]  # "" where unknown
     text: tuple[str, ...]
+    wait_s: Int64s  # as it was in the table's own schedule
     is_cut: Bools  # ran beyond its request in the table, and is ended at it here
     line: Int64s
     findings: tuple[Finding, ...]
@@ -72,6 +73,7 @@ class NodeTrace:
             jobs=trace.jobs.only(rows),
             user=tuple(self.user[row] for row in rows),
             text=tuple(self.text[row] for row in rows),
+            wait_s=self.wait_s[rows],
             is_cut=self.is_cut[rows],
             line=self.line[rows],
             findings=tuple(findings),
@@ -89,8 +91,8 @@ class NodeTraceBuilder:
         self._found: dict[tuple[str, str], Finding] = {}
 
     def add(self, line: int, read: Callable[[], Mapping[str, Any]]) -> None:
-        """One row. ``read`` gives ``name, submit_s, run_s, request_s, units, queue``, what all units have together of
-        ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user, text``."""
+        """One row. ``read`` gives ``name, submit_s, wait_s, run_s, request_s, units, queue``, what all units have
+        together of ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user, text``."""
         try:
             row = dict(read())
             self._check(row)
@@ -141,6 +143,7 @@ class NodeTraceBuilder:
             jobs,
             tuple(str(row.get("user", "")) for row in rows),
             tuple(str(row.get("text", "")) for row in rows),
+            _column(rows, "wait_s"),
             np.array([row["is_cut"] for row in rows], np.bool_),
             _column(rows, "line"),
             tuple(self._found.values()),
@@ -150,6 +153,8 @@ class NodeTraceBuilder:
     def _check(row: Mapping[str, Any]) -> None:
         if row["run_s"] < 0:
             raise Unusable("jobs that end before they start", "swap or mend its times")
+        if row["wait_s"] < 0:
+            raise Unusable("jobs that start before their submission", "swap or mend its times")
         if row["units"] < 1 or row["cores"] + row["gpus"] + row["mics"] + row["memory_kib"] < 1:
             raise Unusable("jobs without resources", "write what it asks for, or delete it")
         if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:

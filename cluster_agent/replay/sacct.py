@@ -83,10 +83,11 @@ def _job(row: Mapping[str, str], steps_j: float) -> dict[str, Any]:
     cores = _count(row, "NCPUS" if "NCPUS" in row else "AllocCPUS")
     tres = _tres(row.get("AllocTRES") or row.get("ReqTRES") or row.get("AllocGRES") or row.get("ReqGRES") or "")
     joules = _joules(row) or steps_j
-    run_s = end_s - start_s
+    submit_s, run_s = _time(row, "Submit"), end_s - start_s
     return {
         "name": row["JobID"],
-        "submit_s": _time(row, "Submit"),
+        "submit_s": submit_s,
+        "wait_s": start_s - submit_s,
         "run_s": run_s,
         "request_s": _limit(row),
         "units": units,

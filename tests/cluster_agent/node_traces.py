@@ -25,7 +25,7 @@ def trace_of(rows: Sequence[Row]) -> NodeTrace:
     builder = NodeTraceBuilder("rows", "", is_strict=True)
     names = ("submit_s", "run_s", "request_s", "units", "cores", "gpus", "mics", "watts")
     for at, row in enumerate(rows, 1):
-        values = dict(zip(names, row, strict=True), name=str(at), queue="", memory_kib=0)
+        values = dict(zip(names, row, strict=True), name=str(at), queue="", memory_kib=0, wait_s=0)
         builder.add(at, lambda values=values: values)  # type: ignore[misc]
     return builder.finish()
 
