@@ -17,6 +17,8 @@ SOURCES = (
     *("chip", "control", "allocate", "published", "executive", "firmware", "meter", "requests", "mailbox"),
     *("fast_channel", "scmi", "scmi_base", "scmi_performance", "scmi_sensor", "scmi_powercap", "scmi_telemetry"),
 )
+WITH_LINE = (*SOURCES, "line")
+"""For boards with a serial line."""
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter"]
 
 
@@ -32,7 +34,7 @@ ffibuilder.cdef(declarations((ROOT / FIRMWARE / "boards/host/host.h").read_text(
 ffibuilder.set_source(
     "firmware_bridge._controlpulp",
     '#include "host.h"',
-    sources=[str(FIRMWARE / "boards/host/board.c"), *(str(FIRMWARE / "src" / f"{name}.c") for name in SOURCES)],
+    sources=[str(FIRMWARE / "boards/host/board.c"), *(str(FIRMWARE / "src" / f"{name}.c") for name in WITH_LINE)],
     depends=[str(p.relative_to(ROOT)) for p in sorted((ROOT / FIRMWARE).glob("**/*.h"))],
     include_dirs=[str(FIRMWARE / "boards/host")],
     extra_compile_args=["-std=c11", "-O2", *WARNINGS],

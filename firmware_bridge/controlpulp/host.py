@@ -189,6 +189,12 @@ class HostController:
             raise ValueError(f"message of {len(message)} bytes: the platform takes 4 to {4 + SMT_CAPACITY}")
         return bytes(ffi.buffer(reply, size))
 
+    def open_line(self, channel: int) -> HostLine:
+        """A serial line, the agent of a channel at its other end; its mailbox is the line's from then on."""
+        self._check(channel)
+        lib.host_line_open(self._host, channel)
+        return HostLine(self._host, self._memory)
+
     def _area(self, channel: int, direction: int) -> Any:
         self._check(channel)
         return self._areas[channel][direction]
@@ -225,6 +231,22 @@ class HostController:
     def hold_jobs(self, ticks: int) -> None:
         """Fault: the controller's processor stands still for so many periods of 125 us."""
         lib.host_hold_jobs(self._host, ticks)
+
+
+class HostLine:
+    """The other end of the controller's serial line. Bytes pass at once; silence takes virtual time."""
+
+    def __init__(self, host: Any, memory: NDArray[np.uint8]) -> None:
+        self._host, self._memory = host, memory
+
+    def write(self, data: bytes) -> None:
+        """Bytes to the controller."""
+        lib.host_line_write(self._host, data, len(data))
+
+    def read(self, size: int) -> bytes:
+        """Up to so many bytes from it."""
+        room = ffi.new("uint8_t[]", max(size, 1))
+        return bytes(ffi.buffer(room, lib.host_line_read(self._host, room, size)))
 
 
 def _word(area: Any, offset: int) -> int:

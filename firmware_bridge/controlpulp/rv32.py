@@ -3,7 +3,7 @@
 Unicorn has neither a timer nor interrupt lines, so both are played here: whenever the core waits (WFI), virtual time
 moves on to the next event and its trap is entered by hand, as the hardware would with interrupts enabled again. Jobs
 take no virtual time; how many instructions they take is counted on demand. Host and image share the wires and
-mailboxes at ``SHARED`` (struct shared in ``boards/rv32/board.c``).
+mailboxes at ``SHARED`` (``shared.py``).
 """
 
 from __future__ import annotations
@@ -17,49 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from firmware_bridge.controlpulp.host import AGENTS, SMT_CAPACITY, ChannelBusy, ChannelError
+from firmware_bridge.controlpulp.shared import MAGIC, SHARED, SharedMemory
 
 RAM, RAM_BYTES = 0x8000_0000, 0x10_0000
-SHARED = 0x8008_0000
 CLINT = 0x0200_0000
 TICK_US = 125
 COMPILER = "riscv64-unknown-elf-gcc"
 
-_CORES, _POWER_DOMAINS, _DOMAINS, _FAST_WORDS, _AREA_BYTES = 36, 5, 4, 64, 160
-_MAGIC = 0x504C4350
-_STATUS, _FLAGS, _LENGTH, _HEADER = 0x04, 0x10, 0x14, 0x18
 _TIMER, _SOFTWARE = 0x8000_0007, 0x8000_0003
 _MIE = 8
-
-
-def _layout() -> dict[str, tuple[int, int]]:
-    """Offset and size in bytes of each field of struct shared."""
-    sizes = {
-        "magic": 4,
-        "build": 4,
-        "temperature_mk": 4 * _CORES,
-        "capacitance_ff": 4 * _CORES,
-        "power_uw": 4 * _POWER_DOMAINS,
-        "freq_khz": 4 * _CORES,
-        "volt_mv": 4 * _DOMAINS,
-        "actuations": 4,
-        "kicks": 4,
-        "events": 4,
-        "doorbell": 4 * AGENTS,
-        "completion": 4 * AGENTS,
-        "areas": 2 * _AREA_BYTES * AGENTS,
-        "fast": 4 * _FAST_WORDS * AGENTS,
-    }
-    layout, at = {}, 0
-    for name, size in sizes.items():
-        layout[name] = (at, size)
-        at += size
-    return layout
-
-
-LAYOUT = _layout()
 
 
 def missing() -> str | None:
@@ -92,13 +59,14 @@ def load_segments(image: bytes) -> list[tuple[int, bytes]]:
     return segments
 
 
-class Rv32Controller:
+class Rv32Controller(SharedMemory):
     """The image after reset, waiting for its first tick. Mailbox calls are those of ``HostController``."""
 
     def __init__(self, image: Path, *, count: bool = False) -> None:
         unicorn: Any = importlib.import_module("unicorn")
         self._reg: Any = importlib.import_module("unicorn.riscv_const")
         self._memory = np.zeros(RAM_BYTES, dtype=np.uint8)
+        super().__init__(self._memory[SHARED - RAM :])
         self._uc: Any = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV32)
         self._uc.mem_map_ptr(RAM, RAM_BYTES, unicorn.UC_PROT_ALL, self._memory.ctypes.data)
         self._uc.mmio_map(CLINT, 0x1_0000, self._read_clint, None, self._write_clint, None)
@@ -109,21 +77,10 @@ class Rv32Controller:
         self._sizes: dict[int, int] = {}
         if count:
             self._uc.hook_add(unicorn.UC_HOOK_BLOCK, self._count_block)
-        self._awaited = [False] * AGENTS
         self._pc = RAM
         self._run()
-        if self.words("magic")[0] != _MAGIC:
+        if self.words("magic")[0] != MAGIC:
             raise RuntimeError(f"the image did not start; it stopped at {self._pc:#x}")
-
-    # ---- shared memory ----
-
-    def _field(self, name: str) -> NDArray[np.uint8]:
-        offset, size = LAYOUT[name]
-        return self._memory[SHARED - RAM + offset : SHARED - RAM + offset + size]
-
-    def words(self, name: str) -> NDArray[np.int32]:
-        """A field of struct shared; the view is live."""
-        return self._field(name).view(np.int32)
 
     # ---- processor ----
 
@@ -174,46 +131,7 @@ class Rv32Controller:
         """The doorbell's interrupt, at this moment."""
         return self._trap(_SOFTWARE)
 
-    # ---- mailbox ----
-
-    def _area(self, channel: int, direction: int) -> memoryview:
-        start = (2 * channel + direction) * _AREA_BYTES
-        return self._field("areas")[start : start + _AREA_BYTES].data
-
     def send(self, channel: int, message: bytes) -> int:
         """Writes a message and rings; the image serves it at once. Returns the instructions, if counted."""
-        if not 4 <= len(message) <= 4 + SMT_CAPACITY:
-            raise ValueError(f"message of {len(message)} bytes: an area holds 4 to {4 + SMT_CAPACITY}")
-        area = self._area(channel, 0)
-        if not _word(area, _STATUS) & 1:
-            raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")
-        struct.pack_into("<I", area, _STATUS, 0)
-        struct.pack_into("<II", area, _FLAGS, 1, len(message))
-        area[_HEADER : _HEADER + len(message)] = message
-        self.words("doorbell")[channel] = channel + 1
-        self._awaited[channel] = True
+        super().send(channel, message)
         return self.doorbell()
-
-    def poll(self, channel: int) -> bytes | None:
-        """The answer, once."""
-        area = self._area(channel, 0)
-        status = _word(area, _STATUS)
-        if not self._awaited[channel] or not status & 1:
-            return None
-        self._awaited[channel] = False
-        if status & 2:
-            raise ChannelError(f"channel {channel}: the controller found no message in the area")
-        return bytes(area[_HEADER : _HEADER + _word(area, _LENGTH)])
-
-    def notifications(self, channel: int) -> list[bytes]:
-        """The message in the events area, if any, which is handed back."""
-        area = self._area(channel, 1)
-        if _word(area, _STATUS) & 1:
-            return []
-        message = bytes(area[_HEADER : _HEADER + _word(area, _LENGTH)])
-        struct.pack_into("<I", area, _STATUS, 1)
-        return [message]
-
-
-def _word(area: memoryview, offset: int) -> int:
-    return int(struct.unpack_from("<I", area, offset)[0])

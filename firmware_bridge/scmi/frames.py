@@ -38,6 +38,12 @@ class FrameKind(IntEnum):
     """Notification or delayed response, numbered on their own."""
     NAK = 6
     """The last frame arrived damaged: send it again."""
+    SENSORS = 7
+    """Rig: one control slot with these readings (``lock_step.py``)."""
+    ACTUATORS = 8
+    """Controller on a rig: what it sets after that slot."""
+    RESET = 9
+    """Rig: begin as after power-on."""
 
 
 _KINDS: Final = frozenset(FrameKind)

@@ -1,5 +1,6 @@
 /* The host board: see host.h. */
 #include "../../src/firmware.h"
+#include "../../src/line.h"
 #include "host.h"
 
 #include <string.h>
@@ -25,6 +26,8 @@ struct host {
     struct board board;
     struct firmware firmware;
     host_options_t options;
+    struct line line;
+    bool has_line;
 };
 
 _Static_assert(HOST_CORES == CORES && HOST_DOMAINS == DOMAINS && HOST_POWER_DOMAINS == POWER_DOMAINS, "host.h");
@@ -110,6 +113,7 @@ static void deliver_interrupts(host_t *h)
     struct board *b = &h->board;
     for (; b->next_tick_ns <= b->now_ns; b->next_tick_ns += HOST_TICK_NS) {
         b->hold_ticks -= b->hold_ticks > 0;
+        line_tick(&h->line);
         firmware_tick(&h->firmware);
     }
     for (int c = 0; c < AGENTS; c++)
@@ -149,6 +153,8 @@ void host_advance(host_t *h, int64_t until_ns)
     for (;;) {
         deliver_interrupts(h);
         run_jobs(h);
+        while (h->has_line && line_step(&h->line))
+            run_jobs(h);
         int64_t next = b->next_tick_ns;
         if (b->busy_until_ns > b->now_ns)
             next = earlier(next, b->busy_until_ns);
@@ -232,6 +238,36 @@ uint32_t host_message(host_t *h, int channel, const uint8_t *message, uint32_t b
     uint32_t n = scmi_message(&h->firmware.scmi, channel, in, bytes, out);
     memcpy(reply, out, n);
     return n;
+}
+
+/* ---- serial line ---- */
+
+void board_ring(struct board *b, int channel) { host_ring((host_t *)b, channel, (uint32_t)channel + 1); }
+
+void host_line_open(host_t *h, int channel)
+{
+    line_init(&h->line, &h->board, channel, false);
+    h->has_line = true;
+}
+
+/* Understood as it comes: a sender that is faster than the line would find the ring full. */
+void host_line_write(host_t *h, const uint8_t *bytes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (!line_has_room(&h->line))
+            host_advance(h, h->board.now_ns);
+        line_receive(&h->line, bytes[i]);
+    }
+    host_advance(h, h->board.now_ns);
+}
+
+uint32_t host_line_read(host_t *h, uint8_t *bytes, uint32_t n)
+{
+    uint32_t got = 0;
+    int32_t byte;
+    while (got < n && (byte = line_transmit(&h->line)) >= 0)
+        bytes[got++] = (uint8_t)byte;
+    return got;
 }
 
 /* ---- view ---- */

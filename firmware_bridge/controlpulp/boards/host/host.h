@@ -54,6 +54,11 @@ uint32_t *host_fast_window(host_t *h, int channel);
 /* SCMI without a mailbox: one message, answered at once. Bytes of the reply; reply holds HOST_SMT_BYTES. */
 uint32_t host_message(host_t *h, int channel, const uint8_t *message, uint32_t bytes, uint8_t *reply);
 
+/* A serial line on one agent's channel: bytes to the controller, which it takes at once, and bytes from it. */
+void host_line_open(host_t *h, int channel);
+void host_line_write(host_t *h, const uint8_t *bytes, uint32_t n);
+uint32_t host_line_read(host_t *h, uint8_t *bytes, uint32_t n);
+
 /* What the controller thinks, for tests and benchmarks. */
 typedef struct {
     uint32_t slots, overruns_fast, overruns_control, bypasses, commands, kicks, actuations;

@@ -1,16 +1,26 @@
 /*
  * The rv32 board: bare metal on rv32imac, one image for QEMU `virt`, Unicorn and an FPGA with the same map.
  *
- * The machine timer (CLINT, 10 MHz) gives the 125 us tick; a software interrupt (msip) is the doorbell. Between events
- * the core waits in WFI. Wires, mailboxes and FastChannels lie in RAM that the host shares, in the layout of
- * struct shared; there is no libc, and no floating point.
+ * The machine timer (CLINT, 10 MHz) gives the 125 us tick; a software interrupt (msip), or a word that the tick finds,
+ * is the doorbell. Between events the core waits in WFI. Wires, mailboxes and FastChannels lie in RAM that the host
+ * shares, in the layout of struct shared; there is no libc, and no floating point.
+ *
+ * The serial line (16550) has no interrupt of its own: the tick's moves up to one FIFO, 16 bytes, in each direction.
+ * That is 128 kB/s, more than 921600 baud brings; it needs no PLIC, control cannot delay it, and no bytes, however
+ * hostile or fast, can raise more interrupts than the timer does.
+ *
+ * On a rig time can be given instead of passing by itself (lock step): a tick for each increment of ticks_given, or a
+ * control slot for each SENSORS frame on the line. The timer then only moves bytes.
  */
 #include "../../src/firmware.h"
+#include "../../src/line.h"
 
 #ifndef CLINT_BASE
 #define CLINT_BASE 0x02000000u
 #endif
+#ifndef TIMEBASE_HZ
 #define TIMEBASE_HZ 10000000u
+#endif
 #define TICK_TIME (TIMEBASE_HZ / 1000000u * TICK_US)
 #define MAGIC 0x504c4350u /* "PCLP" */
 
@@ -24,6 +34,36 @@
 #define PUBLISHED 0
 #endif
 
+/* ---- serial line: build-time constants of the machine ---- */
+
+#ifndef SERIAL
+#define SERIAL 2 /* 0 none, 1 there is one, 2 where the machine brings a device tree, as QEMU does and Unicorn does not */
+#endif
+#ifndef UART_BASE
+#define UART_BASE 0x10000000u
+#endif
+#ifndef UART_CLOCK_HZ
+#define UART_CLOCK_HZ 14745600u
+#endif
+#ifndef UART_BAUD
+#define UART_BAUD 921600u
+#endif
+#ifndef LINE_CHANNEL
+#define LINE_CHANNEL 0 /* the agent on the line: the first */
+#endif
+#if defined UART_STRIDE && UART_STRIDE == 4
+typedef uint32_t uart_register; /* as in FPGA cores: one register a word */
+#else
+typedef uint8_t uart_register;
+#endif
+
+/* How time comes. A rig writes RIG | mode before the image starts; without that word the build's choice counts. */
+enum time_mode { TIME_BY_TIMER, TIME_BY_WORD, TIME_BY_LINE };
+#define RIG 0x52494700u /* "RIG" and the mode */
+#ifndef LOCK_STEP
+#define LOCK_STEP TIME_BY_TIMER
+#endif
+
 /* At 0x80080000. Word order is the order here; the host side of every rig reads this struct. */
 struct shared {
     uint32_t magic, build;
@@ -33,13 +73,18 @@ struct shared {
     uint32_t doorbell[AGENTS], completion[AGENTS];
     struct smt_area areas[AGENTS][2];
     uint32_t fast[AGENTS][FAST_WORDS];
+    uint32_t rig, ticks_given, ticks_done;
+    uint32_t line_bytes, line_is_idle; /* received so far; nothing to do and nothing left to send */
 };
 
 __attribute__((section(".shared"))) static volatile struct shared shared;
 
 struct board {
     struct firmware firmware;
-    uint64_t next_tick;
+    struct line line;
+    bool has_line;
+    enum time_mode mode;
+    uint64_t next_tick, given_us;
     volatile uint32_t ticks_due, doorbells_due;
 };
 
@@ -86,12 +131,64 @@ static void set_timer(uint64_t at)
     *clint(0x4004) = (uint32_t)(at >> 32);
 }
 
+/* ---- serial line (16550) ---- */
+
+enum uart { UART_DATA = 0, UART_IER = 1, UART_FCR = 2, UART_LCR = 3, UART_MCR = 4, UART_LSR = 5 };
+#define UART_FIFO 16
+#define FDT_MAGIC 0xedfe0dd0u /* d00dfeed, big-endian */
+
+static volatile uart_register *uart(enum uart which) { return (volatile uart_register *)UART_BASE + which; }
+
+static bool find_line(uint32_t tree)
+{
+    if (SERIAL < 2)
+        return SERIAL;
+    return tree % 4 == 0 && tree >= 0x80000000u && *(volatile const uint32_t *)(uintptr_t)tree == FDT_MAGIC;
+}
+
+static void start_uart(void)
+{
+    const uint32_t divisor = (UART_CLOCK_HZ + 8 * UART_BAUD) / (16 * UART_BAUD);
+    *uart(UART_IER) = 0;
+    *uart(UART_LCR) = 0x80;
+    *uart(UART_DATA) = (uart_register)(divisor & 0xff);
+    *uart(UART_IER) = (uart_register)(divisor >> 8);
+    *uart(UART_LCR) = 3; /* 8N1 */
+    *uart(UART_FCR) = 0xc7; /* FIFOs on and empty; QEMU delivers no more at a time than the trigger level, here 14 */
+    *uart(UART_MCR) = 3; /* DTR, RTS */
+}
+
+static void move_bytes(struct line *l)
+{
+    for (int n = 0; n < UART_FIFO && line_has_room(l) && *uart(UART_LSR) & 1; n++) {
+        shared.line_is_idle = 0;
+        line_receive(l, (uint8_t)*uart(UART_DATA));
+        shared.line_bytes++;
+    }
+    line_tick(l);
+    if (*uart(UART_LSR) & 0x20) {
+        int32_t byte;
+        for (int n = 0; n < UART_FIFO && (byte = line_transmit(l)) >= 0; n++)
+            *uart(UART_DATA) = (uart_register)byte;
+    }
+}
+
+void board_ring(struct board *b, int channel)
+{
+    shared.doorbell[channel] = (uint32_t)channel + 1;
+    firmware_doorbell(&b->firmware);
+}
+
+/* ---- interrupts ---- */
+
 void board_trap(uint32_t cause)
 {
     if (cause == CAUSE_TIMER) {
         the_board.next_tick += TICK_TIME;
         the_board.ticks_due++;
         set_timer(the_board.next_tick);
+        if (the_board.has_line)
+            move_bytes(&the_board.line);
     } else if (cause == CAUSE_SOFTWARE) {
         *clint(0) = 0;
         the_board.doorbells_due++;
@@ -102,7 +199,10 @@ void board_trap(uint32_t cause)
 
 void board_read(struct board *b, struct sensors *out)
 {
-    (void)b;
+    if (b->mode == TIME_BY_LINE) {
+        *out = b->line.sensors;
+        return;
+    }
     for (int i = 0; i < CORES; i++) {
         out->temperature_mk[i] = shared.temperature_mk[i];
         out->capacitance_ff[i] = shared.capacitance_ff[i];
@@ -124,8 +224,7 @@ void board_actuate(struct board *b, const struct operating_point *point)
 
 uint64_t board_time_us(struct board *b)
 {
-    (void)b;
-    return time_now() / (TIMEBASE_HZ / 1000000u);
+    return b->mode == TIME_BY_TIMER ? time_now() / (TIMEBASE_HZ / 1000000u) : b->given_us;
 }
 
 void board_kick_watchdog(struct board *b)
@@ -182,6 +281,14 @@ void board_barrier(struct board *b)
 
 /* ---- main ---- */
 
+static bool is_rung(void)
+{
+    for (int c = 0; c < AGENTS; c++)
+        if (shared.doorbell[c])
+            return true;
+    return false;
+}
+
 /* Flags are taken with interrupts off; WFI wakes for a pending interrupt even so, and none is lost in between. */
 static void take_interrupts(struct board *b)
 {
@@ -189,41 +296,90 @@ static void take_interrupts(struct board *b)
     uint32_t ticks = b->ticks_due, doorbells = b->doorbells_due;
     b->ticks_due = b->doorbells_due = 0;
     __asm__ volatile("csrs mstatus, %0" ::"r"(MSTATUS_MIE));
-    while (ticks--)
-        firmware_tick(&b->firmware);
-    if (doorbells)
+    if (b->mode == TIME_BY_TIMER)
+        while (ticks--)
+            firmware_tick(&b->firmware);
+    if (doorbells || is_rung())
         firmware_doorbell(&b->firmware);
 }
 
 static void wait(struct board *b)
 {
     __asm__ volatile("csrc mstatus, %0" ::"r"(MSTATUS_MIE));
-    if (b->ticks_due == 0 && b->doorbells_due == 0)
+    if (b->ticks_due == 0 && b->doorbells_due == 0) {
+        shared.line_is_idle = !line_is_sending(&b->line);
         __asm__ volatile("wfi");
+    }
     __asm__ volatile("csrs mstatus, %0" ::"r"(MSTATUS_MIE));
 }
 
-void board_main(void)
+static void start(struct board *b)
 {
     static const struct options options = {
         .law = PUBLISHED ? LAW_PUBLISHED : LAW_OURS, .polled_messages = PUBLISHED, .bypass = !PUBLISHED};
-    struct board *b = &the_board;
     for (int i = 0; i < CORES; i++)
         shared.temperature_mk[i] = SENSOR_FAULT;
     for (int p = 0; p < POWER_DOMAINS; p++)
         shared.power_uw[p] = SENSOR_FAULT;
-    for (int c = 0; c < AGENTS; c++)
+    for (int c = 0; c < AGENTS; c++) {
+        shared.doorbell[c] = shared.completion[c] = 0;
         shared.areas[c][SMT_COMMANDS].status = shared.areas[c][SMT_EVENTS].status = 1;
+    }
+    shared.ticks_given = shared.ticks_done = shared.line_bytes = shared.line_is_idle = 0;
+    b->given_us = 0;
+    line_init(&b->line, b, LINE_CHANNEL, b->mode == TIME_BY_LINE);
     firmware_init(&b->firmware, b, &options);
     shared.build = FIRMWARE_BUILD_ID;
+    shared.magic = MAGIC;
+}
+
+/* Lock step: the jobs of the ticks that are given, as fast as they go. */
+static bool run_given_ticks(struct board *b)
+{
+    uint32_t given = b->mode == TIME_BY_LINE ? b->line.slot_due * TICKS_PER_SLOT : shared.ticks_given - shared.ticks_done;
+    if (given == 0)
+        return false;
+    shared.line_is_idle = 0;
+    for (uint32_t i = 0; i < given; i++) {
+        firmware_tick(&b->firmware);
+        while (firmware_run(&b->firmware) != JOB_NONE)
+            ;
+        b->given_us += TICK_US;
+    }
+    if (b->mode == TIME_BY_LINE)
+        line_slot_done(&b->line, &b->firmware.control.in_force);
+    board_barrier(b);
+    shared.ticks_done += given;
+    return true;
+}
+
+/* One step of the line between any two jobs: neither can keep the other waiting for more than one. */
+void board_main(uint32_t hart, uint32_t tree)
+{
+    struct board *b = &the_board;
+    (void)hart;
+    b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
+    b->has_line = find_line(tree);
+    start(b);
+    if (b->has_line)
+        start_uart();
     b->next_tick = time_now();
     set_timer(b->next_tick);
-    shared.magic = MAGIC;
     __asm__ volatile("csrs mie, %0" ::"r"(MIE_SOFTWARE | MIE_TIMER));
     __asm__ volatile("csrs mstatus, %0" ::"r"(MSTATUS_MIE));
     for (;;) {
         take_interrupts(b);
-        if (firmware_run(&b->firmware) == JOB_NONE)
+        bool is_busy = firmware_run(&b->firmware) != JOB_NONE;
+        if (b->has_line)
+            is_busy |= line_step(&b->line);
+        if (b->line.reset_due) {
+            __asm__ volatile("csrc mstatus, %0" ::"r"(MSTATUS_MIE));
+            start(b);
+            __asm__ volatile("csrs mstatus, %0" ::"r"(MSTATUS_MIE));
+        }
+        if (!is_busy && b->mode != TIME_BY_TIMER)
+            is_busy = run_given_ticks(b);
+        if (!is_busy)
             wait(b);
     }
 }

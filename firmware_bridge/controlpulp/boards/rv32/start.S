@@ -1,4 +1,7 @@
-/* Reset: stack, zeroed memory, trap vector, then C. One hart. */
+/*
+ * Reset: stack, zeroed memory, trap vector, then C. One hart; a0 is its number and a1 the address of a device tree,
+ * if whoever loaded the image brings one. C gets both.
+ */
     .section .text.start
     .globl _start
 _start:

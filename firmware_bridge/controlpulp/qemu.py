@@ -1,0 +1,131 @@
+"""The rv32 image in QEMU's `virt` machine: a process with a serial line on a pty, and memory that is shared with it.
+
+Time can pass by itself (``TIME_BY_TIMER``: QEMU's clock, which a loaded machine makes late), or be given: in ticks of
+125 us by a word in the shared memory (``TIME_BY_WORD``), in control slots by frames on the line (``TIME_BY_LINE``, as
+for an FPGA). With given time a busy machine makes a run slower and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from firmware_bridge.controlpulp import rv32
+from firmware_bridge.controlpulp.shared import MAGIC, RIG, SHARED, TIME_BY_TIMER, SharedMemory
+from firmware_bridge.errors import LinkError
+
+PROGRAM: Final = "qemu-system-riscv32"
+RAM_BYTES: Final = 0x100_0000
+START_S: Final = 20.0
+"""Ours: how long a loaded machine may take to start; an idle one needs a quarter of a second."""
+
+
+def missing() -> str | None:
+    """What is needed and not there, with the package to install."""
+    if shutil.which(rv32.COMPILER) is None:
+        return f"{rv32.COMPILER} is missing: install gcc-riscv64-unknown-elf"
+    if shutil.which(PROGRAM) is None:
+        return f"{PROGRAM} is missing: install qemu-system-misc"
+    return None
+
+
+class QemuController(SharedMemory):
+    """The image, running. ``pty`` is the device of its serial line; agent 1 is on it, the others have mailboxes."""
+
+    def __init__(self, image: Path, time_mode: int = TIME_BY_TIMER) -> None:
+        descriptor = os.memfd_create("controlpulp-ram")
+        os.ftruncate(descriptor, RAM_BYTES)
+        self._map = mmap.mmap(descriptor, RAM_BYTES)
+        memory: Any = np.frombuffer(self._map, dtype=np.uint8)
+        super().__init__(memory[SHARED - rv32.RAM :])
+        self.words("rig")[0] = RIG | time_mode
+        self._process = subprocess.Popen(
+            [*_dies_with_us(), *_command(image, descriptor)],
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        os.close(descriptor)
+        self.pty = self._find_pty()
+        # QEMU looks only once a second whether somebody has opened a pty, so somebody always has
+        self._held = os.open(self.pty, os.O_RDWR | os.O_NOCTTY)
+        self._await_start()
+
+    def _find_pty(self) -> str:
+        assert self._process.stdout is not None
+        said = ""
+        for line in self._process.stdout:
+            said += line
+            if "redirected to " in line:
+                return line.split("redirected to ")[1].split()[0]
+        return self._fail(f"did not start: {said.strip() or 'it said nothing'}")
+
+    def _await_start(self) -> None:
+        deadline_s = time.monotonic() + START_S
+        while self.words("magic")[0] != MAGIC:
+            if self._process.poll() is not None:
+                self._fail(f"ended with status {self._process.returncode}")
+            if time.monotonic() > deadline_s:
+                self._fail(f"the image did not start within {START_S:g} s")
+            time.sleep(0.002)
+
+    def _fail(self, what: str) -> NoReturn:
+        self.kill()
+        raise LinkError(f"{PROGRAM}: {what}")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def give_ticks(self, ticks: int, timeout_s: float = 10.0) -> None:
+        """Has the jobs of so many ticks done (``TIME_BY_WORD``) and waits for them; the first tick begins a slot."""
+        given, done = self.words("ticks_given"), self.words("ticks_done")
+        given[0] += ticks
+        deadline_s = time.monotonic() + timeout_s
+        while done[0] != given[0]:
+            if time.monotonic() > deadline_s or not self.is_alive:
+                raise LinkError(f"{PROGRAM}: a tick is not over after {timeout_s:g} s; the process hangs or died")
+            time.sleep(20e-6)
+
+    def has_settled(self, written: int) -> bool:
+        """Whether the image has taken so many bytes from its line, has nothing to do and nothing left to send.
+
+        QEMU hands on at once what the image sends, so all of it can then be read from the pty.
+        """
+        return bool(self.words("line_bytes")[0] == written and self.words("line_is_idle")[0])
+
+    def kill(self) -> None:
+        """Ends it at once; the pty goes with it."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self._held)
+            del self._held
+
+
+def _command(image: Path, descriptor: int) -> list[str]:
+    size = f"{RAM_BYTES >> 20}M"
+    memory = f"memory-backend-file,id=ram,size={size},share=on,mem-path=/proc/self/fd/{descriptor}"
+    return [
+        *(PROGRAM, "-M", "virt,memory-backend=ram", "-object", memory, "-m", size, "-bios", "none"),
+        *("-kernel", str(image), "-display", "none", "-nodefaults"),
+        *("-chardev", "pty,id=line", "-serial", "chardev:line"),
+    ]
+
+
+def _dies_with_us() -> list[str]:
+    """So that no emulator outlives a killed test run."""
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
