@@ -54,7 +54,7 @@ def test_a_lower_level_takes_effect_before_it_is_answered(rig: Rig) -> None:
     assert rig.plant.unsafe_steps == 0
 
 
-@pytest.mark.needs(Ability.EXACT_TIME)
+@pytest.mark.needs(Ability.EXACT_TIME, Ability.BYPASS)
 def test_a_higher_level_takes_effect_within_two_slots_and_a_lower_voltage_within_a_fast_period(rig: Rig) -> None:
     client = rig.client()
     rig.plant.capacitance[:] = 0.5

@@ -39,6 +39,7 @@ collect() {
         need powercap-utils sh -c 'command -v powercap-info'
         need systemd sh -c 'command -v systemd-analyze'
         need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'
+        need qemu-system-misc sh -c 'command -v qemu-system-riscv32'
     fi
 }
 # The first of the names that this distribution has (Ubuntu packs perf and cpupower together).
