@@ -3,12 +3,13 @@
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests
 
-.PHONY: help setup demo test bench lint clean
+.PHONY: help setup demo test bench fuzz lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
 	@echo "make test   the whole test suite"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
+	@echo "make fuzz   coverage-guided fuzzing of the firmware, a minute for each harness (clang; FUZZ_SECONDS=60)"
 	@echo "make lint   ruff, mypy --strict, C warnings as errors"
 	@echo "make setup  virtual environment, build and Debian packages (all targets call it)"
 
@@ -24,6 +25,9 @@ test: setup
 
 bench: setup
 	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)
+
+fuzz:
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 lint: setup
 	.venv/bin/ruff check .

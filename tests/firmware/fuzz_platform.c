@@ -1,17 +1,18 @@
 /*
  * Fuzzing of the whole controller on the host board: messages, mailboxes, FastChannels and sensors from arbitrary bytes.
  *
- * With clang:  clang -g -O1 -fsanitize=fuzzer,address,undefined -DLIBFUZZER fuzz_platform.c <firmware sources>
- * With gcc:    the same sources with -fsanitize=address,undefined; main() below makes its own inputs from a seed.
  * What must hold for every input: no sanitizer report; a command gets one answer with its own header; an area comes back.
+ * Built with fuzz_main.c, or with clang's -fsanitize=fuzzer (`make fuzz`).
  */
 #include "../../firmware_bridge/controlpulp/boards/host/host.h"
+#include "fuzz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t answered;
+uint64_t fuzz_count;
+const char fuzz_unit[] = "messages answered";
 
 static void fail(const char *what)
 {
@@ -21,47 +22,34 @@ static void fail(const char *what)
 
 /* ---- one input ---- */
 
-struct input {
-    const uint8_t *data;
-    size_t size;
-};
-
-static uint32_t take(struct input *in, uint32_t bytes)
-{
-    uint32_t value = 0;
-    for (uint32_t i = 0; i < bytes && in->size; i++, in->size--)
-        value |= (uint32_t)*in->data++ << 8 * i;
-    return value;
-}
-
 /* A header that is often right, words that are often small. */
-static uint32_t make_message(struct input *in, uint8_t message[136])
+static uint32_t make_message(struct fuzz_input *in, uint8_t message[136])
 {
     static const uint8_t protocols[8] = {0x10, 0x13, 0x15, 0x18, 0x80, 0x10, 0x13, 0x18};
-    uint32_t shape = take(in, 1), words = shape & 0x80 ? take(in, 1) % 34 : shape >> 3 & 3;
-    uint32_t header = take(in, 1) % 18 | (uint32_t)protocols[shape & 7] << 10 | (take(in, 2) & 0x3ff) << 18;
+    uint32_t shape = fuzz_take(in, 1), words = shape & 0x80 ? fuzz_take(in, 1) % 34 : shape >> 3 & 3;
+    uint32_t header = fuzz_take(in, 1) % 18 | (uint32_t)protocols[shape & 7] << 10 | (fuzz_take(in, 2) & 0x3ff) << 18;
     if ((shape & 0xe0) == 0xe0)
-        header = take(in, 4);
+        header = fuzz_take(in, 4);
     memcpy(message, &header, 4);
     for (uint32_t i = 0; i < words; i++) {
-        uint32_t kind = take(in, 1), word = kind & 1 ? kind >> 4 : kind & 2 ? take(in, 4) : take(in, 3) % 4000000;
+        uint32_t kind = fuzz_take(in, 1), word = kind & 1 ? kind >> 4 : kind & 2 ? fuzz_take(in, 4) : fuzz_take(in, 3) % 4000000;
         memcpy(message + 4 + 4 * i, &word, 4);
     }
     return 4 + 4 * words;
 }
 
-static void exchange(host_t *h, struct input *in)
+static void exchange(host_t *h, struct fuzz_input *in)
 {
     uint8_t message[136], *area;
-    uint32_t size = make_message(in, message), flags = 1, status = 0, channel = take(in, 1) % HOST_AGENTS;
-    if (take(in, 1) > 250)
-        size = take(in, 4);
+    uint32_t size = make_message(in, message), flags = 1, status = 0, channel = fuzz_take(in, 1) % HOST_AGENTS;
+    if (fuzz_take(in, 1) > 250)
+        size = fuzz_take(in, 4);
     area = host_area(h, (int)channel, 0);
     memcpy(area + 0x04, &status, 4);
     memcpy(area + 0x10, &flags, 4);
     memcpy(area + 0x14, &size, 4);
     memcpy(area + 0x18, message, sizeof message);
-    host_ring(h, (int)channel, take(in, 1) + 1);
+    host_ring(h, (int)channel, fuzz_take(in, 1) + 1);
     host_advance(h, host_now_ns(h));
     memcpy(&status, area + 0x04, 4);
     if (!(status & 1))
@@ -70,13 +58,13 @@ static void exchange(host_t *h, struct input *in)
         fail("the error bit does not tell a wrong length");
     if (!(status & 2) && memcmp(area + 0x18, message, 4) != 0)
         fail("the answer has another header");
-    answered++;
+    fuzz_count++;
 }
 
-static void disturb(host_t *h, struct input *in)
+static void disturb(host_t *h, struct fuzz_input *in)
 {
     host_wires_t *wires = host_wires(h);
-    uint32_t kind = take(in, 1), at = take(in, 1), value = take(in, 4);
+    uint32_t kind = fuzz_take(in, 1), at = fuzz_take(in, 1), value = fuzz_take(in, 4);
     int32_t reading;
     memcpy(&reading, &value, 4);
     if (kind < 60)
@@ -93,43 +81,23 @@ static void disturb(host_t *h, struct input *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct input in = {data, size};
+    struct fuzz_input in = {data, size};
     host_options_t options = {.bypass = 1};
     void *memory = calloc(1, host_size());
     if (!memory)
         return 0;
-    options.published_law = take(&in, 1) > 200;
+    options.published_law = fuzz_take(&in, 1) > 200;
     host_t *h = host_open(memory, &options);
     while (in.size) {
-        uint32_t what = take(&in, 1);
+        uint32_t what = fuzz_take(&in, 1);
         if (what < 180)
             exchange(h, &in);
         else if (what < 240)
             disturb(h, &in);
         else
-            host_advance(h, host_now_ns(h) + (int64_t)take(&in, 2) * 100);
+            host_advance(h, host_now_ns(h) + (int64_t)fuzz_take(&in, 2) * 100);
     }
     host_advance(h, host_now_ns(h) + 2000000);
     free(memory);
     return 0;
 }
-
-/* ---- without libFuzzer ---- */
-
-#ifndef LIBFUZZER
-int main(int argc, char **argv)
-{
-    uint64_t wanted = argc > 1 ? strtoull(argv[1], 0, 0) : 100000, state = argc > 2 ? strtoull(argv[2], 0, 0) : 1;
-    static uint8_t data[16384];
-    while (answered < wanted) {
-        size_t size = sizeof data / 8 + (state >> 40) % (sizeof data * 7 / 8);
-        for (size_t i = 0; i < size; i++) {
-            state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth */
-            data[i] = (uint8_t)(state >> 56);
-        }
-        LLVMFuzzerTestOneInput(data, size);
-    }
-    printf("%llu messages answered\n", (unsigned long long)answered);
-    return 0;
-}
-#endif

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Coverage-guided fuzzing of the firmware in C, with ASan and UBSan: scripts/fuzz.sh [SECONDS] [platform|line]...
+#
+# Seconds are for each harness (60). Inputs that found something new stay in out/fuzz/NAME; what breaks a harness is left
+# there as crash-*, to be replayed with: out/fuzz/NAME.run out/fuzz/NAME/crash-...
+# Debian: apt-get install --no-install-recommends clang-14 libclang-rt-14-dev libfuzzer-14-dev
+set -eu
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- platform line
+
+clang=""
+for each in ${CLANG:-} clang clang-19 clang-16 clang-14; do
+    command -v "$each" >/dev/null && clang=$each && break
+done
+if [ -z "$clang" ]; then
+    echo "fuzz: clang is missing: install clang-14 libclang-rt-14-dev libfuzzer-14-dev (make test fuzzes with gcc, without coverage)" >&2
+    exit 1
+fi
+
+firmware=firmware_bridge/controlpulp
+mkdir -p out/fuzz
+for name in "$@"; do
+    board=$firmware/boards/host/board.c
+    [ "$name" = line ] && board="" # its harness includes it
+    # shellcheck disable=SC2086 # a file or nothing
+    "$clang" -std=c11 -O1 -g -Wall -Wextra -Wshadow -Werror -DLIBFUZZER -fsanitize=fuzzer,address,undefined \
+        -fno-sanitize-recover=all -o "out/fuzz/$name.run" "tests/firmware/fuzz_$name.c" tests/firmware/fuzz_main.c \
+        $board $firmware/src/*.c
+    mkdir -p "out/fuzz/$name"
+    echo "fuzz: $name, $seconds s"
+    nice -n 10 "out/fuzz/$name.run" -max_total_time="$seconds" -max_len=4096 -len_control=0 -verbosity=0 \
+        -artifact_prefix="out/fuzz/$name/" -print_final_stats=1 "out/fuzz/$name" "tests/firmware/corpus/$name"
+done
