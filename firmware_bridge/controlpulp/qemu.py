@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -57,9 +58,12 @@ class QemuController(SharedMemory):
         )
         os.close(descriptor)
         self.pty = self._find_pty()
-        # QEMU looks only once a second whether somebody has opened a pty, so somebody always has
         self._held = os.open(self.pty, os.O_RDWR | os.O_NOCTTY)
-        self._await_start()
+        self._await(lambda: self.words("magic")[0] == MAGIC, "the image did not start")
+        # QEMU looks only once a second whether somebody has opened its pty; a stray byte that arrives tells that it has,
+        # and the descriptor that is kept, that it goes on
+        os.write(self._held, b"\0")
+        self._await(lambda: self.words("line_bytes")[0] == 1, "the line did not open")
 
     def _find_pty(self) -> str:
         assert self._process.stdout is not None
@@ -70,13 +74,13 @@ class QemuController(SharedMemory):
                 return line.split("redirected to ")[1].split()[0]
         return self._fail(f"did not start: {said.strip() or 'it said nothing'}")
 
-    def _await_start(self) -> None:
+    def _await(self, has_come: Callable[[], bool], otherwise: str) -> None:
         deadline_s = time.monotonic() + START_S
-        while self.words("magic")[0] != MAGIC:
+        while not has_come():
             if self._process.poll() is not None:
                 self._fail(f"ended with status {self._process.returncode}")
             if time.monotonic() > deadline_s:
-                self._fail(f"the image did not start within {START_S:g} s")
+                self._fail(f"{otherwise} within {START_S:g} s")
             time.sleep(0.002)
 
     def _fail(self, what: str) -> NoReturn:
@@ -103,7 +107,7 @@ class QemuController(SharedMemory):
 
         QEMU hands on at once what the image sends, so all of it can then be read from the pty.
         """
-        return bool(self.words("line_bytes")[0] == written and self.words("line_is_idle")[0])
+        return bool(self.words("line_bytes")[0] == 1 + written and self.words("line_is_idle")[0])
 
     def kill(self) -> None:
         """Ends it at once; the pty goes with it."""

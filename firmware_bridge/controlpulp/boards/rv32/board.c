@@ -360,9 +360,9 @@ void board_main(uint32_t hart, uint32_t tree)
     (void)hart;
     b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
     b->has_line = find_line(tree);
-    start(b);
     if (b->has_line)
-        start_uart();
+        start_uart(); /* first: it empties the FIFO, and the magic word says that the line is open */
+    start(b);
     b->next_tick = time_now();
     set_timer(b->next_tick);
     __asm__ volatile("csrs mie, %0" ::"r"(MIE_SOFTWARE | MIE_TIMER));
