@@ -60,7 +60,7 @@ class QemuController(SharedMemory):
         self.pty = self._find_pty()
         self._held = os.open(self.pty, os.O_RDWR | os.O_NOCTTY)
         self._await(lambda: self.words("magic")[0] == MAGIC, "the image did not start")
-        # QEMU looks only once a second whether somebody has opened its pty; a stray byte that arrives tells that it has,
+        # QEMU looks only once a second whether somebody has opened its pty; a stray byte that arrives tells it has,
         # and the descriptor that is kept, that it goes on
         os.write(self._held, b"\0")
         self._await(lambda: self.words("line_bytes")[0] == 1, "the line did not open")
