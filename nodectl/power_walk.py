@@ -5,7 +5,8 @@ come back slowly. Watts fall at least as the clock does and at most as its third
 root of what the watts must fall by is neither far off at once nor wrong for long: it is asked again at the next sample.
 Where RAPL limits hold the cap, the draw never exceeds it and this walk never moves: it is their backstop as well. A
 node whose meter is gone cannot know what it draws; a cap being a promise to somebody else, its clocks then sink to the
-lowest within a second. Aim and rates are ours.
+lowest within a second. A controller that takes the cap over finds clocks that do not follow it while these limits last,
+and learns a wrong model of its chip; so they do not go at once then, but rise step by step. Aim and rates are ours.
 
 It has the form of a policy, so that its state is journalled and replayed like any other; the arbiter reads its targets
 as limits, not wishes.
@@ -13,6 +14,7 @@ as limits, not wishes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,7 +25,7 @@ import numpy as np
 from nodectl.caps import PackageCap
 from nodectl.policies.api import Policy, Request
 from pmu.layout import Layout
-from pmu.readings import Sample
+from pmu.readings import Sample, type_i64
 
 AIM: Final = 0.97
 """Of the cap: room for the sensor's noise and the load's."""
@@ -43,7 +45,8 @@ class WalkParams(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WalkState:
-    """``cap_w`` in force now, 0 where somebody else holds it; ``scale``: clock limits over the highest clocks."""
+    """``cap_w`` to be held here, 0 for none, infinite where a controller holds it; ``scale``: clock limits over the
+    highest clocks."""
 
     cap_w: float
     scale: float
@@ -51,7 +54,7 @@ class WalkState:
 
 def under(cap: PackageCap) -> Callable[[WalkState], WalkState]:
     """Puts the cap of this tick into a state."""
-    cap_w = cap.packages_mw / 1000 if cap.is_local else 0.0
+    cap_w = cap.packages_mw / 1000 if cap.is_local or not cap.packages_mw else math.inf
     return lambda state: replace(state, cap_w=cap_w)
 
 
@@ -65,9 +68,12 @@ def decide(params: WalkParams, layout: Layout, state: WalkState, sample: Sample)
     free = Request.free(len(layout.domains))
     if state.cap_w <= 0 or sample.elapsed_s <= 0:
         return replace(state, scale=1.0), free
+    highest = np.array([domain.max_khz for domain in layout.domains], np.int64)
+    if math.isinf(state.cap_w):
+        scale = min(state.scale + RISE_PER_S * sample.elapsed_s, 1.0)
+        return replace(state, scale=scale), replace(free, target=_limits(highest, scale))
     packages = np.array([zone.kind == "package" for zone in layout.zones], np.bool_)
     power_w = float(sample.energy_j[packages].sum()) / sample.elapsed_s if packages.any() else float("nan")
-    highest = np.array([domain.max_khz for domain in layout.domains], np.int64)
     lowest = min((domain.min_khz / domain.max_khz for domain in layout.domains), default=1.0)
     if np.isnan(power_w):
         scale, reason = state.scale - BLIND_FALL_PER_S * sample.elapsed_s, BLIND
@@ -79,8 +85,12 @@ def decide(params: WalkParams, layout: Layout, state: WalkState, sample: Sample)
     else:
         scale, reason = state.scale, BELOW
     scale = min(max(scale, lowest), 1.0)
-    limits = (highest * scale).astype(np.int64) if scale < 1.0 else free.target
-    return WalkState(state.cap_w, scale), Request(limits, np.full_like(free.reason, reason), free.loss, free.saved_w)
+    reasons = np.full_like(free.reason, reason)
+    return WalkState(state.cap_w, scale), Request(_limits(highest, scale), reasons, free.loss, free.saved_w)
+
+
+def _limits(highest: type_i64, scale: float) -> type_i64:
+    return (highest * scale).astype(np.int64) if scale < 1.0 else np.zeros_like(highest)
 
 
 BELOW, ABOVE, BLIND = range(3)

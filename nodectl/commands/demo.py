@@ -33,12 +33,15 @@ _Item = TypeVar("_Item")
 )
 @click.option("--virtual", is_flag=True, help="No real-time run: everything in virtual time.")
 @click.option("--quick", is_flag=True, help="Two workloads only.")
+@click.option("--scmi", "delegated", is_flag=True, help="Instead: a cap through SCMI to the controller's firmware.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
-def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -> None:
+def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool, as_json: bool) -> int:
     """Run the real agent on emulated nodes; print what was saved and what it cost; leave plots and JSON in --out.
 
-    First the daemon in real time on a served node, then workloads times policies in virtual time. All results are
-    emulated: a model's, not a machine's.
+    First the daemon in real time on a served node, then workloads times policies in virtual time. With --scmi: caps in
+    watts through the agent and SCMI to the controller's firmware, whose chip follows them; the controller is killed on
+    the way and returns. Exit status 1 if a cap was not followed within two control periods. All results are emulated: a
+    model's, not a machine's.
     """
     try:
         from nodectl.demo import comparison, plots, served
@@ -48,6 +51,8 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from None
+    if delegated:
+        return _delegated(out, as_json)
     started = time.monotonic()
     shutil.rmtree(out / "journal", ignore_errors=True)
 
@@ -86,7 +91,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
     )
     if as_json:
         click.echo((out / "demo.json").read_text())
-        return
+        return 0
     say("")
     for line in comparison.table(compared):
         say(line)
@@ -97,6 +102,34 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, as_json: bool) -
     took_s = time.monotonic() - started
     files = "demo-over-time.png, demo-energy-time.png, demo.json, journal/" + (", truth.json" if live.served else "")
     say(f"\nEMULATED. {took_s:.0f} s. In {out}/: {files}")
+    return 0
+
+
+def _delegated(out: Path, as_json: bool) -> int:
+    from nodectl.demo import delegation
+
+    started = time.monotonic()
+    result, traces = delegation.run()
+    delegation.plot(result, traces, out / "demo-scmi.png")
+    (out / "demo-scmi.json").write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    if as_json:
+        click.echo((out / "demo-scmi.json").read_text())
+        return 0 if result.is_as_promised else 1
+    click.echo("EMULATED: the agent and the firmware are the real ones, the chip is a model, time is virtual.\n")
+    click.echo(
+        f"Caps on the node (less {delegation.REST_W:g} W for the rest) over SCMI to the firmware; the package follows:"
+    )
+    for line in delegation.lines(result):
+        click.echo(line)
+    click.echo("\nWhat the agent said:")
+    for at_s, line in result.said:
+        click.echo(f"   {at_s:6.3f} s  {line}")
+    verdict = (
+        "Every cap was followed within two control periods (1 ms)." if result.is_as_promised else "NOT AS PROMISED."
+    )
+    took_s = time.monotonic() - started
+    click.echo(f"\n{verdict} EMULATED. {took_s:.0f} s. In {out}/: demo-scmi.png, demo-scmi.json")
+    return 0 if result.is_as_promised else 1
 
 
 def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:

@@ -31,7 +31,7 @@ def over_time(journal: Path, title: str, out: Path) -> None:
     samples = _samples(journal)[:-1]  # the last interval is cut short by the end of the run
     if not samples:
         return
-    plot, start = _pyplot(), samples[0].time_ns
+    plot, start = pyplot(), samples[0].time_ns
     seconds = np.array([(sample.time_ns - start) / 1e9 for sample in samples])
     figure, axes = plot.subplots(4, 1, figsize=(10, 9), sharex=True, constrained_layout=True)
     gpu_clock, cpu_clock, power, activity = axes
@@ -73,7 +73,7 @@ def over_time(journal: Path, title: str, out: Path) -> None:
 
 def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
     """One panel per case: saving against slowdown, each policy a mark, the oracle's front a line."""
-    plot = _pyplot()
+    plot = pyplot()
     columns = min(4, len(comparisons))
     rows = -(-len(comparisons) // columns)
     figure, axes = plot.subplots(
@@ -122,7 +122,8 @@ def _mean(values: Any) -> float:
     return float(known.mean()) if known.size else float("nan")
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib without a screen, imported when it is needed."""
     import matplotlib
 
     matplotlib.use("Agg")
