@@ -49,6 +49,8 @@ class HostOptions:
     """Fast, control, one message."""
     interrupt_us: float = 0.0
     """From doorbell to the message job being ready."""
+    message_only: frozenset[int] = frozenset()
+    """Channels whose agents do not reach the controller's memory (a virtual machine): they have no FastChannels."""
 
     @classmethod
     def published(cls, *, bypass: bool = False) -> HostOptions:
@@ -82,6 +84,7 @@ class HostController:
         given.published_law, given.polled_messages = chosen.published_law, chosen.polled_messages
         given.bypass = chosen.bypass
         given.job_ns[0:3] = [round(us * 1000) for us in chosen.job_us]
+        given.message_only = sum(1 << channel for channel in chosen.message_only)
         given.interrupt_ns = round(chosen.interrupt_us * 1000)
         self._memory = np.zeros(lib.host_size(), dtype=np.uint8)
         self._host: Any = lib.host_open(ffi.from_buffer(self._memory), given)

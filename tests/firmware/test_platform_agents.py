@@ -216,6 +216,20 @@ def test_a_fast_channel_sets_without_a_message_and_is_the_agents_own() -> None:
     assert ask(host, PERFORMANCE, 0xB, 4, 0x7)[0] == NOT_FOUND
 
 
+def test_an_agent_that_does_not_reach_the_memory_is_offered_no_fast_channels() -> None:
+    host = HostController(HostOptions(message_only=frozenset({0})))
+    host.advance_slots(2)
+    domain = {0: must(host, PERFORMANCE, 0x3, 0)[0], 1: must(host, PERFORMANCE, 0x3, 0, channel=1)[0]}
+    power = {0: must(host, POWERCAP, 0x3, 0)[0], 1: must(host, POWERCAP, 0x3, 0, channel=1)[0]}
+    assert domain[1] - domain[0] == 1 << 27
+    assert power[1] - power[0] == 1 << 22
+    for protocol, describe, message in ((PERFORMANCE, 0xB, 0x7), (POWERCAP, 0xC, 0x5)):
+        assert must(host, protocol, 0x2, message) == [0]
+        assert must(host, protocol, 0x2, message, channel=1) == [1]
+        assert ask(host, protocol, describe, 0, message)[0] == NOT_SUPPORTED
+        assert ask(host, protocol, describe, 0, message, channel=1)[0] == SUCCESS
+
+
 # ---- telemetry and leases ----
 
 

@@ -37,7 +37,7 @@ struct smt_area *board_area(struct board *b, int channel, enum smt_direction dir
 bool board_take_doorbell(struct board *b, int channel);  /* reads and clears */
 void board_complete(struct board *b, int channel);       /* completion interrupt of a command */
 void board_signal_event(struct board *b, int channel);   /* a message lies in the events area */
-volatile uint32_t *board_fast_window(struct board *b, int channel);
+volatile uint32_t *board_fast_window(struct board *b, int channel); /* NULL: its agent does not reach our memory */
 uint64_t board_fast_address(struct board *b, int channel); /* as the agent sees it */
 void board_barrier(struct board *b);
 

@@ -26,11 +26,15 @@ static bool is_written(struct scmi *s, int agent, const volatile uint32_t *windo
     return is_new;
 }
 
+bool scmi_has_fast_channels(const struct scmi *s, int agent) { return board_fast_window(s->fw->board, agent); }
+
 void fast_channel_poll(struct scmi *s)
 {
     uint32_t value, other;
     for (int agent = 0; agent < AGENTS; agent++) {
         const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
+        if (!window)
+            continue;
         for (uint32_t d = 0; d < DOMAINS; d++) {
             uint32_t limits = fast_level_word(d, FAST_LIMITS_SET);
             bool is_max_new = is_written(s, agent, window, limits, &value);
@@ -52,6 +56,8 @@ void fast_channel_refresh(struct scmi *s)
 {
     for (int agent = 0; agent < AGENTS; agent++) {
         volatile uint32_t *window = board_fast_window(s->fw->board, agent);
+        if (!window)
+            continue;
         for (uint32_t d = 0; d < DOMAINS; d++) {
             window[fast_level_word(d, FAST_LEVEL_GET)] = (uint32_t)s->level_khz[d];
             window[fast_level_word(d, FAST_LIMITS_GET)] = (uint32_t)s->limit_max_khz[d];
@@ -67,6 +73,8 @@ void fast_channel_refresh(struct scmi *s)
 /* No doorbell; at most one change per fast period is seen. */
 int32_t fast_channel_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes)
 {
+    if (!scmi_has_fast_channels(s, c->agent))
+        return SCMI_NOT_SUPPORTED;
     uint64_t address = board_fast_address(s->fw->board, c->agent) + 4 * word;
     put(c, 0);
     put(c, TICK_US);

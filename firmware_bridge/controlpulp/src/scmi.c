@@ -162,7 +162,7 @@ static int32_t message_attributes(const struct scmi *s, struct call *c, enum pro
     const struct command *command = find(s, c->agent, p, id);
     if (!command && id != 0 && id != 2 && id != 0x10)
         return SCMI_NOT_FOUND;
-    put(c, command && command->has_fast_channel);
+    put(c, command && command->has_fast_channel && scmi_has_fast_channels(s, c->agent));
     return SCMI_SUCCESS;
 }
 

@@ -144,6 +144,7 @@ enum fast_word { FAST_LEVEL_SET, FAST_LEVEL_GET, FAST_LIMITS_SET, FAST_LIMITS_GE
 enum fast_cap_word { FAST_CAP_SET, FAST_CAP_GET, FAST_PAI_SET, FAST_PAI_GET };
 uint32_t fast_level_word(uint32_t domain, enum fast_word word);
 uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word);
+bool scmi_has_fast_channels(const struct scmi *s, int agent);
 void fast_channel_poll(struct scmi *s);
 void fast_channel_refresh(struct scmi *s);
 int32_t fast_channel_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes);

@@ -24,8 +24,9 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
     if (c->in[0] >= DOMAINS)
         return SCMI_NOT_FOUND;
     bool may_set = !scmi_is_denied(s, c->agent, 1 + c->in[0], PERFORMANCE);
+    uint32_t fast = scmi_has_fast_channels(s, c->agent) ? 1u << 27 : 0;
     put_number(name, "cluster-", (int)c->in[0]);
-    put(c, (may_set ? 3u << 30 : 0) | 1u << 29 | 1u << 28 | 1u << 27 | 1u << 26);
+    put(c, (may_set ? 3u << 30 : 0) | 1u << 29 | 1u << 28 | fast | 1u << 26);
     put(c, 0); /* no least time between requests */
     put(c, FREQ_MAX_KHZ); /* the highest: a client would hide levels above the sustained one as boost */
     put(c, FREQ_MAX_KHZ);

@@ -34,7 +34,7 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
     uint32_t p = c->in[0];
     if (p >= POWER_DOMAINS)
         return SCMI_NOT_FOUND;
-    uint32_t fast = s->is_older[c->agent][POWERCAP] ? 0 : 1u << 22;
+    uint32_t fast = s->is_older[c->agent][POWERCAP] || !scmi_has_fast_channels(s, c->agent) ? 0 : 1u << 22;
     name_of(name, "package", "cluster-", p);
     put(c, 1u << 31 | 1u << 30 | 1u << 29 | 1u << 28 | 1u << 27 | 1u << 26 | 1u << 25 | 2u << 23 | fast);
     put_text(c, name, 16);

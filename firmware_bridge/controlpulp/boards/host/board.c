@@ -12,6 +12,7 @@ struct board {
     int64_t interrupt_ns[AGENTS]; /* when the doorbell's interrupt arrives */
     uint32_t completion[AGENTS];
     uint32_t fast[AGENTS][FAST_WORDS];
+    uint32_t message_only;
     host_plant_t plant;
     void *context;
     int64_t now_ns, next_tick_ns, busy_until_ns;
@@ -93,7 +94,10 @@ void board_complete(struct board *b, int channel) { b->completion[channel] = (ui
 
 void board_signal_event(struct board *b, int channel) { b->completion[channel] = (uint32_t)channel + 1; }
 
-volatile uint32_t *board_fast_window(struct board *b, int channel) { return b->fast[channel]; }
+volatile uint32_t *board_fast_window(struct board *b, int channel)
+{
+    return b->message_only >> channel & 1 ? NULL : b->fast[channel];
+}
 
 /* An offset in a window of the agent's own: there is no physical memory here. */
 uint64_t board_fast_address(struct board *b, int channel)
@@ -184,6 +188,7 @@ host_t *host_open(void *memory, const host_options_t *options)
     struct options o = {.law = options->published_law ? LAW_PUBLISHED : LAW_OURS,
                         .polled_messages = options->polled_messages != 0, .bypass = options->bypass != 0};
     h->options = *options;
+    b->message_only = options->message_only;
     b->running = JOB_NONE;
     b->fingerprint = 14695981039346656037u;
     for (int c = 0; c < AGENTS; c++) {

@@ -30,6 +30,7 @@ typedef struct {
 
 typedef struct {
     int32_t published_law, polled_messages, bypass;
+    uint32_t message_only; /* bit per channel: its agent does not reach this memory, so no FastChannels */
     int64_t job_ns[HOST_JOBS]; /* fast, control, one message: ours, measured on rv32 or zero */
     int64_t interrupt_ns;      /* doorbell to the message job being ready */
 } host_options_t;
