@@ -7,14 +7,12 @@ later. Agents are as many as the platform has channels for; each connection gets
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import math
 import mmap
 import os
 import select
 import socket
-import stat
 
 import msgspec
 
@@ -28,6 +26,7 @@ from firmware_bridge.scmi.shm_handshake import (
     Invitation,
 )
 from firmware_bridge.scmi.smt import Area, Geometry
+from firmware_bridge.scmi.unix_socket import listen
 
 _PAGE = mmap.PAGESIZE
 
@@ -103,7 +102,7 @@ class MailboxServer:
             raise LinkError(f"{path}: mailbox geometry: {problem}")
         self._path = path
         self._mailboxes: dict[int, _Mailbox | None] = dict.fromkeys(range(1, agents + 1))
-        self._listener = _listen(path)
+        self._listener = listen(path, socket.SOCK_SEQPACKET)
         self._poll = select.poll()
         self._poll.register(self._listener, select.POLLIN)
         self._by_descriptor: dict[int, _Mailbox] = {}
@@ -195,35 +194,3 @@ class MailboxServer:
             del self._by_descriptor[descriptor]
         self._mailboxes[mailbox.agent] = None
         mailbox.close()
-
-
-def _listen(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    os.fchmod(listener.fileno(), 0o600)  # before bind: the socket file is never open to others
-    try:
-        try:
-            listener.bind(path)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_abandoned(path):
-                raise
-            os.unlink(path)  # left behind by a server that was killed
-            listener.bind(path)
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise LinkError(f"{path}: cannot listen there: {error.strerror or error}") from None
-    return listener
-
-
-def _is_abandoned(path: str) -> bool:
-    """A socket that nobody listens on; any other file at this place is somebody's."""
-    if not stat.S_ISSOCK(os.stat(path).st_mode):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False

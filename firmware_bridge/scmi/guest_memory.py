@@ -1,0 +1,105 @@
+"""A virtual machine's memory, as it lets a device in another process see it (vhost-user memory table).
+
+A table has a few regions. Each is known under two addresses: the guest's physical one, in descriptors, and the virtual
+one of the process that runs the guest, in messages about rings. Nothing here trusts an address: what does not lie whole
+inside one region is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import stat
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from firmware_bridge.errors import LinkError
+
+MAX_REGIONS: Final = 8
+"""What a vhost-user back end without configurable slots is asked to take at least (VHOST_MEMORY_BASELINE_NREGIONS)."""
+
+_SPACE: Final = 1 << 64
+
+
+class GuestError(LinkError):
+    """The other side broke the rules of vhost-user or virtio; what it asked for is not done."""
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One line of the table."""
+
+    guest_address: int
+    size: int
+    user_address: int
+    file_offset: int
+    """Where the region begins in the descriptor that came with it."""
+
+
+class GuestMemory:
+    """The mapped regions. The descriptors are only used while it is made; they stay the caller's."""
+
+    def __init__(self, regions: Sequence[Region], descriptors: Sequence[int]) -> None:
+        _check(regions, descriptors)
+        self._regions = list(regions)
+        self._maps: list[mmap.mmap] = []
+        self._views: list[memoryview] = []
+        try:
+            for region, descriptor in zip(regions, descriptors, strict=True):
+                self._map(region, descriptor)
+        except (OSError, ValueError, OverflowError) as error:
+            self.close()
+            raise GuestError(f"a region of {region.size:#x} bytes cannot be mapped: {error}") from None
+
+    def _map(self, region: Region, descriptor: int) -> None:
+        skipped = region.file_offset % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(descriptor, skipped + region.size, offset=region.file_offset - skipped)
+        self._maps.append(mapped)
+        self._views.append(memoryview(mapped)[skipped:])
+
+    def at_guest(self, address: int, size: int) -> memoryview:
+        """The bytes at a guest-physical address; release the view before ``close``."""
+        for region, view in zip(self._regions, self._views, strict=True):
+            offset = address - region.guest_address
+            if offset >= 0 and offset + size <= region.size:
+                return view[offset : offset + size]
+        raise GuestError(f"{size} bytes at guest address {address:#x} are not in the memory table")
+
+    def at_user(self, address: int, size: int) -> memoryview:
+        """The same for an address of the process that runs the guest."""
+        for region, view in zip(self._regions, self._views, strict=True):
+            offset = address - region.user_address
+            if offset >= 0 and offset + size <= region.size:
+                return view[offset : offset + size]
+        raise GuestError(f"{size} bytes at user address {address:#x} are not in the memory table")
+
+    def close(self) -> None:
+        """Unmap; no view may be left."""
+        for view in self._views:
+            view.release()
+        for mapped in self._maps:
+            mapped.close()
+        self._views.clear()
+        self._maps.clear()
+        self._regions.clear()
+
+
+def _check(regions: Sequence[Region], descriptors: Sequence[int]) -> None:
+    if not 1 <= len(regions) <= MAX_REGIONS or len(regions) != len(descriptors):
+        raise GuestError(f"a memory table of {len(regions)} regions with {len(descriptors)} descriptors")
+    for region, descriptor in zip(regions, descriptors, strict=True):
+        ends = (region.guest_address + region.size, region.user_address + region.size)
+        if region.size == 0 or max(ends) > _SPACE:
+            raise GuestError(
+                f"a region of {region.size:#x} bytes at {region.guest_address:#x} wraps around or is empty"
+            )
+        file = os.fstat(descriptor)
+        if not stat.S_ISREG(file.st_mode) or region.file_offset + region.size > file.st_size:
+            raise GuestError(f"a region of {region.size:#x} bytes does not lie in the file passed with it")
+    for name in ("guest_address", "user_address"):
+        spans = sorted((getattr(region, name), region.size) for region in regions)
+        for (start, size), (following, _) in itertools.pairwise(spans):
+            if start + size > following:
+                raise GuestError(f"two regions overlap at {name} {following:#x}")
