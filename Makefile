@@ -3,11 +3,12 @@
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests
 
-.PHONY: help setup demo test bench fuzz lint clean
+.PHONY: help setup demo test hil-linux bench fuzz lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
 	@echo "make test   the whole test suite"
+	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
 	@echo "make fuzz   coverage-guided fuzzing of the firmware, a minute for each harness (clang; FUZZ_SECONDS=60)"
 	@echo "make lint   ruff, mypy --strict, C warnings as errors"
@@ -22,6 +23,11 @@ demo:
 
 test: setup
 	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+hil-linux:
+	@scripts/setup.sh linux
+	@hil_tests/linux/build.sh >/dev/null
+	@NODECTL_HIL_LINUX=1 $(PYTHON_VENV) -m pytest -v -s hil_tests/linux $(PYTEST_ARGS)
 
 bench: setup
 	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)

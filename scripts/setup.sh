@@ -1,7 +1,8 @@
 #!/bin/sh
 # Everything a fresh Debian or Ubuntu machine needs to build, test and demonstrate nodectl.
 #
-#   scripts/setup.sh [core|all]    Debian packages for the demo alone (core), or also for tests and lint (all, default)
+#   scripts/setup.sh [core|linux|all]    Debian packages for the demo alone (core), also for `make hil-linux` (linux),
+#                                        or for the demo, tests and lint (all, default)
 #
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
 # only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
@@ -40,6 +41,16 @@ collect() {
         need systemd sh -c 'command -v systemd-analyze'
         need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'
         need qemu-system-misc sh -c 'command -v qemu-system-riscv32'
+    fi
+    if [ "$scope" = linux ]; then
+        need linux-source-6.12 test -f /usr/src/linux-source-6.12.tar.xz
+        need make make --version
+        need flex flex --version
+        need bison bison --version
+        need bc bc --version
+        need xz-utils xz --version
+        need device-tree-compiler dtc --version
+        need cpio cpio --version
     fi
 }
 # The first of the names that this distribution has (Ubuntu packs perf and cpupower together).

@@ -1,0 +1,159 @@
+"""A real Linux kernel as SCMI client: user-mode Linux whose only SCMI platform is a vhost-user socket.
+
+The guest's one program (``init.c``) reads files, writes files and passes SCMI messages through the kernel's raw mode,
+as it is told over a pipe. So a scenario is written here, in one place, and sees both ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import subprocess
+import time
+from pathlib import Path
+from typing import IO, Final
+
+HERE: Final = Path(__file__).parent
+POWERCAP: Final = "/sys/class/powercap"
+ANSWER_TIMEOUT_S: Final = 20.0
+"""A line's answer; the machine may be loaded."""
+BOOT_TIMEOUT_S: Final = 60.0
+_VIRTIO_SCMI: Final = 32
+_MEMORY: Final = "64M"
+
+
+class GuestRefusal(Exception):  # noqa: N818 - what a system call of the guest returned
+    """The guest's kernel refused a file operation; ``errno`` is its number."""
+
+    def __init__(self, command: str, errno: int, text: str) -> None:
+        super().__init__(f"{command}: {text}")
+        self.errno = errno
+
+
+def kernel() -> Path | None:
+    """The guest kernel, if it has been built."""
+    found = subprocess.run([HERE / "build.sh", "find"], capture_output=True, text=True, check=False)
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
+
+
+class Guest:
+    """A guest that has booted."""
+
+    def __init__(self, image: Path, socket: Path, folder: Path) -> None:
+        """``folder`` is for the guest's ramdisk, device tree and ``kernel.log``."""
+        ramdisk, tree = _ramdisk(folder), _tree(folder)
+        self.log_path = folder / "kernel.log"
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    image,
+                    f"mem={_MEMORY}",
+                    f"initrd={ramdisk}",
+                    f"dtb={tree}",
+                    f"virtio_uml.device={socket}:{_VIRTIO_SCMI}",
+                    *("con=null", "con0=null,fd:2", "console=tty0", "con1=fd:0,fd:1"),
+                    "panic=-1",
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,  # its helpers form a group
+            )
+        assert self._process.stdin and self._process.stdout
+        self._in: IO[bytes] = self._process.stdin
+        self._out: IO[bytes] = self._process.stdout
+        self._read = bytearray()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._out, selectors.EVENT_READ)
+        try:
+            self._answer("boot", BOOT_TIMEOUT_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def log(self) -> str:
+        """What the kernel has said."""
+        return self.log_path.read_text(errors="replace")
+
+    # ---- files ----
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory."""
+        return self.ask(f"list {directory}").split()
+
+    def read(self, path: str) -> str:
+        """A file's text."""
+        return self.ask(f"read {path}")
+
+    def write(self, path: str, value: object) -> None:
+        """Write to a file; ``GuestRefusal`` with the errno that the guest's program got."""
+        self.ask(f"write {path} {value}")
+
+    # ---- messages ----
+
+    def send(self, message: bytes) -> None:
+        """An SCMI command through the kernel, which keeps its token."""
+        self.ask(f"send {message.hex()}")
+
+    def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
+        """``response`` or ``event``, and the message."""
+        answer = self.ask(f"receive {round(timeout_s * 1e3)}", ANSWER_TIMEOUT_S + timeout_s)
+        kind, _, digits = answer.partition(" ")
+        return None if kind == "nothing" else (kind, bytes.fromhex(digits))
+
+    # ---- life ----
+
+    def ask(self, command: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+        """One command of ``init.c`` and its answer."""
+        self._in.write(command.encode() + b"\n")
+        return self._answer(command, timeout_s)
+
+    def _answer(self, command: str, timeout_s: float) -> str:
+        deadline_s = time.monotonic() + timeout_s
+        while b"\n" not in self._read:
+            if not self._selector.select(max(deadline_s - time.monotonic(), 0.0)):
+                raise TimeoutError(f"{command}: the guest has not answered for {timeout_s:g} s:\n{self.log()[-2000:]}")
+            content = self._out.read(4096)
+            if not content:
+                raise EOFError(f"{command}: the guest has ended:\n{self.log()[-2000:]}")
+            self._read += content
+        line, _, rest = bytes(self._read).partition(b"\n")
+        self._read = bytearray(rest)
+        word, _, text = line.decode().strip().partition(" ")
+        if word != "ok":
+            errno, _, reason = text.partition(" ")
+            raise GuestRefusal(command, int(errno), reason)
+        return text
+
+    def stop(self) -> None:
+        """Shut it down, or end it."""
+        with contextlib.suppress(BrokenPipeError):
+            self._in.write(b"off\n")
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._selector.close()
+        self._in.close()
+        self._out.close()
+
+
+def _ramdisk(folder: Path) -> Path:
+    """An initial ramdisk with one static program."""
+    program, archive = folder / "init", folder / "initrd.cpio"
+    warnings = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+    subprocess.run(["cc", "-std=gnu11", "-static", "-O2", *warnings, "-o", program, HERE / "init.c"], check=True)
+    with archive.open("wb") as target:
+        subprocess.run(
+            ["cpio", "--create", "--format=newc", "--quiet"], input=b"init\n", stdout=target, cwd=folder, check=True
+        )
+    return archive
+
+
+def _tree(folder: Path) -> Path:
+    """The device tree, compiled."""
+    tree = folder / "scmi.dtb"
+    subprocess.run(["dtc", "-q", "-O", "dtb", "-o", tree, HERE / "scmi.dts"], check=True)
+    return tree

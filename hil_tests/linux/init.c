@@ -1,0 +1,205 @@
+/*
+ * The only program of the guest: does on /dev/tty1 what the rig asks, a line for a line, until it is told to stop.
+ *
+ *   list DIRECTORY          names, sorted
+ *   read FILE               its text without the last newline; other newlines become '|'
+ *   write FILE TEXT
+ *   send HEX                an SCMI message (header and payload) through the kernel's raw mode
+ *   receive MILLISECONDS    "response HEX", "event HEX" (notification or delayed response) or "nothing"
+ *   off
+ *
+ * Answers: "ok TEXT", or "error NUMBER TEXT" with errno. Kernel messages go elsewhere.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <termios.h>
+#include <unistd.h>
+
+#define RAW "/sys/kernel/debug/scmi/0/raw/"
+enum { LINE = 4096, MESSAGE = 256 };
+
+static FILE *out;
+static int response_fd = -1, event_fd = -1;
+
+static void ok(const char *text)
+{
+    fprintf(out, "ok %s\n", text);
+}
+
+static void fail(void)
+{
+    fprintf(out, "error %d %s\n", errno, strerror(errno));
+}
+
+/* ---- files ---- */
+
+static void list(const char *directory)
+{
+    struct dirent **names;
+    int count = scandir(directory, &names, NULL, alphasort);
+    if (count < 0) {
+        fail();
+        return;
+    }
+    fputs("ok", out);
+    for (int i = 0; i < count; i++) {
+        if (names[i]->d_name[0] != '.')
+            fprintf(out, " %s", names[i]->d_name);
+        free(names[i]);
+    }
+    free(names);
+    fputc('\n', out);
+}
+
+static void read_file(const char *path)
+{
+    char text[LINE];
+    int fd = open(path, O_RDONLY);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (size < 0) {
+        fail();
+    } else {
+        text[size] = 0;
+        if (size && text[size - 1] == '\n')
+            text[size - 1] = 0;
+        for (char *c = text; *c; c++)
+            if (*c == '\n')
+                *c = '|';
+        ok(text);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        fail();
+    else
+        ok("");
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- SCMI ---- */
+
+static void send_message(const char *hex)
+{
+    uint8_t message[MESSAGE];
+    size_t size = 0;
+    unsigned byte;
+    for (; size < sizeof message && sscanf(hex + 2 * size, "%2x", &byte) == 1; size++)
+        message[size] = (uint8_t)byte;
+    /* Opened anew: the kernel takes the message at the file's position, which a response that was read has moved. */
+    int fd = open(RAW "message", O_WRONLY);
+    if (fd < 0 || write(fd, message, size) < 0)
+        fail();
+    else
+        ok("");
+    if (fd >= 0)
+        close(fd);
+}
+
+/* One message; the kernel marks its end with an empty read. */
+static void take(const char *kind, int fd)
+{
+    uint8_t message[MESSAGE], end[4];
+    ssize_t size = read(fd, message, sizeof message);
+    if (size < 0) {
+        fail();
+        return;
+    }
+    fprintf(out, "ok %s ", kind);
+    for (ssize_t i = 0; i < size; i++)
+        fprintf(out, "%02x", message[i]);
+    fputc('\n', out);
+    if (read(fd, end, sizeof end) > 0)
+        fprintf(stderr, "init: a message did not end where it was read\n");
+}
+
+static void receive(int milliseconds)
+{
+    struct pollfd waits[2] = {{.fd = response_fd, .events = POLLIN}, {.fd = event_fd, .events = POLLIN}};
+    if (poll(waits, 2, milliseconds) < 0)
+        fail();
+    else if (waits[0].revents & POLLIN)
+        take("response", response_fd);
+    else if (waits[1].revents & POLLIN)
+        take("event", event_fd);
+    else
+        ok("nothing");
+}
+
+/* ---- start ---- */
+
+static void must(int result, const char *what)
+{
+    if (result >= 0)
+        return;
+    perror(what);
+    reboot(RB_POWER_OFF);
+}
+
+static FILE *open_line(void)
+{
+    struct termios raw;
+    mkdir("/dev", 0755);
+    mknod("/dev/tty1", S_IFCHR | 0600, makedev(4, 1));
+    int fd = open("/dev/tty1", O_RDWR | O_NOCTTY);
+    must(fd, "/dev/tty1");
+    must(tcgetattr(fd, &raw), "/dev/tty1");
+    cfmakeraw(&raw);
+    must(tcsetattr(fd, TCSANOW, &raw), "/dev/tty1");
+    out = fdopen(dup(fd), "w");
+    setvbuf(out, NULL, _IOLBF, LINE);
+    return fdopen(fd, "r");
+}
+
+int main(void)
+{
+    char line[LINE];
+    FILE *in = open_line();
+    mkdir("/sys", 0755);
+    must(mount("sysfs", "/sys", "sysfs", 0, NULL), "/sys");
+    must(mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL), "/sys/kernel/debug");
+    response_fd = open(RAW "message", O_RDONLY | O_NONBLOCK);
+    event_fd = open(RAW "notification", O_RDONLY | O_NONBLOCK);
+    if (response_fd < 0 || event_fd < 0)
+        fail(); /* no SCMI platform: files can still be looked at */
+    else
+        ok("ready");
+    while (fgets(line, sizeof line, in)) {
+        line[strcspn(line, "\n")] = 0;
+        char *rest = line, *command = strsep(&rest, " "), *first = strsep(&rest, " ");
+        if (!first)
+            first = "";
+        if (!strcmp(command, "list"))
+            list(first);
+        else if (!strcmp(command, "read"))
+            read_file(first);
+        else if (!strcmp(command, "write"))
+            write_file(first, rest ? rest : "");
+        else if (!strcmp(command, "send"))
+            send_message(first);
+        else if (!strcmp(command, "receive"))
+            receive(atoi(first));
+        else if (!strcmp(command, "off"))
+            break;
+        else
+            fprintf(out, "error %d no such command: %s\n", EINVAL, command);
+    }
+    reboot(RB_POWER_OFF);
+    return 0;
+}

@@ -1,0 +1,231 @@
+"""A real Linux 6.12 kernel reads, caps and asks the controller: what it shows, and what the firmware then does.
+
+Run by ``make hil-linux``; elsewhere skipped, since the kernel has to be built first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from firmware_bridge.errors import named_status
+from firmware_bridge.scmi.base import DiscoverAgent, DiscoverAgentResponse
+from firmware_bridge.scmi.codec import decode, encode
+from firmware_bridge.scmi.header import Sender
+from firmware_bridge.scmi.message import Body, Failed
+from firmware_bridge.scmi.performance import LevelChanged, LevelGet, LevelGetResponse, LevelSet, NotifyLevel
+from firmware_bridge.scmi.powercap import (
+    CapChanged,
+    CapGet,
+    CapGetResponse,
+    CapNotify,
+    CapSet,
+    PowercapDomain,
+    PowercapDomainResponse,
+)
+from firmware_bridge.scmi.status import Status
+from hil_tests.linux.emulation import Emulation
+from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal, kernel
+
+PACKAGE = f"{POWERCAP}/arm-scmi:0"
+LIMIT = f"{PACKAGE}/constraint_0_power_limit_uw"
+ENABLED = f"{PACKAGE}/enabled"
+OTHER_AGENT = 2
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Emulation, Guest]]:
+    if os.environ.get("NODECTL_HIL_LINUX") != "1":
+        pytest.skip("a real kernel is asked for by `make hil-linux` only (NODECTL_HIL_LINUX=1)")
+    image = kernel()
+    assert image, "the guest kernel has not been built: run `make hil-linux`"
+    folder = tmp_path_factory.mktemp("linux")
+    emulation = Emulation(folder / "scmi.sock")
+    try:
+        guest = Guest(image, folder / "scmi.sock", folder)
+        yield emulation, guest
+        guest.stop()
+        assert eventually(lambda: emulation.server.agents == [])
+    finally:
+        emulation.stop()
+
+
+@pytest.fixture
+def emulation(machine: tuple[Emulation, Guest]) -> Emulation:
+    return machine[0]
+
+
+@pytest.fixture
+def guest(machine: tuple[Emulation, Guest]) -> Iterator[Guest]:
+    yield machine[1]
+    machine[1].write(ENABLED, 0)  # no cap is left to the next scenario
+    machine[0].exchange(OTHER_AGENT, encode(CapSet(0, 0, 0)))
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+_tokens = iter(range(512, 1024))
+"""Above those that the kernel's own drivers use in a short run."""
+
+
+def exchange(guest: Guest, message: bytes) -> bytes:
+    guest.send(message)
+    while True:
+        received = guest.receive(10.0)
+        assert received, "no response"
+        if received[0] == "response":
+            return received[1]
+
+
+def cap(guest: Guest, microwatts: int) -> None:
+    """Through sysfs; Linux keeps the limit of a zone that is off to itself until the zone is enabled."""
+    guest.write(LIMIT, microwatts)
+    guest.write(ENABLED, 1)
+
+
+def ask(guest: Guest, body: Body) -> Body:
+    """A command of the guest's user space, through its kernel."""
+    token = next(_tokens)
+    answer = decode(exchange(guest, encode(body, token)), Sender.PLATFORM)
+    assert answer.token == token
+    return answer.body
+
+
+def next_event(guest: Guest) -> Body:
+    received = guest.receive(10.0)
+    assert received, "no event"
+    assert received[0] == "event"
+    return decode(received[1], Sender.PLATFORM).body
+
+
+def discard_events(guest: Guest) -> None:
+    while guest.receive(0.05):
+        pass
+
+
+def test_linux_discovers_the_controller_over_virtio(guest: Guest) -> None:
+    assert "Using scmi_virtio_transport" in guest.log()
+    assert "'nodectl:controlpulp'" in guest.log()
+    assert "WARNING" not in guest.log()
+
+
+def test_the_power_domains_are_powercap_zones(guest: Guest) -> None:
+    zones = [name for name in guest.names(POWERCAP) if ":" in name]
+    assert zones == ["arm-scmi:0", *(f"arm-scmi:0:{domain}" for domain in range(4))]
+    names = [guest.read(f"{POWERCAP}/{zone}/name") for zone in zones]
+    assert names[0] == "package"
+    assert len(set(names)) == 5
+    limits = [int(guest.read(f"{PACKAGE}/constraint_0_{which}_power_uw")) for which in ("min", "max")]
+    controller = ask(guest, PowercapDomain(0))
+    assert isinstance(controller, PowercapDomainResponse)
+    assert limits == [controller.min_cap * 1000, controller.max_cap * 1000]
+
+
+def test_a_limit_written_in_linux_is_enforced_by_the_firmware(emulation: Emulation, guest: Guest) -> None:
+    free_w = emulation.mean_power_w(0.2)
+    cap_w = round(free_w * 0.6)
+    cap(guest, cap_w * 1_000_000)
+    assert guest.read(LIMIT) == str(cap_w * 1_000_000)
+    enforced = decode(emulation.exchange(OTHER_AGENT, encode(CapGet(0))), Sender.PLATFORM).body
+    assert enforced == CapGetResponse(cap_w * 1000)
+    time.sleep(0.1)
+    mean_w = emulation.mean_power_w(0.3)
+    assert 0.9 * cap_w <= mean_w <= cap_w
+    seen_w = int(guest.read(f"{PACKAGE}/power_uw")) * 1e-6
+    assert seen_w == pytest.approx(cap_w, rel=0.1)
+    guest.write(ENABLED, 0)
+    assert emulation.mean_power_w(0.3) > 1.1 * cap_w
+
+
+def test_hwmon_shows_the_sensors(emulation: Emulation, guest: Guest) -> None:
+    device = "/sys/class/hwmon/hwmon0"
+    assert guest.read(f"{device}/name") == "scmi_sensors"
+    labels = {guest.read(f"{device}/{name}"): name for name in guest.names(device) if name.endswith("_label")}
+    hottest_c = float(emulation.plant.temperature_c.max())
+    seen_c = int(guest.read(f"{device}/{labels['temp-0'].replace('label', 'input')}")) * 1e-3
+    assert 25.0 < seen_c <= hottest_c + 5.0
+    first_uj = int(guest.read(f"{device}/energy1_input"))
+    time.sleep(0.2)
+    assert int(guest.read(f"{device}/energy1_input")) > first_uj
+
+
+def test_a_raw_message_reaches_the_firmware_and_its_answer_the_program(emulation: Emulation, guest: Guest) -> None:
+    before = emulation.commands
+    assert ask(guest, DiscoverAgent(0xFFFFFFFF)) == DiscoverAgentResponse(1, "ospm")
+    assert emulation.commands == before + 1
+    ask(guest, LevelSet(2, 800_000))
+    assert ask(guest, LevelGet(2)) == LevelGetResponse(800_000)
+    ask(guest, LevelSet(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (encode(CapSet(0, 0, 100_000))[:8], Status.PROTOCOL_ERROR),
+        (encode(CapSet(0, 0, 100_000)) + bytes(64), Status.PROTOCOL_ERROR),
+        (encode(CapSet(99, 0, 100_000)), Status.NOT_FOUND),
+        (encode(CapSet(0, 0, 1)), Status.OUT_OF_RANGE),
+        ((0x77 << 10).to_bytes(4, "little"), Status.NOT_SUPPORTED),
+    ],
+    ids=["too short", "too long", "no such domain", "out of range", "no such protocol"],
+)
+def test_a_malformed_message_gets_its_status_and_changes_nothing(guest: Guest, message: bytes, status: Status) -> None:
+    cap(guest, 150_000_000)
+    answer = exchange(guest, message)
+    assert named_status(int.from_bytes(answer[4:8], "little", signed=True)) == named_status(status)
+    assert guest.read(LIMIT) == "150000000"
+
+
+def test_a_limit_out_of_range_is_clamped_by_linux(guest: Guest) -> None:
+    most_uw = int(guest.read(f"{PACKAGE}/constraint_0_max_power_uw"))
+    cap(guest, most_uw + 50_000_000)
+    assert guest.read(LIMIT) == str(most_uw)
+    with pytest.raises(GuestRefusal) as refusal:
+        guest.write(LIMIT, "much")
+    assert refusal.value.errno == errno.EINVAL
+
+
+def test_a_cap_of_another_agent_is_announced_and_seen(emulation: Emulation, guest: Guest) -> None:
+    ask(guest, CapNotify(0, 1))
+    cap(guest, 180_000_000)
+    discard_events(guest)
+    emulation.exchange(OTHER_AGENT, encode(CapSet(0, 0, 140_000)))
+    event = next_event(guest)
+    assert isinstance(event, CapChanged)
+    assert (event.agent, event.domain, event.cap) == (OTHER_AGENT, 0, 140_000)
+    assert guest.read(LIMIT) == "140000000"  # the lowest counts
+    ask(guest, CapNotify(0, 0))
+
+
+def test_a_level_change_is_announced(guest: Guest) -> None:
+    ask(guest, NotifyLevel(1, 1))
+    discard_events(guest)
+    ask(guest, LevelSet(1, 800_000))
+    event = next_event(guest)
+    assert isinstance(event, LevelChanged)
+    assert (event.agent, event.domain, event.level) == (1, 1, 800_000)
+    ask(guest, LevelSet(1, 0))
+    ask(guest, NotifyLevel(1, 0))
+
+
+def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -> None:
+    times_s = []
+    for _ in range(100):
+        begin_s = time.monotonic()
+        ask(guest, CapGet(0))
+        times_s.append(time.monotonic() - begin_s)
+    times_s.sort()
+    print(f"round trip through the guest: median {times_s[50] * 1e3:.2f} ms, p99 {times_s[98] * 1e3:.2f} ms")
+    assert times_s[50] < 0.1
+    assert not isinstance(ask(guest, CapGet(0)), Failed)
