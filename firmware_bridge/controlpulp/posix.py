@@ -18,7 +18,8 @@ AGENTS = {1: "ospm", 2: "runtime", 3: "bmc"}
 
 PROGRAM = Path(__file__).parent / "boards/posix/controlpulp-posix"
 
-START_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
 
 
 class PosixController:
@@ -63,7 +64,11 @@ class PosixController:
         if self.process.returncode is not None:
             return ""
         self.process.send_signal(signal.SIGTERM)
-        said = self.process.communicate()[1]
+        try:
+            said = self.process.communicate(timeout=STOP_TIMEOUT_S)[1]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            said = f"controlpulp-posix did not end within {STOP_TIMEOUT_S:g} s of SIGTERM and was killed"
         self._reap()
         return said.strip()
 

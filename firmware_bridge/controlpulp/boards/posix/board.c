@@ -17,7 +17,7 @@
 #define FROM_SIGNAL (AGENTS * SOURCES + 1)
 #define EVENTS_AT_ONCE 16
 #define KICKS_PER_WATCHDOG 512 /* 64 ms: arming it is a system call */
-#define WATCHDOG_CPU_S 1       /* of this process's own time, which a paused machine does not spend */
+#define WATCHDOG_CPU_S 2       /* of this process's own time, which a paused machine does not spend */
 
 static int64_t monotonic_ns(void)
 {

@@ -115,7 +115,7 @@ static bool run_as_fifo(const char *how)
 {
     struct sched_param parameter = {.sched_priority = FIFO_PRIORITY};
     if (sched_setscheduler(0, SCHED_FIFO, &parameter) == 0) {
-        mlockall(MCL_CURRENT | MCL_FUTURE); /* a page fault costs less than a late slot; without the right it stays so */
+        mlockall(MCL_CURRENT); /* a page fault is a late slot; mailboxes are populated when they are made */
         return true;
     }
     bool goes_on = !strcmp(how, "try");
