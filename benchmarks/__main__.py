@@ -17,6 +17,7 @@ NAMES = (
     "scheduler_speed",
     "eurora_capped",
     "power_prediction",
+    "ledger",
     "firmware_cap",
     "firmware_delay",
     "firmware_rv32",

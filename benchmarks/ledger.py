@@ -1,0 +1,174 @@
+"""The ledger's claim, tried with a million events of every fault, and each of its rules left out in turn.
+
+A world (``ledger_world``) that never breaks the promise could also be one in which nothing can: so each rule is
+switched off alone, in a subclass that overrides the one method in which it is written, and must then be seen to fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from benchmarks.ledger_world import KINDS, Totals, World
+from cluster_agent.budget.ledger import Account, Ledger
+from nodectl.lease import NodeLease
+from nodectl.wire import Declaration, Grant, Report
+
+OUT = Path(__file__).parent.parent / "out" / "bench" / "ledger.json"
+
+
+class CountsConfirmedOnly(Ledger):
+    """Rule 1 off: grants in flight are not counted."""
+
+    def _held_mw(self, account: Account) -> int:
+        return account.limit_mw
+
+
+class TakesAnything(NodeLease):
+    """Rule 2 off: a node takes every grant that is not over, in any order and from anybody."""
+
+    def refusal(self, now_ns: int, grant: Grant) -> str:
+        return "its lease is over" if now_ns >= grant.report_id + grant.lease_ns else ""
+
+
+class LeasesFromReceipt(NodeLease):
+    """Rule 3 off: a lease runs from when the grant arrived."""
+
+    def take(self, now_ns: int, grant: Grant) -> str:
+        return super().take(now_ns, msgspec.structs.replace(grant, lease_ns=now_ns - grant.report_id + grant.lease_ns))
+
+
+class NeverLapses(NodeLease):
+    """Rule 4 off: a node whose lease is over keeps its cap."""
+
+    def lapse(self, now_ns: int) -> bool:
+        return False
+
+
+class BelievesTheNewest(Ledger):
+    """Rule 5 off: what was granted last is taken to be in force."""
+
+    def _held_mw(self, account: Account) -> int:
+        return account.open[-1].cap_mw if account.open else account.limit_mw
+
+
+def all_hw(declaration: Declaration) -> Declaration:
+    """Rule 6 off: every node is taken to end its leases itself, at once."""
+    return msgspec.structs.replace(declaration, lease_class="hw", watchdog_ms=0)
+
+
+class SetsNothingAside(Ledger):
+    """Rule 7 off: no reserve for reboots, no boot power for the silent."""
+
+    def _boot_need_mw(self, account: Account) -> int:
+        return 0
+
+    def _silent_mw(self, account: Account, held_mw: int) -> int:
+        return held_mw if account.declaration.lease_class == "sticky" else min(held_mw, account.declaration.safe_mw)
+
+
+class IgnoresReboots(Ledger):
+    """Rule 8 off: a node that comes back is taken to be as it was; one never heard of is not counted."""
+
+    def hear(self, now_s: float, report: Report) -> bool:
+        account = self.accounts.get(report.node)
+        if account is not None and account.boot_id and report.sequence == 0:
+            report = msgspec.structs.replace(report, limit_mw=account.limit_mw)
+        return super().hear(now_s, report)
+
+    def _unconfirmed_mw(self, account: Account, held_mw: int) -> int:
+        return held_mw if account.is_leased else 0
+
+
+class NeverYoung(Ledger):
+    """Rule 9 off: a new ledger raises at once."""
+
+    def _be_young(self, now_s: float) -> None:
+        self._unacknowledged, self._young_until_s = {}, now_s
+
+
+class SeesNoDrop(Ledger):
+    """Rule 10 off: a drop is obeyed when it is there."""
+
+    def spendable_mw(self, now_s: float) -> int:
+        self.budget.advance(now_s)
+        return self.budget.budget_mw - self.terms.fixed_mw
+
+
+Make: TypeAlias = Callable[..., World]
+
+RULES: Final[dict[str, Make]] = {
+    "all rules": World,
+    "without 1, counts": partial(World, ledger_type=CountsConfirmedOnly),
+    "without 2, order": partial(World, lease_type=TakesAnything),
+    "without 3, lease time": partial(World, lease_type=LeasesFromReceipt),
+    "without 4, lapse": partial(World, lease_type=NeverLapses),
+    "without 5, retiring": partial(World, ledger_type=BelievesTheNewest),
+    "without 6, classes": partial(World, declares=all_hw),
+    "without 7, reserve": partial(World, ledger_type=SetsNothingAside),
+    "without 8, new boots": partial(World, ledger_type=IgnoresReboots, expects_nodes=False),
+    "without 9, new ledgers": partial(World, ledger_type=NeverYoung),
+    "without 10, drops": partial(World, ledger_type=SeesNoDrop),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer events")
+    is_quick = parser.parse_args(arguments).quick
+    print("emulated nodes, agents and networks; the ledger's and the nodes' own code")
+    print(f"{'':24} {'faults':20} {'events':>8} {'hours':>6} {'over':>6} {'worst W':>8} {'s over':>8} {'used %':>7}")
+    rows: list[dict[str, Any]] = []
+    for name, make in RULES.items():
+        for kind, faults in KINDS.items():
+            worlds = [make(seed, faults=faults) for seed in (range(4) if name == "all rules" else range(2))]
+            events = (10_000 if is_quick else 170_000 // 4) * (1 if name == "all rules" else 2)
+            rows.append(_row(name, kind, [world.run(events) for world in worlds]))
+            rows[-1]["hours"] = sum(world.now_s for world in worlds) / 3600
+            print("{rules:24} {kind:20} {events:8d} {hours:6.1f} {violations:6d} {worst_w:8.1f} {seconds_over:8.1f} "
+                  "{used_percent:7.1f}".format(**rows[-1]), flush=True)  # fmt: skip
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(rows, indent=1))
+    whole = [row for row in rows if row["rules"] == "all rules"]
+    print(f"all rules: {sum(row['events'] for row in whole)} events,", _faults(whole))
+    broken = {row["rules"] for row in rows if row["violations"]}
+    unneeded = [name for name in RULES if name not in broken and name != "all rules"]
+    holds = "all rules" not in broken and not unneeded
+    print("the claim holds, and each rule is needed" if holds else f"NOT as claimed: {unneeded or 'violations'}")
+    return 0 if holds or is_quick else 1
+
+
+def _faults(rows: list[dict[str, Any]]) -> str:
+    total: dict[str, int] = {}
+    for row in rows:
+        for what, n in row["faults"].items():
+            total[what] = total.get(what, 0) + n
+    return ", ".join(f"{n} {what}" for what, n in total.items())
+
+
+def _row(name: str, kind: str, totals: list[Totals]) -> dict[str, Any]:
+    faults: dict[str, int] = {}
+    for one in totals:
+        for what, n in one.counted.items():
+            faults[what] = faults.get(what, 0) + n
+    return {
+        "rules": name,
+        "kind": kind,
+        "events": sum(one.events for one in totals),
+        "violations": sum(one.violations for one in totals),
+        "worst_w": max(one.worst_mw for one in totals) / 1000,
+        "seconds_over": sum(one.seconds_over for one in totals),
+        "least_margin_w": min(one.least_margin_mw for one in totals) / 1000,
+        "used_percent": 100 * sum(one.used_mws for one in totals) / sum(one.promised_mws for one in totals),
+        "faults": faults,
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

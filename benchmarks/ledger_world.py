@@ -1,0 +1,560 @@
+"""A partition that goes wrong in every way the ledger must bear, to try the ledger's own code and the nodes' own code.
+
+Nodes with leases, knobs and clocks of their own; a network that loses, delays (to a minute), doubles and cuts; agents
+that are killed or hang, kernels that hang until the watchdog, nodes that reboot; cluster agents that are killed, whose
+machine goes down and loses what the disk had promised to keep, or that are replaced while they still run; wall clocks
+that jump; budgets that drop. After every event the world knows what every node may *really* draw, and adds it up.
+
+What the world keeps to, as the claim does: at most ``Terms.failing_together`` nodes are down at once (a node counts
+as down from its failure until it has confirmed a cap again and the ledger's reserve is whole); clock rates are within
+``CLOCK_RATE_ERROR``; nodes do what their class declares; a drop holds from its time or, if it was announced later than
+one settle time ahead, from one settle time after its announcement.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms, type_mw
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.plan import plan
+from cluster_agent.budget.store import DeposedError, Snapshot, Stored
+from nodectl.lease import NodeLease
+from nodectl.wire import Declaration, Grant, LeaseClass, Report
+
+REPORT_S = 1.0
+PLAN_S = 5.0
+BOOT_S = (20.0, 90.0)
+LONGEST_DELAY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How much goes wrong: probabilities per message, and mean seconds between events of all nodes together (0: never).
+
+    ``failing_together`` is what the ledger is told and the world keeps to.
+    """
+
+    loss: float = 0.05
+    duplicate: float = 0.05
+    late: float = 0.05
+    cut_s: float = 90.0
+    agent_kill_s: float = 90.0
+    agent_hang_s: float = 90.0
+    kernel_hang_s: float = 0.0
+    reboot_s: float = 0.0
+    cluster_kill_s: float = 0.0
+    cluster_crash_s: float = 0.0
+    takeover_s: float = 0.0
+    wall_jump_s: float = 100.0
+    change_s: float = 90.0
+    failing_together: int = 0
+
+
+KINDS: Final = {
+    "network and agents": Faults(),
+    "a bad network": Faults(loss=0.2, duplicate=0.2, late=0.2, cut_s=30.0, agent_kill_s=0.0, agent_hang_s=0.0),
+    "a slow network": Faults(loss=0.3, duplicate=0.3, late=0.5, cut_s=15.0, agent_kill_s=0.0, agent_hang_s=0.0),
+    "agents": Faults(loss=0.02, late=0.02, cut_s=0.0, agent_kill_s=15.0, agent_hang_s=15.0),
+    "kernels and reboots": Faults(kernel_hang_s=120.0, reboot_s=60.0, failing_together=2),
+    "cluster agents": Faults(late=0.1, cluster_kill_s=150.0, cluster_crash_s=100.0, takeover_s=200.0, change_s=300.0),
+    "all": Faults(0.1, 0.1, 0.05, 60.0, 60.0, 60.0, 200.0, 100.0, 200.0, 400.0, 300.0, 100.0, 60.0, 2),
+}
+"""Worlds in which one thing goes wrong most. Where reboots are part of it, a reserve is kept, and then much else must
+go wrong at once to pass the budget; where they are not, there is no slack at all."""
+
+
+class FaultyStore:
+    """Commits in memory; a crash of its machine may lose the last of them, though each was called durable."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.log: list[tuple[str, object]] = []
+        self.is_certain = True
+
+    def take_epoch(self, at_least: int = 0) -> int:
+        self.epoch = max(self.epoch + 1, at_least)
+        self.log.append(("epoch", self.epoch))
+        return self.epoch
+
+    def load(self) -> Snapshot:
+        nodes: dict[str, Stored] = {}
+        for kind, what in self.log:
+            if kind == "nodes":
+                assert isinstance(what, dict)
+                nodes.update(what)
+        self.log = [("nodes", nodes), ("epoch", self.epoch)]
+        snapshot = Snapshot(self.epoch, nodes, self.is_certain)
+        self.is_certain = True
+        return snapshot
+
+    def commit(self, epoch: int, nodes: Mapping[str, Stored]) -> None:
+        if epoch != self.epoch:
+            raise DeposedError(f"epoch {epoch} is over, the newest is {self.epoch}")
+        if nodes:
+            self.log.append(("nodes", dict(nodes)))
+
+    def crash(self, lost: int) -> None:
+        """Lose the last commits."""
+        self.log = self.log[: max(len(self.log) - lost, 1)]
+        self.epoch = next((what for kind, what in reversed(self.log) if kind == "epoch"), 0)  # type: ignore[assignment]
+        self.is_certain = False
+
+
+class Node:
+    """One node: the real agent code for leases, and a knob that acts late."""
+
+    def __init__(self, world: World, name: str, declaration: Declaration) -> None:
+        self.world, self.name, self.declaration = world, name, declaration
+        self.acting_mw = 0
+        self.rate = 1 + world.dice.uniform(-CLOCK_RATE_ERROR, CLOCK_RATE_ERROR)
+        self.offset_ns = world.dice.randrange(10**15)
+        self.boots = 0
+        self.state = "booting"  # up, booting, kernel hung
+        self.agent = "none"  # alive, hung, none
+        self.lease: NodeLease | None = None
+        self.inbox: list[Grant] = []
+        self.write = 0
+        self.agents = 0
+        self.is_failing = False
+        self.boot_id = ""
+        self.draw = world.dice.uniform(0.3, 1.0)
+
+    def now_ns(self) -> int:
+        return self.offset_ns + int(self.world.now_s * self.rate * 1e9)
+
+    def act(self, cap_mw: int) -> None:
+        """From now on the node may draw this."""
+        self.world.enforceable_mw += cap_mw - self.acting_mw
+        self.acting_mw = cap_mw
+
+    # --- the agent
+
+    def start_agent(self) -> None:
+        if self.state != "up":
+            return
+        self.agent, self.agents = "alive", self.agents + 1
+        self.lease = self.world.lease_type(self.name, self.boot_id, self.declaration, self.acting_mw, self.now_ns())
+        self.inbox = []
+        self._check_lease(self.agents)
+        self._report(self.agents)
+
+    def _report(self, agent: int) -> None:
+        if agent != self.agents or self.agent == "none" or self.state != "up":
+            return
+        if self.agent == "alive":
+            assert self.lease is not None
+            power_mw = int(min(self.acting_mw, self.draw * self.declaration.tdp_mw))
+            self.world.send_report(self.lease.report(self.now_ns(), power_mw))
+        self.world.after(REPORT_S * self.world.dice.uniform(0.9, 1.1), lambda: self._report(agent))
+
+    def _check_lease(self, agent: int) -> None:
+        """The agent's lapse, and where it hangs the writer's, and on class hw the controller's."""
+        if agent != self.agents or self.lease is None or self.state == "booting":
+            return
+        has_ended_it = self.agent != "hung" or self.declaration.lease_class != "sticky"
+        if self.state == "kernel hung":
+            has_ended_it = self.declaration.lease_class == "hw"
+        if has_ended_it and self.lease.lapse(self.now_ns()):
+            self._write(self.lease.cap_mw)
+        left_s = (self.lease.lease_end_ns - self.now_ns()) / 1e9
+        self.world.after(max(left_s, 0.2) * (1 + 2e-3), lambda: self._check_lease(agent))
+
+    def receive(self, grant: Grant) -> None:
+        if self.state != "up" or self.agent == "none":
+            return
+        if self.agent == "hung":
+            self.inbox.append(grant)
+            return
+        assert self.lease is not None
+        if self.lease.lapse(self.now_ns()):
+            self._write(self.lease.cap_mw)
+        if not self.lease.take(self.now_ns(), grant):
+            self._write(self.lease.cap_mw)
+
+    def _write(self, cap_mw: int) -> None:
+        """A raise acts at once, a decrease within the settle time; both are seen after it."""
+        self.write += 1
+        write, lease = self.write, self.lease
+        if cap_mw > self.acting_mw:
+            self.act(cap_mw)
+
+        def settled() -> None:
+            if write == self.write and lease is self.lease and self.state != "booting":
+                self.act(cap_mw)
+                if lease is not None and self.agent != "none":
+                    lease.confirm("seen" if self.draw * self.declaration.tdp_mw > cap_mw else "provisional")
+
+        self.world.after(self.world.dice.uniform(0.05, 0.95) * self.declaration.settle_ms / 1000, settled)
+
+    # --- what goes wrong
+
+    def kill_agent(self) -> None:
+        """ExecStopPost lowers the cap to the safe one; a sticky controller is not relied on to hear it."""
+        if self.state != "up" or self.agent == "none":
+            return
+        self.agent, self.agents, self.lease = "none", self.agents + 1, None
+        if self.declaration.lease_class != "sticky":
+            self._write(min(self.acting_mw, self.declaration.safe_mw))
+        self.world.after(self.world.dice.uniform(2, 20), self.start_agent)
+
+    def hang_agent(self) -> None:
+        if self.agent != "alive":
+            return
+        self.agent = "hung"
+
+        def wake(agent: int = self.agents) -> None:
+            if agent == self.agents and self.agent == "hung" and self.state == "up":
+                self.agent = "alive"
+                late, self.inbox = self.inbox, []
+                for grant in late:
+                    self.receive(grant)
+
+        self.world.after(self.world.dice.uniform(1, 40), wake)
+
+    def hang_kernel(self) -> None:
+        """Nothing runs any more; the watchdog resets the machine."""
+        if self.state != "up" or not self.declaration.watchdog_ms:
+            return
+        self.state, self.is_failing = "kernel hung", True
+        self.world.after(self.declaration.watchdog_ms / 1000 * self.world.dice.uniform(0.5, 1.0), self.reboot)
+
+    def reboot(self) -> None:
+        """Its settings are gone, but for a sticky controller's."""
+        self.is_failing = True
+        self.state, self.agent, self.lease = "booting", "none", None
+        self.agents += 1
+        self.write += 1
+        self.boots += 1
+        self.boot_id = f"{self.name}-{self.boots}"
+        if self.declaration.lease_class != "sticky":
+            self.act(self.declaration.boot_mw)
+        boots = self.boots
+        self.world.after(self.world.dice.uniform(*BOOT_S), lambda: self._booted(boots))
+
+    def _booted(self, boots: int) -> None:
+        if boots == self.boots and self.state == "booting":
+            self.state = "up"
+            self.start_agent()
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was seen."""
+
+    events: int = 0
+    violations: int = 0
+    worst_mw: int = 0
+    seconds_over: float = 0.0
+    used_mws: float = 0.0
+    promised_mws: float = 0.0
+    least_margin_mw: int = 1 << 62
+    counted: dict[str, int] = field(default_factory=dict)
+
+
+def proportional(ledger: Ledger, demand: Mapping[str, float]) -> Callable[[list[str], int], type_mw]:
+    """A sharer for the world: the same part of its wish above MOP for every node."""
+
+    def share(names: list[str], available_mw: int) -> type_mw:
+        declared = [ledger.accounts[name].declaration for name in names]
+        low = np.array([one.mop_mw for one in declared], np.int64)
+        high = np.array([one.tdp_mw for one in declared], np.int64)
+        wish = low + ((high - low) * np.array([demand.get(name, 1.0) for name in names])).astype(np.int64)
+        spread = int((wish - low).sum())
+        part = min((available_mw - int(low.sum())) / spread, 1.0) if spread else 1.0
+        caps: type_mw = low + np.floor((wish - low) * part).astype(np.int64)
+        return caps
+
+    return share
+
+
+class World:
+    """``n`` nodes under one budget; ``run`` goes through so many events."""
+
+    def __init__(
+        self,
+        seed: int,
+        n: int = 16,
+        faults: Faults = KINDS["all"],
+        ledger_type: type[Ledger] = Ledger,
+        lease_type: type[NodeLease] = NodeLease,
+        declares: Callable[[Declaration], Declaration] = lambda declaration: declaration,
+        expects_nodes: bool = True,
+    ) -> None:
+        """``declares``: what nodes say of themselves to the ledger, where that is to differ from what they do."""
+        self.dice = random.Random(seed)
+        self.faults = faults
+        self.now_s = 0.0
+        self.enforceable_mw = 0
+        self.totals = Totals()
+        self.ledger_type, self.lease_type, self.declares = ledger_type, lease_type, declares
+        self.terms = Terms(fixed_mw=300_000, failing_together=faults.failing_together, lease_s=10.0)
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._cut_until_s: dict[str, float] = {}
+        self.is_healed = False
+        self.holds_demand = False
+        self.nodes = {f"n{i:02d}": Node(self, f"n{i:02d}", self._declaration(i)) for i in range(n)}
+        self.expects_nodes = expects_nodes
+        tdp = sum(node.declaration.tdp_mw for node in self.nodes.values())
+        self.least_mw = self.terms.fixed_mw + self._least_mw()
+        self.most_mw = self.terms.fixed_mw + tdp
+        self.promised_mw = self.most_mw
+        self._promises: list[tuple[float, int, float]] = []  # from when, mW, the step's own time
+        self.line = BudgetLine(self.most_mw)
+        self.store = FaultyStore()
+        self.demand: dict[str, float] = {}
+        self.ledgers: list[Ledger | None] = []
+        for node in self.nodes.values():
+            node.act(node.declaration.boot_mw)
+            node.state, node.boots, node.boot_id = "up", 1, f"{node.name}-1"
+            is_late = (
+                len(self.nodes) - int(node.name[1:]) <= n // 5
+            )  # known to the administrator, and not yet to the ledger
+            self.after(self.dice.uniform(100, 1500) if is_late else self.dice.uniform(0, 3), node.start_agent)
+        self._start_ledger()
+        self._plan()
+        self._arm()
+
+    # --- running
+
+    def after(self, wait_s: float, what: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._queue, (self.now_s + wait_s, self._number, what))
+
+    def run(self, events: int) -> Totals:
+        for _ in range(events):
+            at_s, _, what = heapq.heappop(self._queue)
+            self._account(at_s)
+            self.now_s = at_s
+            what()
+            self.totals.events += 1
+        return self.totals
+
+    def run_for(self, seconds: float) -> Totals:
+        end_s = self.now_s + seconds
+        while self._queue[0][0] < end_s:
+            self.run(1)
+        return self.totals
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong any more; what is broken mends itself."""
+        self.is_healed = True
+        self.faults = Faults(0, 0, 0)
+        self._cut_until_s = {}
+        for node in self.nodes.values():
+            if node.agent == "none":
+                node.start_agent()
+
+    def _account(self, next_s: float) -> None:
+        """Judge the time from now to the next event, at each promise that begins in it."""
+        while self._promises and self._promises[0][0] <= next_s:
+            at_s, mw, _ = heapq.heappop(self._promises)
+            self._judge(max(at_s - self.now_s, 0.0))
+            self.now_s = max(at_s, self.now_s)
+            self.promised_mw = mw
+        self._judge(next_s - self.now_s)
+
+    def _judge(self, seconds: float) -> None:
+        over_mw = self.enforceable_mw + self.terms.fixed_mw - self.promised_mw
+        self.totals.least_margin_mw = min(self.totals.least_margin_mw, -over_mw)
+        self.totals.used_mws += (self.enforceable_mw + self.terms.fixed_mw) * seconds
+        self.totals.promised_mws += self.promised_mw * seconds
+        if over_mw > 0 and seconds > 0:
+            self.totals.violations += 1
+            self.totals.seconds_over += seconds
+            self.totals.worst_mw = max(self.totals.worst_mw, over_mw)
+
+    def count(self, what: str) -> None:
+        self.totals.counted[what] = self.totals.counted.get(what, 0) + 1
+
+    # --- the network
+
+    def _carry(self, node: str, deliver: Callable[[], None]) -> None:
+        if self.dice.random() < self.faults.loss or self._cut_until_s.get(node, 0.0) > self.now_s:
+            self.count("lost")
+            return
+        for _ in range(2 if self.dice.random() < self.faults.duplicate else 1):
+            is_late = self.dice.random() < self.faults.late
+            self.after(self.dice.uniform(0.5, LONGEST_DELAY_S) if is_late else self.dice.uniform(0.001, 0.05), deliver)
+
+    def send_report(self, report: Report) -> None:
+        said = Report(*[getattr(report, name) for name in Report.__struct_fields__[:-2]],
+                      self.declares(report.declaration), report.is_leaving)  # fmt: skip
+        reached = [i for i, ledger in enumerate(self.ledgers) if ledger is not None]
+        if reached:
+            which = self.dice.choice(reached)
+            self._carry(report.node, lambda: self._hear(which, said))
+
+    def _send(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            node = self.nodes[grant.node]
+            self._carry(grant.node, lambda node=node, grant=grant: node.receive(grant))  # type: ignore[misc]
+
+    # --- the cluster agent
+
+    def _start_ledger(self) -> None:
+        ledger = self.ledger_type(self.store, self.terms, self.line, self.now_s)
+        if self.expects_nodes:
+            for node in self.nodes.values():
+                ledger.expect(self.now_s, node.name, self.declares(node.declaration))
+        self.ledgers.append(ledger)
+        plan(ledger, self.now_s, proportional(ledger, self.demand))
+
+    def _hear(self, which: int, report: Report) -> None:
+        ledger = self.ledgers[which]
+        if ledger is None:
+            return
+        try:
+            if ledger.hear(self.now_s, report):
+                self._send(ledger.grants(self.now_s, [report.node]))
+        except DeposedError:
+            self.count("deposed")
+            self.ledgers[which] = None
+
+    def _plan(self) -> None:
+        for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), 4):
+            self.demand[name] = self.dice.choice((0.0, 0.2, 0.6, 1.0))
+            self.nodes[name].draw = self.dice.uniform(0.3, 1.0)
+        for i, ledger in enumerate(self.ledgers):
+            if ledger is not None:
+                try:
+                    plan(ledger, self.now_s, proportional(ledger, self.demand))
+                    self._send(ledger.grants(self.now_s))
+                except DeposedError:
+                    self.ledgers[i] = None
+                    continue
+                for node in self.nodes.values():
+                    account = ledger.accounts.get(node.name)
+                    is_back = node.state == "up" and account is not None and account.boot_id == node.boot_id
+                    if node.is_failing and is_back and account.has_confirmed and ledger.free_mw(self.now_s) >= 0:
+                        node.is_failing = False
+        self.after(PLAN_S, self._plan)
+
+    def active(self) -> Ledger | None:
+        return next((ledger for ledger in reversed(self.ledgers) if ledger is not None), None)
+
+    def _kill_cluster(self) -> None:
+        self.ledgers = [None] * len(self.ledgers)
+        self.count("cluster agent killed")
+        self.after(self.dice.uniform(0.5, 30), self._restart_cluster)
+
+    def _crash_cluster(self) -> None:
+        self.ledgers = [None] * len(self.ledgers)
+        self.store.crash(self.dice.randrange(8))
+        self.count("cluster machine crashed")
+        self.after(self.dice.uniform(0.5, 15), self._restart_cluster)
+
+    def _restart_cluster(self) -> None:
+        if self.active() is None:
+            self._start_ledger()
+
+    def _take_over(self) -> None:
+        if self.active() is not None:
+            self.count("standby took over")
+            self._start_ledger()
+
+    # --- faults
+
+    def _arm(self) -> None:
+        faults = self.faults
+        for mean_s, what in (
+            (faults.cut_s, self._cut),
+            (faults.agent_kill_s, lambda: self._one("agent killed").kill_agent()),
+            (faults.agent_hang_s, lambda: self._one("agent hung").hang_agent()),
+            (faults.kernel_hang_s, lambda: self._fail("kernel hung", Node.hang_kernel)),
+            (faults.reboot_s, lambda: self._fail("node rebooted", Node.reboot)),
+            (faults.cluster_kill_s, self._kill_cluster),
+            (faults.cluster_crash_s, self._crash_cluster),
+            (faults.takeover_s, self._take_over),
+            (faults.change_s, self._change_budget),
+        ):
+            if mean_s:
+                self._repeat(mean_s, what)
+
+    def _repeat(self, mean_s: float, what: Callable[[], object]) -> None:
+        def once() -> None:
+            if not self.is_healed:
+                what()
+                self._repeat(mean_s, what)
+
+        self.after(self.dice.expovariate(1 / mean_s), once)
+
+    def _one(self, what: str) -> Node:
+        self.count(what)
+        return self.nodes[self.dice.choice(sorted(self.nodes))]
+
+    def _fail(self, what: str, how: Callable[[Node], None]) -> None:
+        down = sum(node.is_failing for node in self.nodes.values())
+        ledger = self.active()
+        if down < self.terms.failing_together and ledger is not None and ledger.free_mw(self.now_s) >= 0:
+            node = self._one(what)
+            if node.state == "up":
+                how(node)
+
+    def _cut(self) -> None:
+        self.count("cut")
+        for name in self.dice.sample(sorted(self.nodes), self.dice.randrange(1, len(self.nodes) // 2 + 1)):
+            self._cut_until_s[name] = self.now_s + self.dice.uniform(2, 60)
+
+    def _change_budget(self) -> None:
+        """Announce a step. Upward it holds from its time on; downward see the module."""
+        ledger = self.active()
+        if ledger is None:
+            return
+        self.count("budget changed")
+        mw = self.dice.randrange(self.least_mw, self.most_mw)
+        at_s = self.now_s + self.dice.uniform(0, 60)
+        self.line.announce(at_s, mw)
+        before_mw = self.line.steps[-2][1] if len(self.line.steps) > 1 else self.line.budget_mw
+        holds_s = max(at_s, self.now_s + ledger.settle_s) if mw < before_mw else at_s
+        self._promises = [one for one in self._promises if one[0] < holds_s and one[2] < at_s]
+        heapq.heapify(self._promises)
+        heapq.heappush(self._promises, (holds_s, mw, at_s))
+        for one in self.ledgers:
+            if one is not None:
+                plan(one, self.now_s, proportional(one, self.demand))
+                self.after(0.0, lambda one=one: self._grant_from(one))  # type: ignore[misc]
+
+    def _grant_from(self, ledger: Ledger) -> None:
+        try:
+            if ledger in self.ledgers:
+                self._send(ledger.grants(self.now_s))
+        except DeposedError:
+            self.ledgers[self.ledgers.index(ledger)] = None
+
+    def _declaration(self, i: int) -> Declaration:
+        classes: tuple[LeaseClass, ...] = ("os", "os", "hw", "os", "os", "hw", "os", "sticky")
+        lease_class = classes[i % 8]
+        tdp = (500_000, 700_000)[i % 2]
+        return Declaration(
+            tdp_mw=tdp,
+            mop_mw=tdp * 2 // 5,
+            safe_mw=tdp * 2 // 5,
+            boot_mw=tdp * 9 // 10,
+            lease_class=lease_class,
+            settle_ms=500,
+            watchdog_ms=8000 if lease_class != "sticky" else 0,
+        )
+
+    def _joins_late(self, node: Node) -> bool:
+        """Known to the administrator from the start, and to the ledger only when its agent is started."""
+        return int(node.name[1:]) >= len(self.nodes) - len(self.nodes) // 5
+
+    def _least_mw(self) -> int:
+        """A budget that can be kept whatever is cut off: nodes that are sticky or not yet heard may draw their TDP, and k
+        boot."""
+        least = 0
+        for node in self.nodes.values():
+            one = node.declaration
+            least += one.tdp_mw if one.lease_class == "sticky" or self._joins_late(node) else one.mop_mw
+        boots = sorted(
+            (node.declaration.boot_mw - node.declaration.mop_mw for node in self.nodes.values()), reverse=True
+        )
+        return least + sum(boots[: self.terms.failing_together])

@@ -1,0 +1,250 @@
+"""The budget ledger, rule by rule, and its claim under faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.ledger import RULES
+from benchmarks.ledger_world import KINDS, FaultyStore, World
+from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.plan import plan
+from cluster_agent.budget.store import DeposedError, Stored
+from nodectl.wire import Declaration, Grant, Report
+
+OS = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=200_000, boot_mw=450_000, lease_class="os", watchdog_ms=8000)
+STICKY = msgspec.structs.replace(OS, lease_class="sticky", watchdog_ms=0)
+
+
+def report(
+    node: str, at: int, limit_w: int, *, sequence: int = 0, epoch: int = 0, boot: str = "b1", **more: object
+) -> Report:
+    made = Report(node, boot, at, epoch, epoch, sequence, limit_w * 1000, "seen", -1, OS)
+    return msgspec.structs.replace(made, **more)
+
+
+def ledger(budget_w: int, *, k: int = 0, store: FaultyStore | None = None, fixed_w: int = 0) -> Ledger:
+    return Ledger(store or FaultyStore(), Terms(fixed_w * 1000, k), BudgetLine(budget_w * 1000), 0.0)
+
+
+def confirmed(one: Ledger, now_s: float, caps_w: Mapping[str, int], boot: str = "b1") -> None:
+    """Each node has this cap, granted and confirmed."""
+    at, budget_mw = int(now_s * 1000), one.budget.budget_mw
+    one.budget.set(10**9)  # nodes that join count their TDP
+    for node, cap_w in caps_w.items():
+        one.hear(now_s, report(node, at, 500, boot=boot))
+        one.want({node: cap_w * 1000})
+    for grant in one.grants(now_s):
+        heard = report(grant.node, at + 1, caps_w[grant.node], sequence=grant.sequence, epoch=one.epoch, boot=boot)
+        one.hear(now_s, heard)
+    one.budget.set(budget_mw)
+    assert one.total_mw == sum(caps_w.values()) * 1000
+
+
+def count_w(one: Ledger, node: str) -> float:
+    return float(one.count_mw[one.accounts[node].index] / 1000)
+
+
+def caps_w(grants: list[Grant]) -> dict[str, float]:
+    return {grant.node: grant.cap_mw / 1000 for grant in grants}
+
+
+def test_a_raise_waits_until_the_decrease_that_pays_for_it_is_confirmed() -> None:
+    one = ledger(600)
+    confirmed(one, 0.0, {"a": 400, "b": 200})
+    one.want({"a": 200_000, "b": 400_000})
+    lowered = one.grants(1.0)
+    assert caps_w(lowered) == {"a": 200}
+    assert one.grants(1.5) == []
+    one.hear(2.0, report("a", 2000, 200, sequence=lowered[0].sequence, epoch=one.epoch))
+    assert caps_w(one.grants(2.0)) == {"b": 400}
+    assert one.total_mw == 600_000
+
+
+def test_a_raise_is_in_the_store_before_it_is_sent() -> None:
+    class FullDisk(FaultyStore):
+        def commit(self, epoch: int, nodes: Mapping[str, Stored]) -> None:
+            if nodes:
+                raise OSError("no space left on device")
+
+    store = FullDisk()
+    store.log.append(("nodes", {"a": Stored(200_000, OS, True)}))
+    one = ledger(900, store=store)
+    one.hear(0.5, report("a", 500, 200, sequence=7, epoch=1, seen_epoch=one.epoch - 1))
+    one.pass_time(30.0)
+    one.hear(30.0, report("a", 30_000, 200, sequence=7))
+    one.want({"a": 400_000})
+    with pytest.raises(OSError):
+        one.grants(30.0)
+    assert count_w(one, "a") == 200
+
+
+def test_a_lost_grant_counts_until_it_can_no_longer_be_taken() -> None:
+    one = ledger(900)
+    confirmed(one, 0.0, {"a": 200})
+    one.want({"a": 400_000})
+    one.grants(1.0)
+    one.pass_time(9.0)
+    assert count_w(one, "a") == 400
+    one.hear(10.0, report("a", 10_000, 200, sequence=1, epoch=one.epoch))
+    assert count_w(one, "a") == 400
+    one.pass_time(18.6)  # 10 s of lease, 0.5 s to settle and 8 s of watchdog after the report that it answered
+    assert count_w(one, "a") == 200
+
+
+def test_a_silent_node_counts_its_safe_cap_or_its_boot_power_and_a_sticky_one_its_last() -> None:
+    one = ledger(2000)
+    confirmed(one, 0.0, {"a": 300})
+    one.hear(0.0, report("s", 0, 500, declaration=STICKY))
+    one.want({"s": 300_000})
+    grant = one.grants(0.0)[-1]
+    one.hear(0.0, report("s", 1, 300, sequence=grant.sequence, epoch=one.epoch, declaration=STICKY))
+    one.pass_time(60.0)
+    assert (count_w(one, "a"), count_w(one, "s")) == (450, 300)
+
+
+def test_watts_for_a_reboot_are_set_aside() -> None:
+    one = ledger(850, k=1)
+    confirmed(one, 0.0, {"a": 200, "b": 300})
+    one.want({"b": 420_000})
+    assert caps_w(one.grants(1.0)) == {}  # 200 + 420 + (450 - 200) > 850
+    one.want({"b": 400_000})
+    assert caps_w(one.grants(1.0)) == {"b": 400}
+
+
+def test_a_rebooted_node_counts_its_boot_power_until_it_has_confirmed_a_cap() -> None:
+    one = ledger(2000)
+    confirmed(one, 0.0, {"a": 300})
+    one.hear(5.0, report("a", 10, 200, boot="b2"))
+    assert count_w(one, "a") == 450
+    assert not one.hear(5.1, report("a", 9_999, 300, sequence=1, epoch=one.epoch))  # late, from before the reboot
+    grant = one.grants(5.2, ["a"])[0]
+    one.hear(6.0, report("a", 1_000, 200, sequence=grant.sequence, epoch=one.epoch, boot="b2"))
+    assert count_w(one, "a") == 200
+
+
+def test_a_node_never_heard_of_counts_its_tdp() -> None:
+    one = ledger(2000)
+    one.expect(0.0, "x", OS)
+    assert count_w(one, "x") == 500
+    one.pass_time(1e6)
+    assert count_w(one, "x") == 500
+
+
+def test_a_new_ledger_raises_nothing_until_the_leases_of_the_old_one_are_over() -> None:
+    store = FaultyStore()
+    confirmed(ledger(700, store=store), 0.0, {"a": 300, "b": 200})
+    new = Ledger(store, Terms(), BudgetLine(900_000), 100.0)
+    new.hear(100.5, report("a", 100_500, 300, sequence=1, epoch=1))
+    new.want({"a": 500_000})
+    assert caps_w(new.grants(100.5, ["a"])) == {"a": 300}  # its lease is renewed
+    new.hear(102.0, report("a", 102_000, 300, sequence=1, epoch=2))
+    assert new.is_young and new.grants(102.0) == []  # b has not been heard
+    new.pass_time(118.6)
+    new.hear(119.0, report("a", 119_000, 300, sequence=1, epoch=2))
+    assert not new.is_young
+    assert caps_w(new.grants(119.0)) == {}  # b may be booting: 300 + 450 + 200 > 900
+    new.want({"a": 450_000})
+    assert caps_w(new.grants(119.0)) == {"a": 450}
+
+
+def test_an_older_ledger_that_still_runs_can_send_nothing() -> None:
+    store = FaultyStore()
+    old = ledger(900, store=store)
+    confirmed(old, 0.0, {"a": 300})
+    Ledger(store, Terms(), BudgetLine(900_000), 1.0)
+    old.want({"a": 250_000})
+    with pytest.raises(DeposedError):
+        old.grants(1.0)
+
+
+def test_a_drop_is_obeyed_one_settle_time_before_it_comes() -> None:
+    one = ledger(1000)
+    confirmed(one, 0.0, {"a": 500})
+    one.budget.announce(100.0, 400_000)
+    assert one.spendable_mw(100.0 - one.settle_s - 0.1) == 1_000_000
+    assert one.spendable_mw(100.0 - one.settle_s) == 400_000
+
+
+def test_a_provisional_cap_counts_what_was_measured_if_that_is_more() -> None:
+    one = ledger(2000)
+    one.hear(0.0, report("a", 1, 200, sequence=1, epoch=1, effect="provisional", power_mw=230_000))
+    assert count_w(one, "a") == 230
+
+
+def test_a_node_may_go_uncapped_only_when_there_is_room_for_its_tdp() -> None:
+    one = ledger(700)
+    confirmed(one, 0.0, {"a": 300, "b": 300})
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=1, is_leaving=True))
+    assert not any(grant.is_leave for grant in one.grants(1.0, ["a"]))
+    one.want({"b": 200_000})
+    grant = one.grants(1.5)[0]
+    one.hear(2.0, report("b", 2000, 200, sequence=grant.sequence, epoch=1))
+    leave = one.grants(2.0)
+    assert [(one.node, one.is_leave, one.cap_mw) for one in leave] == [("a", True, 500_000)]
+    one.pass_time(100.0)
+    assert count_w(one, "a") == 500
+
+
+def test_a_plan_keeps_what_its_own_caps_make_necessary_for_reboots() -> None:
+    import numpy as np
+
+    one = ledger(4000, k=2)
+    confirmed(one, 0.0, {f"n{i}": 200 for i in range(10)})
+    found = plan(one, 0.0, lambda names, mw: np.full(len(names), min(mw // len(names), 500_000)))
+    assert found.reserve_mw == 2 * (450_000 - found.caps_mw["n0"])
+    assert 0 <= 4_000_000 - sum(found.caps_mw.values()) - found.reserve_mw < 10
+    assert found.short_mw == 0
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_budget_is_never_exceeded_whatever_goes_wrong(kind: str) -> None:
+    totals = World(1, faults=KINDS[kind]).run(10_000)
+    assert totals.counted["lost"] > 0
+    assert (totals.violations, totals.worst_mw) == (0, 0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(list(KINDS)))
+def test_no_seed_breaks_the_budget(seed: int, kind: str) -> None:
+    assert World(seed, faults=KINDS[kind]).run(1_000).violations == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [("without 1, counts", "agents"), ("without 5, retiring", "agents"), ("without 7, reserve", "kernels and reboots"),
+     ("without 10, drops", "agents")],
+)  # fmt: skip
+def test_the_world_notices_a_rule_that_is_missing(rule: str, kind: str) -> None:
+    assert sum(RULES[rule](seed, faults=KINDS[kind]).run(20_000).violations for seed in range(2)) > 0
+
+
+@pytest.mark.parametrize("kind", ["network and agents", "all"])
+def test_once_faults_end_the_budget_is_used_again(kind: str) -> None:
+    world = World(3, faults=KINDS[kind])
+    world.run_for(600)
+    world.heal()
+    world.run_for(150)  # hung kernels, boots and late messages come to an end
+    one = world.active()
+    assert one is not None
+    world.demand = dict.fromkeys(world.nodes, 1.0)
+    world.holds_demand = True
+    world.run_for(3 * 10)
+    spendable_mw = one.spendable_mw(world.now_s) - one.reserve_mw
+    demand_mw = sum(node.declaration.tdp_mw for node in world.nodes.values())
+    capped_mw = sum(account.target_mw for account in one.accounts.values())
+    assert min(spendable_mw, demand_mw) - capped_mw <= 0.01 * min(spendable_mw, demand_mw)
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    def end(seed: int) -> tuple[float, int, int]:
+        world = World(seed, faults=KINDS["all"])
+        world.run(5_000)
+        return world.now_s, world.enforceable_mw, sum(world.totals.counted.values())
+
+    assert end(5) == end(5) != end(6)
