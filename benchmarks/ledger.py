@@ -86,11 +86,14 @@ class IgnoresReboots(Ledger):
         return held_mw if account.is_leased else 0
 
 
-class NeverYoung(Ledger):
-    """Rule 9 off: a new ledger raises at once."""
+class KnowsNoPast(Ledger):
+    """Rule 9 off: a new ledger counts what it hears, and raises at once."""
 
     def _be_young(self, now_s: float) -> None:
         self._unacknowledged, self._young_until_s = {}, now_s
+
+    def _restored_mw(self, account: Account) -> int:
+        return 0 if account.is_leased else super()._restored_mw(account)
 
 
 class SeesNoDrop(Ledger):
@@ -113,7 +116,7 @@ RULES: Final[dict[str, Make]] = {
     "without 6, classes": partial(World, declares=all_hw),
     "without 7, reserve": partial(World, ledger_type=SetsNothingAside),
     "without 8, new boots": partial(World, ledger_type=IgnoresReboots, expects_nodes=False),
-    "without 9, new ledgers": partial(World, ledger_type=NeverYoung),
+    "without 9, new ledgers": partial(World, ledger_type=KnowsNoPast),
     "without 10, drops": partial(World, ledger_type=SeesNoDrop),
 }
 

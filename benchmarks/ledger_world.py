@@ -64,6 +64,8 @@ KINDS: Final = {
     "agents": Faults(loss=0.02, late=0.02, cut_s=0.0, agent_kill_s=15.0, agent_hang_s=15.0),
     "kernels and reboots": Faults(kernel_hang_s=120.0, reboot_s=60.0, failing_together=2),
     "cluster agents": Faults(late=0.1, cluster_kill_s=150.0, cluster_crash_s=100.0, takeover_s=200.0, change_s=300.0),
+    "cluster machines": Faults(0.3, 0.0, 0.0, 6.0, 0.0, 0.0, cluster_crash_s=30.0, change_s=0.0),
+    "hung agents": Faults(0.3, 0.3, 0.3, 30.0, 0.0, 4.0, change_s=0.0),
     "all": Faults(0.1, 0.1, 0.05, 60.0, 60.0, 60.0, 200.0, 100.0, 200.0, 400.0, 300.0, 100.0, 60.0, 2),
 }
 """Worlds in which one thing goes wrong most. Where reboots are part of it, a reserve is kept, and then much else must
@@ -308,6 +310,8 @@ class World:
         self.promised_mw = self.most_mw
         self._promises: list[tuple[float, int, float]] = []  # from when, mW, the step's own time
         self.line = BudgetLine(self.most_mw)
+        self.line.announce(60.0, self.least_mw + (self.most_mw - self.least_mw) // 4)
+        heapq.heappush(self._promises, (60.0, self.line.steps[0][1], 60.0))
         self.store = FaultyStore()
         self.demand: dict[str, float] = {}
         self.ledgers: list[Ledger | None] = []
@@ -420,7 +424,7 @@ class World:
 
     def _plan(self) -> None:
         for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), 4):
-            self.demand[name] = self.dice.choice((0.0, 0.2, 0.6, 1.0))
+            self.demand[name] = self.dice.choice((0.0, 0.6, 1.0, 1.0))
             self.nodes[name].draw = self.dice.uniform(0.3, 1.0)
         for i, ledger in enumerate(self.ledgers):
             if ledger is not None:
@@ -537,7 +541,7 @@ class World:
             tdp_mw=tdp,
             mop_mw=tdp * 2 // 5,
             safe_mw=tdp * 2 // 5,
-            boot_mw=tdp * 9 // 10,
+            boot_mw=tdp * (5 + i % 5) // 10,
             lease_class=lease_class,
             settle_ms=500,
             watchdog_ms=8000 if lease_class != "sticky" else 0,
@@ -548,8 +552,7 @@ class World:
         return int(node.name[1:]) >= len(self.nodes) - len(self.nodes) // 5
 
     def _least_mw(self) -> int:
-        """A budget that can be kept whatever is cut off: nodes that are sticky or not yet heard may draw their TDP, and k
-        boot."""
+        """A budget that can be kept whatever is cut off: what is sticky or unheard may draw its TDP, and k boot."""
         least = 0
         for node in self.nodes.values():
             one = node.declaration
