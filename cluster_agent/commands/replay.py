@@ -10,13 +10,17 @@ from typing import Any
 import click
 import msgspec
 
+from cluster_agent.caps import FOREVER_S, Cap, read_caps
 from cluster_agent.cli import installed_version
 from cluster_agent.commands.replay_nodes import has_nodes, replay_nodes
 from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
 from cluster_agent.replay.run import replay as run_replay
 from cluster_agent.replay.swf import Log, read_swf
 from cluster_agent.replay.workload import machine_of, prepare
+from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
 
 MOST_PROCESSORS = 2**31 - 1
@@ -28,7 +32,7 @@ MOST_PROCESSORS = 2**31 - 1
     "--policy", default="easy", metavar="NAME[:KEY=VALUE,...]", help="Default: easy; see `clusterctl policies`."
 )
 @click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
-@click.option("--cap", metavar="WATTS|FILE[:PROFILE]", help="Power cap, for traces with nodes.")
+@click.option("--cap", metavar="WATTS|FILE[:PROFILE]", help="Power cap; needs a machine with watts.")
 @click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
@@ -55,28 +59,47 @@ def replay(
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
         return replay_nodes(trace, choice, machine, cap, instance, out, strict, as_json, _progress)
-    for option, value in (("--cap", cap), ("--instance", instance)):
-        if value is not None:
-            raise WrongUseError(f"{option} {value}: only for traces with nodes; leave it out for a log of processors")
-    given = _processors(machine) if machine else None
+    if instance is not None:
+        raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
+    composition = choice.composition
+    watts, caps = _watts(machine, cap, composition)
+    given = watts.machine.processors if watts else _processors(machine) if machine else None
     log = read_swf(trace)
     processors = given or _machine_of(log)
-    workload = prepare(log, processors, choice.composition.needs_requests, strict)
+    workload = prepare(log, processors, composition.needs_requests or composition.power is not None, strict)
+    if caps and composition.power is None:
+        click.echo(f"{policy} does not know watts: the cap is only measured", err=True)
     for finding in workload.findings:
         click.echo(f"{trace}: {finding}", err=True)
     with _progress(len(workload.jobs)) as advance:
-        result = run_replay(workload, choice.composition, advance)
+        result = run_replay(workload, composition, advance, watts, caps)
     measured = metrics.measure(result)
     if swf_file:
         outputs.write_swf(swf_file, result, policy)
     if out:
         given_by = "--machine" if machine else "MaxProcs"
         command = ["clusterctl", *sys.argv[1:]]
-        made_from = outputs.manifest(workload, given_by, choice, command, installed_version())
+        made_from = outputs.manifest(workload, given_by, choice, command, installed_version(), cap)
         for note in outputs.write(out, result, measured, made_from):
             click.echo(note, err=True)
     click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def _watts(machine: str | None, cap: str | None, composition: Composition) -> tuple[Watts | None, list[Cap]]:
+    """The machine's watts, if it was given by name or as a file, and the caps."""
+    if machine is None or machine.isdecimal():
+        if composition.power is not None or cap is not None:
+            what = f"--cap {cap}" if cap is not None else "this policy"
+            raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
+        return None, []
+    watts = Watts.of(load_machine(machine), composition.power)
+    if cap is None:
+        return watts, []
+    try:
+        return watts, [Cap(0, FOREVER_S, float(cap))]
+    except ValueError:
+        return watts, read_caps(cap)
 
 
 def _processors(text: str) -> int:
@@ -105,6 +128,14 @@ def _lines(measured: dict[str, Any]) -> str:
         f"utilisation       {100 * measured['utilisation']:.1f} %",
         f"throughput        {measured['throughput_jobs_per_h']:.2f} jobs/h",
     ]
+    if measured["energy_j"] is not None:
+        rows += [
+            f"energy            {measured['energy_j'] / 3.6e6:.1f} kWh, of which idle {measured['idle_j'] / 3.6e6:.1f},"
+            f" off {measured['off_j'] / 3.6e6:.1f}, switching {measured['switching_j'] / 3.6e6:.1f}",
+            f"power             mean {measured['mean_w']:.0f} W  highest {measured['peak_w']:.0f} W"
+            f"  above the cap {measured['over_cap_ws']:.0f} W s",
+            f"killed            {measured['kills']} times, {measured['lost_processor_s']} processor-seconds lost",
+        ]
     return "\n".join(rows)
 
 

@@ -4,7 +4,7 @@
 
 #include "text.h"
 
-#define NUMBERS 12        /* columns of one number, with its sign, point and comma below */
+#define NUMBERS 13        /* columns of one number, with its sign, point and comma below */
 
 int64_t jobs_csv_longest(const job_rows_t *rows)
 {
@@ -59,16 +59,22 @@ static char *put_row(char *out, const job_rows_t *rows, int64_t j)
         return put_text(out, ",0,NOT_STARTED,,,,,,,,,\n");
 
     int64_t wait_s = start_s - rows->submit_s[j], run_s = rows->run_s[j];
-    out = put_text(out, rows->is_cut[j] ? ",0,COMPLETED_WALLTIME_REACHED," : ",1,COMPLETED_SUCCESSFULLY,");
+    if (rows->is_killed[j])
+        out = put_text(out, ",0,COMPLETED_KILLED,");
+    else
+        out = put_text(out, rows->is_cut[j] ? ",0,COMPLETED_WALLTIME_REACHED," : ",1,COMPLETED_SUCCESSFULLY,");
     const int64_t times[] = {start_s, run_s, start_s + run_s, wait_s, wait_s + run_s};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         out = put_number(out, times[i]);
         *out++ = ',';
     }
-    out = put_ratio(out, wait_s + run_s, run_s);
+    out = put_ratio(out, wait_s + run_s, run_s > 0 ? run_s : 1);
     *out++ = ',';
     out = put_intervals(out, rows->intervals + rows->interval_first[j], rows->interval_count[j]);
-    return put_text(out, ",,\n"); /* consumed_energy and metadata */
+    *out++ = ',';
+    if (rows->energy_j) /* in millijoules, up to 2^63 of them */
+        out = put_ratio(out, (int64_t)(rows->energy_j[j] * 1e3 + 0.5), 1000);
+    return put_text(out, ",\n"); /* metadata */
 }
 
 int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *out, int64_t capacity)
@@ -79,6 +85,21 @@ int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *
     for (; j < rows->n_jobs && capacity - (out - begin) >= longest; j++)
         out = put_row(out, rows, j);
     *to = j;
+    return out - begin;
+}
+
+int64_t power_csv_write(const power_step_t *steps, int64_t n_steps, char *out)
+{
+    char *begin = out;
+    for (int64_t i = 0; i < n_steps; i++) {
+        out = put_number(out, steps[i].at_s);
+        *out++ = ',';
+        out = put_ratio(out, steps[i].drawn_uw, 1000000);
+        *out++ = ',';
+        if (steps[i].cap_uw != NO_CAP)
+            out = put_ratio(out, steps[i].cap_uw, 1000000);
+        *out++ = '\n';
+    }
     return out - begin;
 }
 

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "meter.h"
 #include "placement.h"
 
 typedef struct {
@@ -17,6 +18,8 @@ typedef struct {
     const int64_t *start_s;          /* -1: never started */
     const int32_t *width;
     const uint8_t *is_cut;           /* the job was ended at its requested time */
+    const uint8_t *is_killed;        /* the job was killed, and not begun again */
+    const double *energy_j;          /* NULL: not known */
     const interval_t *intervals;
     const int64_t *interval_first;
     const int32_t *interval_count;
@@ -34,5 +37,8 @@ int64_t jobs_csv_longest(const job_rows_t *rows);
  * written, at most 24 per interval; `offsets` holds n_jobs + 1.
  */
 int64_t jobs_csv_processors(const job_rows_t *rows, int64_t *offsets, char *out);
+
+/* Rows of time, watts and cap; no cap stays empty. The bytes written, at most 72 per step. */
+int64_t power_csv_write(const power_step_t *steps, int64_t n_steps, char *out);
 
 #endif

@@ -407,18 +407,23 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     power_t *p = s->power;
     int32_t head = s->queue[s->head].job;
+    if (p->model.asks_watts && !p->model.job_plan_uw &&
+        s->narrowest * extra_uw(p, head, p->model.lowest) > p->outlook[p->row].headroom_uw)
+        return 0;
     reservation_t reserved = reserve(s, now_s, head);
     int shortest_first = s->composition.scan == SCAN_SHORTEST;
     const waiting_t *next = shortest_first ? s->shortest : s->queue + s->head + 1;
     const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
     int32_t count = 0, narrowest = s->jobs.width[head];
     const outlook_t *present = &p->outlook[p->row];
+    /* the least that a processor needs, where all jobs are alike: most that cannot start are told by it */
+    int64_t least_uw = p->model.asks_watts && !p->model.job_plan_uw ? extra_uw(p, head, p->model.lowest) : 0;
 
     for (; next < end; next++) {
         int32_t level = -1;
         int64_t taken = 0, needed_uw = 0;
         int ends_in_time = 0;
-        if (next->width <= present->free && !s->has_started[next->job] && next->job != head)
+        if (next->width <= present->free && next->width * least_uw <= present->headroom_uw && !s->has_started[next->job] && next->job != head)
             for (int32_t tried = 0; level < 0 && tried <= p->model.lowest; tried++) {
                 if (!is_admissible(s, now_s, next->job, tried))
                     continue;
@@ -443,7 +448,7 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
         reserved.left_over -= taken;
         if (reserved.left_over_uw != NO_CAP)
             reserved.left_over_uw -= needed_uw;
-        if (present->free < s->narrowest)
+        if (present->free < s->narrowest || s->narrowest * least_uw > present->headroom_uw)
             break;
     }
     if (next >= end)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cluster_agent.replay.run import Result
 from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.native import NativeReplay
 
 TAU_S: Final = 10
 
@@ -28,7 +29,7 @@ def measure(result: Result) -> dict[str, Any]:
     jobs, schedule = result.workload.jobs, result.schedule
     start_s = schedule.start_s
     has_started = start_s >= 0
-    start_s, run_s, width = start_s[has_started], jobs.run_s[has_started], jobs.width[has_started]
+    start_s, run_s, width = start_s[has_started], result.run_s[has_started], jobs.width[has_started]
     wait_s = start_s - jobs.submit_s[has_started]
     bsld = bounded_slowdown(wait_s, run_s)
     span_s = int((start_s + run_s).max() - jobs.submit_s[0])
@@ -47,12 +48,44 @@ def measure(result: Result) -> dict[str, Any]:
         "makespan_s": span_s,
         "utilisation": float((width * run_s).sum() / (result.workload.processors * span_s)),
         "throughput_jobs_per_h": schedule.ended * 3600 / span_s,
-        "energy_j": None,
+        **measure_power(schedule),
         "overtook": int(schedule.overtook.sum()),
         "corrections": int(schedule.corrections.sum()),
         "passes": schedule.passes,
         "users": jobs.n_users,
         "fairness": _jain(bsld, jobs.user[has_started]),
+    }
+
+
+def measure_power(schedule: NativeReplay) -> dict[str, Any]:
+    """Joules and watts from the first submission to the last end; all None on a machine without watts."""
+    names = (
+        "energy_j",
+        "mean_w",
+        "peak_w",
+        "over_cap_ws",
+        "idle_j",
+        "off_j",
+        "switching_j",
+        "kills",
+        "lost_processor_s",
+    )
+    if schedule.watts is None:
+        return dict.fromkeys(names)
+    joules, (times_s, drawn_w, cap_w) = schedule.joules, schedule.power
+    last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
+    lasts_s = np.diff([*times_s, last_s])
+    span_s = last_s - int(times_s[0])
+    return {
+        "energy_j": joules["cluster"],
+        "mean_w": joules["cluster"] / span_s if span_s else None,
+        "peak_w": float(drawn_w[lasts_s > 0].max(initial=0.0)),
+        "over_cap_ws": float((np.clip(drawn_w - cap_w, 0, None) * lasts_s).sum()),
+        "idle_j": joules["idle"],
+        "off_j": joules["off"],
+        "switching_j": joules["switching"],
+        "kills": int(schedule.kills.sum()),
+        "lost_processor_s": int(schedule.lost.sum()),
     }
 
 

@@ -48,15 +48,23 @@ class Rows:
         columns: dict[str, npt.NDArray[Any]] = {
             "number": jobs.number,
             "submit_s": jobs.submit_s,
-            "run_s": jobs.run_s,
+            "run_s": result.run_s,
             "request_s": jobs.request_s if result.workload.has_requests else np.full(len(jobs), -1),
             "start_s": self.start_s,
             "width": jobs.width,
             "is_cut": result.workload.is_cut.view(np.uint8),
+            "is_killed": result.is_killed.view(np.uint8),
             "interval_first": schedule.interval_first,
             "interval_count": self.interval_count,
         }
-        kinds = {np.dtype(np.int64): "int64_t", np.dtype(np.int32): "int32_t", np.dtype(np.uint8): "uint8_t"}
+        if schedule.watts is not None:
+            columns["energy_j"] = schedule.job_j
+        kinds = {
+            np.dtype(np.float64): "double",
+            np.dtype(np.int64): "int64_t",
+            np.dtype(np.int32): "int32_t",
+            np.dtype(np.uint8): "uint8_t",
+        }
         self._columns = {
             name: pointer(kinds[array.dtype], np.ascontiguousarray(array)) for name, array in columns.items()
         }
@@ -109,6 +117,8 @@ def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dic
             write_parquet(root / "jobs.parquet", result, rows)
         except ModuleNotFoundError:
             notes.append("jobs.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')")
+        if result.schedule.watts is not None:
+            (root / "power.csv").write_bytes(b"time,watts,cap\n" + result.schedule.power_csv())
         for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
             (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
     except OSError as error:
@@ -122,7 +132,7 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
     import pyarrow.parquet
 
     jobs, schedule, n = result.workload.jobs, result.schedule, len(result.workload.jobs)
-    start_s, is_cut = rows.start_s, result.workload.is_cut
+    start_s, is_cut, run_s = rows.start_s, result.workload.is_cut, result.run_s
     unknown = start_s < 0
     wait_s = start_s - jobs.submit_s
 
@@ -143,7 +153,7 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
     def flags(values: Bools) -> Any:
         return pa.Array.from_buffers(pa.bool_(), n, [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
 
-    states = ("COMPLETED_SUCCESSFULLY", "COMPLETED_WALLTIME_REACHED", "NOT_STARTED")
+    states = ("COMPLETED_SUCCESSFULLY", "COMPLETED_WALLTIME_REACHED", "NOT_STARTED", "COMPLETED_KILLED")
     table = pa.table(
         {
             "job_id": numbers(jobs.number),
@@ -152,16 +162,16 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
             "submission_time": numbers(jobs.submit_s),
             "requested_number_of_resources": numbers(jobs.width),
             "requested_time": numbers(jobs.request_s) if result.workload.has_requests else pa.nulls(n, pa.int64()),
-            "success": flags(~is_cut & ~unknown),
-            "final_state": words(np.where(unknown, 2, is_cut), *states),
+            "success": flags(~is_cut & ~unknown & ~result.is_killed),
+            "final_state": words(np.where(unknown, 2, np.where(result.is_killed, 3, is_cut)), *states),
             "starting_time": numbers(start_s, valid),
-            "execution_time": numbers(jobs.run_s, valid),
-            "finish_time": numbers(start_s + jobs.run_s, valid),
+            "execution_time": numbers(run_s, valid),
+            "finish_time": numbers(start_s + run_s, valid),
             "waiting_time": numbers(wait_s, valid),
-            "turnaround_time": numbers(wait_s + jobs.run_s, valid),
-            "stretch": numbers((wait_s + jobs.run_s) / jobs.run_s, valid),
+            "turnaround_time": numbers(wait_s + run_s, valid),
+            "stretch": numbers((wait_s + run_s) / np.maximum(run_s, 1), valid),
             "allocated_resources": text(*rows.processors()),
-            "consumed_energy": pa.nulls(n, pa.float64()),
+            "consumed_energy": numbers(schedule.job_j) if schedule.watts else pa.nulls(n, pa.float64()),
             "metadata": pa.nulls(n, pa.string()),
             "user": numbers(result.workload.log.columns[swf.USER, result.workload.row]),
             "first_estimate": numbers(schedule.first_estimate_s),
@@ -169,11 +179,32 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
             "reason": words(np.where(unknown, 2, schedule.overtook), "in turn", "backfilled", "not started"),
         }
     )
+    if schedule.watts is not None:
+        frequency_mhz = np.array(schedule.watts.machine.node.frequency_mhz, np.int64)[schedule.level]
+        table = table.append_column("frequency_mhz", numbers(frequency_mhz, valid))
+        table = table.append_column("kills", numbers(schedule.kills))
+        table = table.append_column("lost_processor_s", numbers(schedule.lost))
+        write_power(path.with_name("power.parquet"), result)
     pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=["reason"])
 
 
+def write_power(path: Path, result: Result) -> None:
+    """The cluster's watts and cap over time: each row holds until the next; a cap of null is none."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    times_s, drawn_w, cap_w = result.schedule.power
+    columns = [pa.array(one) for one in (times_s, drawn_w)] + [pa.array(cap_w, mask=np.isinf(cap_w))]
+    pyarrow.parquet.write_table(pa.table(dict(zip(("time", "watts", "cap"), columns, strict=True))), path)
+
+
 def manifest(
-    workload: Workload, machine: str, choice: Choice, command: Sequence[str], version: str | None
+    workload: Workload,
+    machine: str,
+    choice: Choice,
+    command: Sequence[str],
+    version: str | None,
+    cap: str | None = None,
 ) -> dict[str, Any]:
     """What a replay is made from."""
     given = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
@@ -190,6 +221,7 @@ def manifest(
             ],
         },
         "machine": {"processors": workload.processors, "given_by": machine},
+        "cap": cap,
         "policy": {"name": choice.policy.name, "parameters": parameters},
         "seed": None,  # nothing here is drawn
         "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
@@ -201,7 +233,7 @@ def write_swf(path: str, result: Result, policy: str) -> None:
     workload, jobs = result.workload, result.workload.jobs
     start_s = result.schedule.start_s
     columns = workload.log.columns[:, workload.row]
-    columns[swf.SUBMIT], columns[swf.RUN] = jobs.submit_s, jobs.run_s
+    columns[swf.SUBMIT], columns[swf.RUN] = jobs.submit_s, result.run_s
     columns[swf.REQUEST] = jobs.request_s if workload.has_requests else -1
     columns[swf.ALLOCATED] = columns[swf.WANTED] = jobs.width
     columns[swf.WAIT] = np.where(start_s < 0, -1, start_s - jobs.submit_s)

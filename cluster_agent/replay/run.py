@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
+from cluster_agent.caps import Cap
 from cluster_agent.replay.workload import Workload
+from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.jobs import Bools, Int64s
 from cluster_agent.scheduler.native import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 
@@ -22,15 +27,42 @@ class Result:
     schedule: NativeReplay
 
     @property
+    def run_s(self) -> Int64s:
+        """How long each job ran here: longer than in the log at a lower frequency, shorter if killed for good."""
+        jobs, schedule = self.workload.jobs, self.schedule
+        return (
+            np.where(schedule.end_s < 0, jobs.run_s, schedule.end_s - schedule.start_s)
+            if schedule.watts
+            else jobs.run_s
+        )
+
+    @property
+    def is_killed(self) -> Bools:
+        """Which jobs were killed and not requeued."""
+        schedule = self.schedule
+        if schedule.watts is None or schedule.watts.requeues:
+            return np.zeros(len(self.workload.jobs), np.bool_)
+        return schedule.kills > 0
+
+    @property
     def unstarted(self) -> int:
         """Jobs that never started; none, as long as every job fits the machine."""
         return len(self.workload.jobs) - self.schedule.ended
 
 
-def replay(workload: Workload, composition: Composition, advance: Callable[[int], None] = lambda ended: None) -> Result:
-    """Replay the workload; ``advance`` is told from time to time how many jobs have ended."""
+def replay(
+    workload: Workload,
+    composition: Composition,
+    advance: Callable[[int], None] = lambda ended: None,
+    watts: Watts | None = None,
+    caps: Sequence[Cap] = (),
+) -> Result:
+    """Replay the workload, with ``watts`` on a machine that has them.
+
+    ``advance`` is told from time to time how many jobs have ended.
+    """
     jobs = workload.jobs
-    schedule = NativeReplay(composition, jobs, workload.processors)
+    schedule = NativeReplay(composition, jobs, workload.processors, watts, caps)
     step = max(len(jobs) // SLICES, 1)
     while schedule.run(schedule.ended + step):
         advance(schedule.ended)

@@ -396,6 +396,14 @@ class NativeReplay:
         caps = np.where(table[:, 2] == NO_CAP, np.inf, table[:, 2] / UW)
         return table[:, 0].astype(np.int64), table[:, 1] / UW, caps
 
+    def power_csv(self) -> bytes:
+        """``power`` as lines of text, the watts with six decimals and nothing where there is no cap."""
+        count = ffi.new("int64_t *")
+        steps = lib.replay_power(self._replay, count)
+        room = 72 * count[0] + 1
+        out = ffi.new("char[]", room)
+        return bytes(ffi.buffer(out, lib.power_csv_write(steps, count[0], out)))
+
     @property
     def first_estimate_s(self) -> Int64s:
         """What each job was first taken to run."""

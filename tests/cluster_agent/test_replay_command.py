@@ -130,7 +130,9 @@ def test_a_machine_given_by_number_replaces_that_of_the_log(log: Path) -> None:
         (["{log}", "--strict"], 1, "small.swf:4: jobs that ran beyond their request (first of 1): lower column 4"),
         (["{log}", "--policy", "esy"], 2, "no policy is called 'esy' (nearest: easy)"),
         (["{log}", "--policy", "easy:ties=x"], 2, "ties cannot be 'x': one of instant, sc15"),
-        (["{log}", "--machine", "curie"], 2, "--machine curie: give a number of processors"),
+        (["{log}", "--machine", "cury"], 2, "no machine is called 'cury' (nearest: curie)"),
+        (["{log}", "--cap", "900"], 2, "--cap 900: watts are needed; give a machine that has them"),
+        (["{log}", "--policy", "powercap"], 2, "watts are needed; give a machine that has them"),
         (["{log}", "--machine", "0"], 2, "--machine 0: give a number of processors"),
         (["{log}", "--machine", "1"], 1, "no job is left for a machine of 1 processors"),
         (["{log}", "--out", "{log}"], 1, "small.swf: File exists; choose another --out"),
@@ -188,7 +190,7 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
 def test_policies_lists_names_parameters_and_papers() -> None:
     listed = {row["name"]: row for row in json.loads(clusterctl("policies", "--json").stdout)}
     assert list(listed) == [
-        "fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "prb", "easy-capped", "easy-power",
+        "fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "powercap", "prb", "easy-capped", "easy-power",
     ]  # fmt: skip
     assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2", "learned"]
     assert "Lifka" in listed["easy"]["source"]
@@ -202,3 +204,29 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
         "clusterctl: no command 'rplay' (nearest: replay) (see `clusterctl --help`)\n",
     )
     assert clusterctl("--help").returncode == 0
+
+
+def test_a_replay_on_a_machine_with_watts_accounts_for_every_joule(log: Path, tmp_path: Path) -> None:
+    cap = tmp_path / "cap.csv"
+    cap.write_text("from_s,to_s,watts\n100,200,2000\n")
+    out = tmp_path / "out"
+    chosen = ["--policy", "powercap:mode=shut", "--machine", "nodes=5,cores=2", "--cap", cap]
+    done = clusterctl("replay", log, *chosen, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(done.stdout)
+    rows = list(csv.DictReader((out / "jobs.csv").open()))
+    parts = sum(float(row["consumed_energy"]) for row in rows) + sum(
+        metrics[f"{k}_j"] for k in ("idle", "off", "switching")
+    )
+    assert parts == pytest.approx(metrics["energy_j"], rel=1e-6), "the table has millijoules"
+    power = list(csv.DictReader((out / "power.csv").open()))
+    assert max(float(row["watts"]) for row in power) == metrics["peak_w"] <= 2000
+    assert {row["cap"] for row in power} == {"", "2000.000000"}
+    assert metrics["over_cap_ws"] == 0
+    assert json.loads((out / "manifest.json").read_text())["cap"] == str(cap)
+
+
+def test_a_policy_that_knows_no_watts_is_measured_against_the_cap(log: Path) -> None:
+    done = clusterctl("replay", log, "--machine", "nodes=5,cores=2", "--cap", "1000", "--json")
+    assert "easy does not know watts: the cap is only measured" in done.stderr
+    assert json.loads(done.stdout)["over_cap_ws"] > 0

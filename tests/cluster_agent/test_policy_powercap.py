@@ -1,0 +1,86 @@
+"""``powercap`` on schedules worked out by hand, and what its levers are worth on a small Curie."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster_agent.caps import Cap
+from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import Machine, NodeGroup, Topology, load_machine
+from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.policies.registry import choose
+from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of
+
+NODE = NodeGroup(count=4, cores=1, off_w=0, idle_w=50, frequency_mhz=(2000, 1000), busy_w=(100, 70))
+FOUR_NODES = Machine("four", (NODE,), Topology(), {"default": 2.0})  # 200 W idle, 400 W busy
+
+
+def replayed(policy: str, rows: list[tuple[int, int, int, int, int]], caps: list[Cap]) -> NativeReplay:
+    composition = choose(policy).composition
+    watts = Watts.of(FOUR_NODES, composition.power)
+    replay = NativeReplay(composition, jobs_of(rows), 4, watts, caps)
+    replay.run(EVERYTHING_ENDED)
+    return replay
+
+
+def test_a_job_that_would_run_into_a_lower_cap_waits_for_its_end() -> None:
+    """Two processors draw 300 W with the rest idle; the cap allows one from 10 to 20 s."""
+    rows = [(0, 5, 5, 2, 0), (0, 12, 12, 2, 0), (1, 5, 5, 1, 0)]
+    replay = replayed("powercap:mode=idle", rows, [Cap(10, 20, 250.0)])
+    assert replay.start_s.tolist() == [0, 20, 1]
+
+
+def test_with_dvfs_it_runs_at_once_at_the_frequency_that_fits() -> None:
+    """Two processors at 1000 MHz draw 240 W: the job starts at once and takes twice as long."""
+    replay = replayed("powercap:mode=dvfs", [(0, 12, 12, 2, 0)], [Cap(10, 20, 250.0)])
+    assert (replay.start_s.tolist(), replay.level.tolist(), replay.end_s.tolist()) == ([0], [1], [24])
+
+
+def test_a_job_that_ends_before_the_window_keeps_its_frequency() -> None:
+    replay = replayed("powercap:mode=dvfs", [(0, 10, 10, 4, 0)], [Cap(10, 20, 250.0)])
+    assert (replay.level.tolist(), replay.end_s.tolist()) == ([0], [10])
+
+
+def test_with_shut_nodes_are_empty_and_off_in_the_window() -> None:
+    """300 W for four nodes of 100 W: one goes off, and short jobs before the window are put on it first."""
+    rows = [(0, 5, 5, 1, 0), (0, 30, 30, 3, 0), (1, 30, 30, 1, 0)]
+    replay = replayed("powercap:mode=shut", rows, [Cap(10, 20, 300.0)])
+    assert replay.start_s.tolist() == [0, 0, 20]
+    assert replay.processors(0) == [(3, 3)]
+    drawn = dict(zip(*(column.tolist() for column in replay.power[:2]), strict=True))
+    assert drawn[0] == 400 and drawn[5] == 350 and drawn[10] == 300
+    assert replay.joules["off"] == 0
+
+
+def test_a_cap_nobody_knew_of_kills_the_newest_job_only_if_asked_to() -> None:
+    rows = [(0, 30, 30, 2, 0), (1, 30, 30, 1, 0)]
+    caps = [Cap(10, 20, 300.0, 10)]
+    assert replayed("powercap:mode=idle", rows, caps).kills.tolist() == [0, 0]
+    killing = replayed("powercap:mode=idle,kill=true", rows, caps)
+    assert killing.kills.tolist() == [0, 1]
+    assert killing.lost.tolist() == [0, 9]
+    assert killing.start_s.tolist() == [0, 20], "the killed job begins anew when it fits again"
+
+
+@pytest.mark.parametrize(("rule", "off"), [("corrected", 0), ("printed", 948)])
+def test_on_curie_at_80_percent_the_rules_take_different_levers(rule: str, off: int) -> None:
+    curie = load_machine("curie")
+    composition = choose(f"powercap:mode=mix,rule={rule},floor_mhz=1200").composition
+    assert composition.power is not None and composition.power.idle is not None
+    cap = Cap(3600, 7200, 0.8 * (curie.full_w - curie.fixed_w) + curie.fixed_w)
+    assert sum(one.nodes for one in composition.power.idle(curie, [cap], 0)) == off
+
+
+@pytest.mark.parametrize(("share", "off"), [(0.8, 948), (0.6, 1891), (0.4, 2838)])
+def test_shut_takes_the_nodes_of_the_planner_table(share: float, off: int) -> None:
+    curie = load_machine("curie")
+    composition = choose("powercap:mode=shut").composition
+    assert composition.power is not None and composition.power.idle is not None
+    cap = Cap(3600, 7200, share * (curie.full_w - curie.fixed_w) + curie.fixed_w)
+    assert [one.nodes for one in composition.power.idle(curie, [cap], 0)] == [off]
+
+
+def test_a_rule_without_a_choice_is_refused() -> None:
+    with pytest.raises(WrongUseError, match="rule=printed needs mode=mix"):
+        choose("powercap:mode=shut,rule=printed")
