@@ -3,7 +3,7 @@
 The packages' own energy counters say what they draw; above the cap every clock limit goes down at once, below it they
 come back slowly. Watts fall at least as the clock does and at most as its third power, so a clock scaled by the square
 root of what the watts must fall by is neither far off at once nor wrong for long: it is asked again at the next sample.
-Where RAPL limits hold the cap, the draw never exceeds it and this walk never moves: it is their backstop as well. A
+Where RAPL limits hold the cap this walk acts while their window of a second or so fills, and is their backstop after. A
 node whose meter is gone cannot know what it draws; a cap being a promise to somebody else, its clocks then sink to the
 lowest within a second. A controller that takes the cap over finds clocks that do not follow it while these limits last,
 and learns a wrong model of its chip; so they do not go at once then, but rise step by step. Aim and rates are ours.
