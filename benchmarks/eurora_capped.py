@@ -42,7 +42,8 @@ ASKED: Final = {
 COMPARED: Final = {OURS: "rules", RULES: "rules", EASY: "EASY"}
 PROFILES: Final = ("power_caps_100", "power_caps_200", "power_caps_few_jobs", "power_caps_harder")
 MOST_PASS_S: Final = 0.1
-QUICK_HISTORICAL: Final = 6
+HISTORICAL, QUICK_HISTORICAL = 24, 6
+"""How many of the 206, evenly over their sizes and days."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -103,7 +104,7 @@ def published() -> Iterator[Row]:
 def historical(most: int | None) -> Iterator[Row]:
     table = str(DATA / "jobs.csv.gz")
     names = instances(table)
-    chosen = names if most is None else names[:: max(len(names) // most, 1)]
+    chosen = names if most is None else [names[at * len(names) // most] for at in range(most)]
     for name in chosen:
         trace = read_jobs(table, name)
         for cap_w in CAPS_W:
@@ -121,7 +122,8 @@ def shown(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"only some {QUICK_HISTORICAL} historical instances")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_HISTORICAL} historical instances")
+    parser.add_argument("--all", action="store_true", help=f"all historical instances (default: {HISTORICAL})")
     options = parser.parse_args(arguments)
     if not DATA.exists():
         print("eurora_capped: the tables of ../shared/data/eurora are not here", file=sys.stderr)
@@ -135,10 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(row)
         print(shown(row), flush=True)
     past = []
-    for row in historical(QUICK_HISTORICAL if options.quick else None):
+    for row in historical(None if options.all else QUICK_HISTORICAL if options.quick else HISTORICAL):
         past.append(row)
-        if options.quick or not row.is_met:
-            print(shown(row), flush=True)
+        print(shown(row), flush=True)
     for cap_w in CAPS_W:
         for policy in (OURS, RULES):
             same = [row for row in past if (row.cap, row.policy) == (f"{cap_w} W", policy)]

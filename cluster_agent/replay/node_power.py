@@ -39,17 +39,20 @@ class PredictedPower:
     """``PowerSource`` of a replay."""
 
     def __init__(self, trace: NodeTrace, nodes: Nodes, of: Admitted) -> None:
-        self._trace = trace
+        self._submissions = [submission(trace, job) for job in range(len(trace.jobs))]
         self._of = of
         self._predictor = PowerPredictor(lambda job: tdp_w(nodes, job))
-        self._predicted_w: dict[int, float] = {}
+        self._known_w: dict[Submission, float] = {}  # since a job has last taught: users submit the same many times
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        found = self._predictor.predict(submission(self._trace, job))
-        self._predicted_w[job] = max(found.maximum_w if self._of == "maximum" else found.average_w, LEAST_W)
-        return self._predicted_w[job]
+        asked = self._submissions[job]
+        if asked not in self._known_w:
+            found = self._predictor.predict(asked)
+            self._known_w[asked] = max(found.maximum_w if self._of == "maximum" else found.average_w, LEAST_W)
+        return self._known_w[asked]
 
     def learn(self, job: int, watts: float) -> None:
         """A trace holds one figure for each job, which is average and maximum at once."""
-        self._predictor.learn(submission(self._trace, job), watts)
+        self._predictor.learn(self._submissions[job], watts)
+        self._known_w.clear()

@@ -92,6 +92,16 @@ def test_the_text_of_sacct_is_replayed_on_the_machine_that_is_named(
     )
 
 
+def test_the_shipped_sample_is_replayed_as_its_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = Path(__file__).parents[2] / "cluster_agent" / "samples"
+    cap = samples / "falling-cap.csv"
+    status, out, _ = run(capsys, samples / "eurora-100.csv", "--policy", "easy-capped", "--cap", cap, "--json")
+    metrics = json.loads(out)
+    assert (status, metrics["ended"], metrics["above_cap_ws"]) == (0, 100, 0)
+    assert 1000 < metrics["highest_w"] <= 1500
+    assert metrics["AVEbsld"] > 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
