@@ -14,6 +14,7 @@ NAMES = (
     "replay_speed",
     "replay_exact",
     "sc15_learned",
+    "own_estimates",
     "scheduler_speed",
     "eurora_capped",
     "power_prediction",

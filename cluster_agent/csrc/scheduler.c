@@ -3,6 +3,9 @@
 
 #include "scheduler_inside.h"
 
+/* Bounded slowdowns count from this run time on (Feitelson et al., JSSPP 1997). */
+enum { BSLD_TAU_S = 10 };
+
 /****************************************************************
  * Making and unmaking
  ****************************************************************/
@@ -27,13 +30,14 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->shortest = column(n, sizeof *s->shortest);
     s->running = column(n, sizeof *s->running);
     s->users = column(jobs->n_users, sizeof *s->users);
+    s->submit_s = column(n, sizeof *s->submit_s);
     s->started_s = column(n, sizeof *s->started_s);
     s->estimate_s = column(n, sizeof *s->estimate_s);
     s->first_estimate_s = column(n, sizeof *s->first_estimate_s);
     s->corrections = column(n, sizeof *s->corrections);
     s->overtook = column(n, sizeof *s->overtook);
     s->has_started = column(n, sizeof *s->has_started);
-    if (!s->queue || !s->shortest || !s->running || !s->users || !s->started_s || !s->estimate_s ||
+    if (!s->queue || !s->shortest || !s->running || !s->users || !s->submit_s || !s->started_s || !s->estimate_s ||
         !s->first_estimate_s || !s->corrections || !s->overtook || !s->has_started ||
         profile_reserve(&s->profile, 64) < 0 ||
         (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
@@ -54,6 +58,7 @@ void scheduler_free(scheduler_t *s)
     free(s->profile.steps);
     free(s->users);
     learner_free(s->learner);
+    free(s->submit_s);
     free(s->started_s);
     free(s->estimate_s);
     free(s->first_estimate_s);
@@ -203,6 +208,7 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 {
     waiting_t waiting = {.estimate_s = estimate(s, now_s, job), .job = job, .width = s->jobs.width[job]};
 
+    s->submit_s[job] = now_s;
     s->estimate_s[job] = s->first_estimate_s[job] = waiting.estimate_s;
     s->queue[s->tail++] = waiting;
     if (waiting.width < s->narrowest)
@@ -302,6 +308,14 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
         learner_started(s->learner, now_s, job);
 }
 
+/* The bounded slowdown that a waiting job would have if it started now. */
+static double slowdown_now(const scheduler_t *s, int64_t now_s, const waiting_t *waiting)
+{
+    int64_t estimate_s = waiting->estimate_s;
+    double wait_s = (double)(now_s - s->submit_s[waiting->job]);
+    return (wait_s + (double)estimate_s) / (double)(estimate_s > BSLD_TAU_S ? estimate_s : BSLD_TAU_S);
+}
+
 /*
  * EASY (Lifka 1995; Mu'alem and Feitelson 2001): the head, which does not fit, gets the earliest time at which enough
  * processors are expected to be free. Another job may start now if it ends by then, or if it fits into what the head
@@ -394,6 +408,27 @@ static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free
     return count;
 }
 
+/*
+ * The guard (ours): of the waiting jobs whose bounded slowdown would pass the bound even if they started now, the one
+ * with the highest becomes the head. Equal ones: the first in the queue.
+ */
+static void guard(scheduler_t *s, int64_t now_s)
+{
+    double highest = s->composition.guard;
+    int32_t place = s->head;
+
+    for (int32_t i = s->head; i < s->tail; i++) {
+        double slowdown = slowdown_now(s, now_s, &s->queue[i]);
+        if (slowdown > highest) {
+            highest = slowdown;
+            place = i;
+        }
+    }
+    waiting_t next = s->queue[place];
+    memmove(s->queue + s->head + 1, s->queue + s->head, (size_t)(place - s->head) * sizeof next);
+    s->queue[s->head] = next;
+}
+
 int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int32_t count = 0, backfilled = 0;
@@ -403,7 +438,11 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         return 0;
     if (s->power)
         backfilled = power_decide(s, now_s, starts, &count);
-    while (!s->power && s->head < s->tail && s->queue[s->head].width <= free) {
+    while (!s->power) {
+        if (s->composition.guard > 0.0 && s->head < s->tail)
+            guard(s, now_s);
+        if (s->head == s->tail || s->queue[s->head].width > free)
+            break;
         free -= s->queue[s->head].width;
         starts[count++] = s->queue[s->head].job;
         scheduler_start(s, now_s, s->queue[s->head++].job);

@@ -61,6 +61,7 @@ typedef struct {
     int32_t frees_at_estimate;   /* a running job's processors count as free from its expected end on, ended or not */
     int32_t passes_if_new_fits;  /* a submission leads to a pass only if the new job fits what is free */
     learning_t learning;
+    double guard;                /* a job whose expected bounded slowdown passes this becomes the head; 0: none does */
 } composition_t;
 
 /* The jobs by number 0..n_jobs-1; the columns belong to the caller and outlive the scheduler. */

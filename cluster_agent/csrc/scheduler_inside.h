@@ -74,6 +74,7 @@ struct scheduler {
     learner_t *learner; /* only with ESTIMATE_LEARNED */
 
     /* per job */
+    int64_t *submit_s;
     int64_t *started_s;
     int64_t *estimate_s;
     int64_t *first_estimate_s;

@@ -59,6 +59,7 @@ def c_composition(composition: Composition, processors: int) -> Any:
             "scan": SCANS[composition.scan],
             "frees_at_estimate": composition.frees_at_estimate,
             "passes_if_new_fits": composition.passes_if_new_fits,
+            "guard": composition.guard or 0.0,
             "learning": _learning(composition.learning),
         },
     )

@@ -92,10 +92,14 @@ class Composition:
     ties: Ties = "instant"
     power: Power | None = None
     """What the policy does with watts, if it knows them; then ``backfill`` is none or easy and ``ties`` instant."""
+    guard: float | None = None
+    """A job whose bounded slowdown would pass this even if it started now becomes the head; highest first (ours)."""
     passes_if_new_fits: bool = False
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
 
     def __post_init__(self) -> None:
+        if self.power is not None and self.guard is not None:
+            raise ValueError("a policy that knows watts has no guard")
         if self.power is not None and (self.ties != "instant" or self.backfill == "conservative"):
             raise ValueError("watts go with ties=instant and with EASY or no backfilling")
 

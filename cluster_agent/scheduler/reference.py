@@ -17,6 +17,9 @@ from cluster_agent.scheduler.queue import columns
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
 """Tsafrir, Etzion, Feitelson 2007, §3.3. Each step replaces the one before."""
 
+TAU_S = 10
+"""Bounded slowdowns count from this run time on (Feitelson et al., JSSPP 1997)."""
+
 
 class Profile:
     """How many processors are expected to be free from when on: steps of (time, free), the last one without end."""
@@ -96,8 +99,10 @@ class ReferenceScheduler(OneFrequency):
         """Start heads while they fit; then whoever may overtake the head."""
         self._order(now_s)
         started: list[int] = []
+        self._guard(now_s)
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
             started.append(self._start(now_s, self.queue[0]))
+            self._guard(now_s)
         if self.composition.backfill == "easy":
             started += self._backfill_easy(now_s)
         elif self.composition.backfill == "conservative":
@@ -108,6 +113,20 @@ class ReferenceScheduler(OneFrequency):
         if self.composition.order is not None:
             positions = self.composition.order(columns(self.jobs, self.queue, self.estimate_s), now_s)
             self.queue = [self.queue[position] for position in positions]
+
+    def _guard(self, now_s: int) -> None:
+        """Of the jobs whose bounded slowdown would pass the bound even if they started now, the highest goes ahead."""
+        bound = self.composition.guard
+        if bound is None:
+            return
+        slowdowns = [(self._slowdown(now_s, job), -place) for place, job in enumerate(self.queue)]
+        highest, place = max(slowdowns, default=(0.0, 0))
+        if highest > bound:
+            self.queue.insert(0, self.queue.pop(-place))
+
+    def _slowdown(self, now_s: int, job: int) -> float:
+        estimate_s = self.estimate_s[job]
+        return (now_s - int(self.jobs.submit_s[job]) + estimate_s) / max(estimate_s, TAU_S)
 
     def _backfill_easy(self, now_s: int) -> list[int]:
         """EASY (Lifka 1995): reserve for the head, then start every other job that fits beside the reservation."""

@@ -77,7 +77,10 @@ class Watched(NativeScheduler):
 
 
 @settings(max_examples=300, deadline=None)
-@given(jobs=traces(), composition=compositions(backfill="easy", order=None, ties="instant", passes_if_new_fits=False))
+@given(
+    jobs=traces(),
+    composition=compositions(backfill="easy", order=None, guard=None, ties="instant", passes_if_new_fits=False),
+)
 def test_easy_never_delays_the_head_when_estimates_are_upper_bounds(jobs: Jobs, composition: Composition) -> None:
     scheduler = Watched(composition, jobs, PROCESSORS)
     machine = SimulatedMachine(jobs, composition.ties)
@@ -94,14 +97,14 @@ def is_descending(times_s: Sequence[int]) -> bool:
 
 
 @settings(max_examples=100, deadline=None)
-@given(jobs=traces(), composition=compositions(backfill="none", order=None))
+@given(jobs=traces(), composition=compositions(backfill="none", order=None, guard=None))
 def test_without_backfilling_jobs_start_in_order_of_submission(jobs: Jobs, composition: Composition) -> None:
     starts = native_starts(composition, jobs)
     assert is_descending([starts[job] for job in reversed(range(len(jobs)))])
 
 
 @settings(max_examples=150, deadline=None)
-@given(jobs=traces(), composition=compositions(backfill="conservative", estimate="clairvoyant", order=None))
+@given(jobs=traces(), composition=compositions(backfill="conservative", estimate="clairvoyant", order=None, guard=None))
 def test_with_true_run_times_no_later_job_changes_a_conservative_start(jobs: Jobs, composition: Composition) -> None:
     starts = native_starts(composition, jobs)
     for count in (len(jobs) // 3, 2 * len(jobs) // 3):

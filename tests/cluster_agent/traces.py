@@ -66,6 +66,7 @@ def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
         "backfill": st.sampled_from(["none", "easy", "conservative"]),
         "scan": st.sampled_from(["queue", "shortest"]),
         "ties": st.sampled_from(["instant", "sc15"]),
+        "guard": st.sampled_from([None, 0.5, 1.5, 3.0]),
         "passes_if_new_fits": st.booleans(),
     }
     return st.builds(Composition, **{**choices, **{name: st.just(value) for name, value in fixed.items()}})

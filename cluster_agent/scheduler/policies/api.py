@@ -30,6 +30,7 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``.
 
     ``correct`` goes with estimates that a job can outlive, ``loss``, ``weight`` and ``model`` with ``learned``.
+    ``guard`` is a bounded slowdown (see ``Composition``).
     """
 
     estimate: Estimate = "requested"
@@ -37,6 +38,7 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: Loss | None = None
     weight: Weight | None = None
     model: Model | None = None
+    guard: float | None = None
 
     def phases(self) -> dict[str, Any]:
         """The fields of ``Composition`` that say how long a job is taken to run."""
@@ -45,6 +47,8 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"correct={self.correct} needs an estimate that a job can outlive: estimate=mean2|learned")
         variant = {"loss": self.loss, "weight": self.weight, "model": self.model}
         given: dict[str, Any] = {key: value for key, value in variant.items() if value is not None}
+        if self.guard is not None and not self.guard > 0:
+            raise ValueError(f"guard={self.guard:g} is not a bounded slowdown: a number above 0")
         for key, value in given.items():
             if self.estimate != "learned":
                 raise ValueError(f"{key}={value} needs estimate=learned")
@@ -52,4 +56,5 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "estimate": self.estimate,
             "correct": self.correct or "requested",
             "learning": Learning(**given),
+            "guard": self.guard,
         }

@@ -1,0 +1,31 @@
+"""The guard: the job that fares worst becomes the head of the queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies.registry import choose
+from tests.cluster_agent.traces import jobs_of, native_starts
+
+# 10 processors until 100; then a wide job of 1000 s, and a short one submitted after it, which does not fit beside it
+JOBS = jobs_of([(0, 100, 100, 10, 0), (10, 1000, 1000, 6, 1), (20, 10, 10, 6, 2)])
+
+
+def test_without_a_guard_the_short_job_waits_for_the_long_one_before_it() -> None:
+    assert native_starts(Composition(backfill="easy"), JOBS) == {0: 0, 1: 100, 2: 1100}
+
+
+def test_with_a_guard_the_job_that_fares_worst_goes_first() -> None:
+    # at 100 the long job would have a slowdown of 1.09, the short one of 9
+    assert native_starts(Composition(backfill="easy", guard=2.0), JOBS) == {0: 0, 1: 110, 2: 100}
+
+
+def test_a_guard_that_nobody_passes_changes_nothing() -> None:
+    assert native_starts(Composition(backfill="easy", guard=9.0), JOBS) == {0: 0, 1: 100, 2: 1100}
+
+
+def test_a_guard_that_is_no_slowdown_is_answered_in_one_line() -> None:
+    with pytest.raises(WrongUseError, match="guard=0 is not a bounded slowdown: a number above 0"):
+        choose("easy:guard=0")
