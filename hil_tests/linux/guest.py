@@ -144,7 +144,7 @@ def _ramdisk(folder: Path) -> Path:
     """An initial ramdisk with one static program."""
     program, archive = folder / "init", folder / "initrd.cpio"
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
-    subprocess.run(["cc", "-std=gnu11", "-static", "-O2", *warnings, "-o", program, HERE / "init.c"], check=True)
+    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-static", "-O2", *warnings, "-o", program, HERE / "init.c"], check=True)
     with archive.open("wb") as target:
         subprocess.run(
             ["cpio", "--create", "--format=newc", "--quiet"], input=b"init\n", stdout=target, cwd=folder, check=True

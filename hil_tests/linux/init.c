@@ -10,7 +10,6 @@
  *
  * Answers: "ok TEXT", or "error NUMBER TEXT" with errno. Kernel messages go elsewhere.
  */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
