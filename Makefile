@@ -27,7 +27,7 @@ test: setup
 hil-linux:
 	@scripts/setup.sh linux
 	@hil_tests/linux/build.sh >/dev/null
-	@NODECTL_HIL_LINUX=1 $(PYTHON_VENV) -m pytest -v -s hil_tests/linux $(PYTEST_ARGS)
+	@NODECTL_HIL_LINUX=1 $(PYTHON_VENV) -m hil_tests --rig linux $(PYTEST_ARGS)
 
 bench: setup
 	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)

@@ -10,11 +10,19 @@ import contextlib
 import selectors
 import subprocess
 import time
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Final
+
+from firmware_bridge.errors import LinkError
+from firmware_bridge.scmi.clock import Clock, RealClock
 
 HERE: Final = Path(__file__).parent
 POWERCAP: Final = "/sys/class/powercap"
+RAW: Final = "/sys/kernel/debug/scmi/0/raw"
+REPLY_TIMEOUT_S: Final = 0.5
+"""Twice that of a line: between the two ends lies a whole kernel, on a machine that may be loaded."""
 ANSWER_TIMEOUT_S: Final = 20.0
 """A line's answer; the machine may be loaded."""
 BOOT_TIMEOUT_S: Final = 60.0
@@ -30,6 +38,7 @@ class GuestRefusal(Exception):  # noqa: N818 - what a system call of the guest r
         self.errno = errno
 
 
+@cache
 def kernel() -> Path | None:
     """The guest kernel, if it has been built."""
     found = subprocess.run([HERE / "build.sh", "find"], capture_output=True, text=True, check=False)
@@ -40,8 +49,8 @@ class Guest:
     """A guest that has booted."""
 
     def __init__(self, image: Path, socket: Path, folder: Path) -> None:
-        """``folder`` is for the guest's ramdisk, device tree and ``kernel.log``."""
-        ramdisk, tree = _ramdisk(folder), _tree(folder)
+        """``folder`` is for ``kernel.log``."""
+        ramdisk, tree = _ramdisk(), _tree()
         self.log_path = folder / "kernel.log"
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -140,11 +149,51 @@ class Guest:
         self._out.close()
 
 
-def _ramdisk(folder: Path) -> Path:
+class RawMode:
+    """A ``Transport``: the guest's user space, through the raw mode of its kernel."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.name = "linux"
+        self.clock: Clock = RealClock()
+        self.reply_timeout_s = REPLY_TIMEOUT_S
+        self._guest = guest
+        guest.write(f"{RAW}/reset", 1)  # what an earlier link has left unread
+
+    def send(self, message: bytes) -> None:
+        """Through the kernel."""
+        try:
+            self._guest.send(message)
+        except GuestRefusal as error:
+            raise LinkError(f"{self.name}: {error}") from None
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """A response or event that the kernel has passed on."""
+        received = self._guest.receive(timeout_s)
+        return received[1] if received else None
+
+    def diagnosis(self) -> str:
+        """What the kernel keeps apart."""
+        return "the guest's kernel has passed no response on"
+
+    def close(self) -> None:
+        """The guest stays."""
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """Goes with this process."""
+    return TemporaryDirectory(prefix="hil-linux-")
+
+
+@cache
+def _ramdisk() -> Path:
     """An initial ramdisk with one static program."""
+    folder = Path(_folder().name)
     program, archive = folder / "init", folder / "initrd.cpio"
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
-    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-static", "-O2", *warnings, "-o", program, HERE / "init.c"], check=True)
+    subprocess.run(
+        ["cc", "-std=c11", "-D_GNU_SOURCE", "-static", "-O2", *warnings, "-o", program, HERE / "init.c"], check=True
+    )
     with archive.open("wb") as target:
         subprocess.run(
             ["cpio", "--create", "--format=newc", "--quiet"], input=b"init\n", stdout=target, cwd=folder, check=True
@@ -152,8 +201,9 @@ def _ramdisk(folder: Path) -> Path:
     return archive
 
 
-def _tree(folder: Path) -> Path:
+@cache
+def _tree() -> Path:
     """The device tree, compiled."""
-    tree = folder / "scmi.dtb"
+    tree = Path(_folder().name) / "scmi.dtb"
     subprocess.run(["dtc", "-q", "-O", "dtb", "-o", tree, HERE / "scmi.dts"], check=True)
     return tree

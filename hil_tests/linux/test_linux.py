@@ -6,14 +6,14 @@ Run by ``make hil-linux``; elsewhere skipped, since the kernel has to be built f
 from __future__ import annotations
 
 import errno
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from firmware_bridge.errors import named_status
 from firmware_bridge.scmi.base import DiscoverAgent, DiscoverAgentResponse
+from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.codec import decode, encode
 from firmware_bridge.scmi.header import Sender
 from firmware_bridge.scmi.message import Body, Failed
@@ -21,15 +21,14 @@ from firmware_bridge.scmi.performance import LevelChanged, LevelGet, LevelGetRes
 from firmware_bridge.scmi.powercap import (
     CapChanged,
     CapGet,
-    CapGetResponse,
     CapNotify,
     CapSet,
     PowercapDomain,
     PowercapDomainResponse,
 )
 from firmware_bridge.scmi.status import Status
-from hil_tests.linux.emulation import Emulation
-from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal, kernel
+from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal
+from hil_tests.linux.rig import LinuxRig
 
 PACKAGE = f"{POWERCAP}/arm-scmi:0"
 LIMIT = f"{PACKAGE}/constraint_0_power_limit_uw"
@@ -38,41 +37,27 @@ OTHER_AGENT = 2
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Emulation, Guest]]:
-    if os.environ.get("NODECTL_HIL_LINUX") != "1":
-        pytest.skip("a real kernel is asked for by `make hil-linux` only (NODECTL_HIL_LINUX=1)")
-    image = kernel()
-    assert image, "the guest kernel has not been built: run `make hil-linux`"
-    folder = tmp_path_factory.mktemp("linux")
-    emulation = Emulation(folder / "scmi.sock")
+def linux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinuxRig]:
+    missing = LinuxRig.missing()
+    if missing:
+        pytest.skip(missing)
+    one = LinuxRig(tmp_path_factory.mktemp("linux"))
     try:
-        guest = Guest(image, folder / "scmi.sock", folder)
-        yield emulation, guest
-        guest.stop()
-        assert eventually(lambda: emulation.server.agents == [])
+        one.start()
+        yield one
     finally:
-        emulation.stop()
+        one.stop()
 
 
 @pytest.fixture
-def emulation(machine: tuple[Emulation, Guest]) -> Emulation:
-    return machine[0]
+def guest(linux: LinuxRig) -> Iterator[Guest]:
+    yield linux.guest
+    linux.guest.write(ENABLED, 0)  # no cap is left to the next scenario
+    other(linux).ask(CapSet(0, 0, 0))
 
 
-@pytest.fixture
-def guest(machine: tuple[Emulation, Guest]) -> Iterator[Guest]:
-    yield machine[1]
-    machine[1].write(ENABLED, 0)  # no cap is left to the next scenario
-    machine[0].exchange(OTHER_AGENT, encode(CapSet(0, 0, 0)))
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
-    deadline_s = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.01)
-    return True
+def other(linux: LinuxRig) -> Client:
+    return linux.client(OTHER_AGENT)
 
 
 _tokens = iter(range(512, 1024))
@@ -132,27 +117,27 @@ def test_the_power_domains_are_powercap_zones(guest: Guest) -> None:
     assert limits == [controller.min_cap * 1000, controller.max_cap * 1000]
 
 
-def test_a_limit_written_in_linux_is_enforced_by_the_firmware(emulation: Emulation, guest: Guest) -> None:
-    free_w = emulation.mean_power_w(0.2)
+def test_a_limit_written_in_linux_is_enforced_by_the_firmware(linux: LinuxRig, guest: Guest) -> None:
+    free_w = linux.powers_w(200).mean()
     cap_w = round(free_w * 0.6)
     cap(guest, cap_w * 1_000_000)
     assert guest.read(LIMIT) == str(cap_w * 1_000_000)
-    enforced = decode(emulation.exchange(OTHER_AGENT, encode(CapGet(0))), Sender.PLATFORM).body
-    assert enforced == CapGetResponse(cap_w * 1000)
-    time.sleep(0.1)
-    mean_w = emulation.mean_power_w(0.3)
+    assert other(linux).ask(CapGet(0)).cap == cap_w * 1000
+    linux.pass_slots(100)
+    mean_w = linux.powers_w(400).mean()
     assert 0.9 * cap_w <= mean_w <= cap_w
     seen_w = int(guest.read(f"{PACKAGE}/power_uw")) * 1e-6
     assert seen_w == pytest.approx(cap_w, rel=0.1)
     guest.write(ENABLED, 0)
-    assert emulation.mean_power_w(0.3) > 1.1 * cap_w
+    linux.pass_slots(100)
+    assert linux.powers_w(400).mean() > 1.1 * cap_w
 
 
-def test_hwmon_shows_the_sensors(emulation: Emulation, guest: Guest) -> None:
+def test_hwmon_shows_the_sensors(linux: LinuxRig, guest: Guest) -> None:
     device = "/sys/class/hwmon/hwmon0"
     assert guest.read(f"{device}/name") == "scmi_sensors"
     labels = {guest.read(f"{device}/{name}"): name for name in guest.names(device) if name.endswith("_label")}
-    hottest_c = float(emulation.plant.temperature_c.max())
+    hottest_c = float(linux.plant.temperature_c.max())
     seen_c = int(guest.read(f"{device}/{labels['temp-0'].replace('label', 'input')}")) * 1e-3
     assert 25.0 < seen_c <= hottest_c + 5.0
     first_uj = int(guest.read(f"{device}/energy1_input"))
@@ -160,12 +145,11 @@ def test_hwmon_shows_the_sensors(emulation: Emulation, guest: Guest) -> None:
     assert int(guest.read(f"{device}/energy1_input")) > first_uj
 
 
-def test_a_raw_message_reaches_the_firmware_and_its_answer_the_program(emulation: Emulation, guest: Guest) -> None:
-    before = emulation.commands
+def test_a_raw_message_reaches_the_firmware_and_its_answer_the_program(linux: LinuxRig, guest: Guest) -> None:
     assert ask(guest, DiscoverAgent(0xFFFFFFFF)) == DiscoverAgentResponse(1, "ospm")
-    assert emulation.commands == before + 1
     ask(guest, LevelSet(2, 800_000))
     assert ask(guest, LevelGet(2)) == LevelGetResponse(800_000)
+    assert linux.wait_for(lambda: set(linux.freq_khz()[18:27]) == {800_000}, 5.0), "the chip runs so"
     ask(guest, LevelSet(2, 0))
 
 
@@ -196,11 +180,11 @@ def test_a_limit_out_of_range_is_clamped_by_linux(guest: Guest) -> None:
     assert refusal.value.errno == errno.EINVAL
 
 
-def test_a_cap_of_another_agent_is_announced_and_seen(emulation: Emulation, guest: Guest) -> None:
+def test_a_cap_of_another_agent_is_announced_and_seen(linux: LinuxRig, guest: Guest) -> None:
     ask(guest, CapNotify(0, 1))
     cap(guest, 180_000_000)
     discard_events(guest)
-    emulation.exchange(OTHER_AGENT, encode(CapSet(0, 0, 140_000)))
+    other(linux).ask(CapSet(0, 0, 140_000))
     event = next_event(guest)
     assert isinstance(event, CapChanged)
     assert (event.agent, event.domain, event.cap) == (OTHER_AGENT, 0, 140_000)

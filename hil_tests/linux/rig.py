@@ -1,0 +1,169 @@
+"""The linux rig: firmware and plant of the `inproc` rig in real time, behind a virtio device, with Linux as agent 1."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firmware_bridge.controlpulp.host import HostController, HostOptions
+from firmware_bridge.scmi.clock import RealClock
+from firmware_bridge.scmi.inproc import InProcess
+from firmware_bridge.scmi.status import Status
+from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.vhost_user import VhostUserServer
+from hil_tests.linux.guest import Guest, RawMode, kernel
+from hil_tests.rig import Ability
+from hil_tests.virtual_rigs import InProcessRig
+
+GUEST: Final = 1
+"""The guest's agent, `ospm`."""
+
+_TURN_S: Final = 1e-3
+_MOST_S: Final = 50e-3
+"""When this machine stands still for longer, the controller's time does, too."""
+
+
+class LinuxRig(InProcessRig):
+    """Agent 1 is user space of a real Linux kernel, through its raw mode; the others are in this process."""
+
+    name = "linux"
+    is_real_time = True
+    cannot: ClassVar[dict[Ability, str]] = {
+        Ability.LINE_NOISE: "a virtio device has no line: it carries messages",
+        Ability.EXACT_TIME: "real time on a shared machine: single slots may be late",
+    }
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """The kernel, and that it is asked for."""
+        if os.environ.get("NODECTL_HIL_LINUX") != "1":
+            return "a real kernel is started by `make hil-linux` only (NODECTL_HIL_LINUX=1)"
+        return None if kernel() else "the guest kernel has not been built: run `make hil-linux`"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = VhostUserServer({GUEST: str(folder / "scmi.sock")})
+        self._lock = threading.Lock()
+        self._asked: bytes | None = None
+        self._is_sent = self._is_lost = False
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._follow, name="linux-rig", daemon=True)
+        self._guest: Guest | None = None
+
+    @property
+    def guest(self) -> Guest:
+        """The kernel that has booted."""
+        assert self._guest, "not started"
+        return self._guest
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """The controller, and at the first time the kernel."""
+        with self._lock:
+            super().start()
+            self._is_lost = self._asked is not None  # what the killed controller has not answered, it never will
+        if self._guest is None:
+            self._thread.start()
+            image = kernel()
+            assert image, self.missing()
+            self._guest = Guest(image, self.folder / "scmi.sock", self.folder)
+
+    def kill(self) -> None:
+        """The controller only: the device stays, and answers nothing."""
+        with self._lock:
+            super().kill()
+
+    def stop(self) -> None:
+        """Kernel, controller, socket."""
+        super().stop()
+        if self._guest:
+            self._guest.stop()
+        self._is_stopping = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self.server.close()
+
+    def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
+        """One that knows that the guest does not reach its memory."""
+        host = HostController(HostOptions(message_only=frozenset({GUEST - 1})))
+        return host, host.wires
+
+    # ---- agents ----
+
+    def connect(self, agent: int) -> Transport:
+        """Through the guest's kernel, or the mailbox of another agent."""
+        if agent == GUEST:
+            return RawMode(self.guest)
+        transport = InProcess(self, agent - 1)
+        transport.clock = RealClock()
+        return transport
+
+    def send(self, channel: int, message: bytes) -> None:
+        """Another agent's command."""
+        with self._lock:
+            super().send(channel, message)
+
+    def poll(self, channel: int) -> bytes | None:
+        """Its answer."""
+        with self._lock:
+            return super().poll(channel)
+
+    def notifications(self, channel: int) -> list[bytes]:
+        """Its events."""
+        with self._lock:
+            return super().notifications(channel)
+
+    # ---- time and truth ----
+
+    def pass_time(self, seconds: float) -> None:
+        """Wait until it has passed for the controller."""
+        until_s = self.now_s() + seconds
+        while (left_s := until_s - self.now_s()) > 0.0:
+            if not self._thread.is_alive():
+                raise RuntimeError("the thread that advances the controller has ended")
+            time.sleep(max(left_s, 1e-4))
+
+    def powers_w(self, slots: int) -> NDArray[np.float64]:
+        """Waits until they have passed for the controller."""
+        with self._lock:
+            written = self.plant.trace(slots)
+        if not self.wait_for(lambda: self.plant.traced >= slots, 20.0 + slots * 5e-4):
+            raise TimeoutError(f"{self.plant.traced} of {slots} slots have passed: this machine is too slow")
+        return written.astype(np.float64)
+
+    def _follow(self) -> None:
+        """The controller's time follows the machine's; the device is served in between."""
+        before_s = time.monotonic()
+        while not self._is_stopping:
+            for _, message in self.server.wait(_TURN_S):
+                self._asked, self._is_sent = message, False
+            now_s = time.monotonic()
+            with self._lock:
+                super().pass_time(min(now_s - before_s, _MOST_S))
+                self._serve()
+            before_s = now_s
+
+    def _serve(self) -> None:
+        if self._controller is None:
+            return
+        if self._asked is not None and self._is_lost:
+            self.server.answer(GUEST, self._asked[:4] + struct.pack("<i", Status.COMMS_ERROR))
+            self._asked = None
+        self._is_lost = False
+        if self._asked is not None and not self._is_sent:
+            super().send(GUEST - 1, self._asked)
+            self._is_sent = True
+        answer = super().poll(GUEST - 1) if self._asked is not None else None
+        if answer is not None:
+            self.server.answer(GUEST, answer)
+            self._asked = None
+        for event in super().notifications(GUEST - 1):
+            self.server.notify(GUEST, event)
