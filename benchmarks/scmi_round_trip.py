@@ -2,8 +2,9 @@
 
 In process: encode, the platform on its host board, decode (at most 10 us is required of these), and the client with
 mailbox in virtual time. Shared memory: the client in this process, the controller with its plant in another, as an
-ordinary process and, with the right to it, as SCHED_FIFO. ``--url scmi+serial:...`` adds a controller that runs
-somewhere else. Each call is timed by itself.
+ordinary process and, with the right to it, as SCHED_FIFO. Serial: the rv32 image in QEMU, over a pty, its control loop
+running in QEMU's time, and standing still. ``--url scmi+serial:...`` adds a controller that runs somewhere else. Each
+call is timed by itself.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from firmware_bridge.controlpulp import qemu, rv32
 from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.controlpulp.posix import PosixController
+from firmware_bridge.controlpulp.shared import TIME_BY_TIMER, TIME_BY_WORD
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.codec import decode, encode
 from firmware_bridge.scmi.header import Sender
@@ -46,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     repeats = 1000 if chosen.quick else 20_000
     rows = [_codec_and_platform(repeats), _in_process(repeats)]
     rows += [_shared_memory(repeats, fifo) for fifo in (False, True)]
+    rows += _serial_in_qemu(repeats // 10)
     for url in chosen.url:
         client = open_client(url)
         rows.append(_row(url, client, repeats // 20))
@@ -93,6 +97,26 @@ def _shared_memory(repeats: int, fifo: bool) -> dict[str, Any]:
         controller.stop()
     merged = after.merged_control - before.merged_control
     return {**row, "late_slots": merged / (merged + after.slots - before.slots)}
+
+
+def _serial_in_qemu(repeats: int) -> list[dict[str, Any]]:
+    if reason := qemu.missing():
+        print(f"serial line in QEMU: not run, {reason}")
+        return []
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        image = rv32.build(Path(name) / "controlpulp.elf")
+        for mode, what in ((TIME_BY_TIMER, "control loop running"), (TIME_BY_WORD, "control loop standing")):
+            controller = qemu.QemuController(image, mode)
+            client = open_client(f"scmi+serial://{controller.pty}?baud=921600")
+            before = client.ask(TelemetryStatus())
+            row = _row(f"serial line in QEMU, {what}", client, repeats)
+            after = client.ask(TelemetryStatus())
+            client.close()
+            controller.kill()
+            merged, slots = after.merged_control - before.merged_control, after.slots - before.slots
+            rows.append({**row, "late_slots": merged / (merged + slots)} if slots else row)
+    return rows
 
 
 def _row(what: str, client: Client, repeats: int) -> dict[str, Any]:

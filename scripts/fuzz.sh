@@ -25,7 +25,7 @@ for name in "$@"; do
     board=$firmware/boards/host/board.c
     [ "$name" = line ] && board="" # its harness includes it
     # shellcheck disable=SC2086 # a file or nothing
-    "$clang" -std=c11 -O1 -g -Wall -Wextra -Wshadow -Werror -DLIBFUZZER -fsanitize=fuzzer,address,undefined \
+    "$clang" -std=c11 -O2 -g -Wall -Wextra -Wshadow -Werror -DLIBFUZZER -fsanitize=fuzzer,address,undefined \
         -fno-sanitize-recover=all -o "out/fuzz/$name.run" "tests/firmware/fuzz_$name.c" tests/firmware/fuzz_main.c \
         $board $firmware/src/*.c
     mkdir -p "out/fuzz/$name"

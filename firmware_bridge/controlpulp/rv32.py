@@ -22,6 +22,7 @@ from firmware_bridge.controlpulp.shared import MAGIC, SHARED, SharedMemory
 
 RAM, RAM_BYTES = 0x8000_0000, 0x10_0000
 CLINT = 0x0200_0000
+UART = 0x1000_0000
 TICK_US = 125
 COMPILER = "riscv64-unknown-elf-gcc"
 
@@ -63,6 +64,9 @@ class Rv32Controller(SharedMemory):
     """The image after reset, waiting for its first tick. Mailbox calls are those of ``HostController``."""
 
     def __init__(self, image: Path, *, count: bool = False) -> None:
+        self.line_in, self.line_out = bytearray(), bytearray()
+        """The serial line, for an image that is built with ``-DSERIAL=1``."""
+        self._is_divisor = False
         unicorn: Any = importlib.import_module("unicorn")
         self._reg: Any = importlib.import_module("unicorn.riscv_const")
         self._memory = np.zeros(RAM_BYTES, dtype=np.uint8)
@@ -70,6 +74,7 @@ class Rv32Controller(SharedMemory):
         self._uc: Any = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV32)
         self._uc.mem_map_ptr(RAM, RAM_BYTES, unicorn.UC_PROT_ALL, self._memory.ctypes.data)
         self._uc.mmio_map(CLINT, 0x1_0000, self._read_clint, None, self._write_clint, None)
+        self._uc.mmio_map(UART, 0x1000, self._read_uart, None, self._write_uart, None)
         for address, content in load_segments(image.read_bytes()):
             self._memory[address - RAM : address - RAM + len(content)] = np.frombuffer(content, dtype=np.uint8)
         self.now_us = 0
@@ -90,6 +95,18 @@ class Rv32Controller(SharedMemory):
 
     def _write_clint(self, _uc: Any, _offset: int, _size: int, _value: int, _data: Any) -> None:
         """The tick's period is fixed and a doorbell is cleared by being taken: nothing to keep."""
+
+    def _read_uart(self, _uc: Any, offset: int, _size: int, _data: Any) -> int:
+        """Line status and received bytes; what is sent has always left."""
+        if offset == 5:
+            return 0x60 | bool(self.line_in)
+        return self.line_in.pop(0) if offset == 0 and self.line_in else 0
+
+    def _write_uart(self, _uc: Any, offset: int, _size: int, value: int, _data: Any) -> None:
+        if offset == 3:
+            self._is_divisor = bool(value & 0x80)
+        elif offset == 0 and not self._is_divisor:
+            self.line_out.append(value & 0xFF)
 
     def _count_block(self, _uc: Any, address: int, size: int, _data: Any) -> None:
         known = self._sizes.get(address << 16 | size)

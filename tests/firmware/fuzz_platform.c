@@ -95,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         else if (what < 240)
             disturb(h, &in);
         else
-            host_advance(h, host_now_ns(h) + (int64_t)fuzz_take(&in, 2) * 100);
+            host_advance(h, host_now_ns(h) + (int64_t)fuzz_take(&in, 1) * 2000); /* up to a slot */
     }
     host_advance(h, host_now_ns(h) + 2000000);
     free(memory);
