@@ -37,7 +37,8 @@ BURST_GAP_S: Final = 0.02
 REPEATS: Final = 3
 """Ours: how often a command is sent again, and a response asked for again, because of damage."""
 
-GREETINGS: Final = 3
+GREETINGS: Final = 5
+"""Ours: 1.25 s in all, since QEMU looks only once a second whether its pty has been opened."""
 
 
 class Port(Protocol):

@@ -145,7 +145,7 @@ def test_a_silent_line_is_reported_within_two_seconds():
     finally:
         os.close(ours)
         os.close(theirs)
-    assert "no answer to 3 greetings in 0.75 s: nothing was received (cable, power, or the wrong port?)" in said
+    assert "no answer to 5 greetings in 1.25 s: nothing was received (cable, power, or the wrong port?)" in said
 
 
 def test_a_device_that_talks_something_else_is_reported_within_two_seconds(device):
@@ -253,7 +253,7 @@ def test_a_device_that_never_stops_talking_holds_nobody():
     assert line.receive(0.25) is None
     with pytest.raises(WrongDeviceError, match="none of them a whole frame"):
         line.greet()
-    assert port.now - begin_s < 1.2
+    assert port.now - begin_s < 1.7
 
 
 def test_a_line_that_was_cut_for_a_while_is_used_again_without_opening_it(client, device):
