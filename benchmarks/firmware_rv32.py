@@ -91,7 +91,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name, flood in floods.items():
         print(f"  {name:42}{flood['mean']:8.0f}{flood['worst']:8.0f}")
     print(f"host and rv32 decided and answered alike over {slots} slots")
-    save("firmware_rv32", {"instructions": counted, "published": theirs, "share": share, "equal_slots": slots, "flood": floods})
+    save(
+        "firmware_rv32",
+        {"instructions": counted, "published": theirs, "share": share, "equal_slots": slots, "flood": floods},
+    )
     return 0 if share <= CONTROL_SHARE else 1
 
 

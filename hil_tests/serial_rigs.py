@@ -37,6 +37,8 @@ PORT_TIMEOUT_S: Final = 0.0005
 """Real time that one look at the line waits."""
 SETTLE_S: Final = 0.05
 """Real time after which what was written to an FPGA's line has arrived, and been answered."""
+PATIENCE_S: Final = 2.0
+"""Real time for an answer in lock step: the machine may be an emulator on a busy host."""
 FPGA_VARIABLE: Final = "NODECTL_FPGA"
 
 
@@ -276,7 +278,7 @@ class FpgaRig(SerialRig):
         super().__init__(folder)
         device, _, query = os.environ[FPGA_VARIABLE].partition("?")
         baud = int(parse_qs(query).get("baud", [str(BAUD)])[0])
-        self._line = LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device)
+        self._line = LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device, PATIENCE_S)
         self._quiet_from_s = 0.0
         names = {"temperature_mk": 36, "capacitance_ff": 36, "power_uw": 5, "freq_khz": 36, "volt_mv": 4}
         self._wires = {name: np.zeros(size, dtype=np.int32) for name, size in names.items()}
@@ -292,7 +294,7 @@ class FpgaRig(SerialRig):
         """The image begins as after power-on, and says so when it is greeted."""
         self._line.reset()
         self.port = self._line
-        SerialLine(self._line, self.name).greet()
+        SerialLine(self._line, self.name, reply_timeout_s=PATIENCE_S).greet()
 
     def power_off(self) -> None:
         """Nothing on the line reaches it any more, until it begins afresh: that is all that a line can do."""

@@ -51,7 +51,8 @@ def _pack_24(values: NDArray[np.int32]) -> bytes:
 class LockStepLine:
     """The rig's end of the line. Takes the slots' frames out; everything else is the client's."""
 
-    def __init__(self, port: Port, name: str) -> None:
+    def __init__(self, port: Port, name: str, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
+        self._reply_timeout_s = reply_timeout_s
         self._port, self._name = port, name
         self._decoder = FrameDecoder()
         self._for_client = bytearray()
@@ -71,7 +72,7 @@ class LockStepLine:
         for _ in range(1 + REPEATS):
             self._was_refused = False
             self._port.write(frame)
-            deadline_s = time.monotonic() + REPLY_TIMEOUT_S
+            deadline_s = time.monotonic() + self._reply_timeout_s
             while time.monotonic() < deadline_s and not self._was_refused:
                 self._pump()
                 if self._actuators and self._actuators.sequence == self._sequence:
@@ -100,7 +101,8 @@ class LockStepLine:
             if isinstance(one, Frame) and one.kind is FrameKind.ACTUATORS:
                 self._actuators = one
                 continue
-            self._was_refused |= isinstance(one, Broken) or one.kind is FrameKind.NAK
+            is_nak = isinstance(one, Frame) and one.kind is FrameKind.NAK
+            self._was_refused |= is_nak and one.sequence == self._sequence
             self._for_client += _again(one)
 
     # ---- the client's port ----

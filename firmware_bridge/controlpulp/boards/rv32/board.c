@@ -158,14 +158,16 @@ static void start_uart(void)
     *uart(UART_MCR) = 3; /* DTR, RTS */
 }
 
-static void move_bytes(struct line *l)
+/* A tick that is made up for after a pause, as in an emulator on a busy machine, is no silence: it took no time. */
+static void move_bytes(struct line *l, bool is_on_time)
 {
     for (int n = 0; n < UART_FIFO && line_has_room(l) && *uart(UART_LSR) & 1; n++) {
         shared.line_is_idle = 0;
         line_receive(l, (uint8_t)*uart(UART_DATA));
         shared.line_bytes++;
     }
-    line_tick(l);
+    if (is_on_time)
+        line_tick(l);
     if (*uart(UART_LSR) & 0x20) {
         int32_t byte;
         for (int n = 0; n < UART_FIFO && (byte = line_transmit(l)) >= 0; n++)
@@ -188,7 +190,7 @@ void board_trap(uint32_t cause)
         the_board.ticks_due++;
         set_timer(the_board.next_tick);
         if (the_board.has_line)
-            move_bytes(&the_board.line);
+            move_bytes(&the_board.line, time_now() < the_board.next_tick);
     } else if (cause == CAUSE_SOFTWARE) {
         *clint(0) = 0;
         the_board.doorbells_due++;
