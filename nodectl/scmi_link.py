@@ -9,7 +9,8 @@ itself, so that a run is the same every time.
 
 Every ``BEAT_S`` the link looks at each of its knobs: one GET each, which is the heartbeat, the check that the value is
 still in force, and for a cap the power measured against it. After ``MISSES`` looks without an answer the controller
-counts as silent. When it answers again, what it has forgotten is set anew and read back before it counts as there.
+counts as silent. When it answers again, what it has forgotten is set anew and read back before it counts as there; so
+it is when it was started again without having been missed, which our own firmware's slot counter tells.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Final, Protocol, TypeVar
 from firmware_bridge.errors import LinkError, NoAnswerError, ScmiError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
+from firmware_bridge.scmi.telemetry import TELEMETRY, TelemetryStatus
 from firmware_bridge.scmi.url import open_transport
 from nodectl.knobs.api import KnobError
 from nodectl.knobs.scmi import ScmiKnob, as_knob_error
@@ -65,24 +67,26 @@ class Link:
         self.knobs: list[ScmiKnob] = []
         self.is_up = False
         self.changes: deque[Change] = deque()
-        self.beats = 0
         self._connect = connect or (lambda: patient_client(url))
         self._now_s = now_s
         self._controller: Controller | None = None
         self.why_down = f"{url}: not asked yet"
         self._misses = 0
         self._heard_s = now_s()
+        self._slots = 0
+        self._has_lost_all = False
 
     def beat(self) -> None:
         """Look at every knob; connect first where there is no connection."""
-        self.beats += 1
         try:
             controller = self._controller = self._controller or self._opened()
+            self._has_lost_all |= self._was_started_again(controller)
             for knob in self.knobs:
                 knob.look(controller)
-            if not self.is_up:
+            if self._has_lost_all or not self.is_up:
                 for knob in self.knobs:
                     knob.assert_again(controller)
+            self._has_lost_all = False
         except LinkError as error:
             self._missed(error)
         except ScmiError as error:  # it answers, but does not take back what it had: the next beat tries again
@@ -107,6 +111,13 @@ class Link:
                 self._missed(error)
             raise as_knob_error(error) from error
 
+    def _was_started_again(self, controller: Controller) -> bool:
+        """Does our own firmware count its control slots from the start again? Of others only a silence tells."""
+        if TELEMETRY not in controller.identity.versions:
+            return False
+        before, self._slots = self._slots, controller.client.ask(TelemetryStatus()).slots
+        return self._slots < before
+
     def let_go(self) -> None:
         """Close the connection; what is in force stays in force."""
         controller, self._controller = self._controller, None
@@ -116,6 +127,7 @@ class Link:
 
     def _opened(self) -> Controller:
         client = self._connect()
+        self._has_lost_all = True  # what answers may be another controller than before
         try:
             return Controller(client)
         except BaseException:

@@ -248,6 +248,14 @@ def test_a_controller_that_was_started_again_gets_its_cap_back_before_the_node_l
     assert capped.power_w() <= 1.02 * 120
 
 
+def test_a_controller_that_was_started_again_between_two_heartbeats_gets_its_cap_back(capped):
+    capped.node.kill_controller()
+    capped.node.start_controller()
+    capped.ticks(2)
+    assert capped.node.cap_in_force_mw() == 120_000
+    assert capped.alarms == []
+
+
 def test_a_cap_that_changed_while_the_controller_was_away_is_the_one_that_is_verified(capped):
     capped.node.kill_controller()
     capped.ticks(3)
