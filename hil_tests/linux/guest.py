@@ -7,7 +7,9 @@ as it is told over a pipe. So a scenario is written here, in one place, and sees
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
+import signal
 import subprocess
 import time
 from functools import cache
@@ -142,7 +144,7 @@ class Guest:
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._selector.close()
         self._in.close()
