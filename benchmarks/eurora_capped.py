@@ -12,14 +12,17 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from cluster_agent.machine import load_machine
 from cluster_agent.replay.eurora import instances, read_cap_profile, read_jobs
-from cluster_agent.replay.node_run import measure_nodes, pass_times, replay_nodes
+from cluster_agent.replay.node_power import PredictedPower
+from cluster_agent.replay.node_run import ROUNDING_W, measure_nodes, pass_times, power_over_time, replay_nodes
 from cluster_agent.replay.node_trace import NodeTrace
 from cluster_agent.scheduler.node_jobs import nodes_of
 from cluster_agent.scheduler.policies.registry import choose
@@ -38,6 +41,9 @@ ASKED: Final = {
     ("rndm_400_7200_0", "EASY"): (27.2, 20.4, 11.2),
 }
 """Mean bounded slowdown of the simulator's priority rules and of its capped EASY, for each of ``CAPS_W``."""
+
+BY_PREDICTION: Final = ("easy-power", "easy-power:of=maximum", "easy-power:meter=end")
+PREDICTED_CAP_W: Final = 3000
 
 COMPARED: Final = {OURS: "rules", RULES: "rules", EASY: "EASY"}
 PROFILES: Final = ("power_caps_100", "power_caps_200", "power_caps_few_jobs", "power_caps_harder")
@@ -112,6 +118,39 @@ def historical(most: int | None) -> Iterator[Row]:
                 yield measured(trace, name, constant(cap_w), f"{cap_w} W", policy, None)
 
 
+class Predicted(msgspec.Struct, frozen=True):
+    """What admission by predicted watts costs and what it lets through; nothing is asked of it."""
+
+    policy: str
+    jobs: int
+    bsld: float
+    above_cap_pct: float  # of all joules
+    time_above_cap_pct: float
+    highest_w: float
+
+
+def predicted() -> Iterator[Predicted]:
+    """All jobs of the table whose watts are known, in the order of their days, at ``PREDICTED_CAP_W``."""
+    nodes, cap = nodes_of(load_machine("eurora")), constant(PREDICTED_CAP_W)
+    whole = read_jobs(str(DATA / "jobs.csv.gz"))
+    whole = whole.only(np.flatnonzero(whole.jobs.knows_watts)).on(nodes, cap)
+    trace = replace(whole, text=whole.jobs.queue)
+    for policy in (OURS, *BY_PREDICTION):
+        composition = choose(policy).node_composition
+        source = None if composition.admitted == "given" else PredictedPower(trace, nodes, composition.admitted)
+        result = replay_nodes(trace, composition, nodes, cap, source)
+        found, power = measure_nodes(result), power_over_time(result)
+        is_above = power.watts[:-1] > power.cap_w[:-1] + ROUNDING_W
+        yield Predicted(
+            policy,
+            len(trace.jobs),
+            found["AVEbsld"],
+            100 * found["above_cap_ws"] / found["energy_j"],
+            100 * float((is_above * np.diff(power.time_s)).sum() / power.time_s[-1]),
+            found["highest_w"],
+        )
+
+
 def shown(row: Row) -> str:
     asked = "" if row.asked is None else f"{row.asked:.2f}"
     return (
@@ -149,8 +188,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f" above the cap {sum(row.above_cap_ws for row in same):.0f} W s,"
                 f" longest pass {max(row.pass_max_s for row in same) * 1e3:.1f} ms"
             )
+    guesses = []
+    for guess in () if options.quick else predicted():
+        guesses.append(guess)
+        print(
+            f"{guess.jobs} jobs of known watts, {PREDICTED_CAP_W} W, {guess.policy}: bsld {guess.bsld:.2f}, above"
+            f" {guess.above_cap_pct:.2f} % of the joules and {guess.time_above_cap_pct:.1f} % of the time,"
+            f" up to {guess.highest_w:.0f} W",
+            flush=True,
+        )
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_bytes(msgspec.json.format(msgspec.json.encode({"rows": found + past}), indent=1))
+    OUT.write_bytes(msgspec.json.format(msgspec.json.encode({"rows": found + past, "predicted": guesses}), indent=1))
     missed = sum(not row.is_met for row in found + past)
     print(f"{len(found + past) - missed} of {len(found + past)} rows met; {OUT.relative_to(ROOT)}")
     return 1 if missed else 0

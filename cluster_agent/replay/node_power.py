@@ -40,6 +40,7 @@ class PredictedPower:
 
     def __init__(self, trace: NodeTrace, nodes: Nodes, of: Admitted) -> None:
         self._submissions = [submission(trace, job) for job in range(len(trace.jobs))]
+        self._drawn_w = trace.jobs.watts
         self._of = of
         self._predictor = PowerPredictor(lambda job: tdp_w(nodes, job))
         self._known_w: dict[Submission, float] = {}  # since a job has last taught: users submit the same many times
@@ -56,3 +57,7 @@ class PredictedPower:
         """A trace holds one figure for each job, which is average and maximum at once."""
         self._predictor.learn(self._submissions[job], watts)
         self._known_w.clear()
+
+    def metered(self, job: int) -> float | None:
+        """What the trace says that the job drew, or was assumed to draw: that is what it draws in a replay."""
+        return float(self._drawn_w[job])

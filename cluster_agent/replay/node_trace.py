@@ -67,16 +67,18 @@ class NodeTrace:
         stays[[job for job, _ in cannot]] = False
         if not stays.any():
             raise TraceError(f"{self.path}: no job is left: {'; '.join(map(str, findings))}")
-        rows = np.flatnonzero(stays)
+        return replace(trace.only(np.flatnonzero(stays)), findings=tuple(findings))
+
+    def only(self, rows: Int64s) -> NodeTrace:
+        """The jobs ``rows``, in that order."""
         return replace(
-            trace,
-            jobs=trace.jobs.only(rows),
+            self,
+            jobs=self.jobs.only(rows),
             user=tuple(self.user[row] for row in rows),
             text=tuple(self.text[row] for row in rows),
             wait_s=self.wait_s[rows],
             is_cut=self.is_cut[rows],
             line=self.line[rows],
-            findings=tuple(findings),
         )
 
 

@@ -60,6 +60,10 @@ class PowerSource(Protocol):
         """The job has ended, and has drawn ``watts`` on average."""
         ...
 
+    def metered(self, job: int) -> float | None:
+        """What the running job draws; None: nobody can tell before it ends."""
+        ...
+
 
 Admitted: TypeAlias = Literal["given", "average", "maximum"]
 """The watts that a job is admitted with: those of its trace, or a prediction from the submission."""
@@ -74,6 +78,8 @@ class NodeComposition:
     placing: Placing = "pack"
     admitted: Admitted = "given"
     margin: float = 1.0
+    is_metered: bool = False
+    """From the pass after its start on, a job counts with what it is metered to draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,8 @@ class NodeScheduler(OneFrequency):
         self.queue: list[int] = []
         self.placed: dict[int, Placed] = {}  # of every job that was started
         self.admitted_w = jobs.watts.copy()
+        self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
+        self._unmetered: list[int] = []
         self._power = power
         self._total = jobs.total()
         self._has = nodes.has
@@ -124,7 +132,7 @@ class NodeScheduler(OneFrequency):
         del self._end_s[job], self._started_s[job]
         self._give(self.placed[job], self.jobs.need[job], self.free)
         # summed anew: differences would leave rounding behind
-        self._running_w = sum(float(self.admitted_w[one]) for one in self._end_s)
+        self._count()
         if self._power is not None and self.jobs.knows_watts[job]:
             self._power.learn(job, float(self.jobs.watts[job]))
             for waiting in self._waiting_like(job):
@@ -144,6 +152,7 @@ class NodeScheduler(OneFrequency):
 
     def decide(self, now_s: int) -> list[int]:
         """The jobs to start now."""
+        self._read_meters()
         started: list[int] = []
         head: int | None = None
         reserved: Reservation | None = None
@@ -203,7 +212,10 @@ class NodeScheduler(OneFrequency):
         self.placed[job] = placed
         self._started_s[job] = now_s
         self._end_s[job] = now_s + int(self._estimate_s[job])
+        self._counted_w[job] = self.admitted_w[job]
         self._running_w += float(self.admitted_w[job])
+        if self.composition.is_metered:
+            self._unmetered.append(job)
 
     # --- watts
 
@@ -233,7 +245,19 @@ class NodeScheduler(OneFrequency):
 
     def _watts_after(self, time_s: int) -> float:
         """What the running jobs that are expected to run beyond ``time_s`` draw."""
-        return sum(float(self.admitted_w[job]) for job, end_s in self._end_s.items() if end_s > time_s)
+        return sum(float(self._counted_w[job]) for job, end_s in self._end_s.items() if end_s > time_s)
+
+    def _count(self) -> None:
+        self._running_w = sum(float(self._counted_w[job]) for job in self._end_s)
+
+    def _read_meters(self) -> None:
+        if self._power is None or not self._unmetered:
+            return
+        for job in self._unmetered:
+            watts = self._power.metered(job)
+            self._counted_w[job] = self._counted_w[job] if watts is None else watts
+        self._unmetered.clear()
+        self._count()
 
     # --- reservation
 

@@ -1,10 +1,14 @@
 """``easy-capped`` with predicted watts: a job is admitted with what its kind has drawn, learned as jobs end.
 
-A prediction can be too low, and then the cap does not hold: the replay says by how many watt-seconds. ``margin`` and
-``of=maximum`` buy safety with throughput.
+A prediction can be too low, and then the cap does not hold: the replay says by how many watt-seconds. With
+``meter=run`` a job counts with what it is metered to draw from the pass after its start on, so that errors do not pile
+up; with ``meter=end`` its draw is known only when it has ended. ``margin`` and ``of=maximum`` buy safety with
+throughput.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +23,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: RuleName = "aged-energy"
     of: Admitted = "average"
     margin: float = 1.0
+    meter: Literal["run", "end"] = "run"
     placing: Placing = "pack"
 
 
@@ -26,7 +31,8 @@ def compose(params: Params) -> NodeComposition:
     """``ValueError`` for a margin that admits everything."""
     if not params.margin > 0:
         raise ValueError(f"margin={params.margin:g} has to be above 0")
-    return NodeComposition(RULES[params.rule], "easy", params.placing, params.of, params.margin)
+    is_metered = params.meter == "run"
+    return NodeComposition(RULES[params.rule], "easy", params.placing, params.of, params.margin, is_metered)
 
 
 POLICY = Policy(
