@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,30 @@ def refused(server: VhostUserServer) -> str:
 
 def test_only_the_owner_can_open_the_socket(server: VhostUserServer, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "scmi.sock").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_turned_away_even_where_the_socket_lets_him_in() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
+        os.chmod(folder, 0o755)
+        path = f"{folder}/scmi.sock"
+        server = VhostUserServer({AGENT: path})
+        os.chmod(path, 0o666)
+        stranger = os.fork()
+        if stranger == 0:
+            try:
+                os.setuid(65534)
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.connect(path)
+                    os._exit(0 if connection.recv(1) == b"" else 1)
+            finally:
+                os._exit(2)
+        while (ended := os.waitpid(stranger, os.WNOHANG)) == (0, 0):
+            server.wait(0.01)
+        assert ended == (stranger, 0)
+        assert server.fault(AGENT) == f"{path}: user 65534 may not connect"
+        assert server.agents == []
+        server.close()
 
 
 def test_a_command_is_passed_on_and_its_answer_comes_back(server: VhostUserServer, machine: VirtualMachine) -> None:
