@@ -31,13 +31,15 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->running = column(n, sizeof *s->running);
     s->users = column(jobs->n_users, sizeof *s->users);
     s->submit_s = column(n, sizeof *s->submit_s);
+    s->reserved_s = column(n, sizeof *s->reserved_s);
+    s->is_reserved = column(n, sizeof *s->is_reserved);
     s->started_s = column(n, sizeof *s->started_s);
     s->estimate_s = column(n, sizeof *s->estimate_s);
     s->first_estimate_s = column(n, sizeof *s->first_estimate_s);
     s->corrections = column(n, sizeof *s->corrections);
     s->overtook = column(n, sizeof *s->overtook);
     s->has_started = column(n, sizeof *s->has_started);
-    if (!s->queue || !s->shortest || !s->running || !s->users || !s->submit_s || !s->started_s || !s->estimate_s ||
+    if (!s->queue || !s->shortest || !s->running || !s->users || !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s ||
         !s->first_estimate_s || !s->corrections || !s->overtook || !s->has_started ||
         profile_reserve(&s->profile, 64) < 0 ||
         (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
@@ -59,6 +61,8 @@ void scheduler_free(scheduler_t *s)
     free(s->users);
     learner_free(s->learner);
     free(s->submit_s);
+    free(s->reserved_s);
+    free(s->is_reserved);
     free(s->started_s);
     free(s->estimate_s);
     free(s->first_estimate_s);
@@ -366,12 +370,8 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_
     return count;
 }
 
-/*
- * Conservative backfilling, planned anew in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): every waiting
- * job in turn gets the earliest place that delays none before it. Only those whose place is now matter, so the rest
- * need no place once too little is free now for the narrowest of them.
- */
-static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
+/* What is free from now on if every running job ends as expected. 0, or -1: no memory. */
+static int plan_running(scheduler_t *s, int64_t now_s, int64_t free)
 {
     profile_t *profile = &s->profile;
     if (profile_reserve(profile, s->n_running + 1) < 0)
@@ -388,6 +388,19 @@ static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free
         }
         last->free += s->running[i].width;
     }
+    return 0;
+}
+
+/*
+ * Conservative backfilling, planned anew in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): every waiting
+ * job in turn gets the earliest place that delays none before it. Only those whose place is now matter, so the rest
+ * need no place once too little is free now for the narrowest of them.
+ */
+static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
+{
+    profile_t *profile = &s->profile;
+    if (plan_running(s, now_s, free) < 0)
+        return -1;
 
     int32_t count = 0, narrowest = INT32_MAX, i;
     for (i = s->head; i < s->tail && profile->steps[0].free >= s->narrowest; i++) {
@@ -405,6 +418,44 @@ static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free
     }
     if (i == s->tail)
         s->narrowest = narrowest;
+    return count;
+}
+
+/*
+ * Conservative backfilling that keeps its reservations (Mu'alem and Feitelson 2001, §2): in every pass each job in
+ * turn gives up its place and takes the earliest one beside all others, so a place only moves forward as long as
+ * estimates are upper bounds. A place whose time has passed, since a job before it ran on, is void.
+ */
+static int32_t backfill_compress(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
+{
+    profile_t *profile = &s->profile;
+    if (plan_running(s, now_s, free) < 0)
+        return -1;
+    for (int32_t i = s->head; i < s->tail; i++) {
+        const waiting_t *next = &s->queue[i];
+        s->is_reserved[next->job] &= s->reserved_s[next->job] >= now_s;
+        if (s->is_reserved[next->job] &&
+            profile_take(profile, s->reserved_s[next->job], next->estimate_s, next->width) < 0)
+            return -1;
+    }
+
+    int32_t count = 0;
+    for (int32_t i = s->head; i < s->tail; i++) {
+        const waiting_t *next = &s->queue[i];
+        if (s->is_reserved[next->job] &&
+            profile_take(profile, s->reserved_s[next->job], next->estimate_s, -next->width) < 0)
+            return -1;
+        int64_t from_s = profile_earliest(profile, next->width, next->estimate_s);
+        if (profile_take(profile, from_s, next->estimate_s, next->width) < 0)
+            return -1;
+        s->reserved_s[next->job] = from_s;
+        s->is_reserved[next->job] = 1;
+        if (from_s == now_s) {
+            starts[count++] = next->job;
+            s->overtook[next->job] = i > s->head;
+            scheduler_start(s, now_s, next->job);
+        }
+    }
     return count;
 }
 
@@ -434,11 +485,12 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     int32_t count = 0, backfilled = 0;
     int64_t free = free_now(s, now_s);
 
-    if (free < s->narrowest)
+    int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
+    if (free < s->narrowest && !keeps_places)
         return 0;
     if (s->power)
         backfilled = power_decide(s, now_s, starts, &count);
-    while (!s->power) {
+    while (!s->power && !keeps_places) {
         if (s->composition.guard > 0.0 && s->head < s->tail)
             guard(s, now_s);
         if (s->head == s->tail || s->queue[s->head].width > free)
@@ -447,7 +499,9 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         starts[count++] = s->queue[s->head].job;
         scheduler_start(s, now_s, s->queue[s->head++].job);
     }
-    if (!s->power && s->tail - s->head > 1 && free > 0) {
+    if (keeps_places) {
+        backfilled = backfill_compress(s, now_s, free, starts);
+    } else if (!s->power && s->tail - s->head > 1 && free > 0) {
         if (s->composition.backfill == BACKFILL_EASY)
             backfilled = backfill_easy(s, now_s, free, starts + count);
         else if (s->composition.backfill == BACKFILL_CONSERVATIVE)

@@ -30,6 +30,7 @@
 #define BACKFILL_NONE 0
 #define BACKFILL_EASY 1
 #define BACKFILL_CONSERVATIVE 2
+#define BACKFILL_COMPRESS 3
 
 /* scan: the order in which jobs behind the head are tried */
 #define SCAN_QUEUE 0

@@ -75,6 +75,8 @@ struct scheduler {
 
     /* per job */
     int64_t *submit_s;
+    int64_t *reserved_s; /* where BACKFILL_COMPRESS has placed it; meaningful if is_reserved */
+    uint8_t *is_reserved;
     int64_t *started_s;
     int64_t *estimate_s;
     int64_t *first_estimate_s;

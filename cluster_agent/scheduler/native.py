@@ -41,6 +41,7 @@ BACKFILLS: Final = {
     "none": lib.BACKFILL_NONE,
     "easy": lib.BACKFILL_EASY,
     "conservative": lib.BACKFILL_CONSERVATIVE,
+    "compress": lib.BACKFILL_COMPRESS,
 }
 SCANS: Final = {"queue": lib.SCAN_QUEUE, "shortest": lib.SCAN_SHORTEST}
 NEVER_S: Final = 2**63 - 1

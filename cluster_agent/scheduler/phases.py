@@ -41,8 +41,9 @@ Weight: TypeAlias = Literal["equal", "short-wide", "long-narrow", "small", "larg
 """Which jobs' errors count for more, with q processors for p seconds: 1; 5 + log(q/p); 5 + log(p/q); 11 + log(1/(pq));
 1 + log(pq)."""
 
-Backfill: TypeAlias = Literal["none", "easy", "conservative"]
-"""Nobody overtakes; nobody delays the head's reservation; nobody delays anybody ahead."""
+Backfill: TypeAlias = Literal["none", "easy", "conservative", "compress"]
+"""Nobody overtakes; nobody delays the head's reservation; nobody delays anybody ahead, planned anew in
+every pass; the same, with places that are kept and only move forward. The last has no head, and so no ``guard``."""
 
 Scan: TypeAlias = Literal["queue", "shortest"]
 """The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
@@ -98,9 +99,11 @@ class Composition:
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
 
     def __post_init__(self) -> None:
+        if self.backfill == "compress" and self.guard is not None:
+            raise ValueError("reservations that are kept leave nothing for a guard to do")
         if self.power is not None and self.guard is not None:
             raise ValueError("a policy that knows watts has no guard")
-        if self.power is not None and (self.ties != "instant" or self.backfill == "conservative"):
+        if self.power is not None and (self.ties != "instant" or self.backfill in ("conservative", "compress")):
             raise ValueError("watts go with ties=instant and with EASY or no backfilling")
 
     @property

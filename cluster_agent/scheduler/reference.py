@@ -65,6 +65,7 @@ class ReferenceScheduler(OneFrequency):
         self.estimate_s: dict[int, int] = {}
         self.first_estimate_s: dict[int, int] = {}
         self.corrections: dict[int, int] = defaultdict(int)
+        self.reserved_s: dict[int, int] = {}  # only where places are kept
         self.ended_run_s: dict[int, list[int]] = defaultdict(list)  # by user
         self.learner = OnlineLearner(composition.learning, jobs) if composition.estimate == "learned" else None
 
@@ -98,6 +99,8 @@ class ReferenceScheduler(OneFrequency):
     def decide(self, now_s: int) -> list[int]:
         """Start heads while they fit; then whoever may overtake the head."""
         self._order(now_s)
+        if self.composition.backfill == "compress":
+            return self._backfill_compress(now_s)
         started: list[int] = []
         self._guard(now_s)
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
@@ -152,6 +155,23 @@ class ReferenceScheduler(OneFrequency):
             from_s = profile.earliest(*self._shape(job))
             profile.take(from_s, *self._shape(job))
             if from_s == now_s:
+                started.append(self._start(now_s, job))
+        return started
+
+    def _backfill_compress(self, now_s: int) -> list[int]:
+        """Every job in turn gives up its place and takes the earliest one beside all others (Mu'alem and Feitelson)."""
+        profile = self._profile(now_s)
+        self.reserved_s = {job: self.reserved_s[job] for job in self.queue if self.reserved_s.get(job, -1) >= now_s}
+        for job, from_s in self.reserved_s.items():
+            profile.take(from_s, *self._shape(job))
+        started = []
+        for job in list(self.queue):
+            if job in self.reserved_s:
+                estimate_s, width = self._shape(job)
+                profile.take(self.reserved_s[job], estimate_s, -width)
+            self.reserved_s[job] = profile.earliest(*self._shape(job))
+            profile.take(self.reserved_s[job], *self._shape(job))
+            if self.reserved_s[job] == now_s:
                 started.append(self._start(now_s, job))
         return started
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given, settings
+
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.policies.registry import choose
-from tests.cluster_agent.traces import jobs_of, native_starts
+from cluster_agent.scheduler.reference import ReferenceScheduler
+from tests.cluster_agent.traces import PROCESSORS, jobs_of, looped_starts, native_starts, traces
 
 # Job 1 is the head, reserved at 50 beside nothing; job 2 follows at 60. Job 3 fits now, past the head on what it leaves
 # over, but holds a processor that job 2 needs at 60.
@@ -22,3 +28,37 @@ def test_a_job_that_delays_nobody_overtakes() -> None:
 def test_an_early_end_moves_every_reservation_forward() -> None:
     early = [(0, 20, 50, 6, 0), *JOBS[1:3]]
     assert native_starts(choose("conservative").composition, jobs_of(early)) == {0: 0, 1: 20, 2: 30}
+
+
+# 0 to 50 in use; jobs 1, 2 and 3 of 6 processors are placed at 50, 150, 250, and job 4, which is narrow, beside job 1.
+# Job 0 ends at 20. Planned anew or moved forward, job 1 starts at once; job 5 comes later and fills what is left.
+KEPT = [(0, 20, 50, 10, 0), (1, 100, 100, 6, 0), (2, 10, 100, 6, 0), (3, 10, 60, 10, 0), (4, 30, 30, 4, 0)]
+
+
+def test_reservations_that_are_kept_move_forward_when_a_job_ends_early() -> None:
+    compress = choose("conservative:ends=compress").composition
+    assert native_starts(compress, jobs_of(KEPT)) == {0: 0, 1: 20, 2: 120, 3: 130, 4: 20}
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs=traces())
+def test_no_job_starts_later_than_the_place_it_was_first_given(jobs: Jobs) -> None:
+    composition = choose("conservative:ends=compress").composition
+    scheduler = ReferenceScheduler(composition, jobs, PROCESSORS)
+    promised: dict[int, int] = {}
+    decide = scheduler.decide
+
+    def watched(now_s: int) -> list[int]:
+        started = decide(now_s)
+        for job, from_s in scheduler.reserved_s.items():
+            promised.setdefault(job, from_s)
+        return started
+
+    scheduler.decide = watched  # type: ignore[method-assign]
+    starts = looped_starts(scheduler, composition, jobs)
+    assert all(starts[job] <= promised[job] for job in starts)
+
+
+def test_a_guard_has_nothing_to_do_where_reservations_are_kept() -> None:
+    with pytest.raises(WrongUseError, match="reservations that are kept leave nothing for a guard to do"):
+        choose("conservative:ends=compress,guard=5")

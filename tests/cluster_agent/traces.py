@@ -12,7 +12,7 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.jobs import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeReplay
-from cluster_agent.scheduler.phases import Composition, Learning, Queue
+from cluster_agent.scheduler.phases import Backfill, Composition, Learning, Queue
 
 PROCESSORS = 10
 EVERYTHING_ENDED = 2**31 - 1
@@ -51,6 +51,11 @@ def widest_first(queue: Queue, now_s: int) -> Int64s:
     return np.lexsort((queue.submit_s, -queue.width.astype(np.int64)))
 
 
+def composition(guard: float | None, backfill: Backfill, **fields: Any) -> Composition:
+    """Without the guard where there is none."""
+    return Composition(guard=None if backfill == "compress" else guard, backfill=backfill, **fields)
+
+
 def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
     """Any composition, but for the fields that are given."""
     choices: dict[str, Any] = {
@@ -63,13 +68,13 @@ def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
             weight=st.sampled_from(["equal", "short-wide", "long-narrow", "small", "large"]),
         ),
         "order": st.sampled_from([None, widest_first]),
-        "backfill": st.sampled_from(["none", "easy", "conservative"]),
+        "backfill": st.sampled_from(["none", "easy", "conservative", "compress"]),
         "scan": st.sampled_from(["queue", "shortest"]),
         "ties": st.sampled_from(["instant", "sc15"]),
         "guard": st.sampled_from([None, 0.5, 1.5, 3.0]),
         "passes_if_new_fits": st.booleans(),
     }
-    return st.builds(Composition, **{**choices, **{name: st.just(value) for name, value in fixed.items()}})
+    return st.builds(composition, **{**choices, **{name: st.just(value) for name, value in fixed.items()}})
 
 
 def native_starts(composition: Composition, jobs: Jobs) -> dict[int, int]:
