@@ -29,7 +29,7 @@ from nodectl.lease import NodeLease
 from nodectl.wire import Declaration, Grant, LeaseClass, Report
 
 REPORT_S = 1.0
-PLAN_S = 5.0
+PLAN_S = 3.0
 BOOT_S = (20.0, 90.0)
 LONGEST_DELAY_S = 60.0
 
@@ -55,6 +55,7 @@ class Faults:
     wall_jump_s: float = 100.0
     change_s: float = 90.0
     failing_together: int = 0
+    joining: int = 0  # nodes that the ledger hears of late
 
 
 KINDS: Final = {
@@ -64,9 +65,10 @@ KINDS: Final = {
     "agents": Faults(loss=0.02, late=0.02, cut_s=0.0, agent_kill_s=15.0, agent_hang_s=15.0),
     "kernels and reboots": Faults(kernel_hang_s=120.0, reboot_s=60.0, failing_together=2),
     "cluster agents": Faults(late=0.1, cluster_kill_s=150.0, cluster_crash_s=100.0, takeover_s=200.0, change_s=300.0),
+    "joining nodes": Faults(joining=4),
     "cluster machines": Faults(0.3, 0.0, 0.0, 6.0, 0.0, 0.0, cluster_crash_s=30.0, change_s=0.0),
     "hung agents": Faults(0.3, 0.3, 0.3, 30.0, 0.0, 4.0, change_s=0.0),
-    "all": Faults(0.1, 0.1, 0.05, 60.0, 60.0, 60.0, 200.0, 100.0, 200.0, 400.0, 300.0, 100.0, 60.0, 2),
+    "all": Faults(0.1, 0.1, 0.05, 60.0, 60.0, 60.0, 200.0, 100.0, 200.0, 400.0, 300.0, 100.0, 60.0, 2, 2),
 }
 """Worlds in which one thing goes wrong most. Where reboots are part of it, a reserve is kept, and then much else must
 go wrong at once to pass the budget; where they are not, there is no slack at all."""
@@ -310,7 +312,7 @@ class World:
         self.promised_mw = self.most_mw
         self._promises: list[tuple[float, int, float]] = []  # from when, mW, the step's own time
         self.line = BudgetLine(self.most_mw)
-        self.line.announce(60.0, self.least_mw + (self.most_mw - self.least_mw) // 4)
+        self.line.announce(60.0, self.least_mw + (self.most_mw - self.least_mw) // 3)
         heapq.heappush(self._promises, (60.0, self.line.steps[0][1], 60.0))
         self.store = FaultyStore()
         self.demand: dict[str, float] = {}
@@ -350,7 +352,7 @@ class World:
     def heal(self) -> None:
         """From now on nothing goes wrong any more; what is broken mends itself."""
         self.is_healed = True
-        self.faults = Faults(0, 0, 0)
+        self.faults = Faults(0, 0, 0, joining=self.faults.joining)
         self._cut_until_s = {}
         for node in self.nodes.values():
             if node.agent == "none":
@@ -423,8 +425,8 @@ class World:
             self.ledgers[which] = None
 
     def _plan(self) -> None:
-        for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), 4):
-            self.demand[name] = self.dice.choice((0.0, 0.6, 1.0, 1.0))
+        for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), 8):
+            self.demand[name] = self.dice.choice((0.0, 1.0))
             self.nodes[name].draw = self.dice.uniform(0.3, 1.0)
         for i, ledger in enumerate(self.ledgers):
             if ledger is not None:
@@ -549,7 +551,7 @@ class World:
 
     def _joins_late(self, node: Node) -> bool:
         """Known to the administrator from the start, and to the ledger only when its agent is started."""
-        return int(node.name[1:]) >= len(self.nodes) - len(self.nodes) // 5
+        return int(node.name[1:]) < self.faults.joining
 
     def _least_mw(self) -> int:
         """A budget that can be kept whatever is cut off: what is sticky or unheard may draw its TDP, and k boot."""
