@@ -6,8 +6,8 @@ asked; where that is new too, the machine's watts at full load (TDP). Only what 
 used, and only jobs that have ended teach.
 
 After: Borghesi et al., Predictive modeling for job power consumption in HPC systems, ISC 2016 (per-user models from
-requests); Antici et al., Online job failure and power prediction with nearest neighbours over embedded submissions,
-2023. Distances, weights and bounds are ours.
+requests); Antici et al., Online job failure prediction in an HPC system, Euro-Par 2023 workshops (nearest neighbours
+over embedded text). Distances, weights and bounds are ours.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from cluster_agent.scheduler.node_jobs import RESOURCES, Float64s, NodeJobs, Nod
 from cluster_agent.scheduler.power_cap import PowerCap
 
 TAU_S: Final = 60
-"""The published results on Eurora use this bound of the slowdown, not the usual 10 s (Borghesi et al., SUSCOM 2018)."""
+"""The bound of the slowdown in the figures for Eurora that this is compared with, not the usual 10 s."""
 
 ROUNDING_W: Final = 1e-6
 """Ours: sums of watts in another order differ by less."""
