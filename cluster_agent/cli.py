@@ -23,6 +23,7 @@ COMMANDS: Final = {
         "policies",
         "The scheduling policies, their parameters and papers.",
     ),
+    "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),
 }
 
 
@@ -48,7 +49,10 @@ class LazyCommands(click.Group):
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}", ctx)
         module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise NodectlError(f"needs {error.name}, which is not installed; `make setup` installs all parts") from None
         assert isinstance(command, click.Command)
         return command
 

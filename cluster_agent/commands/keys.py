@@ -1,0 +1,83 @@
+"""``clusterctl keys``: who may speak to the cluster agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+import zmq
+
+from cluster_agent.fabric.allowed import Allowed, Entry, checked_name, checked_role
+from nodectl.keys import KeyPair, read_public, write_pair
+from nodectl.table import render
+
+DEFAULT_DIR = "/etc/nodectl/keys"
+
+directory_option = click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="Of the keys."
+)
+role_option = click.option("--role", metavar="ROLE", help="node, admin or viewer.")
+
+
+@click.group()
+def keys() -> None:
+    """Make, allow and revoke the keys of nodes and people.
+
+    A key pair is a file NAME.key that only its owner can read; who may speak to the cluster agent is listed in the file
+    "allowed" beside it, which a running agent follows at once.
+    """
+
+
+@keys.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@role_option
+@directory_option
+def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
+    """Make a key pair for each NAME; with --role also allow it."""
+    for name in names:
+        checked_name(name)
+    if role is not None:
+        checked_role(role)
+    for name in names:
+        public, secret = (half.decode() for half in zmq.curve_keypair())
+        write_pair(directory / f"{name}.key", KeyPair(public, secret))
+        if role is not None:
+            Allowed(directory).allow(Entry(role, name, public))
+        click.echo(f"{directory / f'{name}.key'}: {public}" + (f" allowed as {role}" if role else ""))
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--role", default="node", show_default=True, metavar="ROLE", help="node, admin or viewer.")
+@click.option("--public", metavar="KEY|FILE", help="The public key, if NAME.key is not in the directory.")
+@directory_option
+def allow(name: str, role: str, public: str | None, directory: Path) -> None:
+    """Let NAME's key in; another key of that name is replaced."""
+    checked_role(role)
+    key = read_public(public or str(directory / f"{checked_name(name)}.key"))
+    Allowed(directory).allow(Entry(role, name, key))
+    click.echo(f"{name} is allowed as {role}")
+
+
+@keys.command()
+@click.argument("name")
+@directory_option
+def revoke(name: str, directory: Path) -> None:
+    """Take NAME's key off the list: what it says is dropped from now on, on open connections too."""
+    Allowed(directory).revoke(name)
+    click.echo(f"{name} is not allowed any more; its key file, if it is here, is yours to remove")
+
+
+@keys.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@directory_option
+def list_keys(as_json: bool, directory: Path) -> None:
+    """Who is allowed, and as what."""
+    entries = Allowed(directory).entries()
+    if as_json:
+        click.echo(msgspec.json.encode(entries).decode())
+    elif entries:
+        click.echo(render(("role", "name", "public key"), [(e.role, e.name, e.public) for e in entries]))
+    else:
+        click.echo(f"nobody is allowed in {directory}: `clusterctl keys new NAME --role node` makes and allows a key")

@@ -1,0 +1,119 @@
+"""Who may speak to the cluster agent: one line per key, ``ROLE NAME PUBLIC-KEY``.
+
+A key has one role and one name; the name of whoever speaks is looked up by its key and never taken from a message. The
+file is read again when it has changed, so ``clusterctl keys revoke`` takes effect at once, on open connections too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cluster_agent.errors import ClusterError, WrongUseError
+from nodectl.errors import nearest
+from nodectl.keys import is_key
+
+ROLES: Final = ("node", "admin", "viewer")
+FILE: Final = "allowed"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key's role and name."""
+
+    role: str
+    name: str
+    public: str
+
+
+def checked_name(name: str) -> str:
+    """A name that can stand in a list, a file name and a log."""
+    if not _NAME.fullmatch(name):
+        raise WrongUseError(f"{name!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+    return name
+
+
+def checked_role(role: str) -> str:
+    """One of the roles."""
+    if role not in ROLES:
+        raise WrongUseError(f"no role is called {role!r}{nearest(role, ROLES)}")
+    return role
+
+
+class Allowed:
+    """The list in a directory of keys."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE
+        self._seen: tuple[int, int, int] | None = None
+        self._by_key: dict[str, Entry] = {}
+
+    def find(self, public: str) -> Entry | None:
+        """Who this key is, as of the last ``refresh``."""
+        return self._by_key.get(public)
+
+    def entries(self) -> list[Entry]:
+        """All of them, as of now."""
+        self.refresh()
+        return list(self._by_key.values())
+
+    def refresh(self) -> bool:
+        """Read the list again if it has changed; whether it had."""
+        try:
+            status = os.stat(self.path)
+            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if seen == self._seen:
+                return False
+            text = self.path.read_text()
+        except FileNotFoundError:
+            seen, text = (0, 0, 0), ""
+            if self._seen == seen:
+                return False
+        except (OSError, UnicodeDecodeError) as error:
+            raise ClusterError(f"{self.path}: cannot read who may speak to us: {error}") from None
+        self._by_key = {entry.public: entry for entry in _entries(self.path, text)}
+        self._seen = seen
+        return True
+
+    def allow(self, entry: Entry) -> None:
+        """Add a key. A name has one key: another one of the same name is replaced."""
+        kept = [one for one in self.entries() if one.name != entry.name and one.public != entry.public]
+        self._write([*kept, entry])
+
+    def revoke(self, name: str) -> Entry:
+        """Take the key of this name off the list."""
+        entries = self.entries()
+        found = next((entry for entry in entries if entry.name == name), None)
+        if found is None:
+            raise WrongUseError(f"{self.path}: no key is called {name!r}{nearest(name, [e.name for e in entries])}")
+        self._write([entry for entry in entries if entry != found])
+        return found
+
+    def _write(self, entries: Iterable[Entry]) -> None:
+        anew = self.path.with_name(f"{FILE}.new")
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(anew, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.writelines(f"{entry.role} {entry.name} {entry.public}\n" for entry in entries)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(anew, self.path)
+        except OSError as error:
+            raise ClusterError(f"{self.path}: cannot write the list: {error.strerror}") from None
+        self.refresh()
+
+
+def _entries(path: Path, text: str) -> Iterable[Entry]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if not words or line.startswith("# "):
+            continue
+        if len(words) != 3 or words[0] not in ROLES or not _NAME.fullmatch(words[1]) or not is_key(words[2]):
+            raise ClusterError(f"{path}:{number}: not ROLE NAME PUBLIC-KEY (roles: {', '.join(ROLES)})")
+        yield Entry(*words)

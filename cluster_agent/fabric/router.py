@@ -1,0 +1,272 @@
+"""The cluster agent's end of the links to its nodes: one ROUTER socket, CURVE, and bounds on all that a peer can do.
+
+- Keys are checked while a peer shakes hands (ZAP, answered by this process's own loop, no thread): one not on the list
+  never gets to send a message. Who speaks is the key of its connection; what a message says of its sender is ignored.
+- A message above ``MAX_BYTES`` ends the connection; more than ``RATE`` messages a second from one key are dropped;
+  libzmq holds at most ``QUEUED`` in each direction per peer, and reads peers in turn, so that one cannot crowd out
+  another.
+- A peer that reads slowly loses grants, which the ledger bears, and delays nobody.
+- Peers cannot choose the name of their connection: libzmq's own begin with a zero byte, and no other is listened to.
+
+Unknown kinds of message are logged and dropped: a newer node may have more to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.allowed import Allowed, Entry
+from nodectl.keys import KeyPair
+from nodectl.link import HEARTBEAT_MS, QUEUED, SILENT_MS, refuse_open_link
+from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, Grant, Report, WireError, pack, read_report, unpack
+
+RATE: Final = 20.0
+"""Ours: messages a second and key, in the long run; a node sends one, and one more for each cap it confirms."""
+
+BURST: Final = 40.0
+BACKLOG: Final = 1024
+FORGET_S: Final = 60.0
+"""Ours: what is remembered of a connection that has said nothing for so long is forgotten."""
+
+COMPLAINTS: Final = 20
+"""Ours: kinds of complaint about one peer that the log tells apart."""
+
+ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
+ZAP_VERSION: Final = b"1.0"
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One connection, by the name that libzmq gave it."""
+
+    public: str
+    heard_s: float
+    name: str = ""
+
+
+@dataclass(slots=True)
+class _Speaker:
+    """One key's allowance, and how much of what it sent was dropped, by reason."""
+
+    tokens: float = BURST
+    filled_s: float = 0.0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How to reach a node: the connection it spoke on last, and the newest protocol it knows."""
+
+    connection: bytes
+    speaks: int
+
+
+class Router:
+    """Listens at ``url``; the loop polls ``sockets`` and calls ``receive``. ``say`` takes lines for the log.
+
+    Without ``keys`` there is no protection at all, which is refused but for ``is_insecure`` on loopback; then a node is
+    who it says it is.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: KeyPair | None,
+        allowed: Allowed,
+        say: Callable[[str], None] = lambda line: None,
+        is_insecure: bool = False,
+    ) -> None:
+        if keys is None:
+            refuse_open_link(url, is_insecure)
+        self._is_open = keys is None
+        self._allowed, self._say = allowed, say
+        self._connections: dict[bytes, _Connection] = {}
+        self._speakers: dict[str, _Speaker] = {}
+        self._ways: dict[str, _Way] = {}
+        self._swept_s = 0.0
+        self.unsent = 0
+        """Grants that could not be queued: their node is gone, or reads too slowly."""
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 65_535)
+        self._zap = self._context.socket(zmq.REP)
+        self._socket = self._context.socket(zmq.ROUTER)
+        try:
+            self._listen(url, keys)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ClusterError(f"{url}: cannot listen: {error.strerror}; a URL is tcp://ADDRESS:PORT") from None
+        self.url = str(self._socket.get_string(zmq.LAST_ENDPOINT))
+
+    @property
+    def sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """To be polled for reading."""
+        return self._socket, self._zap
+
+    def receive(self, now_s: float, limit: int = 2000) -> list[Report]:
+        """The reports that have come, each under the name of its key; at most ``limit`` messages are looked at."""
+        self._shake_hands()
+        self._allowed.refresh()
+        if now_s - self._swept_s > FORGET_S:
+            self._forget(now_s)
+        reports: list[Report] = []
+        with contextlib.suppress(zmq.Again):
+            for _ in range(limit):
+                connection = self._socket.recv(zmq.NOBLOCK)
+                report = self._take(now_s, connection)
+                if report is not None:
+                    reports.append(report)
+        return reports
+
+    def send(self, grant: Grant) -> bool:
+        """Queue a grant for its node; False if that is not possible, which is as good as lost on the way."""
+        way = self._ways.get(grant.node)
+        if way is not None:
+            try:
+                self._socket.send_multipart((way.connection, pack("grant", grant, way.speaks)), zmq.NOBLOCK)
+                return True
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EAGAIN:  # EHOSTUNREACH: the connection is gone
+                    self._ways.pop(grant.node, None)
+        self.unsent += 1
+        return False
+
+    def close(self) -> None:
+        """Stop listening at once."""
+        self._socket.close(0)
+        self._zap.close(0)
+        self._context.term()
+
+    def _listen(self, url: str, keys: KeyPair | None) -> None:
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.ROUTER_MANDATORY, 1),  # tells when a peer is gone or its queue full
+            (zmq.SNDHWM, QUEUED),
+            (zmq.RCVHWM, QUEUED),
+            (zmq.MAXMSGSIZE, MAX_BYTES),
+            (zmq.BACKLOG, BACKLOG),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
+            (zmq.HANDSHAKE_IVL, SILENT_MS),
+            (zmq.TCP_KEEPALIVE, 1),
+            (zmq.IPV6, 1 if "[" in url else 0),
+        ):
+            self._socket.setsockopt(option, value)
+        self._zap.bind(ZAP_ENDPOINT)
+        if keys is not None:
+            self._allowed.refresh()
+            self._socket.curve_server = True
+            self._socket.curve_secretkey = keys.secret.encode()
+            self._socket.curve_publickey = keys.public.encode()
+            self._socket.zap_domain = b"nodes"
+        self._socket.bind(url)
+
+    def _shake_hands(self) -> None:
+        """Answer libzmq's questions whether a key may come in (RFC 27); its I/O threads wait for nobody else."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                frames = self._zap.recv_multipart(zmq.NOBLOCK)
+                _, request, _, address, _, mechanism, *credentials = frames
+                public = ""
+                if mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
+                    public = z85.encode(credentials[0]).decode()
+                self._allowed.refresh()
+                is_known = self._allowed.find(public) is not None
+                if not is_known:
+                    self._complain("", f"a key that is not on {self._allowed.path}: {public or '(none)'} from "
+                                   f"{address.decode(errors='replace')}")  # fmt: skip
+                status = (b"200", b"OK") if is_known else (b"400", b"key not allowed")
+                self._zap.send_multipart([ZAP_VERSION, request, *status, public.encode() if is_known else b"", b""])
+
+    def _take(self, now_s: float, name: bytes) -> Report | None:
+        """Read one message to its end; the report in it, if it is one that counts."""
+        connection = self._connections.get(name)
+        frame = self._socket.recv(zmq.NOBLOCK, copy=connection is not None)
+        if connection is None:
+            assert isinstance(frame, zmq.Frame)
+            connection = _Connection(self._key_of(frame), now_s)
+            self._connections[name] = connection
+            frame = frame.bytes
+        assert isinstance(frame, bytes)
+        parts = 1
+        while self._socket.getsockopt(zmq.RCVMORE):
+            self._socket.recv(zmq.NOBLOCK)
+            parts += 1
+        connection.heard_s = now_s
+        entry = Entry("node", "", "") if self._is_open else self._allowed.find(connection.public)
+        if entry is None:
+            self._complain("", f"a key that has been revoked: {connection.public}")
+            return None
+        if not self._is_within_rate(now_s, connection.public or name.hex()):
+            self._complain(entry.name, f"more than {RATE:g} messages a second")
+            return None
+        if parts > 1 or name[:1] != b"\0":
+            self._complain(entry.name, "a message in parts, or a connection with a name of its own")
+            return None
+        try:
+            envelope = unpack(frame)
+            return self._read(name, connection, entry, envelope)
+        except WireError as error:
+            self._complain(entry.name, str(error))
+            return None
+
+    def _read(self, name: bytes, connection: _Connection, entry: Entry, envelope: Envelope) -> Report | None:
+        if envelope.kind != "report":
+            self._complain(entry.name, f"kind {envelope.kind[:40]!r} is not known here")
+            return None
+        if entry.role != "node":
+            self._complain(entry.name, f"a report under a key of role {entry.role}")
+            return None
+        report = read_report(envelope)
+        if not self._is_open and report.node != entry.name:
+            self._complain(entry.name, f"calls itself {report.node!r}; its key counts")
+            report = msgspec.structs.replace(report, node=entry.name)
+        connection.name = report.node
+        self._ways[report.node] = _Way(name, max(min(envelope.speaks, PROTOCOL), OLDEST))
+        return report
+
+    def _key_of(self, frame: zmq.Frame) -> str:
+        """The key with which this connection shook hands, as our own answer to ZAP has named it."""
+        if self._is_open:
+            return ""
+        try:
+            return str(frame.get("User-Id"))
+        except zmq.ZMQError:
+            return ""
+
+    def _is_within_rate(self, now_s: float, public: str) -> bool:
+        """Whether this key has a message left (a bucket that fills at ``RATE``)."""
+        speaker = self._speakers.setdefault(public, _Speaker(filled_s=now_s))
+        speaker.tokens = min(speaker.tokens + (now_s - speaker.filled_s) * RATE, BURST)
+        speaker.filled_s = now_s
+        if speaker.tokens < 1.0:
+            return False
+        speaker.tokens -= 1.0
+        return True
+
+    def _complain(self, name: str, what: str) -> None:
+        """Say it the first time, and then at every tenfold: a peer must not be able to fill the log either."""
+        dropped = self._speakers.setdefault(f"log {name}", _Speaker()).dropped
+        if len(dropped) >= COMPLAINTS:
+            what = "other things"
+        dropped[what] = count = dropped.get(what, 0) + 1
+        if str(count).strip("0") == "1":
+            times = f" ({count} times)" if count > 1 else ""
+            self._say(f"{name or 'somebody'}: dropped: {what}{times}")
+
+    def _forget(self, now_s: float) -> None:
+        """A connection that says nothing is gone, or will be known again by its next message's key."""
+        self._swept_s = now_s
+        for name in [name for name, one in self._connections.items() if now_s - one.heard_s > FORGET_S]:
+            gone = self._connections.pop(name)
+            if self._ways.get(gone.name, _Way(b"", OLDEST)).connection == name:
+                del self._ways[gone.name]
+        for key in [key for key, one in self._speakers.items() if not one.dropped and now_s - one.filled_s > FORGET_S]:
+            del self._speakers[key]

@@ -1,0 +1,145 @@
+"""The node's end of the link to its cluster agent: reports up, grants down, and never a wait.
+
+libzmq owns the connection in a thread of its own: the handshake, encryption, heartbeats, reconnection with growing and
+jittered delays. What is left here never blocks, so the agent's loop may call it at every tick. Only the newest report
+waits while the link is slow or down: an older one could only bring a grant that is nearer its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+import zmq
+import zmq.utils.monitor
+
+from nodectl.errors import UsageError
+from nodectl.keys import KeyPair
+from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Grant, Report, WireError, pack, read_grant, unpack
+
+RECONNECT_MS: Final = 200
+LAST_RECONNECT_MS: Final = 5_000
+"""Ours: from a fifth of a second, doubling, to half a lease; libzmq adds jitter of up to the first to each."""
+
+HEARTBEAT_MS: Final = 1_000
+SILENT_MS: Final = 4_000
+"""Ours: a connection that brought nothing, not even the answer to a heartbeat, for so long is opened anew."""
+
+QUEUED: Final = 4
+"""Ours: messages waiting in libzmq in each direction; what does not fit is dropped, and a later one says it all."""
+
+_LOOPBACK: Final = ("tcp://127.", "tcp://[::1]", "tcp://localhost:", "ipc://", "inproc://")
+
+
+def refuse_open_link(url: str, is_insecure: bool) -> None:
+    """Plain text only where it is asked for by name and cannot leave this machine."""
+    if not is_insecure:
+        raise UsageError(
+            f"{url}: no keys given, and nothing is sent unprotected (`clusterctl keys new`; docs/cluster.md)"
+        )
+    if not url.startswith(_LOOPBACK):
+        raise UsageError(f"{url}: without keys only this machine itself (tcp://127.0.0.1:PORT) may be reached")
+
+
+class ClusterLink:
+    """A connection to the cluster agent at ``url``, kept up for as long as this lives.
+
+    ``keys`` are this node's own, ``server_public`` is whom it trusts; both None with ``is_insecure`` on loopback.
+    """
+
+    def __init__(self, url: str, keys: KeyPair | None, server_public: str | None, is_insecure: bool = False) -> None:
+        if keys is None or server_public is None:
+            refuse_open_link(url, is_insecure)
+        self.url = url
+        self.is_up = False
+        self.why_down = "not connected yet"
+        self.dropped = 0
+        """Reports that a newer one replaced before they could be sent, and messages that were none."""
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_CLOSED
+        )  # fmt: skip
+        self._waiting: Report | None = None
+        self._peer_speaks = OLDEST
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),  # nothing is queued for a connection that is not there
+            (zmq.SNDHWM, QUEUED),
+            (zmq.RCVHWM, QUEUED),
+            (zmq.MAXMSGSIZE, MAX_BYTES),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+            (zmq.RECONNECT_IVL_MAX, LAST_RECONNECT_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
+            (zmq.HANDSHAKE_IVL, SILENT_MS),
+            (zmq.TCP_KEEPALIVE, 1),
+        ):
+            self._socket.setsockopt(option, value)
+        if keys is not None and server_public is not None:
+            self._socket.curve_publickey = keys.public.encode()
+            self._socket.curve_secretkey = keys.secret.encode()
+            self._socket.curve_serverkey = server_public.encode()
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise UsageError(f"{url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
+
+    def send(self, report: Report) -> None:
+        """Send now, or as soon as that is possible unless a newer one comes first."""
+        self.dropped += self._waiting is not None
+        self._waiting = report
+        self._send_waiting()
+
+    def receive(self) -> list[Grant]:
+        """The grants that have come. What is no grant, or of a kind not known here, is passed over."""
+        self._look()
+        self._send_waiting()
+        grants: list[Grant] = []
+        with contextlib.suppress(zmq.Again):
+            while len(grants) < QUEUED:
+                try:
+                    envelope = unpack(self._socket.recv(zmq.NOBLOCK))
+                    self._peer_speaks = min(envelope.speaks, PROTOCOL)
+                    if envelope.kind == "grant":
+                        grants.append(read_grant(envelope))
+                except WireError:
+                    self.dropped += 1
+        return grants
+
+    def wait(self, timeout_ms: int) -> None:
+        """Until something has come, or for so long; only for whoever has nothing else to do."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        poller.poll(timeout_ms)
+
+    def close(self) -> None:
+        """Let go at once; what has not been sent is lost."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+        self._context.term()
+
+    def _send_waiting(self) -> None:
+        if self._waiting is not None:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(pack("report", self._waiting, self._peer_speaks), zmq.NOBLOCK)
+                self._waiting = None
+
+    def _look(self) -> None:
+        """What libzmq has to say of the connection."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = zmq.utils.monitor.recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                self.is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._peer_speaks = OLDEST  # it may have been replaced by an older one
+                elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                    self.why_down = "our key is not on its list (`clusterctl keys allow`)"
+                elif event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+                    self.why_down = "the handshake failed: is its public key the one given here?"
+                elif event == zmq.EVENT_DISCONNECTED and "key" not in self.why_down:
+                    self.why_down = "the connection was lost"

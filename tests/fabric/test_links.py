@@ -1,0 +1,280 @@
+"""Links over real sockets with CURVE: who gets in, what is believed, and what a peer cannot do."""
+
+import os
+import random
+import stat
+import time
+
+import msgspec
+import pytest
+import zmq
+
+from cluster_agent.cli import main
+from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.allowed import Allowed
+from cluster_agent.fabric.router import BURST, Router
+from nodectl.errors import UsageError
+from nodectl.keys import KeyFileError, read_pair, read_public
+from nodectl.link import ClusterLink
+from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, WireError, pack, read_report, unpack
+from tests.fabric.links import DECLARED, Fabric, grant, pair, report
+
+
+def test_a_report_goes_up_and_a_grant_comes_down(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link = fabric.link("n0")
+        assert fabric.tell(link, report()) == report()
+        assert fabric.router.send(grant())
+        got = []
+        fabric.until(lambda: got.extend(link.receive()) or got)
+        assert got == [grant()]
+        assert link.is_up
+
+
+def test_a_node_is_who_its_key_is_whatever_it_calls_itself(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        honest, liar = fabric.link("n0"), fabric.link("n1")
+        fabric.tell(honest, report("n0"))
+        assert fabric.tell(liar, report("n0", 2)).node == "n1"
+        assert any("calls itself 'n0'" in line for line in fabric.said)
+        fabric.router.send(grant("n0"))
+        got = []
+        fabric.until(lambda: got.extend(honest.receive()) or got)
+        assert liar.receive() == []
+
+
+def test_a_key_that_is_not_on_the_list_gets_no_message_through(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        stranger = fabric.link("n0", pair())
+        stranger.send(report())
+        fabric.until(lambda: stranger.receive() or "list" in stranger.why_down)
+        assert fabric.heard == []
+        assert any("not on" in line for line in fabric.said)
+
+
+def test_a_node_does_not_speak_to_a_cluster_agent_with_another_key(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link = ClusterLink(fabric.router.url, fabric.allow("n0"), pair().public)
+        try:
+            link.send(report())
+            fabric.until(lambda: link.receive() or "handshake" in link.why_down)
+            assert fabric.heard == []
+        finally:
+            link.close()
+
+
+def test_a_revoked_key_is_not_heard_any_more_on_an_open_connection_either(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link = fabric.link("n0")
+        fabric.tell(link, report())
+        fabric.allowed.revoke("n0")
+        link.send(report(report_id=2))
+        fabric.until(lambda: any("revoked" in line for line in fabric.said))
+        assert len(fabric.heard) == 1
+
+
+def test_a_key_of_another_role_reports_nothing(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        fabric.allow("alice", "admin")
+        link = fabric.link("alice")
+        link.send(report("alice"))
+        fabric.until(lambda: link.receive() or any("role admin" in line for line in fabric.said))
+        assert fabric.heard == []
+
+
+def test_a_peer_that_floods_is_held_to_its_rate_and_the_others_are_heard(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        flood, quiet = fabric.dealer("n1"), fabric.link("n0")
+        frame = pack("report", report("n1"))
+        sent = 0
+        while sent < 500:
+            try:
+                flood.send(frame, zmq.NOBLOCK)
+                sent += 1
+            except zmq.Again:
+                fabric.pump()
+        quiet.send(report("n0"))
+        fabric.until(lambda: quiet.receive() or any(one.node == "n0" for one in fabric.heard))
+        fabric.until(lambda: any("messages a second" in line for line in fabric.said))
+        assert sum(one.node == "n1" for one in fabric.heard) == BURST
+        flood.close(0)
+
+
+def test_an_oversized_frame_ends_its_connection_and_nothing_else(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        big, link = fabric.dealer("n1"), fabric.link("n0")
+        fabric.tell(link, report("n0"))
+        big.send(b"x" * (MAX_BYTES + 1000))
+        for _ in range(20):
+            fabric.pump()
+        fabric.tell(link, report("n0", 2))
+        assert [one.node for one in fabric.heard] == ["n0", "n0"]
+        assert fabric.said == [], "it was never handed up"
+        big.close(0)
+
+
+def test_garbage_is_dropped_for_some_seconds_on_end_while_others_are_heard(tmp_path):
+    dice = random.Random(7)
+    with Fabric(tmp_path) as fabric:
+        rude, link = fabric.dealer("n1"), fabric.link("n0")
+        whole = pack("report", report("n1"))
+        end = time.monotonic() + 2.0
+        n = 0
+        while time.monotonic() < end:
+            fabric.now_s += 10.0  # so that its allowance is never what keeps it out
+            flipped = bytearray(whole)
+            flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
+            parts = dice.choice(
+                (
+                    [dice.randbytes(dice.randrange(200))],
+                    [bytes(flipped)],
+                    [whole[: dice.randrange(len(whole))]],
+                    [b"\x94" * dice.randrange(3000)],
+                    [whole, dice.randbytes(8)],
+                    [b""],
+                )
+            )
+            try:
+                rude.send_multipart(parts, zmq.NOBLOCK)
+                n += 1
+            except zmq.Again:
+                pass
+            fabric.pump()
+        assert n > 100
+        fabric.tell(link, report("n0"))
+        assert {one.node for one in fabric.heard} <= {"n0", "n1"}, "whatever it said, it was said by n1"
+        assert len(fabric.said) < 60, "nor did it fill the log"
+        rude.close(0)
+
+
+def test_bytes_that_are_not_even_zmtp_do_no_harm(tmp_path):
+    import socket
+
+    dice = random.Random(3)
+    with Fabric(tmp_path) as fabric:
+        host, port = fabric.router.url.removeprefix("tcp://").split(":")
+        for _ in range(30):
+            with socket.create_connection((host, int(port))) as raw:
+                raw.sendall(dice.randbytes(dice.randrange(1, 300)))
+            fabric.pump()
+        fabric.tell(fabric.link("n0"), report("n0"))
+
+
+def test_a_connection_cannot_take_a_name_of_its_own(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        made = fabric.dealer("n1", identity=b"n0")
+        made.send(pack("report", report("n1")))
+        fabric.until(lambda: any("name of its own" in line for line in fabric.said))
+        assert fabric.heard == []
+        made.close(0)
+
+
+def test_a_slow_reader_loses_grants_and_keeps_nobody_waiting(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        slow = fabric.dealer("n1", rcvhwm=1, rcvbuf=4096)
+        slow.send(pack("report", report("n1")))
+        fabric.until(lambda: fabric.heard)
+        began = time.monotonic()
+        sent = [fabric.router.send(grant("n1", sequence)) for sequence in range(1, 30_000)]
+        assert not all(sent) and fabric.router.unsent > 0
+        assert time.monotonic() - began < 3.0
+        slow.close(0)
+
+
+def test_a_link_that_is_down_keeps_only_the_newest_report(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link = fabric.link("n0")
+        for report_id in (1, 2, 3):
+            link.send(report(report_id=report_id))
+        fabric.until(lambda: link.receive() or fabric.heard)
+        assert [one.report_id for one in fabric.heard] == [3]
+        assert link.dropped == 2
+
+
+def test_a_link_comes_back_by_itself_when_its_cluster_agent_does(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link = fabric.link("n0")
+        fabric.tell(link, report())
+        url = fabric.router.url
+        fabric.router.close()
+        fabric.router = Router(url, fabric.keys, fabric.allowed, fabric.said.append)
+        ids = iter(range(2, 10_000))  # those sent before it has noticed are lost, as any message may be
+
+        def heard_again() -> bool:
+            link.send(report(report_id=next(ids)))
+            return link.receive() or len(fabric.heard) > 1
+
+        fabric.until(heard_again)
+
+
+def test_one_older_version_of_the_protocol_is_understood_and_no_other():
+    body = msgspec.to_builtins(report())
+    older = {key: value for key, value in body.items() if key not in ("energy_mj", "asked_mw", "tag", "quality")}
+    encode = msgspec.msgpack.encode
+    envelope = unpack(encode([OLDEST, OLDEST, "report", older]))
+    assert read_report(envelope) == msgspec.structs.replace(report(), quality="missing")
+    newer = body | {"a_field_that_came_later": 1}
+    assert read_report(unpack(encode([PROTOCOL, PROTOCOL + 1, "report", newer]))) == report()
+    for version in (OLDEST - 1, PROTOCOL + 1):
+        with pytest.raises(WireError, match="protocol version"):
+            unpack(encode([version, version, "report", body]))
+
+
+def test_a_message_is_written_in_the_newest_version_that_both_sides_know():
+    def version(speaks: int) -> int:
+        return msgspec.msgpack.decode(pack("report", report(), speaks), type=Envelope).version
+
+    assert [version(speaks) for speaks in (OLDEST, PROTOCOL, PROTOCOL + 1)] == [OLDEST, PROTOCOL, PROTOCOL]
+
+
+@pytest.mark.parametrize("wrong", [{"mop_mw": 0}, {"mop_mw": 600_000}, {"tdp_mw": -1}, {"tdp_mw": 10**12}])
+def test_a_report_of_a_node_that_cannot_be_is_none(wrong):
+    declared = msgspec.structs.replace(DECLARED, **wrong)
+    with pytest.raises(WireError):
+        read_report(unpack(pack("report", report(declaration=declared))))
+
+
+def test_without_keys_only_loopback_is_served_and_only_if_asked_for(tmp_path):
+    for is_insecure, url in ((False, "tcp://127.0.0.1:*"), (True, "tcp://0.0.0.0:*")):
+        with pytest.raises(UsageError):
+            Router(url, None, Allowed(tmp_path), is_insecure=is_insecure)
+        with pytest.raises(UsageError):
+            ClusterLink(url.replace("*", "1"), None, None, is_insecure)
+    Router("tcp://127.0.0.1:*", None, Allowed(tmp_path), is_insecure=True).close()
+
+
+def test_an_address_in_use_is_one_line(tmp_path):
+    with Fabric(tmp_path) as fabric, pytest.raises(ClusterError, match="cannot listen"):
+        Router(fabric.router.url, fabric.keys, fabric.allowed)
+
+
+def test_keys_are_made_listed_and_revoked_by_command(tmp_path, capsys):
+    at = ["--dir", str(tmp_path)]
+    assert main(["keys", "new", "n1", "--role", "node", *at]) == 0
+    assert stat.S_IMODE(os.stat(tmp_path / "n1.key").st_mode) == 0o600
+    assert main(["keys", "new", "n1", *at]) == 1, "a key is never overwritten"
+    assert main(["keys", "new", "bob", *at]) == 0
+    assert main(["keys", "allow", "bob", "--role", "viewer", *at]) == 0
+    assert main(["keys", "allow", "eve", "--role", "root", *at]) == 2
+    assert main(["keys", "new", "../x", *at]) == 2
+    capsys.readouterr()
+    assert main(["keys", "list", "--json", *at]) == 0
+    listed = msgspec.json.decode(capsys.readouterr().out)
+    assert [(one["role"], one["name"]) for one in listed] == [("node", "n1"), ("viewer", "bob")]
+    assert listed[0]["public"] == read_public(str(tmp_path / "n1.key")) == read_pair(tmp_path / "n1.key").public
+    assert main(["keys", "revoke", "n1", *at]) == 0
+    assert main(["keys", "revoke", "n1", *at]) == 2
+    assert [entry.name for entry in Allowed(tmp_path).entries()] == ["bob"]
+
+
+def test_a_secret_key_that_others_may_read_is_refused(tmp_path):
+    assert main(["keys", "new", "n1", "--dir", str(tmp_path)]) == 0
+    os.chmod(tmp_path / "n1.key", 0o640)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        read_pair(tmp_path / "n1.key")
+
+
+def test_a_damaged_list_of_keys_names_file_and_line(tmp_path):
+    (tmp_path / "allowed").write_text("node n1 short\n")
+    with pytest.raises(ClusterError, match=r"allowed:1: not ROLE NAME PUBLIC-KEY"):
+        Allowed(tmp_path).entries()
