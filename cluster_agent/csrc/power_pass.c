@@ -225,7 +225,10 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* What is free and what is left under the caps, now and at the beginning of each later row. */
+/*
+ * What is free and what is left under the caps, now and at the beginning of each later row. A policy that asks for no
+ * watts has all it wants, also where a cap is exceeded.
+ */
 static void look_out(scheduler_t *s, int64_t now_s)
 {
     power_t *p = s->power;
@@ -234,7 +237,7 @@ static void look_out(scheduler_t *s, int64_t now_s)
         outlook_t *outlook = &p->outlook[k];
         int64_t at_s = later(row->from_s, now_s);
         outlook->free = row->kept < s->composition.processors ? placement_free_below(&p->placement, row->kept) : s->free;
-        if (row->cap_uw == NO_CAP) {
+        if (row->cap_uw == NO_CAP || !p->model.asks_watts) {
             outlook->headroom_uw = outlook->expected_uw = NO_CAP;
             continue;
         }

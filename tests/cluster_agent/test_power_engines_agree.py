@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.caps import Cap
@@ -23,6 +23,13 @@ from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, tr
 
 @settings(max_examples=150, deadline=None)
 @given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines, has_predictions=st.booleans())
+@example(  # a cap that is exceeded, since the policy asks for no watts: backfilling is not to heed it either
+    jobs=jobs_of([(0, 1, 1, 2 if job == 9 else 1, 0) for job in range(20)]),
+    composition=Composition(backfill="easy"),
+    caps=[Cap(0, 1, 130.0)],
+    on=machine(0.0, False),
+    has_predictions=False,
+)
 def test_with_watts_too_the_engines_give_the_same_schedule(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
 ) -> None:
