@@ -29,7 +29,7 @@ from nodectl.lease import NodeLease
 from nodectl.wire import Declaration, Grant, LeaseClass, Report
 
 REPORT_S = 1.0
-PLAN_S = 3.0
+PLAN_S = 4.0
 BOOT_S = (20.0, 90.0)
 LONGEST_DELAY_S = 60.0
 
@@ -56,6 +56,7 @@ class Faults:
     change_s: float = 90.0
     failing_together: int = 0
     joining: int = 0  # nodes that the ledger hears of late
+    all_sticky: bool = False
 
 
 KINDS: Final = {
@@ -65,6 +66,7 @@ KINDS: Final = {
     "agents": Faults(loss=0.02, late=0.02, cut_s=0.0, agent_kill_s=15.0, agent_hang_s=15.0),
     "kernels and reboots": Faults(kernel_hang_s=120.0, reboot_s=60.0, failing_together=2),
     "cluster agents": Faults(late=0.1, cluster_kill_s=150.0, cluster_crash_s=100.0, takeover_s=200.0, change_s=300.0),
+    "sticky controllers": Faults(0.0, 0.0, 0.0, 0.0, 0.0, agent_hang_s=4.0, change_s=0.0, all_sticky=True),
     "joining nodes": Faults(joining=4),
     "cluster machines": Faults(0.3, 0.0, 0.0, 6.0, 0.0, 0.0, cluster_crash_s=30.0, change_s=0.0),
     "hung agents": Faults(0.3, 0.3, 0.3, 30.0, 0.0, 4.0, change_s=0.0),
@@ -153,10 +155,13 @@ class Node:
         if agent != self.agents or self.agent == "none" or self.state != "up":
             return
         if self.agent == "alive":
-            assert self.lease is not None
-            power_mw = int(min(self.acting_mw, self.draw * self.declaration.tdp_mw))
-            self.world.send_report(self.lease.report(self.now_ns(), power_mw))
+            self._send_report()
         self.world.after(REPORT_S * self.world.dice.uniform(0.9, 1.1), lambda: self._report(agent))
+
+    def _send_report(self) -> None:
+        assert self.lease is not None
+        power_mw = int(min(self.acting_mw, self.draw * self.declaration.tdp_mw))
+        self.world.send_report(self.lease.report(self.now_ns(), power_mw))
 
     def _check_lease(self, agent: int) -> None:
         """The agent's lapse, and where it hangs the writer's, and on class hw the controller's."""
@@ -194,6 +199,8 @@ class Node:
                 self.act(cap_mw)
                 if lease is not None and self.agent != "none":
                     lease.confirm("seen" if self.draw * self.declaration.tdp_mw > cap_mw else "provisional")
+                if self.agent == "alive" and self.state == "up":
+                    self._send_report()
 
         self.world.after(self.world.dice.uniform(0.05, 0.95) * self.declaration.settle_ms / 1000, settled)
 
@@ -312,7 +319,9 @@ class World:
         self.promised_mw = self.most_mw
         self._promises: list[tuple[float, int, float]] = []  # from when, mW, the step's own time
         self.line = BudgetLine(self.most_mw)
-        self.line.announce(60.0, self.least_mw + (self.most_mw - self.least_mw) // 3)
+        # a budget that never drops may be one that could not be dropped to
+        first_mw = self.least_mw + (self.most_mw - self.least_mw) // 3 if faults.change_s else self.most_mw * 6 // 10
+        self.line.announce(60.0, first_mw)
         heapq.heappush(self._promises, (60.0, self.line.steps[0][1], 60.0))
         self.store = FaultyStore()
         self.demand: dict[str, float] = {}
@@ -320,13 +329,11 @@ class World:
         for node in self.nodes.values():
             node.act(node.declaration.boot_mw)
             node.state, node.boots, node.boot_id = "up", 1, f"{node.name}-1"
-            is_late = (
-                len(self.nodes) - int(node.name[1:]) <= n // 5
-            )  # known to the administrator, and not yet to the ledger
-            self.after(self.dice.uniform(100, 1500) if is_late else self.dice.uniform(0, 3), node.start_agent)
+            wait_s = self.dice.uniform(100, 1500) if self._joins_late(node) else self.dice.uniform(0, 3)
+            self.after(wait_s, node.start_agent)
         self._start_ledger()
         self._plan()
-        self._arm()
+        self.after(60.0, self._arm)
 
     # --- running
 
@@ -426,7 +433,7 @@ class World:
 
     def _plan(self) -> None:
         for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), 8):
-            self.demand[name] = self.dice.choice((0.0, 1.0))
+            self.demand[name] = self.dice.choice((0.0, 1.0, 1.0))
             self.nodes[name].draw = self.dice.uniform(0.3, 1.0)
         for i, ledger in enumerate(self.ledgers):
             if ledger is not None:
@@ -537,13 +544,13 @@ class World:
 
     def _declaration(self, i: int) -> Declaration:
         classes: tuple[LeaseClass, ...] = ("os", "os", "hw", "os", "os", "hw", "os", "sticky")
-        lease_class = classes[i % 8]
+        lease_class = classes[i % 8] if not self.faults.all_sticky else "sticky"
         tdp = (500_000, 700_000)[i % 2]
         return Declaration(
             tdp_mw=tdp,
             mop_mw=tdp * 2 // 5,
             safe_mw=tdp * 2 // 5,
-            boot_mw=tdp * (5 + i % 5) // 10,
+            boot_mw=tdp * (5 + i % 5 if not self.faults.all_sticky else 4) // 10,
             lease_class=lease_class,
             settle_ms=500,
             watchdog_ms=8000 if lease_class != "sticky" else 0,
