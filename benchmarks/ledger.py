@@ -1,8 +1,8 @@
 """The ledger's claim, tried with a million events of every fault, and each of its rules left out in turn.
 
-Eleven kinds of worlds, a hundred thousand events each. A world (``ledger_world``) that never breaks the promise could also
-be one in which nothing can: so each rule is switched off alone, in a subclass that overrides the method in which it is
-written, and must then be seen to fail.
+Eleven kinds of worlds (``ledger_world``), a hundred thousand events each. A world that never breaks the promise could
+also be one in which nothing can: so each rule is switched off alone, in a subclass that overrides the method in which
+it is written, and must then be seen to fail.
 """
 
 from __future__ import annotations
