@@ -11,6 +11,10 @@
 
 #define NO_CAP INT64_MAX
 
+#define ENDS_UNHEARD 0
+#define ENDS_BEFORE_PASS 1
+#define ENDS_AFTER_PASS 2
+
 /* The columns belong to the caller. Levels count from the highest frequency, 0. */
 typedef struct {
     int32_t n_levels;
@@ -22,6 +26,8 @@ typedef struct {
     const int64_t *plan_uw;   /* the same, as planned with */
     const double *slowdown;   /* run time at each level over that at level 0 */
     const int64_t *job_busy_uw, *job_plan_uw; /* per job, a processor at level 0; NULL: as the machine's */
+    const int32_t *job_lowest; /* per job, the lowest frequency it may be given; NULL: `lowest` for all */
+    int32_t reacts_to_ends;   /* ENDS_*: whether the policy is asked when jobs end while a cap holds */
 } power_model_t;
 
 /*

@@ -108,6 +108,12 @@ static int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
 }
 
+/* The lowest frequency at which the job may be started. */
+static int32_t lowest_of(const power_t *p, int32_t job)
+{
+    return p->model.job_lowest ? p->model.job_lowest[job] : p->model.lowest;
+}
+
 int64_t scheduler_extra_uw(const scheduler_t *s, int32_t job, int32_t level)
 {
     return extra_uw(s->power, job, level);
@@ -283,7 +289,7 @@ static int is_admissible(const scheduler_t *s, int64_t now_s, int32_t job, int32
 static int32_t admit(const scheduler_t *s, int64_t now_s, int32_t job)
 {
     const power_t *p = s->power;
-    for (int32_t level = 0; level <= p->model.lowest; level++)
+    for (int32_t level = 0; level <= lowest_of(p, job); level++)
         if (is_admissible(s, now_s, job, level))
             return level;
     return -1;
@@ -387,7 +393,7 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
             row++;
         if (s->jobs.width[head] > p->available[row])
             continue;
-        for (int32_t level = 0; level <= p->model.lowest; level++)
+        for (int32_t level = 0; level <= lowest_of(p, head); level++)
             if (will_fit(s, head, level, row, running_uw, &found))
                 return found;
     }
@@ -427,7 +433,7 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
         int64_t taken = 0, needed_uw = 0;
         int ends_in_time = 0;
         if (next->width <= present->free && next->width * least_uw <= present->headroom_uw && !s->has_started[next->job] && next->job != head)
-            for (int32_t tried = 0; level < 0 && tried <= p->model.lowest; tried++) {
+            for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
                 if (!is_admissible(s, now_s, next->job, tried))
                     continue;
                 ends_in_time = reserved.at_s == INT64_MAX ||

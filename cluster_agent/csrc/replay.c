@@ -34,10 +34,12 @@ struct replay {
     meter_t *meter;     /* only with power */
     const int64_t *announced_s;
     int32_t n_announced, announced;
-    int32_t is_order_due;
+    int32_t is_order_due, is_reaction_due;
+    int32_t keeps_queued;
     int64_t *end_s;     /* -1: not yet */
     int32_t *kills;
     int64_t *lost;      /* processor-seconds of runs that were killed */
+    double *lost_uj;    /* their joules */
     int32_t has_no_memory;
     int64_t processors;
     int32_t is_beyond_known;
@@ -119,7 +121,11 @@ static int64_t next_power(const replay_t *r)
 
 static int64_t next_submission(const replay_t *r)
 {
-    return r->submitted < r->jobs.n_jobs ? r->submit_s[r->submitted] : INT64_MAX;
+    if (r->submitted == r->jobs.n_jobs)
+        return INT64_MAX;
+    if (!r->keeps_queued)
+        return r->submit_s[r->submitted];
+    return scheduler_waiting(r->scheduler) < r->keeps_queued ? r->now_s : INT64_MAX;
 }
 
 /****************************************************************
@@ -172,7 +178,8 @@ int32_t replay_set_power(replay_t *r, const power_model_t *model, const int64_t 
     r->overruns.valid = column(n, sizeof *r->overruns.valid);
     r->kills = column(n, sizeof *r->kills);
     r->lost = column(n, sizeof *r->lost);
-    if (!r->meter || !r->ends.valid || !r->overruns.valid || !r->kills || !r->lost)
+    r->lost_uj = column(n, sizeof *r->lost_uj);
+    if (!r->meter || !r->ends.valid || !r->overruns.valid || !r->kills || !r->lost || !r->lost_uj)
         return -1;
     r->now_s = n ? r->submit_s[0] : 0;
     return meter_init(r->meter, model, n, r->now_s) < 0 || scheduler_set_power(r->scheduler, model) < 0 ? -1 : 0;
@@ -194,11 +201,17 @@ void replay_free(replay_t *r)
     free(r->end_s);
     free(r->kills);
     free(r->lost);
+    free(r->lost_uj);
     free(r->starts);
     free(r->start_s);
     free(r->interval_first);
     free(r->interval_count);
     free(r);
+}
+
+void replay_keep_queued(replay_t *r, int32_t waiting)
+{
+    r->keeps_queued = waiting;
 }
 
 /****************************************************************
@@ -247,6 +260,7 @@ int32_t replay_kill(replay_t *r, int32_t job)
     scheduler_kill(r->scheduler, job);
     r->ends.valid[job] = r->overruns.valid[job] = -1;
     r->kills[job]++;
+    r->lost_uj[job] = r->meter->job_uj[job]; /* all runs until now were killed */
     r->lost[job] += (r->now_s - r->start_s[job]) * r->jobs.width[job];
     if (requeues) {
         r->start_s[job] = -1;
@@ -346,6 +360,12 @@ static int32_t place(replay_t *r)
  * The loop
  ****************************************************************/
 
+/* Whether the policy wants to react to jobs that end now. */
+static int hears_ends(const replay_t *r)
+{
+    return r->meter && r->meter->model.reacts_to_ends && scheduler_row(r->scheduler)->cap_uw != NO_CAP;
+}
+
 int32_t replay_run(replay_t *r, int32_t until_ended)
 {
     for (;;) {
@@ -357,6 +377,10 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
             int32_t status = pass(r);
             if (status < 0)
                 return status;
+        }
+        if (r->is_reaction_due) {
+            r->is_reaction_due = 0;
+            return REPLAY_POWER_DUE;
         }
         if (r->has_no_memory || (r->meter && meter_now(r) < 0))
             return REPLAY_NO_MEMORY;
@@ -385,6 +409,7 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
             else
                 end_job(r);
         } else {
+            r->is_reaction_due = end_s == next_s && hears_ends(r);
             while (first_at(&r->ends) == next_s)
                 end_job(r);
             while (first_at(&r->overruns) == next_s)
@@ -396,6 +421,11 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         if (power_s == next_s) {
             follow_plan(r);
             r->is_pass_due = 1;
+            r->is_reaction_due = 0;
+            return REPLAY_POWER_DUE;
+        }
+        if (r->is_reaction_due && r->meter->model.reacts_to_ends == ENDS_BEFORE_PASS) {
+            r->is_reaction_due = 0;
             return REPLAY_POWER_DUE;
         }
     }
@@ -423,6 +453,11 @@ int64_t replay_passes(const replay_t *r)
 scheduler_t *replay_scheduler(replay_t *r)
 {
     return r->scheduler;
+}
+
+const int64_t *replay_submits(const replay_t *r)
+{
+    return scheduler_submits(r->scheduler);
 }
 
 const int64_t *replay_starts(const replay_t *r)
@@ -463,6 +498,11 @@ const int64_t *replay_lost(const replay_t *r)
 const double *replay_job_uj(const replay_t *r)
 {
     return r->meter->job_uj;
+}
+
+const double *replay_lost_uj(const replay_t *r)
+{
+    return r->lost_uj;
 }
 
 joules_t replay_joules(const replay_t *r)

@@ -44,10 +44,19 @@ int32_t replay_set_level(replay_t *replay, int32_t job, int32_t level);
 /* Runs until `until_ended` jobs have ended in all, or a pass is due, or nothing is left to happen. REPLAY_*. */
 int32_t replay_run(replay_t *replay, int32_t until_ended);
 
+/*
+ * Closed loop: the next job is submitted whenever fewer than `waiting` wait, and not at its time. To be called before
+ * running.
+ */
+void replay_keep_queued(replay_t *replay, int32_t waiting);
+
 int64_t replay_now(const replay_t *replay);
 int32_t replay_ended(const replay_t *replay);
 int64_t replay_passes(const replay_t *replay);
 scheduler_t *replay_scheduler(replay_t *replay);
+
+/* When each job was submitted. */
+const int64_t *replay_submits(const replay_t *replay);
 
 /* Columns of n_jobs; start_s is -1 for a job that never started, end_s for one that has not ended. */
 const int64_t *replay_starts(const replay_t *replay);
@@ -61,6 +70,7 @@ const int32_t *replay_interval_count(const replay_t *replay);
 const int32_t *replay_kills(const replay_t *replay);
 const int64_t *replay_lost(const replay_t *replay); /* processor-seconds of runs that were killed */
 const double *replay_job_uj(const replay_t *replay);
+const double *replay_lost_uj(const replay_t *replay); /* of runs that were killed */
 joules_t replay_joules(const replay_t *replay);
 const power_step_t *replay_power(const replay_t *replay, int64_t *n_steps);
 

@@ -522,6 +522,16 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
  * The record
  ****************************************************************/
 
+int32_t scheduler_waiting(const scheduler_t *s)
+{
+    return s->tail - s->head;
+}
+
+const int64_t *scheduler_submits(const scheduler_t *s)
+{
+    return s->submit_s;
+}
+
 const int64_t *scheduler_first_estimates(const scheduler_t *s)
 {
     return s->first_estimate_s;

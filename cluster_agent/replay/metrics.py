@@ -69,6 +69,7 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
         "switching_j",
         "kills",
         "lost_processor_s",
+        "wasted_j",
     )
     if schedule.watts is None:
         return dict.fromkeys(names)
@@ -86,6 +87,7 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
         "switching_j": joules["switching"],
         "kills": int(schedule.kills.sum()),
         "lost_processor_s": int(schedule.lost.sum()),
+        "wasted_j": float(schedule.lost_j.sum()),
     }
 
 

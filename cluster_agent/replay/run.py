@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from cluster_agent.caps import Cap
+from cluster_agent.replay.job_watts import of_jobs
 from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Bools, Int64s
@@ -62,6 +63,8 @@ def replay(
     ``advance`` is told from time to time how many jobs have ended.
     """
     jobs = workload.jobs
+    if watts is not None and composition.power is not None:
+        watts = of_jobs(watts, workload, composition.power)
     schedule = NativeReplay(composition, jobs, workload.processors, watts, caps)
     step = max(len(jobs) // SLICES, 1)
     while schedule.run(schedule.ended + step):

@@ -6,7 +6,7 @@ phases *react* and *idle*. The plan is a list of rows, each valid until the next
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -15,9 +15,9 @@ import numpy as np
 from cluster_agent.caps import Cap
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import Machine
-from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.jobs import Int32s, Int64s
 from cluster_agent.scheduler.planner import off_watts
-from cluster_agent.scheduler.power import Off, Power, Reaction, Running, Situation
+from cluster_agent.scheduler.power import Ends, Off, Power, Reaction, Running, Situation
 
 NO_CAP: Final = 2**63 - 1
 UW: Final = 1_000_000
@@ -49,6 +49,9 @@ class Watts:
     requeues: bool
     job_busy_uw: Int64s | None = None  # a processor at the highest frequency, idle share included, as accounted
     job_plan_uw: Int64s | None = None  # the same, as planned with: a prediction
+    job_lowest: Int32s | None = None  # the lowest frequency that each job may be given; None: ``lowest`` for all
+    starts_slowed: bool = True
+    reacts_to_ends: Ends = "unheard"
 
     @classmethod
     def of(cls, machine: Machine, power: Power | None) -> Watts:
@@ -65,6 +68,9 @@ class Watts:
                 highest = node.frequency_mhz[0]
                 raise WrongUseError(f"{machine.name}: {given.floor_mhz} MHz is above its highest, {highest}")
             lowest = allowed[-1]
+        if given.floor_share is not None:
+            busy_w = node.busy_max_w or node.busy_w
+            lowest = max(i for i, watts in enumerate(busy_w) if watts >= given.floor_share * busy_w[0])
 
         def share(watts: float) -> int:
             return round(watts * UW / node.cores)
@@ -78,7 +84,17 @@ class Watts:
             lowest,
             power is not None,
             given.requeue,
+            starts_slowed=given.starts_slowed,
+            reacts_to_ends=given.reacts_to_ends,
         )
+
+    def lowest_of(self, job: int) -> int:
+        """The lowest frequency that the job may be given."""
+        return self.lowest if self.job_lowest is None else int(self.job_lowest[job])
+
+    def lowest_start(self, job: int) -> int:
+        """The lowest frequency at which the job may be started."""
+        return self.lowest_of(job) if self.starts_slowed else 0
 
     def plan_watts(self, width: int, level: int) -> float:
         """What so many processors draw at a level as planned with, or idle with level -1."""
@@ -130,8 +146,10 @@ class Governor:
 
     def __init__(self, watts: Watts, power: Power | None, caps: Sequence[Cap], first_s: int) -> None:
         self.watts = watts
-        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
         self._power = power or Power()
+        if not self._power.looks_ahead:
+            caps = [replace(cap, announced_s=cap.from_s) for cap in caps]
+        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
         self._caps = sorted(caps, key=lambda cap: cap.from_s)
 
     def known(self, now_s: int) -> list[Cap]:
@@ -164,15 +182,16 @@ class Governor:
         )
 
 
-def running_of(rows: Sequence[tuple[int, int, int, int, int, float]]) -> Running:
-    """From (start_s, job, width, level, limit_s, watts)."""
+def running_of(rows: Sequence[tuple[int, int, int, int, int, int, float]]) -> Running:
+    """From (start_s, job, width, level, lowest, limit_s, watts)."""
     rows = sorted(rows)
-    start_s, job, width, level, limit_s, watts = (np.array([row[i] for row in rows]) for i in range(6))
+    start_s, job, width, level, lowest, limit_s, watts = (np.array([row[i] for row in rows]) for i in range(7))
     return Running(
         job.astype(np.int32),
         start_s.astype(np.int64),
         width.astype(np.int32),
         level.astype(np.int32),
+        lowest.astype(np.int32),
         limit_s.astype(np.int64),
         watts.astype(np.float64),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from cluster_agent.scheduler.power import Reaction
+from cluster_agent.scheduler.power import Ends, Reaction
 
 
 class Kind(Enum):
@@ -105,6 +105,11 @@ class Scheduler(Protocol):
         due."""
         ...
 
+    @property
+    def reacts_to_ends(self) -> Ends:
+        """Whether *react* is to be called too when jobs have ended."""
+        ...
+
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
         ...
@@ -120,6 +125,11 @@ class OneFrequency:
     def next_change_s(self) -> int | None:
         """Never."""
         return None
+
+    @property
+    def reacts_to_ends(self) -> Ends:
+        """No."""
+        return "unheard"
 
     def react(self, now_s: int) -> Reaction:
         """Nothing."""

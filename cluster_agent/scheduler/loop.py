@@ -21,22 +21,29 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
                 return
             continue
         is_pass_due = is_change_due
+        has_ended = False
         for kind, job in events:
             if kind is Kind.SUBMITTED:
                 is_pass_due |= scheduler.submit(now_s, job)
             elif kind is Kind.ENDED:
                 scheduler.end(job)
-                is_pass_due = True
+                is_pass_due = has_ended = True
             elif kind is Kind.CAP:
                 is_pass_due = True
             else:
                 machine.expect(now_s, job, scheduler.overrun(job))
-        if is_change_due:
-            reaction = scheduler.react(now_s)
-            for job in reaction.kill:
-                machine.kill(now_s, job)
-            for job, level in reaction.level.items():
-                machine.set_level(now_s, job, level, scheduler.expected_end_s(job))
+        if is_change_due or (has_ended and scheduler.reacts_to_ends == "before"):
+            _react(scheduler, machine, now_s)
         if is_pass_due:
             for job in scheduler.decide(now_s):
                 machine.start(now_s, job, scheduler.expected_end_s(job), scheduler.level(job))
+        if has_ended and not is_change_due and scheduler.reacts_to_ends == "after":
+            _react(scheduler, machine, now_s)
+
+
+def _react(scheduler: Scheduler, machine: Machine, now_s: int) -> None:
+    reaction = scheduler.react(now_s)
+    for job in reaction.kill:
+        machine.kill(now_s, job)
+    for job, level in reaction.level.items():
+        machine.set_level(now_s, job, level, scheduler.expected_end_s(job))

@@ -13,7 +13,7 @@ from cluster_agent.caps import Cap
 from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Row, Watts, running_of
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
-from cluster_agent.scheduler.power import Reaction, Running
+from cluster_agent.scheduler.power import Ends, Reaction, Running
 from cluster_agent.scheduler.queue import columns
 
 ESTIMATES: Final = {
@@ -44,6 +44,11 @@ BACKFILLS: Final = {
     "compress": lib.BACKFILL_COMPRESS,
 }
 SCANS: Final = {"queue": lib.SCAN_QUEUE, "shortest": lib.SCAN_SHORTEST}
+ENDS: Final = {
+    "unheard": lib.ENDS_UNHEARD,
+    "before": lib.ENDS_BEFORE_PASS,
+    "after": lib.ENDS_AFTER_PASS,
+}
 NEVER_S: Final = 2**63 - 1
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 
@@ -115,15 +120,20 @@ class CWatts:
             ffi.new("double[]", watts.slowdown),
             *(ffi.NULL if one is None else pointer("int64_t", np.ascontiguousarray(one, np.int64)) for one in jobs),
         ]
+        lowest = ffi.NULL
+        if watts.job_lowest is not None and watts.starts_slowed:
+            lowest = self._lowest = pointer("int32_t", np.ascontiguousarray(watts.job_lowest, np.int32))
         self.c = ffi.new(
             "power_model_t *",
             [
                 len(watts.busy_uw),
-                watts.lowest,
+                watts.lowest if watts.starts_slowed else 0,
                 watts.asks_watts,
                 watts.requeues,
                 watts.idle_uw,
                 *self._columns,
+                lowest,
+                ENDS[watts.reacts_to_ends],
             ],
         )
 
@@ -137,7 +147,7 @@ def running(scheduler: Any, jobs: Jobs, watts: Watts, start_s: Callable[[int], i
         width, level = int(jobs.width[job]), levels[job]
         limit_s = lib.scheduler_finish(scheduler, job, int(jobs.request_s[job]))
         drawn_uw = width * (lib.scheduler_extra_uw(scheduler, job, level) + watts.idle_uw)
-        rows.append((start_s(job), job, width, level, limit_s, drawn_uw / UW))
+        rows.append((start_s(job), job, width, level, watts.lowest_of(job), limit_s, drawn_uw / UW))
     return running_of(rows)
 
 
@@ -215,6 +225,12 @@ class NativeScheduler:
             return None
         row_s = lib.scheduler_next_row(self._scheduler)
         return min([*self._announcements[:1], *([row_s] if row_s < NEVER_S else [])], default=None)
+
+    @property
+    def reacts_to_ends(self) -> Ends:
+        """While a cap holds, what the policy says."""
+        has_cap = self._watts is not None and lib.scheduler_row(self._scheduler).cap_uw != NO_CAP
+        return self._watts.reacts_to_ends if self._watts is not None and has_cap else "unheard"
 
     def react(self, now_s: int) -> Reaction:
         """Plan anew if a cap has become known; then do to running jobs what the policy says."""
@@ -319,6 +335,10 @@ class NativeReplay:
             if lib.replay_set_level(self._replay, job, level) < 0:
                 raise MemoryError
 
+    def keep_queued(self, waiting: int) -> None:
+        """Closed loop: the next job is submitted whenever fewer than ``waiting`` wait."""
+        lib.replay_keep_queued(self._replay, waiting)
+
     def run(self, until_ended: int) -> bool:
         """Go on until so many jobs have ended in all; False when nothing is left to happen."""
         while True:
@@ -344,6 +364,16 @@ class NativeReplay:
     def passes(self) -> int:
         """Scheduling passes so far."""
         return int(lib.replay_passes(self._replay))
+
+    @property
+    def now_s(self) -> int:
+        """The time of the last event."""
+        return int(lib.replay_now(self._replay))
+
+    @property
+    def submit_s(self) -> Int64s:
+        """When each job was submitted: with ``keep_queued`` not when the table of jobs says."""
+        return self._column(lib.replay_submits(self._replay), np.int64)
 
     @property
     def start_s(self) -> Int64s:
@@ -374,6 +404,11 @@ class NativeReplay:
     def job_j(self) -> npt.NDArray[np.float64]:
         """Joules of each job, killed runs included."""
         return self._column(lib.replay_job_uj(self._replay), np.float64) / UW
+
+    @property
+    def lost_j(self) -> npt.NDArray[np.float64]:
+        """Joules of each job's killed runs."""
+        return self._column(lib.replay_lost_uj(self._replay), np.float64) / UW
 
     @property
     def joules(self) -> dict[str, float]:

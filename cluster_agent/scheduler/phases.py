@@ -112,6 +112,11 @@ class Composition:
         return self.ties == "sc15"
 
     @property
+    def owns_watts(self) -> bool:
+        """The policy decides about watts, so that nothing else may (``owner``)."""
+        return self.power is not None
+
+    @property
     def needs_requests(self) -> bool:
         """The schedule depends on requested times."""
         return self.backfill != "none" and self.estimate != "clairvoyant"

@@ -13,8 +13,8 @@ node are charged by their cores (our reading; Glesser 2016 §4.5 counts a partly
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ class Running:
     start_s: Int64s
     width: Int32s  # processors
     level: Int32s  # index into the machine's frequencies, 0 the highest
+    lowest: Int32s  # the lowest that the job may be given
     limit_s: Int64s  # when the job is ended at the latest, at its present frequency
     watts: npt.NDArray[np.float64]  # what it draws, idle share included
 
@@ -79,6 +80,19 @@ Idle: TypeAlias = Callable[[Machine, Sequence[Cap], int], Sequence[Off]]
 overlapping. Called when a cap becomes known; the answer replaces the last one."""
 
 
+Ends: TypeAlias = Literal["unheard", "before", "after"]
+"""Whether *react* is called too when jobs end while a cap holds, and if so before or after the pass that follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volunteers:
+    """Whose jobs may be slowed: those of one queue of the log, or a share of the jobs, drawn."""
+
+    queue: int | None = None
+    share: float = 0.0
+    seed: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Power:
     """The part of a composition that knows watts."""
@@ -86,8 +100,17 @@ class Power:
     floor_mhz: int | None = None
     """The lowest frequency at which *admit* may start a job; None: only the highest. The one above it, if the machine
     does not have it."""
+    floor_share: float | None = None
+    """The same as a share of a busy node's highest watts: the lowest frequency that draws no less."""
     react: React | None = None
     idle: Idle | None = None
+    volunteers: Volunteers | None = None
+    """Only jobs whose users agreed to it may be given lower frequencies; None: all."""
+    starts_slowed: bool = True
+    """*admit* may choose a lower frequency; False: only *react* may."""
+    reacts_to_ends: Ends = "unheard"
+    looks_ahead: bool = True
+    """Announced caps count from their announcement; False: a cap is unknown until it begins."""
     requeue: bool = True
     """A killed job goes back to its place in the queue and begins anew; False: it ends, as killed."""
     application: str | None = None
@@ -138,7 +161,7 @@ def fits_by_slowing_then_killing(situation: Situation) -> Reaction:
         situation.caps,
         situation.watts - float((running.watts - watts).sum()),
         situation.cap_watts,
-        Running(running.job, running.start_s, running.width, level.astype(np.int32), running.limit_s, watts),
+        replace(running, level=level.astype(np.int32), watts=watts),
         situation.lowest,
         situation.watts_at,
     )

@@ -14,7 +14,7 @@ from cluster_agent.caps import Cap
 from cluster_agent.scheduler.governor import NO_CAP, Governor, Row, Watts, running_of
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.phases import Composition
-from cluster_agent.scheduler.power import Reaction, Running
+from cluster_agent.scheduler.power import Ends, Reaction, Running
 from cluster_agent.scheduler.reference import ReferenceScheduler
 
 
@@ -49,6 +49,11 @@ class PowerReferenceScheduler(ReferenceScheduler):
         """The next row, or the next announcement."""
         rows_s = [row.from_s for row in self.rows[self.present + 1 :]]
         return min(self.announcements[:1] + rows_s, default=None)
+
+    @property
+    def reacts_to_ends(self) -> Ends:
+        """While a cap holds, what the policy says."""
+        return "unheard" if self._row.cap_uw == NO_CAP else self.watts.reacts_to_ends
 
     def react(self, now_s: int) -> Reaction:
         """Plan anew if a cap has become known; then do to running jobs what the policy says."""
@@ -89,7 +94,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return started
 
     def _admit(self, now_s: int, job: int) -> int | None:
-        levels = range(self.watts.lowest + 1)
+        levels = range(self.watts.lowest_start(job) + 1)
         return next((level for level in levels if self._is_admissible(now_s, job, level)), None)
 
     def _is_admissible(self, now_s: int, job: int, level: int) -> bool:
@@ -111,7 +116,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
             others = sorted(sorted(others), key=self.estimate_s.__getitem__)
         started = []
         for job in others:
-            for level in range(self.watts.lowest + 1):
+            for level in range(self.watts.lowest_start(job) + 1):
                 if not self._is_admissible(now_s, job, level):
                     continue
                 if at_s is None or now_s + self._stretched(self.estimate_s[job], level) <= at_s:
@@ -131,7 +136,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         times = {max(self.expected_end_s(job), now_s + 1) for job in self.running}
         times |= {row.from_s for row in self.rows if row.from_s > now_s}
         for at_s in sorted(times):
-            for level in range(self.watts.lowest + 1):
+            for level in range(self.watts.lowest_start(head) + 1):
                 rows = list(self._rows(at_s, at_s + self._stretched(self._request_s(head), level)))
                 narrowest = min(row.kept for row in rows)
                 gone = [job for job in self.running if max(self.expected_end_s(job), now_s + 1) <= at_s]
@@ -212,6 +217,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
                     job,
                     self._width(job),
                     self.levels[job],
+                    self.watts.lowest_of(job),
                     self._limit_s(job),
                     self._width(job) * (self._extra_uw(job, self.levels[job]) + self.watts.idle_uw) / 1e6,
                 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
 from cluster_agent.caps import Cap
 from cluster_agent.machine import Machine, NodeGroup, Topology
-from cluster_agent.scheduler import power
+from cluster_agent.scheduler import eco, power
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.phases import Composition
@@ -73,10 +74,16 @@ powers = st.builds(
             power.fits_by_killing_hungriest,
             power.fits_by_slowing,
             power.fits_by_slowing_then_killing,
+            eco.kills("least-lost"),
+            eco.slows_then_kills("newest-start", "singly"),
+            eco.slows_then_kills("newest-submit", "together"),
         ]
     ),
     idle=st.sampled_from([None, off_by_cap(1), off_by_cap(3)]),
     requeue=st.booleans(),
+    reacts_to_ends=st.sampled_from(["unheard", "unheard", "before", "after"]),
+    starts_slowed=st.booleans(),
+    looks_ahead=st.sampled_from([True, True, False]),
 )
 
 compositions = st.builds(
@@ -91,11 +98,11 @@ compositions = st.builds(
 
 
 def watts_of(composition: Composition, on: Machine, jobs: Jobs, has_predictions: bool) -> Watts:
-    """The machine's watts; with predictions every job has its own, planned and true."""
+    """The machine's watts, two jobs in three to be slowed; with predictions every job has its own, planned and true."""
     found = Watts.of(on, composition.power)
+    found = replace(found, job_lowest=(np.arange(len(jobs)) % 3 > 0).astype(np.int32) * found.lowest)
     if not has_predictions:
         return found
     drawn = found.idle_uw + (np.arange(len(jobs)) * 7_654_321) % (found.busy_uw[0] - found.idle_uw)
     planned = np.minimum(drawn + 1_234_567, found.busy_uw[0])
-    given = {name: getattr(found, name) for name in Watts.__slots__}
-    return Watts(**{**given, "job_busy_uw": drawn.astype(np.int64), "job_plan_uw": planned.astype(np.int64)})
+    return replace(found, job_busy_uw=drawn.astype(np.int64), job_plan_uw=planned.astype(np.int64))

@@ -79,7 +79,7 @@ def test_a_cap_known_from_the_start_is_never_exceeded_by_jobs(
 ) -> None:
     """The machine without jobs may draw more than a low cap; no job may add to that."""
     caps = [replace(cap, announced_s=0) for cap in caps]
-    composition = replace(composition, power=replace(composition.power or Power(), react=None))
+    composition = replace(composition, power=replace(composition.power or Power(), react=None, looks_ahead=True))
     replay = replayed(composition, jobs, watts_of(composition, on, jobs, False), caps)
     if not len(jobs):
         return

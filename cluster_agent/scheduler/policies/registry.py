@@ -22,6 +22,8 @@ _MODULES: Final = {
     "easy-sjbf": "cluster_agent.scheduler.policies.easy_sjbf",
     "conservative": "cluster_agent.scheduler.policies.conservative",
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
+    "fcfs-killer": "cluster_agent.scheduler.policies.fcfs_killer",
+    "eco": "cluster_agent.scheduler.policies.eco",
     "powercap": "cluster_agent.scheduler.policies.powercap",
     "prb": "cluster_agent.scheduler.policies.prb",
     "easy-capped": "cluster_agent.scheduler.policies.easy_capped",
