@@ -6,10 +6,11 @@ A choice is written ``NAME[:key=value,...]``.
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final, cast, get_args
+from typing import Final, cast
 
 import msgspec
 
+from cluster_agent import choosing
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.node_aware import NodeComposition
 from cluster_agent.scheduler.phases import Composition
@@ -74,48 +75,15 @@ def policy(name: str) -> Policy:
 
 
 def values(policy: Policy) -> dict[str, list[str]]:
-    """For each parameter its possible values, the default first; the name of its type where there is no list."""
-    defaults = policy.params()
-    found: dict[str, list[str]] = {}
-    for field in msgspec.structs.fields(policy.params):
-        options = _options(field.type)
-        default = getattr(defaults, field.name)
-        shown = [str(option) for option in options] or [f"{default:g}" if isinstance(default, float) else str(default)]
-        found[field.name] = sorted(shown, key=lambda option, default=default: option != str(default))  # type: ignore[misc]
-    return found
+    """For each parameter its possible values, the default first; the default alone where there is no list."""
+    return choosing.values(policy.params)
 
 
 def choose(text: str) -> Choice:
     """``NAME[:key=value,...]`` as a policy that is ready to run; ``WrongUseError`` in one line otherwise."""
-    name, _, rest = text.partition(":")
-    chosen = policy(name.strip())
-    known = {field.name: field.type for field in msgspec.structs.fields(chosen.params)}
-    given: dict[str, Any] = {}
-    for part in rest.split(",") if rest else ():
-        key, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not key or not value:
-            raise WrongUseError(f"--policy {text}: {part!r} is not key=value")
-        if key not in known:
-            raise WrongUseError(f"--policy {text}: {chosen.name} has no parameter {key!r}{nearest(key, known)}")
-        if key in given:
-            raise WrongUseError(f"--policy {text}: {key} is given twice")
-        options = _options(known[key])
-        if options and value not in options:
-            raise WrongUseError(f"--policy {text}: {key} cannot be {value!r}: one of {', '.join(options)}")
-        given[key] = value
+    chosen = policy(text.partition(":")[0].strip())
+    params = choosing.read_params("--policy", text, chosen.name, chosen.params)
     try:
-        params = msgspec.convert(given, chosen.params, strict=False)
         return Choice(text, chosen, params, chosen.compose(params))
-    except msgspec.ValidationError as error:
-        key = str(error).rpartition("`$.")[2].rstrip("`")
-        raise WrongUseError(f"--policy {text}: {key} cannot be {given[key]!r}: a number is needed") from None
     except ValueError as error:
         raise WrongUseError(f"--policy {text}: {error}") from None
-
-
-def _options(kind: Any) -> list[str]:
-    """The words of a ``Literal``, also inside an optional one."""
-    words: list[str] = []
-    for argument in get_args(kind):
-        words += [argument] if isinstance(argument, str) else _options(argument)
-    return words
