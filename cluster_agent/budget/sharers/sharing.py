@@ -1,0 +1,43 @@
+"""A sharer at work: from what the ledger and the jobs say now to the caps, and back to the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from cluster_agent.budget.ledger import Ledger, type_mw
+from cluster_agent.budget.sharers.api import Sharer
+from cluster_agent.budget.sharers.view import Job, Shares, View, Why
+
+
+class Sharing:
+    """One rebalance: ``plan(ledger, now_s, Sharing(...))``; afterwards it says why each node has its cap.
+
+    ``jobs`` in the order of their starts; ``need_mw`` of ``needs.Needs``, where it is known.
+    """
+
+    def __init__(
+        self, sharer: Sharer, ledger: Ledger, jobs: Iterable[Job], need_mw: Mapping[str, int] | None = None
+    ) -> None:
+        self._sharer, self._ledger = sharer, ledger
+        self._jobs, self._need_mw = tuple(jobs), need_mw or {}
+        self.view: View | None = None
+        self.shares: Shares | None = None
+
+    def __call__(self, names: list[str], available_mw: int) -> type_mw:
+        """A cap in mW for each of the nodes; ``plan`` asks more than once, of the same nodes and for other watts."""
+        if self.view is None or names is not self.view.nodes:
+            declared = [self._ledger.accounts[name].declaration for name in names]
+            tdp_mw = np.array([one.tdp_mw for one in declared], np.int64)
+            mop_mw = np.array([one.mop_mw for one in declared], np.int64)
+            self.view = View.of(names, tdp_mw, mop_mw, self._jobs, self._need_mw)
+        self.shares = self._sharer(self.view, available_mw)
+        return self.shares.caps_mw
+
+    def why(self, node: str) -> Why | None:
+        """None if no cap was planned for the node: it was not within reach, or the budget does not reach for every
+        node's MOP, which all then get."""
+        if self.view is None or self.shares is None or node not in self.view.nodes:
+            return None
+        return self.shares.why(self.view, node)

@@ -1,0 +1,188 @@
+"""What a sharer sees, nodes and jobs as columns, and what it answers: a cap for each node and the reason for it.
+
+Powers are whole mW, of whole nodes. Columns over n nodes are in the order of ``View.nodes``, columns over m jobs in
+the order of their starts. A node may be in several jobs; a sharer has one of them own it (``View.owners``).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.budget.sharers.speed import SpeedModel
+from nodectl.errors import nearest
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+class Tag(enum.IntEnum):
+    """How much a job loses when its nodes get fewer watts. The order is the order of capping: little loss first."""
+
+    MEMORY = 0
+    MIXED = 1
+    COMPUTE = 2
+
+
+UNTAGGED: Final = -1
+
+
+def tag_of(word: str) -> Tag:
+    """A tag by its name, in any case; ``ValueError`` in one line for anything else."""
+    try:
+        return Tag[word.upper()]
+    except KeyError:
+        known = [tag.name for tag in Tag]
+        raise ValueError(f"no tag is called {word!r}{nearest(word.upper(), known)}: {', '.join(known)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A running job. ``tag_source`` says where the tag is from; ``model`` is of this job rather than of its tag."""
+
+    name: str
+    nodes: Sequence[str]
+    tag: Tag | None = None
+    tag_source: str = ""
+    model: SpeedModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The nodes that a cap can be planned for, and what runs on them. ``member[first[j]:first[j + 1]]`` are the nodes
+    of job j.
+
+    ``need_mw`` is what a node draws in its present job when no cap holds it back; -1: not known (``needs.Needs``).
+    """
+
+    nodes: Sequence[str]
+    tdp_mw: Ints
+    mop_mw: Ints
+    need_mw: Ints
+    jobs: Sequence[Job]
+    tag: Ints
+    first: Ints
+    member: Ints
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Sequence[str],
+        tdp_mw: Ints,
+        mop_mw: Ints,
+        jobs: Iterable[Job],
+        need_mw: Mapping[str, int] | None = None,
+    ) -> View:
+        """``jobs`` in the order of their starts; nodes of theirs that are not in ``nodes`` are passed over."""
+        index = {name: at for at, name in enumerate(nodes)}
+        running = tuple(jobs)
+        member: list[int] = []
+        first = [0]
+        for job in running:
+            member += [index[name] for name in job.nodes if name in index]
+            first.append(len(member))
+        known = need_mw or {}
+        need = [known.get(name, -1) for name in nodes] if known else np.full(len(nodes), -1)
+        tag = [UNTAGGED if job.tag is None else int(job.tag) for job in running]
+        columns = [np.array(column, np.int64) for column in (tdp_mw, mop_mw, need, tag, first, member)]
+        for column in columns:
+            column.flags.writeable = False
+        tdp, mop, needs, tags, firsts, members = columns
+        return cls(nodes, tdp, mop, needs, running, tags, firsts, members)
+
+    def owners(self, tag: Ints) -> Ints:
+        """Per node the job whose cap it gets, -1 if it is idle: the most sensitive one, of equal ones the oldest.
+        ``tag``: per job, none untagged."""
+        job = np.repeat(np.arange(len(self.jobs)), np.diff(self.first))
+        by_tag = np.lexsort((-job, tag[job]))
+        owner = np.full(len(self.nodes), -1, np.int64)
+        owner[self.member[by_tag]] = job[by_tag]  # the last one that is written stays
+        return owner
+
+
+class Reason(enum.IntEnum):
+    """What bound a node's cap."""
+
+    IDLE = 0
+    UNCAPPED = 1
+    STATIC = 2
+    STATIC_MOP = 3
+    TAG = 4
+    TAG_AND_SHARE = 5
+    MOP = 6
+    MOP_AND_SHARE = 7
+    SLOWED = 8
+    FULL_SPEED = 9
+    NEED = 10
+
+
+_WORDS: Final = {
+    Reason.IDLE: "it is idle: its minimal operating power",
+    Reason.UNCAPPED: "nobody had to cap it: its TDP",
+    Reason.STATIC: "the same part of its TDP as every node, idle or not",
+    Reason.STATIC_MOP: "the part of TDP that every node gets would be below its minimal operating power: that",
+    Reason.TAG: "pass 1: the cap of its tag",
+    Reason.TAG_AND_SHARE: "pass 1: the cap of its tag, and its share of what the last job capped left over",
+    Reason.MOP: "pass 2: its minimal operating power",
+    Reason.MOP_AND_SHARE: "pass 2: its minimal operating power, and its share of what the last job capped left over",
+    Reason.SLOWED: "a watt more gains others more: slowed with all nodes of its job",
+    Reason.FULL_SPEED: "full speed by the table of its model, and a guard",
+    Reason.NEED: "full speed: what it was measured to draw without being held back, and a guard",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a node has its cap, as data and in words. ``slowdown`` is predicted, 0.1 for 10 % longer; None: no model."""
+
+    node: str
+    cap_mw: int
+    sharer: str
+    reason: str
+    job: str
+    tag: str
+    tag_source: str
+    slowdown: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A sharer's answer: per node the cap, what bound it (``Reason``) and its owner (-1: idle); per job the tag that
+    it was taken to have and the predicted speed (NaN: no model). ``steps``: how many times a job was capped."""
+
+    sharer: str
+    caps_mw: Ints
+    reason: Ints
+    owner: Ints
+    tag: Ints
+    speed: Floats
+    steps: int = 0
+    note: str = ""
+
+    def why(self, view: View, node: str) -> Why:
+        """``KeyError`` if the node was not in the view."""
+        try:
+            at = list(view.nodes).index(node)
+        except ValueError:
+            raise KeyError(node) from None
+        reason, owner = Reason(int(self.reason[at])), int(self.owner[at])
+        cap_mw = int(self.caps_mw[at])
+        words = f"{cap_mw / 1000:.1f} W by {self.sharer}: {_WORDS[reason]}"
+        job = tag = source = ""
+        slowdown: float | None = None
+        if owner >= 0:
+            job, tag = view.jobs[owner].name, Tag(int(self.tag[owner])).name
+            source = view.jobs[owner].tag_source or ("given" if view.tag[owner] != UNTAGGED else "default")
+            words += f"; job {job}, {tag} ({source})"
+            if np.isfinite(self.speed[owner]):
+                slowdown = 1 / float(self.speed[owner]) - 1
+                words += f", predicted to take {100 * slowdown:.1f} % longer"
+        if self.note:
+            words += f"; {self.note}"
+        return Why(node, cap_mw, self.sharer, reason.name.lower(), job, tag, source, slowdown, words)
