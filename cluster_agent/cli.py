@@ -23,6 +23,10 @@ COMMANDS: Final = {
         "policies",
         "The scheduling policies, their parameters and papers.",
     ),
+    "serve": ("cluster_agent.commands.serve", "serve", "Keep a partition's power budget: the cluster agent."),
+    "nodes": ("cluster_agent.commands.nodes", "nodes", "Every node, its cap, and what it draws."),
+    "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
+    "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
     "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),
 }
 

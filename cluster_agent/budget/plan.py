@@ -34,13 +34,18 @@ class Plan:
 
 
 def plan(ledger: Ledger, now_s: float, share: Share) -> Plan:
-    """Share what the nodes that cannot be reached leave over, and tell the ledger."""
+    """Share what the nodes that cannot be reached leave over, and those that ask to leave, and tell the ledger."""
     ledger.pass_time(now_s)
-    names = [name for name in ledger.accounts if ledger.is_within_reach(now_s, name)]
+    reachable = [name for name in ledger.accounts if ledger.is_within_reach(now_s, name)]
+    names = [name for name in reachable if not ledger.accounts[name].is_leaving]
     index = np.array([ledger.accounts[name].index for name in names], np.int64)
     mop_mw = np.array([ledger.accounts[name].declaration.mop_mw for name in names], np.int64)
     out_of_reach_mw = ledger.total_mw - int(ledger.count_mw[index].sum())
     left_mw = ledger.spendable_mw(now_s) - out_of_reach_mw
+    leaving = [ledger.accounts[name] for name in reachable if ledger.accounts[name].is_leaving]
+    to_leave_mw = sum(max(one.declaration.tdp_mw - int(ledger.count_mw[one.index]), 0) for one in leaving)
+    if left_mw - to_leave_mw >= int(mop_mw.sum()):  # else they must stay, and their agents give up waiting
+        left_mw -= to_leave_mw
     caps_mw, reserve_mw = mop_mw, 0
     for _ in range(ROUNDS):
         if left_mw - reserve_mw < int(mop_mw.sum()):

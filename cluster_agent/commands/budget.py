@@ -1,0 +1,79 @@
+"""``clusterctl budget``: what the partition may draw, and who said so."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from cluster_agent.commands.nodes import json_option, socket_option
+from cluster_agent.fabric.admin import ask
+from cluster_agent.serve.partition import BudgetView
+from cluster_agent.serve.schedule import read_schedule
+from cluster_agent.store.ledger import Change
+from nodectl.table import render
+
+
+@click.group()
+def budget() -> None:
+    """Show and set the partition's budget, in DC watts of all nodes and of what is fixed."""
+
+
+@budget.command()
+@json_option
+@socket_option
+def show(as_json: bool, socket: Path) -> None:
+    """The budget, what counts against it, and what is announced."""
+    view = ask(socket, "budget", {}, BudgetView)
+    if as_json:
+        click.echo(msgspec.json.encode(view).decode())
+        return
+    rows = [
+        ("budget", f"{view.budget_w:.1f}", f"{view.mode}, sharer {view.sharer}, epoch {view.epoch}"),
+        ("fixed", f"{view.fixed_w:.1f}", "what nobody caps"),
+        ("nodes may draw", f"{view.counts_w:.1f}", f"{view.nodes} nodes, {view.silent} silent"),
+        ("set aside", f"{view.reserve_w:.1f}", "for nodes that may reboot at once"),
+        ("free", f"{view.free_w:.1f}", "raises wait for older leases to end" if view.is_young else ""),
+    ]
+    rows += [(f"in {at_s:.0f} s", f"{watts:.1f}", "announced") for at_s, watts in view.steps]
+    click.echo(render(("what", "W", "remark"), rows))
+    for alarm in view.alarms:
+        click.echo(f"ALARM: {alarm}")
+
+
+@budget.command("set")
+@click.argument("watts", type=float)
+@click.option("--dry-run", is_flag=True, help="Say what it would change; change nothing.")
+@socket_option
+def set_budget(watts: float, dry_run: bool, socket: Path) -> None:
+    """From now on the budget is WATTS; steps that were announced are void."""
+    click.echo("\n".join(ask(socket, "budget-set", {"w": watts, "dry_run": dry_run}, list[str])))
+
+
+@budget.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@socket_option
+def schedule(path: Path, socket: Path) -> None:
+    """From now on the budget follows FILE: lines TIME,WATTS; drops are obeyed ahead of their time."""
+    steps = read_schedule(path)
+    click.echo("\n".join(ask(socket, "budget-schedule", {"steps": steps, "source": str(path)}, list[str])))
+
+
+@budget.command("log")
+@json_option
+@socket_option
+def log(as_json: bool, socket: Path) -> None:
+    """Who changed the budget, when and to what; the newest first."""
+    changes = ask(socket, "budget-changes", {}, list[Change])
+    if as_json:
+        click.echo(msgspec.json.encode(changes).decode())
+    elif changes:
+        click.echo(render(("when", "who", "what"), [(_local(one.unix_s), one.who, one.what) for one in changes]))
+    else:
+        click.echo("the budget is the settings'; nobody has changed it")
+
+
+def _local(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -1,0 +1,53 @@
+"""``clusterctl nodes`` and ``clusterctl why``: which cap every node has, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from cluster_agent.fabric.admin import ask
+from cluster_agent.serve.config import DEFAULT_SOCKET
+from cluster_agent.serve.partition import NodeRow, Why
+from nodectl.table import render
+
+socket_option = click.option(
+    "--socket", type=click.Path(path_type=Path), default=DEFAULT_SOCKET, show_default=True, help="Of the cluster agent."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+HEADINGS = ("node", "state", "cap W", "wanted W", "limit W", "counts W", "draws W", "tag", "class", "heard")
+
+
+@click.command()
+@json_option
+@socket_option
+def nodes(as_json: bool, socket: Path) -> None:
+    """Every node: its state, the cap granted and wanted, what is in force, what it counts, what it draws."""
+    rows = ask(socket, "nodes", {}, list[NodeRow])
+    if as_json:
+        click.echo(msgspec.json.encode(rows).decode())
+    elif rows:
+        click.echo(render(HEADINGS, [_cells(row) for row in rows]))
+    else:
+        click.echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
+
+
+@click.command()
+@click.argument("node")
+@json_option
+@socket_option
+def why(node: str, as_json: bool, socket: Path) -> None:
+    """Why NODE has its cap: the budget, what is set aside, the sharer's reason, and what a pending raise waits for."""
+    answer = ask(socket, "why", {"node": node}, Why)
+    click.echo(
+        msgspec.json.encode(answer).decode() if as_json else "\n".join([node, *(f"  {s}" for s in answer.lines)])
+    )
+
+
+def _cells(row: NodeRow) -> tuple[str, ...]:
+    watts = [row.cap_w, row.wanted_w, row.limit_w, row.count_w, row.power_w]
+    heard = "-" if row.heard_s_ago is None else f"{row.heard_s_ago:.1f} s ago"
+    shown = ["-" if one is None else f"{one:.1f}" for one in watts]
+    return (row.name, row.state, *shown, row.tag or "-", row.lease_class, heard)

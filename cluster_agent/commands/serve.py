@@ -1,0 +1,39 @@
+"""``clusterctl serve``: the cluster agent of a partition."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from cluster_agent.serve.config import DEFAULT_CONFIG, read_settings
+
+
+@click.command()
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, show_default=True, help="Settings."
+)
+@click.option("--observe", is_flag=True, help="Decide and show; grant nothing, whatever the settings say.")
+def serve(path: Path, observe: bool) -> None:
+    """Keep a partition's budget until told to stop (SIGTERM).
+
+    Nodes keep their caps while it is away until their leases end; then they fall to their safe caps.
+    """
+    import msgspec
+
+    from cluster_agent.serve.server import Server
+
+    settings = read_settings(path)
+    if observe:
+        settings = msgspec.structs.replace(settings, mode="observe")
+    server = Server(settings, _say)
+    try:
+        _say(f"listening at {server.router.url}, mode {settings.mode}, epoch {server.partition.ledger.epoch}")
+        server.run()
+    finally:
+        server.close()
+
+
+def _say(line: str) -> None:
+    print(f"clusterctl serve: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""The cluster agent at work: a partition under a budget, live."""

@@ -1,0 +1,344 @@
+"""A partition under its budget: reports in, grants out, and an account of why.
+
+The ledger decides what may be sent, the plan asks a sharer for what is wished; this joins them to what happens. It
+reads no clock and opens no socket; times are CLOCK_BOOTTIME in seconds. In observe mode it decides and shows, and
+grants nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cluster_agent.budget.ledger import Account, Ledger, Terms
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.plan import Plan, plan
+from cluster_agent.budget.store import DeposedError, LedgerStore
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.serve.sharing import Sharing
+from nodectl.wire import Declaration, Grant, Report
+
+PLAN_S: Final = 5.0
+"""Ours: a plan at least this often; what nodes draw changes without an event."""
+
+GAP_S: Final = 0.1
+"""Ours: at most ten plans a second, however many events there are."""
+
+STORE_RETRY_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class NodeRow:
+    """One line of ``clusterctl nodes``. Watts; None where there is none."""
+
+    name: str
+    state: str
+    cap_w: float | None
+    wanted_w: float | None
+    limit_w: float
+    count_w: float
+    power_w: float | None
+    tag: str
+    quality: str
+    lease_class: str
+    heard_s_ago: float | None
+
+
+@dataclass(slots=True)
+class BudgetView:
+    """The budget and what becomes of it, watts. ``over_w``: by how much nodes could exceed it now, 0 if they cannot."""
+
+    budget_w: float
+    fixed_w: float
+    counts_w: float
+    reserve_w: float
+    free_w: float
+    over_w: float
+    mop_w: float
+    short_w: float
+    nodes: int
+    silent: int
+    is_young: bool
+    mode: str
+    sharer: str
+    epoch: int
+    steps: list[tuple[float, float]]
+    """Announced: (seconds from now, watts)."""
+    alarms: list[str]
+
+
+@dataclass(slots=True)
+class Why:
+    """Why a node has its cap: one sentence a line."""
+
+    node: str
+    lines: list[str]
+
+
+class Partition:
+    """One partition's ledger and what drives it. ``say`` takes a line when an alarm begins or ends."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        terms: Terms,
+        budget: BudgetLine,
+        sharing: Sharing,
+        now_s: float,
+        is_observing: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.ledger = Ledger(store, terms, budget, now_s)
+        self.sharing = sharing
+        self.is_observing = is_observing
+        self.plan = Plan({}, 0, 0, 0)
+        self.reports: dict[str, Report] = {}
+        self._heard_s: dict[str, float] = {}
+        self._say = say
+        self._alarms: dict[str, str] = {}
+        self._planned_s = -math.inf
+        self._spendable_mw = -1
+        self._is_stale = True
+        self._store_back_s = -math.inf
+
+    def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
+        """Take what has come and decide what to send. ``DeposedError``: this cluster agent has been replaced."""
+        heard: list[str] = []
+        for report in reports:
+            before = self.reports.get(report.node)
+            if not self.ledger.hear(now_s, report):
+                continue
+            heard.append(report.node)
+            self.reports[report.node] = report
+            is_back = now_s - self._heard_s.get(report.node, -math.inf) > self.ledger.terms.lease_s
+            self._heard_s[report.node] = now_s
+            self._is_stale |= is_back or before is None or _is_news(before, report)
+        return self.turn(now_s, heard)
+
+    def turn(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
+        """What to send now; plan first if it is time."""
+        is_other = self.ledger.spendable_mw(now_s) != self._spendable_mw  # a step has begun, or its announcement counts
+        if is_other or (self._is_stale and now_s - self._planned_s >= GAP_S) or now_s - self._planned_s >= PLAN_S:
+            self.replan(now_s)
+        if self.is_observing:
+            self.ledger.pass_time(now_s)
+            return []
+        if now_s < self._store_back_s:
+            return []
+        try:
+            grants = self.ledger.grants(now_s, heard)
+        except DeposedError:
+            raise
+        except ClusterError as error:
+            self._store_back_s = now_s + STORE_RETRY_S
+            self._alarm("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
+            return []
+        self._alarm("store", "")
+        return grants
+
+    def replan(self, now_s: float) -> None:
+        """Ask the sharer anew."""
+        was_young = self.ledger.is_young
+        self.plan = self._planned(now_s)
+        self._spendable_mw = self.ledger.spendable_mw(now_s)
+        self._planned_s, self._is_stale = now_s, was_young != self.ledger.is_young
+        short = f"the budget is {self.plan.short_mw / 1000:.1f} W less than every node at its MOP needs"
+        self._alarm("short", short if self.plan.short_mw and self.ledger.accounts else "")
+        over_mw = self.ledger.over_mw(now_s)
+        self._alarm("over", f"nodes could exceed the budget by {over_mw / 1000:.1f} W" if over_mw > 0 else "")
+
+    def _planned(self, now_s: float) -> Plan:
+        return plan(self.ledger, now_s, lambda names, mw: self.sharing.share(self.ledger, names, mw))
+
+    def due_s(self, now_s: float) -> float:
+        """How long until ``turn`` has something to do by itself."""
+        due_s = self._planned_s + (GAP_S if self._is_stale else PLAN_S)
+        settle_s = self.ledger.settle_s
+        steps = [at_s - settle_s for at_s, _ in self.ledger.budget.steps if at_s - settle_s > now_s]
+        return max(min([due_s, *steps]) - now_s, 0.0)
+
+    def expect(self, now_s: float, name: str, declaration: Declaration) -> None:
+        """A node of the allow list."""
+        self.ledger.expect(now_s, name, declaration)
+        self._is_stale = True
+
+    # --- the budget
+
+    def refusal(self, budget_mw: int) -> str:
+        """Why an administrator cannot set this budget; empty if it can be."""
+        fixed_mw, mop_mw = self.ledger.terms.fixed_mw, self.mop_mw
+        if budget_mw <= fixed_mw:
+            return f"{budget_mw / 1000:g} W is not above the fixed_w of {fixed_mw / 1000:g} W, which nobody can cap"
+        if budget_mw < fixed_mw + mop_mw:
+            least_mw = fixed_mw + mop_mw
+            return (
+                f"{budget_mw / 1000:g} W is {(least_mw - budget_mw) / 1000:g} W less than fixed_w and the minimal"
+                f" operating power of {len(self.ledger.accounts)} nodes need ({least_mw / 1000:g} W):"
+                " switch nodes off first, or set more"
+            )
+        return ""
+
+    @property
+    def mop_mw(self) -> int:
+        """The least that all nodes that have told it can be capped to together."""
+        known = (one for one in self.ledger.accounts.values() if one.is_heard or one.is_leased)
+        return sum(one.declaration.mop_mw for one in known if not one.is_off)
+
+    def preview(self, now_s: float, budget_mw: int) -> list[str]:
+        """What this budget would change, in sentences; nothing is changed."""
+        line = self.ledger.budget
+        kept = (line.budget_mw, list(line.steps))
+        before = self.plan.caps_mw
+        try:
+            line.set(budget_mw)
+            after = self._planned(now_s)
+        finally:
+            line.budget_mw, line.steps = kept
+            self.plan = self._planned(now_s)
+        lower = sum(cap < before.get(name, cap) for name, cap in after.caps_mw.items())
+        higher = sum(cap > before.get(name, cap) for name, cap in after.caps_mw.items())
+        caps_w = sum(after.caps_mw.values()) / 1000
+        lines = [f"{len(after.caps_mw)} nodes within reach would get {caps_w:.1f} W: {lower} less, {higher} more"]
+        if after.short_mw:
+            lines.append(f"{after.short_mw / 1000:.1f} W would be missing even with every node at its MOP")
+        return lines
+
+    # --- what people ask
+
+    def nodes(self, now_s: float) -> list[NodeRow]:
+        """One row per node, by name."""
+        return [self._row(now_s, self.ledger.accounts[name]) for name in sorted(self.ledger.accounts)]
+
+    def budget_view(self, now_s: float) -> BudgetView:
+        """The sums."""
+        ledger, line = self.ledger, self.ledger.budget
+        ledger.pass_time(now_s)
+        return BudgetView(
+            budget_w=line.budget_mw / 1000,
+            fixed_w=ledger.terms.fixed_mw / 1000,
+            counts_w=ledger.total_mw / 1000,
+            reserve_w=ledger.reserve_mw / 1000,
+            free_w=ledger.free_mw(now_s) / 1000,
+            over_w=max(ledger.over_mw(now_s), 0) / 1000,
+            mop_w=self.mop_mw / 1000,
+            short_w=self.plan.short_mw / 1000,
+            nodes=len(ledger.accounts),
+            silent=sum(ledger.is_silent(now_s, name) for name in ledger.accounts),
+            is_young=ledger.is_young,
+            mode="observe" if self.is_observing else "cap",
+            sharer=self.sharing.name,
+            epoch=ledger.epoch,
+            steps=[(at_s - now_s, mw / 1000) for at_s, mw in line.steps],
+            alarms=list(self._alarms.values()),
+        )
+
+    def why(self, now_s: float, name: str) -> Why:
+        """Why the node has its cap, from the budget down to what a pending raise waits for."""
+        account = self.ledger.accounts.get(name)
+        if account is None:
+            raise WrongUseError(f"no node is called {name!r} (`clusterctl nodes` lists them)")
+        ledger, view = self.ledger, self.budget_view(now_s)
+        declared = account.declaration
+        lines = [
+            f"state: {self._state(now_s, account)}",
+            f"budget {view.budget_w:g} W, of it {view.fixed_w:g} W fixed and {view.reserve_w:g} W set aside for"
+            f" {ledger.terms.failing_together} node(s) that may reboot at once;"
+            f" {self.plan.available_mw / 1000:g} W were shared among {len(self.plan.caps_mw)} nodes",
+        ]
+        tag = self.reports[name].tag if name in self.reports else ""
+        lines += [f"tag: {tag} (from the node's agent)"] if tag else []
+        wanted_mw = self.plan.caps_mw.get(name)
+        if wanted_mw is None:
+            lines.append("no cap was planned for it: it cannot be reached")
+        elif self.plan.short_mw:
+            lines.append(
+                f"wished: {wanted_mw / 1000:g} W, its MOP: the budget is {self.plan.short_mw / 1000:g} W short"
+            )
+        else:
+            lines.append(f"wished: {wanted_mw / 1000:g} W; {self.sharing.why(name)}")
+        granted = "none in this boot" if account.target_mw < 0 else f"{account.target_mw / 1000:g} W"
+        lines.append(f"granted: {granted}; in force by its last report: {account.limit_mw / 1000:g} W")
+        lines.append(
+            f"counts {int(ledger.count_mw[account.index]) / 1000:g} W (TDP {declared.tdp_mw / 1000:g},"
+            f" MOP {declared.mop_mw / 1000:g}, safe {declared.safe_mw / 1000:g}, boot {declared.boot_mw / 1000:g} W,"
+            f" class {declared.lease_class})"
+        )
+        lines += self._waiting(now_s, account, wanted_mw, view)
+        return Why(name, lines + [f"alarm: {alarm}" for alarm in view.alarms])
+
+    def _waiting(self, now_s: float, account: Account, wanted_mw: int | None, view: BudgetView) -> list[str]:
+        """What keeps the node from the cap that is wished for it."""
+        if wanted_mw is None or wanted_mw == account.target_mw:
+            return (
+                []
+                if account.target_mw == account.limit_mw or account.target_mw < 0
+                else ["its confirmation is awaited"]
+            )
+        if self.is_observing:
+            return ["nothing is granted: observe mode"]
+        what = f"waiting for {wanted_mw / 1000:g} W:"
+        if "store" in self._alarms:
+            return [f"{what} the store cannot be written"]
+        if wanted_mw < account.target_mw:
+            return [f"{what} its next report"]
+        if self.ledger.is_young:
+            return [f"{what} leases of the cluster agent before this one may still run; none is raised until they end"]
+        falling = [
+            f"{one.name} (-{(int(self.ledger.count_mw[one.index]) - one.target_mw) / 1000:g} W)"
+            for one in self.ledger.accounts.values()
+            if 0 <= one.target_mw < int(self.ledger.count_mw[one.index])
+        ]
+        freed = f"; to be freed by {', '.join(falling[:5])}" if falling else ""
+        return [f"{what} {view.free_w:g} W are free now{freed}"]
+
+    def _row(self, now_s: float, account: Account) -> NodeRow:
+        report = self.reports.get(account.name)
+        wanted_mw = self.plan.caps_mw.get(account.name)
+        return NodeRow(
+            name=account.name,
+            state=self._state(now_s, account),
+            cap_w=account.target_mw / 1000 if account.target_mw >= 0 else None,
+            wanted_w=wanted_mw / 1000 if wanted_mw is not None else None,
+            limit_w=account.limit_mw / 1000,
+            count_w=int(self.ledger.count_mw[account.index]) / 1000,
+            power_w=report.power_mw / 1000 if report and report.power_mw >= 0 else None,
+            tag=report.tag if report else "",
+            quality=report.quality if report else "missing",
+            lease_class=account.declaration.lease_class,
+            heard_s_ago=now_s - self._heard_s[account.name] if account.name in self._heard_s else None,
+        )
+
+    def _state(self, now_s: float, account: Account) -> str:
+        if account.is_off:
+            return "off"
+        if account.has_left:
+            return "left"
+        if not account.is_heard:
+            return "inherited" if account.is_leased else "never heard"
+        if self.ledger.is_silent(now_s, account.name):
+            return "silent"
+        if account.is_leaving:
+            return "leaving"
+        if not account.has_confirmed:
+            return "joining"
+        return "young" if self.ledger.is_young else "capped"
+
+    def _alarm(self, kind: str, what: str) -> None:
+        """Say an alarm when it begins, and when it ends; keep its newest words for whoever asks."""
+        if what and kind not in self._alarms:
+            self._say(f"ALARM: {what}")
+        elif not what and kind in self._alarms:
+            self._say(f"over: {self._alarms[kind]}")
+        if what:
+            self._alarms[kind] = what
+        else:
+            self._alarms.pop(kind, None)
+
+
+def _is_news(before: Report, now: Report) -> bool:
+    """Whether the plan must be made anew for it, rather than when its time comes."""
+    return (before.boot_id, before.is_leaving, before.declaration, before.tag) != (
+        now.boot_id, now.is_leaving, now.declaration, now.tag,
+    )  # fmt: skip

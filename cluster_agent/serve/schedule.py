@@ -1,0 +1,49 @@
+"""A budget by schedule: CSV of ``time,watts``, times in ISO 8601 (with an offset, or local) or Unix seconds."""
+
+from __future__ import annotations
+
+import csv
+import math
+from datetime import datetime
+from pathlib import Path
+
+from cluster_agent.errors import WrongUseError
+
+
+def read_schedule(path: Path) -> list[tuple[float, int]]:
+    """(Unix seconds, mW) in order of time; the line at fault is named otherwise."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUseError(f"{path}: cannot read the schedule: {error}") from None
+    steps: list[tuple[float, int]] = []
+    for number, row in enumerate(csv.reader(text.splitlines()), start=1):
+        if not row or row[0].startswith("#") or (number == 1 and row[0].strip() == "time"):
+            continue
+        try:
+            when, watts = row
+            step = (_unix_s(when.strip()), round(float(watts) * 1000))
+        except (ValueError, OverflowError):
+            raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
+        if not 0 < step[1] < 10**15 or not math.isfinite(step[0]):
+            raise WrongUseError(f"{path}:{number}: {row[1]} W is no budget")
+        if steps and step[0] <= steps[-1][0]:
+            raise WrongUseError(f"{path}:{number}: is not later than the line before it")
+        steps.append(step)
+    if not steps:
+        raise WrongUseError(f"{path}: holds no line TIME,WATTS")
+    return steps
+
+
+def refuse_past(path: Path, steps: list[tuple[float, int]], wall_s: float) -> None:
+    """A schedule that has nothing to come is a mistake."""
+    if steps[-1][0] <= wall_s:
+        ended = datetime.fromtimestamp(steps[-1][0]).astimezone().isoformat(timespec="seconds")
+        raise WrongUseError(f"{path}: the schedule is past: its last line was for {ended}")
+
+
+def _unix_s(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text).timestamp()

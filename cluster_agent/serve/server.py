@@ -1,0 +1,267 @@
+"""``clusterctl serve``: one loop over the links to nodes, the socket for people, signals and time.
+
+Everything that decides is in ``Partition``; here it is given messages and time. One thread, no callbacks: libzmq has
+its own for the network. The times of a schedule are turned from the wall clock into CLOCK_BOOTTIME when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import zmq
+from msgspec import Meta
+
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.store import LedgerStore, Snapshot, Stored
+from cluster_agent.errors import WrongUseError
+from cluster_agent.fabric.admin import AdminSocket, Caller, Command
+from cluster_agent.fabric.allowed import Allowed
+from cluster_agent.fabric.router import Router
+from cluster_agent.serve.config import Settings, milliwatts
+from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
+from cluster_agent.serve.schedule import read_schedule, refuse_past
+from cluster_agent.serve.sharing import EvenShare, Sharing
+from cluster_agent.store.database import Database
+from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
+from nodectl.errors import nearest
+from nodectl.keys import read_pair
+from nodectl.notify import Notifier
+from nodectl.saves import boot_id
+from nodectl.wire import Declaration, Grant
+
+OWN_KEY: Final = "cluster.key"
+EXPECT_S: Final = 5.0
+"""Ours: how often the allow list is looked through for nodes not known yet."""
+
+
+class SetBudget(msgspec.Struct, frozen=True):
+    """``clusterctl budget set``."""
+
+    w: Annotated[float, Meta(gt=0, le=1e12)]
+    dry_run: bool = False
+
+
+class SetSchedule(msgspec.Struct, frozen=True):
+    """``clusterctl budget schedule``; times are Unix seconds, ``source`` is where they came from."""
+
+    steps: Annotated[list[tuple[float, Annotated[int, Meta(gt=0, le=10**15)]]], Meta(min_length=1, max_length=2000)]
+    source: str
+
+
+class AskWhy(msgspec.Struct, frozen=True):
+    """``clusterctl why``."""
+
+    node: str
+
+
+class Unstored:
+    """A ledger store for observe mode, which writes nothing and owns nothing."""
+
+    def take_epoch(self, at_least: int = 0) -> int:
+        """Never sent to anybody."""
+        return max(1, at_least)
+
+    def load(self) -> Snapshot:
+        """Nothing."""
+        return Snapshot()
+
+    def commit(self, epoch: int, nodes: dict[str, Stored] | Any) -> None:
+        """Nothing is granted, so nothing is to be kept."""
+
+
+class Server:
+    """A cluster agent. ``run`` until told to stop, then ``close``."""
+
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None], now_s: Callable[[], float] | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._settings, self._say = settings, say
+        self._now_s = now_s or (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+        self._wall_s = wall_s
+        directory = Path(settings.keys)
+        self._allowed = Allowed(directory)
+        sharing = _sharing(settings.sharer)
+        keys = None if settings.insecure else read_pair(directory / OWN_KEY)
+        is_observing = settings.mode == "observe"
+        self.database = Database(Path(settings.store))
+        self._budgets = BudgetStore(self.database)
+        now = self._now_s()
+        store: LedgerStore = Unstored() if is_observing else SqliteLedgerStore(self.database, boot_id())
+        self.admin: AdminSocket | None = None
+        # the socket first: it refuses a second agent before that one would take the epoch
+        self.commands: dict[str, Command] = {
+            "nodes": Command("viewer", dict[str, str], self._nodes),
+            "why": Command("viewer", AskWhy, self._why),
+            "budget": Command("viewer", dict[str, str], self._budget),
+            "budget-changes": Command("viewer", dict[str, str], self._changes),
+            "budget-set": Command("admin", SetBudget, self._set_budget),
+            "budget-schedule": Command("admin", SetSchedule, self._set_schedule),
+        }
+        self.admin = AdminSocket(Path(settings.socket), self.commands, frozenset(settings.admins))
+        try:
+            self.router = Router(settings.listen, keys, self._allowed, say, settings.insecure)
+        except BaseException:
+            self.admin.close()
+            raise
+        self.partition = Partition(store, settings.terms, self._line(now), sharing, now, is_observing, say)
+        self._expected: set[str] = set()
+        self._expect_s = now
+        self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. ``DeposedError`` when another cluster agent has taken over."""
+        notifier = Notifier()
+        before = signal.set_wakeup_fd(self._stop_write, warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            notifier.send("READY=1")
+            while self.step(1.0):
+                notifier.alive(time.monotonic_ns())
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def step(self, longest_s: float) -> bool:
+        """Wait for something to happen, at most so long, and deal with it; False when told to stop."""
+        assert self.admin is not None
+        poller = zmq.Poller()
+        for one in self.router.sockets:
+            poller.register(one, zmq.POLLIN)
+        for descriptor, is_writing in self.admin.interests().items():
+            poller.register(descriptor, zmq.POLLOUT if is_writing else zmq.POLLIN)
+        poller.register(self._stop_read, zmq.POLLIN)
+        wait_s = min(self.partition.due_s(self._now_s()), longest_s)
+        ready = dict(poller.poll(max(round(wait_s * 1000), 1)))
+        if self._stop_read in ready:
+            return False
+        now_s = self._now_s()
+        if now_s >= self._expect_s:
+            self._expect_nodes(now_s)
+        self._send(self.partition.hear(now_s, self.router.receive(now_s)))
+        for descriptor in ready:
+            if isinstance(descriptor, int):
+                self.admin.serve(now_s, descriptor)
+        self.admin.tidy(now_s)
+        return True
+
+    def close(self) -> None:
+        """Let go of everything; caps hold until their leases end."""
+        if self.admin:
+            self.admin.close()
+        self.router.close()
+        self.database.close()
+        os.close(self._stop_read)
+        os.close(self._stop_write)
+
+    def _send(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            self.router.send(grant)
+
+    def _expect_nodes(self, now_s: float) -> None:
+        self._expect_s = now_s + EXPECT_S
+        tdp_mw = milliwatts(self._settings.nodes.tdp_w)
+        for entry in self._allowed.entries():
+            if entry.role == "node" and entry.name not in self._expected:
+                self._expected.add(entry.name)
+                self.partition.expect(now_s, entry.name, Declaration(tdp_mw, tdp_mw, tdp_mw, tdp_mw, "sticky"))
+
+    # --- the budget
+
+    def _line(self, now_s: float) -> BudgetLine:
+        """The budget set last, or the settings' at the first start; a schedule in the settings goes on from now."""
+        settings = self._settings.budget
+        stored = self._budgets.load()
+        budget_mw, steps = stored or (milliwatts(settings.w), [])
+        if settings.schedule and not stored:
+            steps = read_schedule(Path(settings.schedule))
+            if steps[-1][0] <= self._wall_s():
+                self._say(f"{settings.schedule}: the schedule is past; its last line holds: {steps[-1][1] / 1000:g} W")
+        past = [mw for at_s, mw in steps if at_s <= self._wall_s()]
+        budget_mw = past[-1] if past else budget_mw
+        if budget_mw <= milliwatts(settings.fixed_w):
+            raise WrongUseError(
+                f"the budget of {budget_mw / 1000:g} W is not above fixed_w ({settings.fixed_w:g} W): set budget.w, or"
+                " begin the schedule in the past"
+            )
+        return BudgetLine(budget_mw, self._here([step for step in steps if step[0] > self._wall_s()], now_s))
+
+    def _here(self, steps: list[tuple[float, int]], now_s: float) -> list[tuple[float, int]]:
+        """Wall-clock times as this loop counts them."""
+        offset_s = now_s - self._wall_s()
+        return [(at_s + offset_s, mw) for at_s, mw in steps]
+
+    def _set_budget(self, caller: Caller, asked: SetBudget) -> list[str]:
+        now_s, budget_mw = self._now_s(), milliwatts(asked.w)
+        refusal = self.partition.refusal(budget_mw)
+        if refusal:
+            raise WrongUseError(refusal)
+        lines = self.partition.preview(now_s, budget_mw)
+        if asked.dry_run:
+            return [f"would set {asked.w:g} W", *lines]
+        self._budgets.change(Change(self._wall_s(), caller.name, f"set {asked.w:g} W by hand"), budget_mw, [])
+        line = self.partition.ledger.budget
+        is_lower = budget_mw < line.budget_mw
+        line.set(budget_mw)
+        self._say(f"{caller.name} set the budget to {asked.w:g} W")
+        self._changed(now_s)
+        settle = self.partition.ledger.settle_s
+        return [
+            f"set {asked.w:g} W" + (f"; kept from {settle:.1f} s from now at the latest" if is_lower else ""),
+            *lines,
+        ]
+
+    def _set_schedule(self, caller: Caller, asked: SetSchedule) -> list[str]:
+        now_s, wall_s = self._now_s(), self._wall_s()
+        refuse_past(Path(asked.source), asked.steps, wall_s)
+        coming = [step for step in asked.steps if step[0] > wall_s]
+        fixed_mw = self.partition.ledger.terms.fixed_mw
+        too_low = [mw for _, mw in asked.steps if mw <= fixed_mw]
+        if too_low:
+            raise WrongUseError(f"{asked.source}: {too_low[0] / 1000:g} W is not above fixed_w ({fixed_mw / 1000:g} W)")
+        line = self.partition.ledger.budget
+        past = [mw for at_s, mw in asked.steps if at_s <= wall_s]
+        budget_mw = past[-1] if past else line.budget_mw
+        what = f"schedule {asked.source}: {len(coming)} steps to come"
+        self._budgets.change(Change(wall_s, caller.name, what), budget_mw, coming)
+        line.set(budget_mw)
+        line.steps = self._here(coming, now_s)
+        self._say(f"{caller.name} set the {what}")
+        self._changed(now_s)
+        short = [mw for _, mw in coming if mw < fixed_mw + self.partition.mop_mw]
+        worst_w = (fixed_mw + self.partition.mop_mw - min(short, default=0)) / 1000
+        return [what] + ([f"ALARM: at its lowest {worst_w:g} W are missing for every node's MOP"] if short else [])
+
+    def _changed(self, now_s: float) -> None:
+        self.partition.replan(now_s)
+        self._send(self.partition.turn(now_s))
+
+    # --- answers
+
+    def _nodes(self, caller: Caller, asked: dict[str, str]) -> list[NodeRow]:
+        return self.partition.nodes(self._now_s())
+
+    def _why(self, caller: Caller, asked: AskWhy) -> Why:
+        return self.partition.why(self._now_s(), asked.node)
+
+    def _budget(self, caller: Caller, asked: dict[str, str]) -> BudgetView:
+        return self.partition.budget_view(self._now_s())
+
+    def _changes(self, caller: Caller, asked: dict[str, str]) -> list[Change]:
+        return self._budgets.changes()
+
+
+SHARERS: Final[dict[str, Callable[[], Sharing]]] = {"even": EvenShare}
+
+
+def _sharing(name: str) -> Sharing:
+    if name not in SHARERS:
+        raise WrongUseError(f"no sharer is called {name!r}{nearest(name, SHARERS)}")
+    return SHARERS[name]()

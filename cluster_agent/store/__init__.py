@@ -1,0 +1,1 @@
+"""What the cluster agent must not forget: one SQLite database."""

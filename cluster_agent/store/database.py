@@ -1,0 +1,98 @@
+"""The cluster agent's database: SQLite, written ahead (WAL), every commit on the disk before it counts.
+
+The schema grows by migrations, applied in order, each in a transaction with its number, so a store is always at one
+version. A store of a newer version is refused: its rows may mean more than this program knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from cluster_agent.errors import ClusterError
+
+MIGRATIONS: Final[tuple[str, ...]] = (
+    """
+    CREATE TABLE owner (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, boot_id TEXT NOT NULL);
+    INSERT INTO owner VALUES (1, 0, '');
+    CREATE TABLE node (name TEXT PRIMARY KEY, count_mw INTEGER NOT NULL, declaration BLOB NOT NULL,
+                       is_leased INTEGER NOT NULL);
+    CREATE TABLE budget (one INTEGER PRIMARY KEY CHECK (one = 1), budget_mw INTEGER NOT NULL, steps BLOB NOT NULL);
+    CREATE TABLE change (id INTEGER PRIMARY KEY, unix_s REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL);
+    """,
+)
+"""Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
+
+BUSY_S: Final = 2.0
+"""Ours: how long another process (a backup, a standby taking over) may hold the write lock."""
+
+
+class Database:
+    """The open store. Every method raises ``ClusterError`` in one line, and then nothing has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise ClusterError(f"{path}: cannot open the store: {error.strerror}") from None
+        with self._saying("open"):
+            self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._migrate()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction that has the write lock from its start; on return it is on the disk."""
+        with self._saying("write"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # a full disk may have ended the transaction already
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self._saying("read"):
+            return self._connection.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+    def _migrate(self) -> None:
+        with self.writing() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+            found = connection.execute("SELECT version FROM schema_version").fetchone()
+            version = found[0] if found else 0
+            if version > len(MIGRATIONS):
+                raise ClusterError(
+                    f"{self.path}: the store has version {version}, this clusterctl knows {len(MIGRATIONS)}:"
+                    " start the newer one, or put back the store that was saved before it"
+                )
+            for script in MIGRATIONS[version:]:
+                for statement in filter(str.strip, script.split(";")):
+                    connection.execute(statement)
+            connection.execute("DELETE FROM schema_version")
+            connection.execute("INSERT INTO schema_version VALUES (?)", (len(MIGRATIONS),))
+
+    @contextlib.contextmanager
+    def _saying(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ClusterError(f"{self.path}: cannot {verb} the store: {error}") from None

@@ -1,0 +1,93 @@
+"""The ledger's part of the store: the epoch, the most each node may draw, the budget, and who changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from cluster_agent.budget.store import DeposedError, Snapshot, Stored
+from cluster_agent.store.database import Database
+from nodectl.wire import Declaration
+
+_DECLARATIONS = msgspec.json.Decoder(Declaration)
+_STEPS = msgspec.json.Decoder(list[tuple[float, int]])
+
+
+class SqliteLedgerStore:
+    """A ``LedgerStore``. ``boot_id`` is of the machine that runs us: what another boot's store lost is not known."""
+
+    def __init__(self, database: Database, boot_id: str) -> None:
+        self._database, self._boot_id = database, boot_id
+
+    def take_epoch(self, at_least: int = 0) -> int:
+        """The write lock makes read, compare and set one step, also against a standby on the same disk."""
+        with self._database.writing() as connection:
+            (epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
+            epoch = max(epoch + 1, at_least)
+            connection.execute("UPDATE owner SET epoch = ?, boot_id = ?", (epoch, self._boot_id))
+        return int(epoch)
+
+    def load(self) -> Snapshot:
+        """All that is stored."""
+        ((epoch, boot_id),) = self._database.rows("SELECT epoch, boot_id FROM owner")
+        nodes = {
+            name: Stored(count_mw, _DECLARATIONS.decode(declaration), bool(is_leased))
+            for name, count_mw, declaration, is_leased in self._database.rows("SELECT * FROM node")
+        }
+        return Snapshot(epoch, nodes, boot_id in ("", self._boot_id))
+
+    def commit(self, epoch: int, nodes: Mapping[str, Stored]) -> None:
+        """Under the write lock, so that nobody takes the epoch in between."""
+        if not nodes:
+            self._check(epoch, self._database.rows("SELECT epoch FROM owner")[0][0])
+            return
+        rows = [
+            (name, one.count_mw, msgspec.json.encode(one.declaration), one.is_leased) for name, one in nodes.items()
+        ]
+        with self._database.writing() as connection:
+            self._check(epoch, connection.execute("SELECT epoch FROM owner").fetchone()[0])
+            connection.executemany("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)", rows)
+
+    def _check(self, epoch: int, newest: int) -> None:
+        if epoch != newest:
+            raise DeposedError(
+                f"{self._database.path}: another cluster agent has taken over (epoch {newest}, ours was {epoch})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the budget."""
+
+    unix_s: float
+    who: str
+    what: str
+
+
+class BudgetStore:
+    """The budget by hand and by schedule, as of the last change, and all changes. Times are wall-clock (Unix)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def load(self) -> tuple[int, list[tuple[float, int]]] | None:
+        """The budget in mW and the steps to come; None before the first change."""
+        rows = self._database.rows("SELECT budget_mw, steps FROM budget")
+        return (rows[0][0], _STEPS.decode(rows[0][1])) if rows else None
+
+    def change(self, change: Change, budget_mw: int, steps: list[tuple[float, int]]) -> None:
+        """Put a new budget on the disk, and who gave it."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO budget VALUES (1, ?, ?)", (budget_mw, msgspec.json.encode(steps))
+            )
+            connection.execute(
+                "INSERT INTO change (unix_s, who, what) VALUES (?, ?, ?)", (change.unix_s, change.who, change.what)
+            )
+
+    def changes(self, n: int = 20) -> list[Change]:
+        """The last n, newest first."""
+        query = "SELECT unix_s, who, what FROM change ORDER BY id DESC LIMIT ?"
+        return [Change(*row) for row in self._database.rows(query, (n,))]

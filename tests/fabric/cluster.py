@@ -1,0 +1,138 @@
+"""A whole partition of real processes on loopback: ``clusterctl serve`` and node agents, with keys of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster_agent.cli import main
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 15.0
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Cluster:
+    """``with Cluster(tmp_path, budget_w=1000) as cluster: cluster.serve(); cluster.node("n0")``."""
+
+    def __init__(self, at: Path, budget_w: float, **settings: Any) -> None:
+        self.at, self.keys = at, at / "keys"
+        self.budget_w = budget_w
+        self.url = f"tcp://127.0.0.1:{free_port()}"
+        self.socket = at / "ctl.sock"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.names: list[str] = []
+        self.worst_w = 0.0
+        self.run("keys", "new", "cluster", "--dir", str(self.keys))
+        top = {"listen": self.url, "keys": str(self.keys), "store": str(at / "cluster.db"), "mode": "cap"}
+        top |= {"socket": str(self.socket)} | settings
+        lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
+        lines += [
+            "[budget]",
+            f"w = {budget_w:.1f}",
+            "[nodes]",
+            "tdp_w = 500.0",
+            "failing_together = 0",
+            "lease_s = 2.0",
+        ]
+        self.config = at / "cluster.toml"
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def run(self, *arguments: str) -> None:
+        assert main(list(arguments)) == 0
+
+    def start(self, *command: str, log: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with open(self.at / log, "ab") as file:
+            made = subprocess.Popen([sys.executable, *command], env=environment, cwd=ROOT, stdout=file, stderr=file)
+        self._processes.append(made)
+        return made
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        return self.start("-m", "cluster_agent.cli", "serve", "--config", str(self.config), log="serve.log")
+
+    def said(self) -> str:
+        return (self.at / "serve.log").read_text()
+
+    def allow(self, name: str) -> None:
+        if not (self.keys / f"{name}.key").exists():
+            self.run("keys", "new", name, "--role", "node", "--dir", str(self.keys))
+
+    def node(self, name: str, boot_id: str = "boot-1", cap_w: float = 500.0) -> subprocess.Popen[bytes]:
+        self.allow(name)
+        hardware = self.at / f"{name}.cap"
+        if name not in self.names:
+            self.names.append(name)
+            hardware.write_text(str(round(cap_w * 1000)))
+        script = str(ROOT / "tests" / "fabric" / "scripted_node.py")
+        return self.start(script, name, self.url, str(self.keys), str(hardware), boot_id, log=f"{name}.log")
+
+    def cap_w(self, name: str) -> float:
+        """What the node's hardware holds."""
+        return int((self.at / f"{name}.cap").read_text()) / 1000
+
+    def caps_w(self) -> float:
+        return sum(self.cap_w(name) for name in self.names)
+
+    def ctl(self, *arguments: str) -> Done:
+        """A command of ``clusterctl`` at this cluster agent."""
+        out, error = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            status = main([*arguments, "--socket", str(self.socket)])
+        return Done(status, out.getvalue(), error.getvalue())
+
+    def ask(self, *arguments: str) -> Any:
+        """What it prints as JSON; None if it fails."""
+        done = self.ctl(*arguments, "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def until(self, holds: Callable[[], object], is_kept: bool = True) -> None:
+        """Wait until something holds; with ``is_kept`` the budget must hold at every look in between."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, f"in vain: {self.said()}"
+            if is_kept:
+                self.check()
+            time.sleep(0.01)
+
+    def check(self) -> None:
+        caps_w = self.caps_w()
+        self.worst_w = max(self.worst_w, caps_w)
+        assert caps_w <= self.budget_w, f"{caps_w} W of {self.budget_w} W"
+
+    def watch(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= end)
+
+    def end(self, process: subprocess.Popen[bytes]) -> int:
+        process.terminate()
+        return process.wait(10)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()

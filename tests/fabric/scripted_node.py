@@ -1,0 +1,63 @@
+"""A node agent as a process of its own: the node's real lease and link, and for hardware a file that holds the cap.
+
+``python scripted_node.py NAME URL KEYS HARDWARE BOOT-ID``. What is in HARDWARE is what the node could draw.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from nodectl.keys import read_pair, read_public
+from nodectl.lease import NodeLease
+from nodectl.link import ClusterLink
+from nodectl.wire import Declaration
+
+REPORT_S, SETTLE_S = 0.3, 0.03
+DECLARED = Declaration(
+    tdp_mw=500_000, mop_mw=150_000, safe_mw=200_000, boot_mw=0, lease_class="os", settle_ms=200, watchdog_ms=0
+)
+
+
+def put(hardware: Path, cap_mw: int) -> None:
+    anew = hardware.with_suffix(".new")
+    anew.write_text(str(cap_mw))
+    os.replace(anew, hardware)
+
+
+def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
+    leaving = []
+    signal.signal(signal.SIGTERM, lambda *_: leaving.append(True))
+    limit = Path(hardware)
+    link = ClusterLink(url, read_pair(Path(keys) / f"{name}.key"), read_public(f"{keys}/cluster.key"))
+    lease = NodeLease(name, boot_id, DECLARED, int(limit.read_text()), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+    is_capped = False  # who has never been granted anything is not capped, and has nothing to lose
+    report_s = settled_s = 0.0
+    while True:
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now_s = now_ns / 1e9
+        has_lapsed = is_capped and lease.lapse(now_ns)
+        for grant in link.receive():
+            if lease.take(now_ns, grant):
+                continue
+            if grant.is_leave:
+                put(limit, DECLARED.tdp_mw)
+                return
+            has_lapsed = is_capped = True
+        if has_lapsed:
+            put(limit, lease.cap_mw)
+            settled_s = now_s + SETTLE_S
+        if settled_s and now_s >= settled_s:
+            lease.confirm("seen")
+            settled_s = report_s = 0.0
+        if now_s >= report_s:
+            link.send(lease.report(now_ns, min(400_000, lease.cap_mw), bool(leaving)))
+            report_s = now_s + REPORT_S
+        link.wait(10)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""A partition of real processes: caps are granted, lowered, raised; what is killed breaks no promise."""
+
+import time
+
+from tests.fabric.cluster import Cluster
+
+
+def both_at(cluster: Cluster, watts: float) -> bool:
+    return all(abs(cluster.cap_w(name) - watts) < 1.0 for name in cluster.names)
+
+
+def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp_path):
+    with Cluster(tmp_path, 1400.0) as cluster:
+        serve = cluster.serve()
+        for n in range(3):
+            cluster.node(f"n{n}", cap_w=400.0)
+        cluster.until(lambda: both_at(cluster, 1400.0 / 3))
+        rows = {row["name"]: row for row in cluster.ask("nodes")}
+        assert rows["n1"]["state"] == "capped"
+        assert abs(rows["n1"]["cap_w"] - 466.7) < 0.1
+        refused = cluster.ctl("budget", "set", "400")
+        assert refused.returncode == 2
+        assert "50 W less than fixed_w and the minimal operating power of 3 nodes" in refused.stderr
+        assert cluster.ctl("budget", "set", "nan").returncode == 2
+        dry = cluster.ctl("budget", "set", "900", "--dry-run")
+        assert "3 less, 0 more" in dry.stdout
+        assert cluster.ctl("budget", "set", "900").returncode == 0
+        cluster.until(lambda: both_at(cluster, 300.0))
+        cluster.budget_w = 900.0
+        cluster.watch(0.3)
+        cluster.budget_w = 1200.0
+        assert cluster.ctl("budget", "set", "1200").returncode == 0
+        cluster.until(lambda: both_at(cluster, 400.0))
+        lines = "\n".join(cluster.ask("why", "n2")["lines"])
+        assert "budget 1200 W" in lines and "wished: 400 W; even: every node" in lines and "granted: 400 W" in lines
+        assert cluster.ctl("why", "n9").returncode == 2
+        log = cluster.ask("budget", "log")
+        assert [one["what"] for one in log] == ["set 1200 W by hand", "set 900 W by hand"]
+        assert log[0]["who"] == "root"
+        assert cluster.end(serve) == 0
+
+
+def test_a_node_that_joins_gets_watts_only_after_the_others_have_given_them_up(tmp_path):
+    with Cluster(tmp_path, 900.0) as cluster:
+        cluster.serve()
+        cluster.node("n0", cap_w=400.0)
+        cluster.until(lambda: cluster.cap_w("n0") == 500.0)
+        cluster.node("n1", cap_w=200.0)  # it has been told to draw little until then
+        cluster.until(lambda: both_at(cluster, 450.0), is_kept=True)
+
+
+def test_a_cluster_agent_that_is_killed_takes_up_where_it_was(tmp_path):
+    with Cluster(tmp_path, 1000.0) as cluster:
+        first = cluster.serve()
+        for n in range(3):
+            cluster.node(f"n{n}", cap_w=200.0)
+        cluster.until(lambda: both_at(cluster, 1000.0 / 3))
+        first.kill()
+        first.wait()
+        second = cluster.serve()
+        cluster.until(lambda: "epoch 2" in cluster.said())
+        cluster.until(lambda: all(row["state"] == "capped" for row in cluster.ask("nodes") or [{"state": ""}]))
+        cluster.until(lambda: both_at(cluster, 1000.0 / 3))
+        second.kill()
+        second.wait()
+        cluster.until(lambda: both_at(cluster, 200.0))  # leases have run out: the safe cap
+        cluster.serve()
+        cluster.until(lambda: both_at(cluster, 1000.0 / 3))
+
+
+def test_a_node_agent_that_is_killed_costs_its_watts_until_its_lease_is_over(tmp_path):
+    with Cluster(tmp_path, 800.0) as cluster:
+        cluster.serve()
+        victim = cluster.node("n0", cap_w=200.0)
+        cluster.node("n1", cap_w=200.0)
+        cluster.until(lambda: both_at(cluster, 400.0))
+        victim.kill()
+        victim.wait()
+        killed_s = time.monotonic()
+        # the stand-in for ExecStopPost: the lesser of the present and the safe cap
+        (tmp_path / "n0.cap").write_text("200000")
+        cluster.until(lambda: cluster.cap_w("n1") == 500.0)
+        assert time.monotonic() - killed_s > 1.0, "its watts were not given away before its lease was over"
+        states = {row["name"]: row["state"] for row in cluster.ask("nodes")}
+        assert states == {"n0": "silent", "n1": "capped"}
+        cluster.node("n0")
+        cluster.until(lambda: both_at(cluster, 400.0))
+
+
+def test_a_node_leaves_only_when_there_is_room_for_all_that_it_can_draw(tmp_path):
+    with Cluster(tmp_path, 1000.0) as cluster:
+        cluster.serve()
+        leaver = cluster.node("n0", cap_w=200.0)
+        for n in (1, 2):
+            cluster.node(f"n{n}", cap_w=200.0)
+        cluster.until(lambda: both_at(cluster, 1000.0 / 3))
+        leaver.terminate()
+        cluster.until(lambda: leaver.poll() is not None)
+        assert cluster.cap_w("n0") == 500.0
+        cluster.check()
+
+
+def test_observing_decides_and_shows_and_grants_nothing(tmp_path):
+    with Cluster(tmp_path, 800.0, mode="observe") as cluster:
+        cluster.serve()
+        for n in range(2):
+            cluster.node(f"n{n}", cap_w=300.0)
+        cluster.until(lambda: len([r for r in cluster.ask("nodes") or [] if r["wanted_w"] == 400.0]) == 2)
+        assert both_at(cluster, 300.0)
+        assert "observe mode" in "\n".join(cluster.ask("why", "n0")["lines"])
+
+
+def test_a_second_cluster_agent_on_the_same_socket_is_refused_before_it_takes_the_epoch(tmp_path):
+    with Cluster(tmp_path, 800.0) as cluster:
+        first = cluster.serve()
+        cluster.until(lambda: cluster.socket.exists())
+        second = cluster.serve()
+        assert second.wait(10) == 1
+        assert "another cluster agent is" in cluster.said()
+        assert first.poll() is None
+        assert cluster.ask("budget", "show")["epoch"] == 1
+
+
+def test_a_schedule_is_followed_ahead_of_its_drops(tmp_path):
+    with Cluster(tmp_path, 1000.0) as cluster:
+        cluster.serve()
+        for n in range(2):
+            cluster.node(f"n{n}", cap_w=200.0)
+        cluster.until(lambda: both_at(cluster, 500.0))
+        drop_s = time.time() + 6.0
+        (tmp_path / "plan.csv").write_text(f"time,watts\n{drop_s:.2f},600\n")
+        assert cluster.ctl("budget", "schedule", str(tmp_path / "plan.csv")).returncode == 0
+        cluster.until(lambda: both_at(cluster, 300.0))
+        assert time.time() < drop_s, "it was obeyed before it came"
+        (tmp_path / "plan.csv").write_text("2001-01-01T00:00:00+00:00,600\n")
+        past = cluster.ctl("budget", "schedule", str(tmp_path / "plan.csv"))
+        assert past.returncode == 2 and "the schedule is past" in past.stderr

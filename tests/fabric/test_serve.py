@@ -1,0 +1,259 @@
+"""What the cluster agent keeps, refuses and says, without processes: store, settings, schedule, the admin socket."""
+
+import os
+import random
+import socket
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cluster_agent.budget.ledger import Terms
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.store import DeposedError, Stored
+from cluster_agent.cli import main
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.fabric.admin import MAX_REQUEST, AdminSocket, Caller, Command, ask
+from cluster_agent.serve.config import read_settings
+from cluster_agent.serve.partition import Partition
+from cluster_agent.serve.schedule import read_schedule, refuse_past
+from cluster_agent.serve.sharing import EvenShare
+from cluster_agent.store.database import MIGRATIONS, Database
+from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
+from nodectl.lease import NodeLease
+from tests.fabric.links import DECLARED, S
+
+STORED = Stored(300_000, DECLARED, True)
+
+
+def test_what_was_committed_is_there_after_a_restart_and_certain_while_the_machine_was_up(tmp_path):
+    store = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1")
+    assert store.load().is_certain
+    epoch = store.take_epoch()
+    store.commit(epoch, {"n0": STORED})
+    again = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1").load()
+    assert (again.epoch, again.nodes, again.is_certain) == (epoch, {"n0": STORED}, True)
+    assert not SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-2").load().is_certain
+
+
+def test_who_has_not_the_newest_epoch_commits_nothing(tmp_path):
+    old, new = (SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1") for _ in range(2))
+    first, second = old.take_epoch(), new.take_epoch()
+    assert second > first
+    for nodes in ({}, {"n0": STORED}):
+        with pytest.raises(DeposedError, match="another cluster agent has taken over"):
+            old.commit(first, nodes)
+    assert new.load().nodes == {}
+    assert new.take_epoch(at_least=50) == 50
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path):
+    Database(tmp_path / "a.db").close()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE schema_version SET version = ?", (len(MIGRATIONS) + 1,))
+    before = (tmp_path / "a.db").read_bytes()
+    with pytest.raises(ClusterError, match="this clusterctl knows"):
+        Database(tmp_path / "a.db")
+    assert (tmp_path / "a.db").read_bytes() == before
+
+
+def test_a_store_survives_being_killed_between_its_migrations(tmp_path, monkeypatch):
+    broken = (*MIGRATIONS, "CREATE TABLE more (a); CREATE TABLE more (a)")
+    Database(tmp_path / "a.db").close()
+    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", broken)
+    with pytest.raises(ClusterError, match="more"):
+        Database(tmp_path / "a.db")
+    monkeypatch.undo()
+    database = Database(tmp_path / "a.db")
+    assert database.rows("SELECT name FROM sqlite_master WHERE name = 'more'") == []
+
+
+def test_what_is_no_store_is_one_line(tmp_path):
+    (tmp_path / "a.db").write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(ClusterError, match=r"a\.db: cannot open the store"):
+        Database(tmp_path / "a.db")
+
+
+def partition(tmp_path: Path, said: list[str]) -> tuple[Partition, Database]:
+    database = Database(tmp_path / "a.db")
+    store = SqliteLedgerStore(database, "boot-1")
+    return Partition(store, Terms(failing_together=0), BudgetLine(900_000), EvenShare(), 0.0, say=said.append), database
+
+
+def test_a_full_disk_grants_nothing_raises_an_alarm_and_ends_with_it(tmp_path):
+    said: list[str] = []
+    made, database = partition(tmp_path, said)
+    pages = database.rows("PRAGMA page_count")[0][0]
+    database.rows(f"PRAGMA max_page_count = {pages}")
+    leases = [NodeLease(f"node-{n}" + "x" * 60, "boot-1", DECLARED, 200_000, 0) for n in range(200)]
+    made.ledger.budget.set(200 * 300_000)
+    grants = made.hear(1.0, [lease.report(1 * S, 100_000) for lease in leases])
+    assert grants == []
+    assert any("full" in line for line in said), said
+    assert made.ledger.total_mw == 200 * DECLARED.tdp_mw, "nothing was counted as granted"
+    database.rows("PRAGMA max_page_count = 100000")
+    grants = made.hear(10.0, [lease.report(10 * S, 100_000) for lease in leases])
+    assert len(grants) == 200
+    assert said[-1].startswith("over:")
+
+
+def test_a_raise_that_waits_says_what_for(tmp_path):
+    made, _ = partition(tmp_path, [])
+    first, second = (NodeLease(f"n{n}", "boot-1", DECLARED, 500_000, 0) for n in range(2))
+    for grant in made.hear(1.0, [first.report(1 * S, 400_000)]):
+        assert first.take(1 * S, grant) == ""
+    first.confirm("seen")
+    made.hear(1.2, [first.report(round(1.2 * S), 400_000)])
+    made.hear(2.0, [second.report(2 * S, 100_000)])
+    lines = made.why(2.0, "n1").lines
+    assert lines[0] == "state: joining"
+    row = {one.name: one for one in made.nodes(2.0)}["n0"]
+    assert (row.cap_w, row.state) == (450.0, "capped")
+    with pytest.raises(WrongUseError, match="no node is called"):
+        made.why(2.0, "n7")
+
+
+def test_the_budget_and_who_changed_it_are_kept(tmp_path):
+    store = BudgetStore(Database(tmp_path / "a.db"))
+    assert store.load() is None
+    store.change(Change(1.0, "root", "set 5 W"), 5_000, [(10.0, 4_000)])
+    store.change(Change(2.0, "alice", "set 6 W"), 6_000, [])
+    again = BudgetStore(Database(tmp_path / "a.db"))
+    assert again.load() == (6_000, [])
+    assert [one.who for one in again.changes()] == ["alice", "root"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is missing"),
+        ("[budget]\nw = 100\nfixed_w = 100\n[nodes]\ntdp_w = 1", "not above fixed_w"),
+        ("[budget]\nw = -1", "negative"),
+        ("[budget]\nw = 1000", "nodes.tdp_w: is missing"),
+        ("[budget]\nw = nan", "no number"),
+        ("budgt = 3", "unknown key 'budgt' (nearest: "),
+        ("mode = 'guess'", "invalid enum value 'guess'"),
+        ("policy = 'powercap'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 1", "powercap owns the watts of the partition"),
+        ("[budget\n", "cluster.toml"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_with_file_and_key(tmp_path, capsys, text, message):
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    assert main(["serve", "--config", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_settings_without_keys_say_how_to_make_them(tmp_path, capsys):
+    path = tmp_path / "cluster.toml"
+    path.write_text(f"keys = '{tmp_path}'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 500\n")
+    assert read_settings(path).terms == Terms(0, 1, 10.0)
+    assert main(["serve", "--config", str(path)]) == 1
+    assert "`clusterctl keys new` makes one" in capsys.readouterr().err
+
+
+def test_a_schedule_is_read_in_local_and_absolute_times_and_a_wrong_line_is_named(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_text("time,watts\n# night\n1000,5000\n2030-01-31T08:00:00+00:00,4000.5\n")
+    assert read_schedule(path) == [(1000.0, 5_000_000), (1896076800.0, 4_000_500)]
+    for text in ("1000\n", "1000,abc\n", "1000,-3\n", "1000,nan\n", "2000,5\n1000,5\n", "", "later,5\n"):
+        path.write_text(text)
+        with pytest.raises(WrongUseError, match=r"s\.csv"):
+            read_schedule(path)
+    with pytest.raises(WrongUseError, match="the schedule is past"):
+        refuse_past(path, [(1000.0, 5)], 2000.0)
+
+
+class Door:
+    """An admin socket and someone who asks, in one thread."""
+
+    def __init__(self, tmp_path: Path, role: str = "viewer") -> None:
+        self.asked: list[Caller] = []
+        self.path = tmp_path / "ctl.sock"
+
+        def answer(caller: Caller, body: dict[str, str]) -> list[str]:
+            self.asked.append(caller)
+            return ["x" * int(body.get("size", "1"))]
+
+        self.admin = AdminSocket(self.path, {"echo": Command(role, dict[str, str], answer)})
+
+    def serve(self, now_s: float = 0.0) -> None:
+        for descriptor in self.admin.interests():
+            self.admin.serve(now_s, descriptor)
+
+
+def test_the_kernel_says_who_asks_and_only_admins_change_things(tmp_path, monkeypatch):
+    door = Door(tmp_path, "admin")
+    frame = msgspec.msgpack.encode([1, "echo", {}])
+    assert door.admin._answer(Caller(1000, "eve", "viewer"), frame).error.startswith("eve may look, but not change")
+    assert door.admin._answer(Caller(0, "root", "admin"), frame).body == ["x"]
+    with socket.socket(socket.AF_UNIX) as asker:
+        asker.connect(str(door.path))
+        asker.sendall(len(frame).to_bytes(4, "big") + frame)
+        door.serve()
+        door.serve()
+        assert asker.recv(100)
+    assert door.asked[-1].uid == os.geteuid()
+    door.admin.close()
+
+
+def test_garbage_and_sloth_on_the_socket_for_people_keep_nobody_waiting(tmp_path):
+    dice = random.Random(5)
+    door = Door(tmp_path)
+    for _ in range(300):
+        with socket.socket(socket.AF_UNIX) as rude:
+            rude.connect(str(door.path))
+            data = dice.randbytes(dice.randrange(1, 200))
+            if dice.random() < 0.5:
+                data = len(data).to_bytes(4, "big") + data
+            rude.sendall(data)
+            door.serve()
+            door.serve()
+        door.serve()
+    sleepers = [socket.socket(socket.AF_UNIX) for _ in range(40)]
+    for one in sleepers:
+        one.connect(str(door.path))
+        door.serve(1.0)
+    door.admin.tidy(100.0)
+    assert len(door.admin.interests()) == 1
+    huge = socket.socket(socket.AF_UNIX)
+    huge.connect(str(door.path))
+    huge.sendall((MAX_REQUEST + 1).to_bytes(4, "big"))
+    door.serve(101.0)
+    door.serve(101.0)
+    assert huge.recv(10) == b""
+    for one in (*sleepers, huge):
+        one.close()
+    door.admin.close()
+
+
+def test_a_socket_left_by_a_killed_agent_is_replaced_and_one_in_use_is_not(tmp_path):
+    door = Door(tmp_path)
+    with pytest.raises(ClusterError, match="another cluster agent is"):
+        Door(tmp_path)
+    door.admin._listening.close()  # as SIGKILL leaves it
+    Door(tmp_path).admin.close()
+
+
+def test_without_a_cluster_agent_a_command_says_so(tmp_path, capsys):
+    assert main(["nodes", "--socket", str(tmp_path / "none")]) == 1
+    assert "is `clusterctl serve` running?" in capsys.readouterr().err
+    with pytest.raises(ClusterError):
+        ask(tmp_path / "none", "nodes", {}, list)
+
+
+def test_an_announced_drop_is_planned_for_in_the_instant_from_which_it_counts(tmp_path):
+    made, _ = partition(tmp_path, [])
+    lease = NodeLease("n0", "boot-1", DECLARED, 500_000, 0)
+    for grant in made.hear(1.0, [lease.report(1 * S, 400_000)]):
+        lease.take(1 * S, grant)
+    lease.confirm("seen")
+    made.hear(1.2, [lease.report(round(1.2 * S), 400_000)])
+    made.ledger.budget.announce(30.0, 300_000)
+    made.hear(20.0 - 2.0, [lease.report(18 * S, 400_000)])
+    counts_from_s = 30.0 - made.ledger.settle_s
+    assert made.due_s(counts_from_s - 1.0) == pytest.approx(1.0)
+    (grant,) = made.hear(counts_from_s + 0.001, [lease.report(round(counts_from_s * S), 400_000)])
+    assert grant.cap_mw == 300_000
