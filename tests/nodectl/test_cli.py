@@ -151,9 +151,13 @@ def test_a_service_ends_cleanly_on_sigterm_and_its_summary_is_json_on_request(tm
         [*NODECTL, "run", "--state-dir", str(tmp_path), "--period", "50ms", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    time.sleep(1.0)
+    for _ in range(400):  # until it journals, however slowly this machine starts it
+        if any(path.stat().st_size for path in tmp_path.rglob("journal/*")):
+            break
+        time.sleep(0.05)
+    time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     summary = json.loads(out)
     assert summary["mode"] == "monitor" and summary["ticks"] >= 2
