@@ -18,6 +18,7 @@ NAMES = (
     "scheduler_speed",
     "eurora_capped",
     "power_prediction",
+    "rmap",
     "ledger",
     "firmware_cap",
     "firmware_delay",

@@ -81,6 +81,11 @@ class NodeComposition:
     is_metered: bool = False
     """From the pass after its start on, a job counts with what it is metered to draw."""
 
+    @property
+    def owns_watts(self) -> bool:
+        """Always: watts are one of the resources (``owner``)."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cluster_agent.scheduler.moldable import MoldableComposition
 from cluster_agent.scheduler.node_aware import NodeComposition
 from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Learning, Loss, Model, Weight
 
@@ -23,7 +24,7 @@ class Policy:
     summary: str
     source: str
     params: type[msgspec.Struct]
-    compose: Callable[[Any], Composition | NodeComposition]
+    compose: Callable[[Any], Composition | NodeComposition | MoldableComposition]
 
 
 class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

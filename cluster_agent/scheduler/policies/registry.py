@@ -12,6 +12,7 @@ import msgspec
 
 from cluster_agent import choosing
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.moldable import MoldableComposition
 from cluster_agent.scheduler.node_aware import NodeComposition
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.api import Policy
@@ -25,6 +26,8 @@ _MODULES: Final = {
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
     "fcfs-killer": "cluster_agent.scheduler.policies.fcfs_killer",
     "eco": "cluster_agent.scheduler.policies.eco",
+    "rmap": "cluster_agent.scheduler.policies.rmap",
+    "moldable": "cluster_agent.scheduler.policies.moldable",
     "powercap": "cluster_agent.scheduler.policies.powercap",
     "prb": "cluster_agent.scheduler.policies.prb",
     "easy-capped": "cluster_agent.scheduler.policies.easy_capped",
@@ -38,26 +41,43 @@ class Choice(msgspec.Struct, frozen=True):
     text: str
     policy: Policy
     params: msgspec.Struct
-    composed: Composition | NodeComposition
+    composed: Composition | NodeComposition | MoldableComposition
 
     @property
     def composition(self) -> Composition:
         """For a machine that is a number of processors; ``WrongUseError`` if the policy needs to know its nodes."""
-        if isinstance(self.composed, NodeComposition):
+        composed = self._as_asked()
+        if isinstance(composed, NodeComposition):
             raise WrongUseError(
                 f"--policy {self.text}: {self.policy.name} places jobs on nodes, and this trace has processors only;"
                 " choose another policy, or a trace with nodes"
             )
-        return self.composed
+        return composed
 
     @property
     def node_composition(self) -> NodeComposition:
         """For a machine of unlike nodes; ``WrongUseError`` if the policy knows processors only."""
-        if isinstance(self.composed, Composition):
+        composed = self._as_asked()
+        if isinstance(composed, Composition):
             fitting = [name for name in names() if isinstance(choose(name).composed, NodeComposition)]
             raise WrongUseError(
                 f"--policy {self.text}: {self.policy.name} counts processors, and this trace has nodes;"
                 f" choose one of {', '.join(fitting)}"
+            )
+        return composed
+
+    @property
+    def moldable_composition(self) -> MoldableComposition:
+        """For jobs with configurations; ``WrongUseError`` if the policy runs jobs as they ask."""
+        if not isinstance(self.composed, MoldableComposition):
+            raise WrongUseError(f"--policy {self.text}: {self.policy.name} does not choose configurations of jobs")
+        return self.composed
+
+    def _as_asked(self) -> Composition | NodeComposition:
+        if isinstance(self.composed, MoldableComposition):
+            raise WrongUseError(
+                f"--policy {self.text}: {self.policy.name} chooses among configurations of each job, and this trace has"
+                " none; choose another policy"
             )
         return self.composed
 

@@ -1,0 +1,59 @@
+"""Moldable jobs: which of a job's configurations is best is decided when it may start.
+
+``stock`` takes the one that ends first, its wait included, as OAR does. ``cores-endtime`` takes the least cores x time
+until the end: a proxy for energy, which bills waiting as if it used cores. ``energy`` (ours) takes the least predicted
+joules among those that end within ``slowdown`` x the earliest end. Times count from now: the report does not say from
+when, and from 1970 on the cores alone would decide. Equal ones: the earlier end, then fewer nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cluster_agent.scheduler.configurations import Configuration
+from cluster_agent.scheduler.moldable import Asked, MoldableComposition, length_s
+from cluster_agent.scheduler.policies.api import Policy
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``slowdown`` goes with ``rule=energy``."""
+
+    rule: Literal["stock", "cores-endtime", "energy"] = "stock"
+    slowdown: float = 1.2
+
+
+def compose(params: Params) -> MoldableComposition:
+    """The rule as the choice of a configuration."""
+    if not params.slowdown >= 1:
+        raise ValueError(f"slowdown={params.slowdown:g} is below 1, and nothing ends before what ends first")
+
+    def choose(asked: Asked) -> Configuration | None:
+        """The least score."""
+        ends = []
+        for row in asked.rows:
+            start_s = asked.earliest_s(row)
+            if start_s is not None:
+                ends.append((start_s - asked.now_s + length_s(row), row))
+        if not ends:
+            return None
+        limit_s = params.slowdown * min(end_s for end_s, _ in ends)
+
+        def score(end_s: int, row: Configuration) -> float:
+            if params.rule == "cores-endtime":
+                return row.nodes * row.cores * end_s
+            return end_s if params.rule == "stock" else row.energy_j if end_s <= limit_s else float("inf")
+
+        return min(ends, key=lambda one: (score(*one), one[0], one[1].nodes))[1]
+
+    return MoldableComposition(choose)
+
+
+POLICY = Policy(
+    name="moldable",
+    summary="Jobs with configurations: the one that ends first, costs fewest cores x time, or fewest joules.",
+    source="REGALE deliverable D2.3, 2023, §3.1; stock rule: OAR 3",
+    params=Params,
+    compose=compose,
+)

@@ -1,0 +1,50 @@
+"""Per partition one owner of watts: the matrix of docs/policies.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.owner import SHARERS, check_owner
+from cluster_agent.scheduler.policies import registry
+
+DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
+KNOW_NO_WATTS = {"fcfs", "easy", "easy-sjbf", "conservative", "wfp3"}
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_policy_and_a_sharer_go_together_only_if_the_policy_knows_no_watts(name: str) -> None:
+    check_owner(name, None)
+    owns = registry.choose(name).composed.owns_watts
+    assert not (name in KNOW_NO_WATTS and owns)
+    for sharer in SHARERS:
+        if not owns:
+            check_owner(name, sharer)
+            continue
+        with pytest.raises(WrongUseError) as caught:
+            check_owner(name, sharer)
+        assert str(caught.value).startswith(f"policy {name} and sharer {sharer} would both own the partition's watts")
+        assert "\n" not in str(caught.value)
+
+
+def test_the_matrix_of_the_docs_has_every_policy_on_its_side() -> None:
+    lines = DOCS.read_text().splitlines()
+    owners, others = (
+        next(line for line in lines if line.startswith(start)) for start in ("| owns watts |", "| does not |")
+    )
+    for name in registry.names():
+        owns = registry.choose(name).composed.owns_watts
+        assert (f"`{name}`" in owners, f"`{name}`" in others) == (owns, not owns), name
+
+
+@pytest.mark.parametrize("policy", ["powercap:mode=shut", "eco:share=0", "easy-capped:rule=est", "rmap:th=0.1"])
+def test_parameters_change_nothing_about_who_owns(policy: str) -> None:
+    with pytest.raises(WrongUseError, match="would both own"):
+        check_owner(policy, "aapc")
+
+
+def test_an_unknown_sharer_is_named_with_the_nearest() -> None:
+    with pytest.raises(WrongUseError, match=r"no sharer is called 'aacp' \(nearest: aapc\)"):
+        check_owner("easy", "aacp")

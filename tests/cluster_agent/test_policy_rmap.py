@@ -1,0 +1,140 @@
+"""``rmap`` on the paper's worked example, and what holds for it on generated tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_agent.errors import WrongUseError
+from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
+from cluster_agent.scheduler.cab_table import APPLICATIONS, cab_table
+from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, best
+from cluster_agent.scheduler.policies.registry import choose
+from tests.cluster_agent.traces import jobs_of
+
+SP_MZ = (
+    Configuration(6, 16, 115, 447.9, 796.4),
+    Configuration(8, 12, 65, 415.3, 783.8),
+    Configuration(8, 10, 80, 439.2, 738.2),
+)
+"""C1, C2 and C3 of the paper's example (Patki et al., HPDC 2015, §3)."""
+
+NODES, CLUSTER_W = 64, 800 * 64 / 6
+"""A job that asks for 6 of 64 nodes has a share of 800 W."""
+RUNNING = Configuration(NODES - 10, 16, 115, 1000, CLUSTER_W - 750)
+"""Job A: it leaves 10 nodes and 750 W, and ends in 1000 s. It asks for all nodes, so that its share allows that."""
+
+
+def worked_example(policy: str) -> tuple[Configuration | None, int, int]:
+    """Configuration, start and turnaround of SP-MZ, in whole seconds."""
+    rows = [(0, 1, 2000, NODES, 0), (0, 1, 450, 6, 1)]
+    jobs = MoldableJobs(jobs_of(rows), ((RUNNING,), SP_MZ))
+    result = replay_moldable(choose(policy).moldable_composition, jobs, NODES, CLUSTER_W)
+    return result.chosen[1], int(result.start_s[1]), int(result.end_s[1])
+
+
+@pytest.mark.parametrize(
+    ("policy", "picked", "start_s", "turnaround_s"),
+    [
+        ("rmap:policy=traditional", 0, 1000, 1447.9),
+        ("rmap:policy=naive", 1, 1000, 1415.3),
+        ("rmap:policy=adaptive,th=0", 2, 0, 439.2),
+        ("rmap:policy=adaptive,th=inf", 2, 0, 439.2),
+    ],
+)
+def test_the_worked_example_of_sp_mz(policy: str, picked: int, start_s: int, turnaround_s: float) -> None:
+    chosen, started_s, ended_s = worked_example(policy)
+    assert (chosen, started_s) == (SP_MZ[picked], start_s)
+    assert 0 <= ended_s - turnaround_s < 1, "rounded up to whole seconds"
+
+
+def test_adaptive_waits_if_what_fits_now_is_too_slow() -> None:
+    """C3 takes 439.2 s: with 400 s asked for it is beyond th = 0, and within 10 %."""
+    late = MoldableJobs(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
+    starts_s = [
+        int(replay_moldable(choose(f"rmap:th={th}").moldable_composition, late, NODES, CLUSTER_W).start_s[1])
+        for th in (0, 0.1)
+    ]
+    assert starts_s == [1000, 0]
+
+
+def test_the_head_keeps_its_watts_as_well_as_its_nodes() -> None:
+    """Nodes are plenty. The second job waits for watts until 100 s; the third would take them for longer than that."""
+    rows = [
+        (Configuration(2, 16, 115, 100, 600),),
+        (Configuration(2, 16, 115, 50, 700),),
+        (Configuration(1, 16, 115, 200, 350),),
+        (Configuration(1, 16, 115, 80, 350),),
+    ]
+    jobs = MoldableJobs(
+        jobs_of([(0, 1, 100, 2, 0), (1, 1, 50, 2, 0), (2, 1, 200, 1, 0), (3, 1, 80, 1, 0)]), tuple(rows)
+    )
+    result = replay_moldable(choose("rmap:policy=traditional").moldable_composition, jobs, 64, 1000.0)
+    assert result.start_s.tolist() == [0, 100, 150, 3]
+
+
+def test_near_takes_the_fewest_watts_among_rows_as_fast() -> None:
+    """The paper's naive takes many nodes for less than a hundredth of the time."""
+    rows = (Configuration(8, 16, 80, 100.0, 900), Configuration(6, 16, 80, 100.9, 700))
+    assert best(rows, 1000, 64) == rows[0]
+    assert best(rows, 1000, 64, 0.01) == rows[1]
+
+
+def test_the_generated_table_has_the_published_grid_and_watts() -> None:
+    """75 settings of nodes and cores at five caps; 66.1 to 92.6 W, on average 81.0, with all of everything."""
+    table = cab_table(seed=3)
+    assert {len(rows) for rows in table.values()} == {375}
+    full = {
+        name: next(row for row in rows if (row.nodes, row.cores, row.cap_w) == (64, 16, 115))
+        for name, rows in table.items()
+    }
+    sockets = np.array([full[one.name].watts / 128 for one in APPLICATIONS])
+    assert sockets == pytest.approx([one.socket_w for one in APPLICATIONS], rel=0.08)
+    assert np.mean([one.socket_w for one in APPLICATIONS]) == pytest.approx(81.0, abs=0.05)
+    assert all(row.watts <= 2 * row.nodes * row.cap_w for rows in table.values() for row in rows)
+    assert cab_table(seed=3) == table != cab_table(seed=4)
+
+
+TABLE = cab_table()
+
+
+def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
+    rng, table = np.random.default_rng(seed), TABLE
+    names = [APPLICATIONS[i].name for i in rng.integers(0, len(APPLICATIONS), 12)]
+    rows = [
+        (int(at_s), 1, int(rng.integers(60, 900)), int(rng.integers(2, 16)) * 4, 0) for at_s in rng.integers(0, 900, 12)
+    ]
+    jobs = MoldableJobs(jobs_of(rows), tuple(table[name] for name in names))
+    return replay_moldable(choose(policy).moldable_composition, jobs, NODES, watts)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    policy=st.sampled_from(
+        ["rmap:policy=traditional", "rmap:policy=naive", "rmap", "rmap:th=0.2,near=0.01", "rmap:th=inf", "moldable",
+         "moldable:rule=cores-endtime", "moldable:rule=energy"]
+    ),
+    seed=st.integers(0, 1000),
+    watts=st.sampled_from([500.0, 3000.0, 6500.0, 14000.0]),
+)  # fmt: skip
+def test_nodes_and_watts_are_never_exceeded_and_no_job_is_lost(policy: str, seed: int, watts: float) -> None:
+    result = replayed(policy, seed, watts)
+    assert result.peak_w() <= watts + 1e-6
+    for job, start_s in enumerate(result.start_s):
+        if job in result.impossible:
+            assert (start_s, result.chosen[job]) == (-1, None)
+            continue
+        assert result.end_s[job] > start_s >= result.jobs.jobs.submit_s[job]
+        runs = (result.start_s <= start_s) & (start_s < result.end_s)
+        assert sum(row.nodes for row, does in zip(result.chosen, runs, strict=True) if row and does) <= NODES
+
+
+def test_a_trace_without_configurations_is_refused() -> None:
+    with pytest.raises(WrongUseError, match="rmap chooses among configurations of each job"):
+        _ = choose("rmap").composition
+    with pytest.raises(WrongUseError, match="easy does not choose configurations"):
+        _ = choose("easy").moldable_composition
+    with pytest.raises(WrongUseError, match="th has to be 0 or more"):
+        choose("rmap:th=-1")
