@@ -18,6 +18,7 @@ from nodectl.errors import NodectlError, nearest
 
 COMMANDS: Final = {
     "replay": ("cluster_agent.commands.replay", "replay", "What a policy would have made of a job log."),
+    "check-log": ("cluster_agent.commands.check_log", "check_log", "Go through an event log again."),
     "policies": (
         "cluster_agent.commands.policies",
         "policies",

@@ -16,10 +16,16 @@ from cluster_agent.commands.replay_nodes import has_nodes, replay_nodes
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
+from cluster_agent.replay.closed_loop import closed_loop as closed_loop_of
+from cluster_agent.replay.closed_loop import submissions
+from cluster_agent.replay.event_log import Setting, write_log
+from cluster_agent.replay.job_watts import of_jobs
 from cluster_agent.replay.run import replay as run_replay
+from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.swf import Log, read_swf
-from cluster_agent.replay.workload import machine_of, prepare
+from cluster_agent.replay.workload import Workload, machine_of, prepare
 from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
 
@@ -36,6 +42,11 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
+@click.option("--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions answer to the schedule.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of what --closed-loop draws (default: 0).")
+@click.option(
+    "--log", "log_file", metavar="FILE", help="Write every event and decision (see check-log); .gz compresses."
+)
 @click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or mended.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def replay(
@@ -46,6 +57,9 @@ def replay(
     instance: str | None,
     out: str | None,
     swf_file: str | None,
+    closed_loop: str | None,
+    seed: int,
+    log_file: str | None,
     strict: bool,
     as_json: bool,
 ) -> int:
@@ -55,24 +69,27 @@ def replay(
     `sacct --parsable2`. What had to be dropped or mended is counted on stderr.
     """
     choice = registry.choose(policy)
+    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed)
     if has_nodes(trace):
+        if closed_loop:
+            raise WrongUseError(f"--closed-loop {closed_loop}: only for logs of processors; leave it out")
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
-        return replay_nodes(trace, choice, machine, cap, instance, out, strict, as_json, _progress)
+        return replay_nodes(setting, choice, out, log_file, strict, as_json, _progress)
     if instance is not None:
         raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
     composition = choice.composition
-    watts, caps = _watts(machine, cap, composition)
-    given = watts.machine.processors if watts else _processors(machine) if machine else None
-    log = read_swf(trace)
-    processors = given or _machine_of(log)
-    workload = prepare(log, processors, composition.needs_requests or composition.power is not None, strict)
+    workload, watts, caps = world(setting, composition, strict)
     if caps and composition.power is None:
         click.echo(f"{policy} does not know watts: the cap is only measured", err=True)
     for finding in workload.findings:
         click.echo(f"{trace}: {finding}", err=True)
     with _progress(len(workload.jobs)) as advance:
         result = run_replay(workload, composition, advance, watts, caps)
+    if log_file:
+        scheduler = NativeScheduler(composition, workload.jobs, workload.processors, watts, caps)
+        simulated = simulated_machine(workload, composition, watts)
+        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s)
     measured = metrics.measure(result)
     if swf_file:
         outputs.write_swf(swf_file, result, policy)
@@ -80,10 +97,37 @@ def replay(
         given_by = "--machine" if machine else "MaxProcs"
         command = ["clusterctl", *sys.argv[1:]]
         made_from = outputs.manifest(workload, given_by, choice, command, installed_version(), cap)
+        made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
         for note in outputs.write(out, result, measured, made_from):
             click.echo(note, err=True)
     click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def world(
+    setting: Setting, composition: Composition, is_strict: bool = False
+) -> tuple[Workload, Watts | None, list[Cap]]:
+    """The jobs and the machine of a replay on processors."""
+    machine = setting.machine
+    watts, caps = _watts(machine, setting.cap, composition)
+    given = watts.machine.processors if watts else _processors(machine) if machine else None
+    log = read_swf(setting.trace)
+    needs_requests = composition.needs_requests or composition.power is not None
+    workload = prepare(log, given or _machine_of(log), needs_requests, is_strict)
+    if watts is not None and composition.power is not None:
+        watts = of_jobs(watts, workload, composition.power)
+        if setting.closed_loop and watts.job_lowest is not None:
+            raise WrongUseError(f"--closed-loop {setting.closed_loop}: not where only volunteers' jobs may be slowed")
+    if setting.closed_loop:
+        loop = closed_loop_of(setting.closed_loop, setting.seed)
+        workload = submissions(workload, composition, loop, watts, caps)
+    return workload, watts, caps
+
+
+def simulated_machine(workload: Workload, composition: Composition, watts: Watts | None) -> SimulatedMachine:
+    """For the loop in Python."""
+    given = (watts.slowdown, watts.requeues) if watts else ()
+    return SimulatedMachine(workload.jobs, composition.ties, *given)
 
 
 def _watts(machine: str | None, cap: str | None, composition: Composition) -> tuple[Watts | None, list[Cap]]:

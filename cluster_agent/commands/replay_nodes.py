@@ -16,13 +16,15 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import node_outputs
 from cluster_agent.replay.eurora import is_eurora, read_cap_profile, read_jobs
+from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.node_power import PredictedPower
-from cluster_agent.replay.node_run import measure_nodes, pass_times
+from cluster_agent.replay.node_run import CappedMachine, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
 from cluster_agent.replay.node_trace import NodeTrace
 from cluster_agent.replay.sacct import is_sacct, read_sacct
 from cluster_agent.replay.tables import first_line
-from cluster_agent.scheduler.node_jobs import nodes_of
+from cluster_agent.scheduler.node_aware import NodeComposition, NodeScheduler, PowerSource
+from cluster_agent.scheduler.node_jobs import Nodes, nodes_of
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
 
@@ -35,35 +37,54 @@ def has_nodes(trace: str) -> bool:
 
 
 def replay_nodes(
-    trace: str,
+    setting: Setting,
     choice: Choice,
-    machine: str | None,
-    cap: str | None,
-    instance: str | None,
     out: str | None,
+    log_file: str | None,
     is_strict: bool,
     as_json: bool,
     progress: Progress,
 ) -> int:
-    """Replay ``trace`` and print what came of it; the exit status."""
+    """Replay the trace and print what came of it; the exit status."""
     composition = choice.node_composition
-    limit = cap_of(cap)
-    nodes = nodes_of(load_machine(machine or _machine_of(trace)))
-    jobs = _read(trace, instance, is_strict).on(nodes, limit, is_strict)
+    jobs, nodes, limit, power = world(setting, composition, is_strict)
     for finding in jobs.findings:
         click.echo(f"{jobs.path}: {finding}", err=True)
-    power = None if composition.admitted == "given" else PredictedPower(jobs, nodes, composition.admitted)
     with progress(len(jobs.jobs)) as advance:
         result = run_replay(jobs, composition, nodes, limit, power, advance)
+    if log_file:
+        simulated = CappedMachine(jobs.jobs, limit, lambda left: None)
+        scheduler = scheduler_of(composition, jobs, nodes, limit)
+        write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s)
     measured = measure_nodes(result)
     if out:
         command = ["clusterctl", *sys.argv[1:]]
-        made_from = node_outputs.manifest(result, machine or "eurora", cap, choice, command, installed_version())
+        given_by = setting.machine or "eurora"
+        made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, installed_version())
         for note in node_outputs.write(out, result, measured, made_from):
             click.echo(note, err=True)
     measured |= pass_times(result)
     click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def world(
+    setting: Setting, composition: NodeComposition, is_strict: bool = False
+) -> tuple[NodeTrace, Nodes, PowerCap, PowerSource | None]:
+    """The jobs and the machine of a replay on nodes, and the predictor if the policy has one."""
+    limit = cap_of(setting.cap)
+    nodes = nodes_of(load_machine(setting.machine or _machine_of(setting.trace)))
+    jobs = _read(setting.trace, setting.instance, is_strict).on(nodes, limit, is_strict)
+    return jobs, nodes, limit, _power(composition, jobs, nodes)
+
+
+def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, limit: PowerCap) -> NodeScheduler:
+    """For the loop in Python, with a predictor that has seen nothing yet."""
+    return NodeScheduler(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes))
+
+
+def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:
+    return None if composition.admitted == "given" else PredictedPower(jobs, nodes, composition.admitted)
 
 
 def cap_of(text: str | None) -> PowerCap:

@@ -15,6 +15,7 @@ import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.replay.swf import read_swf
+from cluster_agent.scheduler.policies import registry
 
 LOG = """\
 ; MaxProcs: 10
@@ -189,9 +190,7 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
 
 def test_policies_lists_names_parameters_and_papers() -> None:
     listed = {row["name"]: row for row in json.loads(clusterctl("policies", "--json").stdout)}
-    assert list(listed) == [
-        "fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "powercap", "prb", "easy-capped", "easy-power",
-    ]  # fmt: skip
+    assert list(listed) == registry.names()
     assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2", "learned"]
     assert "Lifka" in listed["easy"]["source"]
     assert "easy-sjbf: EASY whose backfilling" in clusterctl("policies").stdout

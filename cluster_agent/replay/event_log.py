@@ -1,0 +1,239 @@
+"""The event log: what a scheduler was told and what it decided, in order, so that both can be gone through again.
+
+The first line says of which replay (``Setting``), then one JSON array a line; jobs are rows of ``jobs.csv``, from 0:
+
+["submit", time, job, is_pass_due]              the job joins the queue
+["end", time, job]                              the running job has ended
+["overrun", time, job, expected_end]            it outlived its estimate, which becomes this
+["react", time, [job, ...], [[job, level]]]     a cap or the plan of nodes changes: killed jobs, other frequencies
+["pass", time, [[job, level, expected_end]]]    one pass: what is started, at which frequency
+
+A scheduler that is told the same has to decide the same; ``check`` tells another one of the same policy and compares.
+The scheduler is wrapped, not changed, so a live one can be logged in the same way.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from cluster_agent.errors import ClusterError
+from cluster_agent.replay.simulated import JumpingClock
+from cluster_agent.scheduler.interfaces import Clock, Machine, Scheduler
+from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.power import Ends, Reaction
+
+VERSION = 1
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What a replay is of, as given on the command line."""
+
+    trace: str
+    policy: str
+    machine: str | None = None
+    cap: str | None = None
+    instance: str | None = None
+    closed_loop: str | None = None
+    seed: int = 0
+
+
+class _Header(msgspec.Struct, frozen=True):
+    event_log: int
+    setting: Setting
+    sha256: str  # of the trace
+
+
+class LoggedScheduler:
+    """Passes everything on to a scheduler and writes down what comes back (see ``interfaces.Scheduler``)."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock, file: IO[bytes]) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._file = file
+
+    def submit(self, now_s: int, job: int) -> bool:
+        """The job joins the queue."""
+        is_pass_due = self._scheduler.submit(now_s, job)
+        self._write("submit", now_s, job, is_pass_due)
+        return is_pass_due
+
+    def end(self, job: int) -> None:
+        """The running job has ended."""
+        self._scheduler.end(job)
+        self._write("end", self._clock.now_s(), job)
+
+    def overrun(self, job: int) -> int:
+        """The running job has outlived its estimate."""
+        expected_end_s = self._scheduler.overrun(job)
+        self._write("overrun", self._clock.now_s(), job, expected_end_s)
+        return expected_end_s
+
+    def react(self, now_s: int) -> Reaction:
+        """A cap or the plan of nodes changes."""
+        reaction = self._scheduler.react(now_s)
+        self._write("react", now_s, *_reaction(reaction))
+        return reaction
+
+    def decide(self, now_s: int) -> Sequence[int]:
+        """One pass."""
+        started = self._scheduler.decide(now_s)
+        self._write("pass", now_s, _starts(self._scheduler, started))
+        return started
+
+    def level(self, job: int) -> int:
+        """The frequency of a running job."""
+        return self._scheduler.level(job)
+
+    def next_change_s(self) -> int | None:
+        """When *react* is to be called next."""
+        return self._scheduler.next_change_s()
+
+    @property
+    def reacts_to_ends(self) -> Ends:
+        """Whether *react* is to be called when jobs have ended."""
+        return self._scheduler.reacts_to_ends
+
+    def expected_end_s(self, job: int) -> int:
+        """When a running job is expected to end."""
+        return self._scheduler.expected_end_s(job)
+
+    def _write(self, *values: Any) -> None:
+        self._file.write(msgspec.json.encode(values) + b"\n")
+
+
+@contextmanager
+def writing(path: str, setting: Setting, sha256: str) -> Iterator[IO[bytes]]:
+    """The file, with its first line written; gzipped if it is called so. ``ClusterError`` if it cannot be written."""
+    try:
+        with gzip.open(path, "wb", 1) if path.endswith(".gz") else open(path, "wb") as file:
+            file.write(msgspec.json.encode(_Header(VERSION, setting, sha256)) + b"\n")
+            yield file  # type: ignore[misc]  # a GzipFile writes bytes too
+    except OSError as error:
+        raise ClusterError(f"{path}: {error.strerror or error}; choose another --log") from None
+
+
+def write_log(
+    path: str, setting: Setting, sha256: str, scheduler: Scheduler, machine: Machine, start_s: Int64s
+) -> None:
+    """Run the engine's loop and log it. ``start_s``: when a replay of whole logs started each job, -1 never.
+
+    ``ClusterError`` if the loop starts any at another time.
+    """
+    clock, started = JumpingClock(), _Started(machine)
+    with writing(path, setting, sha256) as file:
+        run(LoggedScheduler(scheduler, clock, file), clock, started)
+    for job, at_s in enumerate(start_s.tolist()):
+        if started.start_s.get(job, -1) != at_s:
+            raise ClusterError(
+                f"{path}: job {job} started at {started.start_s.get(job, -1)} s here and at {at_s} s in the replay:"
+                " a defect of the scheduler, please report it with the log"
+            )
+
+
+class _Started:
+    """A machine that notes when each job was last started."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.start_s: dict[int, int] = {}
+        self.events, self.next_event_s = machine.events, machine.next_event_s
+        self.set_level, self.expect = machine.set_level, machine.expect
+        self.kill = machine.kill
+
+    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """Start the job."""
+        self.start_s[job] = now_s
+        self._machine.start(now_s, job, expected_end_s, level)
+
+
+class EventLog:
+    """A log that was written before."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            content = Path(path).read_bytes()
+            if path.endswith(".gz"):
+                content = gzip.decompress(content)
+        except (OSError, EOFError) as error:
+            raise ClusterError(f"{path}: cannot read the event log: {getattr(error, 'strerror', error)}") from None
+        first, *self._lines = content.splitlines() or [b""]
+        try:
+            header = msgspec.json.decode(first, type=_Header)
+        except msgspec.DecodeError:
+            raise ClusterError(f"{path}:1: this is no event log; write one with `clusterctl replay --log`") from None
+        if header.event_log != VERSION:
+            raise ClusterError(f"{path}:1: event log version {header.event_log}; this is for version {VERSION}")
+        self.setting = header.setting
+        self.sha256 = header.sha256
+
+    def check(self, scheduler: Scheduler, jobs: int) -> int:
+        """Tell ``scheduler`` what the log tells; the lines that were compared.
+
+        ``ClusterError`` with the line at which it decides otherwise, or which is damaged.
+        """
+        told = _Told(scheduler, jobs)
+        for number, line in enumerate(self._lines, 2):
+            where = f"{self.path}:{number}"
+            try:
+                kind, now_s, *values = msgspec.json.decode(line)
+                decided = told.tell(kind, now_s, values)
+            except (msgspec.DecodeError, TypeError, ValueError, OverflowError):
+                raise ClusterError(f"{where}: damaged line, or one out of order; write the log again") from None
+            if decided != values:
+                given, found = (msgspec.json.encode(one).decode() for one in (values, decided))
+                raise ClusterError(f"{where}: at {now_s} s the log has {kind} {given}, this scheduler {found}")
+        return len(self._lines)
+
+
+class _Told:
+    """Tells a scheduler lines of a log. Native ones trust what they are told, so what cannot be is stopped here."""
+
+    def __init__(self, scheduler: Scheduler, jobs: int) -> None:
+        self._scheduler = scheduler
+        self._unsubmitted = set(range(jobs))
+        self._running: set[int] = set()
+
+    def tell(self, kind: str, now_s: int, values: list[Any]) -> list[Any]:
+        """One line told; what it would be in a log of this scheduler."""
+        scheduler = self._scheduler
+        if kind == "react":
+            reaction = scheduler.react(now_s)
+            self._running -= set(reaction.kill)
+            return _reaction(reaction)
+        if kind == "pass":
+            started = scheduler.decide(now_s)
+            self._running |= set(started)
+            return [_starts(scheduler, started)]
+        job = values[0]
+        if kind == "submit":
+            self._take(self._unsubmitted, job)
+            return [job, scheduler.submit(now_s, job)]
+        if kind == "overrun" and job in self._running:
+            return [job, scheduler.overrun(job)]
+        if kind != "end":
+            raise ValueError(kind)
+        self._take(self._running, job)
+        scheduler.end(job)
+        return [job]
+
+    @staticmethod
+    def _take(jobs: set[int], job: int) -> None:
+        if job not in jobs:
+            raise ValueError(job)
+        jobs.remove(job)
+
+
+def _starts(scheduler: Scheduler, started: Sequence[int]) -> list[list[int]]:
+    return [[int(job), scheduler.level(job), scheduler.expected_end_s(job)] for job in started]
+
+
+def _reaction(reaction: Reaction) -> list[Any]:
+    return [[int(job) for job in reaction.kill], [[int(job), int(level)] for job, level in reaction.level.items()]]
