@@ -16,7 +16,7 @@ CSRC = pathlib.Path("cluster_agent/csrc")
 HEADERS = ["swf.h", "placement.h", "power.h", "scheduler.h", "meter.h", "replay.h", "jobs_csv.h"]
 INSIDE = ["profile.h", "learner.h", "scheduler_inside.h", "text.h"]
 SOURCES = [
-    *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "power_pass.c"),
+    *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "power_pass.c", "budget.c"),
     *("meter.c", "replay.c", "jobs_csv.c"),
 ]
 

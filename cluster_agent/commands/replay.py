@@ -82,6 +82,13 @@ def replay(
     workload, watts, caps = world(setting, composition, strict)
     if caps and composition.power is None:
         click.echo(f"{policy} does not know watts: the cap is only measured", err=True)
+    if watts is not None and watts.budget is not None and watts.budget.limit_w <= watts.machine.idle_w:
+        limit_w, idle_w = watts.budget.limit_w, watts.machine.idle_w
+        click.echo(
+            f"{policy}: the budget is {limit_w:.0f} W, and the idle machine draws {idle_w:.0f} W: it cannot be kept"
+            " with all nodes on",
+            err=True,
+        )
     for finding in workload.findings:
         click.echo(f"{trace}: {finding}", err=True)
     with _progress(len(workload.jobs)) as advance:
@@ -180,6 +187,11 @@ def _lines(measured: dict[str, Any]) -> str:
             f"  above the cap {measured['over_cap_ws']:.0f} W s",
             f"killed            {measured['kills']} times, {measured['lost_processor_s']} processor-seconds lost",
         ]
+    if measured["window_j"] is not None:
+        rows.append(
+            f"budget            {measured['window_j'] / 3.6e6:.1f} kWh drawn in its window,"
+            f" {measured['over_budget_j'] / 3.6e6:.1f} above it"
+        )
     return "\n".join(rows)
 
 

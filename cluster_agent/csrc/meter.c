@@ -27,8 +27,12 @@ void meter_clear(meter_t *m)
 void meter_pass(meter_t *m, int64_t now_s)
 {
     double seconds = (double)(now_s - m->at_s);
-    if (m->n_steps)
-        m->joules.cluster_uj += seconds * (double)m->steps[m->n_steps - 1].drawn_uw;
+    if (m->n_steps) {
+        int64_t drawn_uw = m->steps[m->n_steps - 1].drawn_uw;
+        m->joules.cluster_uj += seconds * (double)drawn_uw;
+        if (m->is_read)
+            m->unread_uj += (now_s - m->at_s) * drawn_uw;
+    }
     m->joules.idle_uj += seconds * (double)m->idle_uw;
     m->joules.off_uj += seconds * (double)m->off_uw;
     m->joules.switching_uj += seconds * (double)m->switching_uw;

@@ -23,6 +23,8 @@ typedef struct {
     int64_t busy, beyond;  /* their processors; those of them where nodes should be off */
     int64_t idle_uw, off_uw, switching_uw;
     joules_t joules;
+    int is_read;           /* whether somebody reads */
+    int64_t unread_uj;     /* what the cluster has drawn since the last reading */
     double *job_uj;
     int64_t *since_s;      /* each running job is metered until here */
     int64_t *drawn_uw;     /* each running job draws this */

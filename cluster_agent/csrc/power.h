@@ -14,6 +14,21 @@
 #define ENDS_UNHEARD 0
 #define ENDS_BEFORE_PASS 1
 #define ENDS_AFTER_PASS 2
+/* budget_t: who may draw more than the limit, and what of the stored joules a start that does has to find */
+#define BUDGET_NONE 0
+#define BUDGET_REDUCEPC 1  /* only the head of the queue; others stay under a limit that leaves it its joules */
+#define BUDGET_ENERGYBUD 2 /* all, but others leave the head its joules */
+#define TEST_PATH 0        /* all that it and the running jobs will draw above the limit */
+#define TEST_JOB 1         /* what is above the limit now, for as long as the job may run */
+#define TEST_WHOLE 2       /* all that the job may draw */
+
+/* Joules for a window, as the watts that use them up evenly. See scheduler/budget.py. */
+typedef struct {
+    int32_t rule, test;
+    int64_t from_s, to_s;
+    int64_t limit_uw;
+    int64_t tick_s;
+} budget_t;
 
 /* The columns belong to the caller. Levels count from the highest frequency, 0. */
 typedef struct {
@@ -28,6 +43,7 @@ typedef struct {
     const int64_t *job_busy_uw, *job_plan_uw; /* per job, a processor at level 0; NULL: as the machine's */
     const int32_t *job_lowest; /* per job, the lowest frequency it may be given; NULL: `lowest` for all */
     int32_t reacts_to_ends;   /* ENDS_*: whether the policy is asked when jobs end while a cap holds */
+    budget_t budget;
 } power_model_t;
 
 /*

@@ -25,7 +25,9 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->since_s = column(n, sizeof *p->since_s);
     p->done_s = column(n, sizeof *p->done_s);
     p->level = column(n, sizeof *p->level);
-    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level ||
+    p->ledger.falls = column(n, sizeof *p->ledger.falls);
+    p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
+    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level || !p->ledger.falls ||
         placement_init(&p->placement, s->composition.processors) < 0)
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
@@ -46,6 +48,7 @@ void power_free(scheduler_t *s)
     free(p->since_s);
     free(p->done_s);
     free(p->level);
+    free(p->ledger.falls);
     free(p);
 }
 
@@ -119,7 +122,7 @@ int64_t scheduler_extra_uw(const scheduler_t *s, int32_t job, int32_t level)
     return extra_uw(s->power, job, level);
 }
 
-static int64_t stretched(const power_t *p, int64_t length_s, int32_t level)
+int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level)
 {
     int64_t long_s = (int64_t)ceil((double)length_s * p->model.slowdown[level] - 1e-9);
     return long_s > 1 ? long_s : 1;
@@ -277,7 +280,7 @@ static int is_admissible(const scheduler_t *s, int64_t now_s, int32_t job, int32
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job], needed_uw = width * extra_uw(p, job, level);
-    int64_t end_s = now_s + stretched(p, s->jobs.request_s[job], level);
+    int64_t end_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
 
     for (int32_t k = p->row; k < p->n_rows && (k == p->row || p->rows[k].from_s < end_s); k++)
         if (width > p->outlook[k].free || (p->model.asks_watts && needed_uw > p->outlook[k].headroom_uw))
@@ -286,11 +289,11 @@ static int is_admissible(const scheduler_t *s, int64_t now_s, int32_t job, int32
 }
 
 /* The highest frequency at which the job may start now; -1: none. */
-static int32_t admit(const scheduler_t *s, int64_t now_s, int32_t job)
+static int32_t admit(scheduler_t *s, int64_t now_s, int32_t job)
 {
     const power_t *p = s->power;
     for (int32_t level = 0; level <= lowest_of(p, job); level++)
-        if (is_admissible(s, now_s, job, level))
+        if (is_admissible(s, now_s, job, level) && budget_allows_head(s, now_s, job, level))
             return level;
     return -1;
 }
@@ -302,7 +305,7 @@ static int32_t admit(const scheduler_t *s, int64_t now_s, int32_t job)
 static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 {
     power_t *p = s->power;
-    int64_t limit_s = now_s + stretched(p, s->jobs.request_s[job], level);
+    int64_t limit_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
     int64_t kept = p->rows[narrowest_row(p, p->row, limit_s)].kept;
     int64_t width = s->jobs.width[job], drawn_uw = width * extra_uw(p, job, level);
 
@@ -315,6 +318,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
     p->since_s[job] = now_s;
     p->done_s[job] = 0;
     scheduler_start(s, now_s, job);
+    budget_started(s, drawn_uw);
     int64_t expected_s = scheduler_expected_end(s, job);
     for (int32_t k = p->row; k < p->n_rows; k++) {
         outlook_t *outlook = &p->outlook[k];
@@ -329,13 +333,6 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
     return 0;
 }
 
-typedef struct {
-    int64_t at_s;        /* INT64_MAX: the job will not fit as long as the plan holds */
-    int32_t narrowest;   /* row */
-    int64_t left_over;   /* processors that are on in that row, beside the job */
-    int64_t left_over_uw;
-} reservation_t;
-
 /*
  * Whether the job will fit from `at_s` at this level, if running jobs end as expected. `expected_uw` is the cluster
  * without the machine's own watts at at_s.
@@ -345,7 +342,7 @@ static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t ro
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job], needed_uw = width * extra_uw(p, job, level);
-    int64_t end_s = found->at_s + stretched(p, s->jobs.request_s[job], level);
+    int64_t end_s = found->at_s + power_stretched(p, s->jobs.request_s[job], level);
 
     found->left_over_uw = NO_CAP;
     for (int32_t k = row; k < p->n_rows && (k == row || p->rows[k].from_s < end_s); k++) {
@@ -371,33 +368,45 @@ static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t ro
 static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
 {
     power_t *p = s->power;
-    reservation_t found = {.at_s = INT64_MAX};
+    reservation_t found = {.at_s = now_s};
     int32_t row = p->row, ended = 0;
-    int64_t running_uw = 0;
+    int64_t running_uw = 0, drawn_uw = p->ledger.drawn_uw;
+    double stored_j = scheduler_stored_j(s);
 
     for (int32_t k = row; k < p->n_rows; k++)
         p->available[k] = p->outlook[k].free;
     for (int32_t i = 0; i < s->n_running; i++)
         running_uw += s->running[i].width * extra_uw(p, s->running[i].job, p->level[s->running[i].job]);
-    while (ended < s->n_running || row + 1 < p->n_rows) {
+    for (;;) {
         int64_t end_s = ended < s->n_running ? later(s->running[ended].expected_end_s, now_s + 1) : INT64_MAX;
         int64_t row_s = row + 1 < p->n_rows ? p->rows[row + 1].from_s : INT64_MAX;
-        found.at_s = end_s < row_s ? end_s : row_s;
+        int64_t next_s = end_s < row_s ? end_s : row_s;
+        if (p->ledger.is_open && found.at_s < p->model.budget.to_s && p->model.budget.to_s < next_s)
+            next_s = p->model.budget.to_s;
+        int may_fit = (found.at_s > now_s || p->ledger.is_open) && s->jobs.width[head] <= p->available[row];
+        for (int32_t level = 0; may_fit && level <= lowest_of(p, head); level++) {
+            int64_t at_s = found.at_s;
+            if (will_fit(s, head, level, row, running_uw, &found) &&
+                budget_will_allow(s, now_s, head, level, drawn_uw, stored_j, next_s, &found) &&
+                (found.at_s == at_s || will_fit(s, head, level, row, running_uw, &found)))
+                return found;
+            found.at_s = at_s;
+        }
+        if (next_s == INT64_MAX)
+            return (reservation_t){.at_s = INT64_MAX};
+        if (p->ledger.is_open)
+            stored_j += (double)(p->model.budget.limit_uw - drawn_uw) * (double)(next_s - found.at_s) / 1e6;
+        found.at_s = next_s;
         for (; ended < s->n_running && later(s->running[ended].expected_end_s, now_s + 1) <= found.at_s; ended++) {
             int32_t job = s->running[ended].job;
             running_uw -= s->running[ended].width * extra_uw(p, job, p->level[job]);
+            drawn_uw -= s->running[ended].width * extra_uw(p, job, p->level[job]);
             for (int32_t k = p->row; k < p->n_rows; k++)
                 p->available[k] += scheduler_held_below(s, job, p->rows[k].kept);
         }
         while (row + 1 < p->n_rows && p->rows[row + 1].from_s <= found.at_s)
             row++;
-        if (s->jobs.width[head] > p->available[row])
-            continue;
-        for (int32_t level = 0; level <= lowest_of(p, head); level++)
-            if (will_fit(s, head, level, row, running_uw, &found))
-                return found;
     }
-    return (reservation_t){.at_s = INT64_MAX};
 }
 
 /* Of the processors that the job would take now, those that are on in `row`. */
@@ -405,7 +414,7 @@ static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job];
-    int32_t own = narrowest_row(p, p->row, now_s + stretched(p, s->jobs.request_s[job], level));
+    int32_t own = narrowest_row(p, p->row, now_s + power_stretched(p, s->jobs.request_s[job], level));
     if (p->rows[own].kept <= p->rows[row].kept)
         return width;
     return later(width - (p->outlook[own].free - p->outlook[row].free), 0);
@@ -431,18 +440,19 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
     for (; next < end; next++) {
         int32_t level = -1;
         int64_t taken = 0, needed_uw = 0;
+        double cost_j = 0.0;
         int ends_in_time = 0;
-        if (next->width <= present->free && next->width * least_uw <= present->headroom_uw && !s->has_started[next->job] && next->job != head)
+        int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= present->headroom_uw);
+        if (may_fit && !s->has_started[next->job] && next->job != head)
             for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
                 if (!is_admissible(s, now_s, next->job, tried))
                     continue;
                 ends_in_time = reserved.at_s == INT64_MAX ||
-                               stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
+                               power_stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
                 taken = ends_in_time ? 0 : taken_in(s, now_s, next->job, tried, reserved.narrowest);
                 needed_uw = ends_in_time ? 0 : next->width * extra_uw(p, next->job, tried);
-                if (taken <= reserved.left_over && needed_uw <= reserved.left_over_uw)
-                    level = tried;
-                else if (ends_in_time)
+                if ((ends_in_time || (taken <= reserved.left_over && needed_uw <= reserved.left_over_uw)) &&
+                    budget_allows_behind(s, now_s, next, tried, &reserved, ends_in_time, &cost_j))
                     level = tried;
             }
         if (level < 0) {
@@ -455,9 +465,11 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
         starts[count++] = next->job;
         s->overtook[next->job] = 1;
         reserved.left_over -= taken;
+        reserved.left_over_j -= cost_j;
+        reserved.above_uw += needed_uw;
         if (reserved.left_over_uw != NO_CAP)
             reserved.left_over_uw -= needed_uw;
-        if (present->free < s->narrowest || s->narrowest * least_uw > present->headroom_uw)
+        if (present->free < s->narrowest || (least_uw && s->narrowest * least_uw > present->headroom_uw))
             break;
     }
     if (next >= end)

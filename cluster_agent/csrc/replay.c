@@ -119,6 +119,12 @@ static int64_t next_power(const replay_t *r)
     return row_s < announced_s ? row_s : announced_s;
 }
 
+/* When a budget wants the joules read. */
+static int64_t next_reading(const replay_t *r)
+{
+    return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_reading(r->scheduler) : INT64_MAX;
+}
+
 static int64_t next_submission(const replay_t *r)
 {
     if (r->submitted == r->jobs.n_jobs)
@@ -308,6 +314,14 @@ static int32_t meter_now(replay_t *r)
     return meter_look(r->meter, row, r->processors) < 0 ? REPLAY_NO_MEMORY : 0;
 }
 
+static void read_joules(replay_t *r)
+{
+    scheduler_read_joules(r->scheduler, r->now_s, r->meter->unread_uj);
+    r->meter->unread_uj = 0;
+    r->meter->is_read = scheduler_next_reading(r->scheduler) < INT64_MAX;
+    r->is_pass_due = 1;
+}
+
 static void overrun_job(replay_t *r)
 {
     int32_t job = take_first(&r->overruns);
@@ -385,10 +399,11 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         if (r->has_no_memory || (r->meter && meter_now(r) < 0))
             return REPLAY_NO_MEMORY;
         int64_t submission_s = next_submission(r), end_s = first_at(&r->ends), overrun_s = first_at(&r->overruns);
-        int64_t power_s = next_power(r);
+        int64_t power_s = next_power(r), reading_s = next_reading(r);
         int64_t next_s = submission_s < end_s ? submission_s : end_s;
         next_s = overrun_s < next_s ? overrun_s : next_s;
         next_s = power_s < next_s ? power_s : next_s;
+        next_s = reading_s < next_s ? reading_s : next_s;
         if (next_s > r->now_s || r->batch == BATCH_INSTANT) {
             int32_t status = place(r);
             if (status < 0)
@@ -417,6 +432,8 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
             while (next_submission(r) == next_s)
                 submit_job(r);
         }
+        if (reading_s == next_s)
+            read_joules(r);
         r->is_order_due = r->pauses_before_passes;
         if (power_s == next_s) {
             follow_plan(r);

@@ -486,6 +486,8 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     int64_t free = free_now(s, now_s);
 
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
+    if (s->power)
+        budget_pass(s, now_s);
     if (free < s->narrowest && !keeps_places)
         return 0;
     if (s->power)

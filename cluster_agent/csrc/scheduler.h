@@ -118,6 +118,15 @@ int64_t scheduler_next_row(const scheduler_t *scheduler);
 /* Time has come to `now_s`: which row of the plan holds. To be called when a row begins, before a pass. */
 void scheduler_advance(scheduler_t *scheduler, int64_t now_s);
 
+/* When the joules of a budget are to be read next; INT64_MAX: never. */
+int64_t scheduler_next_reading(const scheduler_t *scheduler);
+
+/* That time has come: what the cluster has drawn since the last reading. A pass is due. */
+void scheduler_read_joules(scheduler_t *scheduler, int64_t now_s, int64_t drawn_uj);
+
+/* The joules that a budget has stored, below 0 if it is overdrawn. */
+double scheduler_stored_j(const scheduler_t *scheduler);
+
 /* What the cluster draws as planned with, in the present row. */
 int64_t scheduler_plan_uw(const scheduler_t *scheduler);
 

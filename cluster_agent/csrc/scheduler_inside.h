@@ -37,6 +37,34 @@ typedef struct {
     int64_t expected_uw; /* the same, with all jobs ending as expected */
 } outlook_t;
 
+/* A running job as a budget sees it: at its limit the cluster draws so much less. */
+typedef struct {
+    int64_t limit_s, extra_uw;
+} fall_t;
+
+/* What a budget knows. Stored is what was left below the limit at the last reading and, as planned, since. */
+typedef struct {
+    int is_open;
+    double read_j, since_j;
+    int64_t read_s, next_s; /* the last reading and the next */
+    int64_t pass_s;      /* the last pass, since when the cluster draws, as planned, */
+    int64_t drawn_uw;
+    fall_t *falls;       /* of the running jobs, in order */
+    int32_t n_falls;     /* -1: to be made */
+} ledger_t;
+
+/* When the head will start, if running jobs end as expected, and what others may take until then and beside it. */
+typedef struct {
+    int64_t at_s;        /* INT64_MAX: the job will not fit as long as the plan holds */
+    int32_t narrowest;   /* row */
+    int64_t left_over;   /* processors that are on in that row, beside the job */
+    int64_t left_over_uw;
+    double reserved_j;   /* stored joules that it will need */
+    double left_over_j;  /* stored joules that it will not */
+    int64_t above_uw;    /* what the cluster will draw with it, less the budget's limit */
+    int64_t length_s;    /* for how long the budget cares */
+} reservation_t;
+
 /* Only on a machine with watts. */
 typedef struct {
     power_model_t model;
@@ -52,6 +80,7 @@ typedef struct {
     int64_t *since_s;
     double *done_s;
     int32_t *level;
+    ledger_t ledger;
 } power_t;
 
 struct scheduler {
@@ -90,6 +119,24 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
 void scheduler_running_add(scheduler_t *s, int32_t job);
 void scheduler_running_remove(scheduler_t *s, int32_t job);
 void scheduler_requeue(scheduler_t *s, int32_t job);
+
+/* power_pass.c, for budget.c */
+int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level);
+
+/* budget.c, for power_pass.c */
+/* Whether the budget allows the head to start now. */
+int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level);
+/* The same of another job behind a reservation; *cost_j is what it takes of the joules left over. */
+int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level,
+                         const reservation_t *reserved, int ends_in_time, double *cost_j);
+/* Whether from found->at_s, and before `next_s`, there will be joules for the head; moves found->at_s to when. */
+int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t drawn_uw,
+                      double stored_j, int64_t next_s, reservation_t *found);
+void budget_started(scheduler_t *s, int64_t uw);
+
+/* budget.c, for scheduler.c */
+/* A pass begins: what has been stored since the last one. */
+void budget_pass(scheduler_t *s, int64_t now_s);
 
 /* power_pass.c, for scheduler.c */
 void power_free(scheduler_t *s);

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.replay.run import Result
+from cluster_agent.scheduler.budget import Budget
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.native import NativeReplay
 
@@ -70,6 +71,8 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
         "kills",
         "lost_processor_s",
         "wasted_j",
+        "window_j",
+        "over_budget_j",
     )
     if schedule.watts is None:
         return dict.fromkeys(names)
@@ -88,7 +91,23 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
         "kills": int(schedule.kills.sum()),
         "lost_processor_s": int(schedule.lost.sum()),
         "wasted_j": float(schedule.lost_j.sum()),
+        **_measure_budget(schedule, schedule.watts.budget),
     }
+
+
+def joules_between(schedule: NativeReplay, from_s: int, to_s: int) -> float:
+    """What the cluster drew in [from_s, to_s), as far as the replay goes."""
+    times_s, drawn_w, _ = schedule.power
+    last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
+    lasts_s = np.diff(np.clip([*times_s, last_s], from_s, to_s))
+    return float((drawn_w * lasts_s).sum())
+
+
+def _measure_budget(schedule: NativeReplay, budget: Budget | None) -> dict[str, float | None]:
+    if budget is None:
+        return {"window_j": None, "over_budget_j": None}
+    drawn_j = joules_between(schedule, budget.from_s, budget.to_s)
+    return {"window_j": drawn_j, "over_budget_j": max(drawn_j - budget.joules, 0.0)}
 
 
 def _spread(values: npt.NDArray[Any]) -> dict[str, float]:

@@ -15,6 +15,7 @@ import numpy as np
 from cluster_agent.caps import Cap
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import Machine
+from cluster_agent.scheduler.budget import Budget, Ledger
 from cluster_agent.scheduler.jobs import Int32s, Int64s
 from cluster_agent.scheduler.planner import off_watts
 from cluster_agent.scheduler.power import Ends, Off, Power, Reaction, Running, Situation
@@ -52,6 +53,7 @@ class Watts:
     job_lowest: Int32s | None = None  # the lowest frequency that each job may be given; None: ``lowest`` for all
     starts_slowed: bool = True
     reacts_to_ends: Ends = "unheard"
+    budget: Budget | None = None
 
     @classmethod
     def of(cls, machine: Machine, power: Power | None) -> Watts:
@@ -72,6 +74,14 @@ class Watts:
             busy_w = node.busy_max_w or node.busy_w
             lowest = max(i for i, watts in enumerate(busy_w) if watts >= given.floor_share * busy_w[0])
 
+        planned_w = node.busy_max_w or node.busy_w
+        if given.node_w is not None:
+            if not given.node_w > node.idle_w:
+                raise WrongUseError(f"{machine.name}: {given.node_w:g} W for a busy node is not above its idle watts")
+            planned_w = (given.node_w, *planned_w[1:])
+            if lowest:
+                raise WrongUseError(f"{machine.name}: watts of a node are given for its highest frequency only")
+
         def share(watts: float) -> int:
             return round(watts * UW / node.cores)
 
@@ -79,13 +89,14 @@ class Watts:
             machine,
             share(node.idle_w),
             tuple(map(share, node.busy_w)),
-            tuple(map(share, node.busy_max_w or node.busy_w)),
+            tuple(map(share, planned_w)),
             machine.slowdowns(given.application),
             lowest,
             power is not None,
             given.requeue,
             starts_slowed=given.starts_slowed,
             reacts_to_ends=given.reacts_to_ends,
+            budget=given.budget,
         )
 
     def lowest_of(self, job: int) -> int:
@@ -111,7 +122,7 @@ class Watts:
             times |= {off.from_s - off_s, off.from_s, off.to_s, off.to_s + boot_s}
         rows: list[Row] = []
         for at_s in sorted(time for time in times if time >= now_s and time < 2**61):
-            cap_w = next((cap.watts for cap in caps if cap.from_s <= at_s < cap.to_s), None)
+            cap_w = min((cap.watts for cap in caps if cap.from_s <= at_s < cap.to_s), default=None)
             off_nodes = max((one.nodes for one in offs if one.from_s <= at_s < one.to_s), default=0)
             leaving = max((one.nodes for one in offs if one.from_s - off_s <= at_s < one.from_s), default=0)
             booting = max((one.nodes for one in offs if one.to_s <= at_s < one.to_s + boot_s), default=0)
@@ -146,11 +157,29 @@ class Governor:
 
     def __init__(self, watts: Watts, power: Power | None, caps: Sequence[Cap], first_s: int) -> None:
         self.watts = watts
+        budget = self._power_cap(watts, first_s)
+        if budget is not None:
+            caps = [*caps, budget]
         self._power = power or Power()
         if not self._power.looks_ahead:
             caps = [replace(cap, announced_s=cap.from_s) for cap in caps]
         self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
         self._caps = sorted(caps, key=lambda cap: cap.from_s)
+
+    @staticmethod
+    def _power_cap(watts: Watts, first_s: int) -> Cap | None:
+        """A budget that nobody may store from."""
+        budget = watts.budget
+        if budget is None or budget.rule != "powercap" or budget.to_s <= first_s:
+            return None
+        return Cap(budget.from_s, budget.to_s, budget.limit_uw / UW, max(budget.from_s, first_s))
+
+    def ledger(self, first_s: int) -> Ledger | None:
+        """The ledger of a budget that has not ended before the first submission."""
+        budget = self.watts.budget
+        if budget is None or budget.rule == "powercap" or budget.to_s <= first_s:
+            return None
+        return Ledger(budget, max(budget.from_s, first_s))
 
     def known(self, now_s: int) -> list[Cap]:
         """The caps that are known and not over."""

@@ -6,10 +6,11 @@ the clock is the system's and the machine is the resource manager. The loop is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.power import Ends, Reaction
 
 
@@ -113,6 +114,18 @@ class Scheduler(Protocol):
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
         ...
+
+
+Meter: TypeAlias = Callable[[], int]
+"""Microjoules that the cluster has drawn since the last call."""
+
+
+def unmetered() -> int:
+    """The meter of a scheduler that has no budget of joules."""
+    raise WrongUseError(
+        "a budget of joules needs a meter, which --log and --closed-loop do not have; leave them out, or use another"
+        " policy"
+    )
 
 
 class OneFrequency:

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
+from cluster_agent.scheduler.budget import Ledger
 from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Row, Watts, running_of
+from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
 from cluster_agent.scheduler.power import Ends, Reaction, Running
@@ -49,6 +51,8 @@ ENDS: Final = {
     "before": lib.ENDS_BEFORE_PASS,
     "after": lib.ENDS_AFTER_PASS,
 }
+RULES: Final = {"reducepc": lib.BUDGET_REDUCEPC, "energybud": lib.BUDGET_ENERGYBUD}
+TESTS: Final = {"path": lib.TEST_PATH, "job": lib.TEST_JOB, "whole": lib.TEST_WHOLE}
 NEVER_S: Final = 2**63 - 1
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 
@@ -110,9 +114,9 @@ class CJobs:
 
 
 class CWatts:
-    """``power_model_t`` over the columns of ``Watts``, which it keeps alive."""
+    """``power_model_t`` over the columns of ``Watts``, which it keeps alive, and the budget of a ledger."""
 
-    def __init__(self, watts: Watts) -> None:
+    def __init__(self, watts: Watts, ledger: Ledger | None) -> None:
         jobs = [watts.job_busy_uw, watts.job_plan_uw]
         self._columns = [
             ffi.new("int64_t[]", watts.busy_uw),
@@ -134,8 +138,24 @@ class CWatts:
                 *self._columns,
                 lowest,
                 ENDS[watts.reacts_to_ends],
+                c_budget(ledger),
             ],
         )
+
+
+def c_budget(ledger: Ledger | None) -> list[int]:
+    """``budget_t`` of a ledger that is not open yet."""
+    if ledger is None:
+        return [lib.BUDGET_NONE, 0, 0, 0, 0, 0]
+    budget = ledger.budget
+    return [
+        RULES[budget.rule],
+        TESTS[budget.test],
+        ledger.next_s,
+        budget.to_s,
+        budget.limit_uw,
+        budget.tick_s,
+    ]
 
 
 def running(scheduler: Any, jobs: Jobs, watts: Watts, start_s: Callable[[int], int]) -> Running:
@@ -172,7 +192,9 @@ class NativeScheduler:
         processors: int,
         watts: Watts | None = None,
         caps: Sequence[Cap] = (),
+        meter: Meter = unmetered,
     ) -> None:
+        self._meter = meter
         self._order = composition.order
         self._jobs = CJobs(jobs)
         self._scheduler = _take(
@@ -185,8 +207,8 @@ class NativeScheduler:
         self._announcements: list[int] = []
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
-            self._c_watts = CWatts(watts)
             self._governor = Governor(watts, composition.power, caps, first_s)
+            self._c_watts = CWatts(watts, self._governor.ledger(first_s))
             self._announcements = list(self._governor.announced_s)
             if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
                 raise MemoryError
@@ -223,8 +245,8 @@ class NativeScheduler:
         """The next row of the plan, or the next announcement."""
         if self._watts is None:
             return None
-        row_s = lib.scheduler_next_row(self._scheduler)
-        return min([*self._announcements[:1], *([row_s] if row_s < NEVER_S else [])], default=None)
+        times_s = [lib.scheduler_next_row(self._scheduler), lib.scheduler_next_reading(self._scheduler)]
+        return min([*self._announcements[:1], *(time_s for time_s in times_s if time_s < NEVER_S)], default=None)
 
     @property
     def reacts_to_ends(self) -> Ends:
@@ -233,8 +255,14 @@ class NativeScheduler:
         return self._watts.reacts_to_ends if self._watts is not None and has_cap else "unheard"
 
     def react(self, now_s: int) -> Reaction:
-        """Plan anew if a cap has become known; then do to running jobs what the policy says."""
+        """Read the joules if they are due; plan anew if a cap has become known; then do to running jobs what the
+        policy says."""
         assert self._watts is not None
+        if lib.scheduler_next_reading(self._scheduler) <= now_s:
+            lib.scheduler_read_joules(self._scheduler, now_s, self._meter())
+            times_s = [*self._announcements[:1], int(lib.scheduler_next_row(self._scheduler))]
+            if min(times_s) > now_s and self.reacts_to_ends == "unheard":
+                return Reaction()
         if self._announcements and self._announcements[0] <= now_s:
             self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
             self._plan(now_s)
@@ -308,7 +336,7 @@ class NativeReplay:
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
-            self._c_watts = CWatts(watts)
+            self._c_watts = CWatts(watts, self._governor.ledger(first_s))
             self._announcements = list(self._governor.announced_s)
             self._announced = ffi.new("int64_t[]", self._announcements)
             c = self._announced, len(self._announced)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from cluster_agent.caps import Cap
 from cluster_agent.machine import Machine
+from cluster_agent.scheduler.budget import Budget
 from cluster_agent.scheduler.jobs import Int32s, Int64s
 
 
@@ -115,6 +116,10 @@ class Power:
     """A killed job goes back to its place in the queue and begins anew; False: it ends, as killed."""
     application: str | None = None
     """The class of applications whose slowdown counts (``Machine.slowdowns``)."""
+    budget: Budget | None = None
+    """Joules for a window (``budget``)."""
+    node_w: float | None = None
+    """What a busy node is planned with at the highest frequency; None: what the machine says."""
 
 
 # --- reactions ready made

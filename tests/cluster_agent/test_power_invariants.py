@@ -129,6 +129,13 @@ def test_a_replay_with_watts_gives_the_same_bits_again(
     assert everything() == everything()
 
 
+def test_a_policy_that_knows_no_watts_backfills_above_a_cap_too() -> None:
+    jobs = jobs_of([(0, 1, 1, width, 0) for width in (1, 8, 2, 1)])
+    composition = Composition(backfill="easy")
+    replay = replayed(composition, jobs, Watts.of(machine(0, False), None), [Cap(0, 400, 255.0)])
+    assert replay.start_s.tolist() == [0, 0, 1, 0]
+
+
 def test_without_caps_a_machine_with_watts_schedules_as_one_without() -> None:
     rng = np.random.default_rng(7)
     rows = [

@@ -29,6 +29,7 @@ _MODULES: Final = {
     "rmap": "cluster_agent.scheduler.policies.rmap",
     "moldable": "cluster_agent.scheduler.policies.moldable",
     "powercap": "cluster_agent.scheduler.policies.powercap",
+    "energy-budget": "cluster_agent.scheduler.policies.energy_budget",
     "prb": "cluster_agent.scheduler.policies.prb",
     "easy-capped": "cluster_agent.scheduler.policies.easy_capped",
     "easy-power": "cluster_agent.scheduler.policies.easy_power",

@@ -1,0 +1,185 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "scheduler_inside.h"
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Joules of so many microwatts, nothing if negative. */
+static double joules(int64_t uw, int64_t seconds)
+{
+    return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
+}
+
+/****************************************************************
+ * The ledger
+ ****************************************************************/
+
+int64_t scheduler_next_reading(const scheduler_t *s)
+{
+    return s->power->ledger.next_s;
+}
+
+double scheduler_stored_j(const scheduler_t *s)
+{
+    return s->power->ledger.read_j + s->power->ledger.since_j;
+}
+
+void scheduler_read_joules(scheduler_t *s, int64_t now_s, int64_t drawn_uj)
+{
+    const budget_t *budget = &s->power->model.budget;
+    ledger_t *l = &s->power->ledger;
+
+    if (l->is_open)
+        l->read_j += ((double)budget->limit_uw * (double)(now_s - l->read_s) - (double)drawn_uj) / 1e6;
+    l->is_open = now_s < budget->to_s;
+    l->next_s = l->is_open ? sooner(now_s + budget->tick_s, budget->to_s) : INT64_MAX;
+    l->since_j = 0.0;
+    l->read_s = l->pass_s = now_s;
+}
+
+void budget_pass(scheduler_t *s, int64_t now_s)
+{
+    power_t *p = s->power;
+    ledger_t *l = &p->ledger;
+    if (!l->is_open)
+        return;
+    l->since_j += (double)(p->model.budget.limit_uw - l->drawn_uw) * (double)(now_s - l->pass_s) / 1e6;
+    l->pass_s = now_s;
+    l->drawn_uw = scheduler_plan_uw(s);
+    l->n_falls = -1;
+}
+
+void budget_started(scheduler_t *s, int64_t uw)
+{
+    s->power->ledger.drawn_uw += uw;
+    s->power->ledger.n_falls = -1;
+}
+
+/****************************************************************
+ * What a start takes
+ ****************************************************************/
+
+static int by_limit(const void *a, const void *b)
+{
+    int64_t x = ((const fall_t *)a)->limit_s, y = ((const fall_t *)b)->limit_s;
+    return (x > y) - (x < y);
+}
+
+static void list_falls(scheduler_t *s, int64_t now_s)
+{
+    ledger_t *l = &s->power->ledger;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        int32_t job = s->running[i].job;
+        int64_t limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
+        l->falls[i] = (fall_t){.limit_s = limit_s > now_s ? limit_s : now_s + 1,
+                               .extra_uw = s->running[i].width * scheduler_extra_uw(s, job, s->power->level[job])};
+    }
+    l->n_falls = s->n_running;
+    qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);
+}
+
+/* The joules above the limit that are drawn until the window ends, if all jobs run to their limits. */
+static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t limit_s)
+{
+    ledger_t *l = &s->power->ledger;
+    const budget_t *budget = &s->power->model.budget;
+    int64_t above_uw = l->drawn_uw + needed_uw - budget->limit_uw;
+    double found_j = 0.0;
+    int32_t i = 0;
+    if (above_uw > 0 && l->n_falls < 0)
+        list_falls(s, now_s);
+    while (above_uw > 0 && now_s < budget->to_s) {
+        int64_t next_s = sooner(limit_s > now_s ? limit_s : INT64_MAX, i < l->n_falls ? l->falls[i].limit_s : INT64_MAX);
+        next_s = sooner(next_s, budget->to_s);
+        found_j += joules(above_uw, next_s - now_s);
+        now_s = next_s;
+        above_uw -= now_s == limit_s ? needed_uw : 0;
+        for (; i < l->n_falls && l->falls[i].limit_s <= now_s; i++)
+            above_uw -= l->falls[i].extra_uw;
+    }
+    return found_j;
+}
+
+/* What the job has to find of the stored joules to start now. */
+static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    const power_t *p = s->power;
+    int64_t width = s->jobs.width[job], needed_uw = width * scheduler_extra_uw(s, job, level);
+    int64_t length_s = power_stretched(p, s->jobs.request_s[job], level);
+    int64_t above_uw = p->ledger.drawn_uw + needed_uw - p->model.budget.limit_uw;
+
+    if (p->model.budget.test == TEST_PATH)
+        return path_j(s, now_s, needed_uw, now_s + length_s);
+    if (p->model.budget.test == TEST_JOB)
+        return joules(above_uw, sooner(length_s, p->model.budget.to_s - now_s));
+    return above_uw > 0 ? joules(needed_uw + width * p->model.idle_uw, length_s) : 0.0;
+}
+
+/****************************************************************
+ * The rules
+ ****************************************************************/
+
+int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    return !s->power->ledger.is_open || taken_j(s, now_s, job, level) <= scheduler_stored_j(s);
+}
+
+int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t drawn_uw,
+                      double stored_j, int64_t next_s, reservation_t *found)
+{
+    const power_t *p = s->power;
+    const budget_t *budget = &p->model.budget;
+
+    found->reserved_j = 0.0;
+    found->left_over_j = INFINITY;
+    if (!p->ledger.is_open || found->at_s >= budget->to_s)
+        return 1;
+    found->above_uw = drawn_uw + s->jobs.width[head] * scheduler_extra_uw(s, head, level) - budget->limit_uw;
+    found->length_s = sooner(power_stretched(p, s->jobs.request_s[head], level), budget->to_s - found->at_s);
+    found->reserved_j = joules(found->above_uw, found->length_s);
+    if (stored_j < found->reserved_j || found->at_s == now_s) {
+        double fill_uw = (double)(budget->limit_uw - drawn_uw);
+        double wait_s = stored_j < found->reserved_j ? ceil((found->reserved_j - stored_j) * 1e6 / fill_uw) : 1.0;
+        if ((fill_uw <= 0.0 && stored_j < found->reserved_j) || wait_s >= (double)(next_s - found->at_s))
+            return 0;
+        found->at_s += (int64_t)wait_s;
+        stored_j += fill_uw * wait_s / 1e6;
+    }
+    found->left_over_j = stored_j - found->reserved_j;
+    return 1;
+}
+
+int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level,
+                         const reservation_t *reserved, int ends_in_time, double *cost_j)
+{
+    const power_t *p = s->power;
+    const budget_t *budget = &p->model.budget;
+    int64_t needed_uw = waiting->width * scheduler_extra_uw(s, waiting->job, level);
+    int64_t drawn_uw = p->ledger.drawn_uw + needed_uw;
+    double stored_j = scheduler_stored_j(s);
+    int is_reserved = reserved->at_s < budget->to_s;
+
+    *cost_j = 0.0;
+    if (!p->ledger.is_open)
+        return 1;
+    if (is_reserved && ends_in_time)
+        *cost_j = joules(needed_uw, power_stretched(p, waiting->estimate_s, level));
+    else if (is_reserved)
+        *cost_j = joules(needed_uw, reserved->at_s - now_s) +
+                  (joules(reserved->above_uw + needed_uw, reserved->length_s) -
+                   joules(reserved->above_uw, reserved->length_s));
+    if (*cost_j > (is_reserved ? reserved->left_over_j : INFINITY))
+        return 0;
+    double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
+    if (budget->rule == BUDGET_REDUCEPC) {
+        double aside_uw = is_reserved ? reserved_j * 1e6 / (double)(reserved->at_s - now_s) : 0.0;
+        return stored_j >= 0.0 && (double)drawn_uw <= (double)budget->limit_uw - aside_uw;
+    }
+    if (drawn_uw <= budget->limit_uw)
+        return stored_j >= 0.0;
+    return stored_j >= reserved_j && taken_j(s, now_s, waiting->job, level) <= stored_j - reserved_j;
+}
