@@ -19,6 +19,8 @@ NAMES = (
     "eurora_capped",
     "power_prediction",
     "rmap",
+    "eco_killer",
+    "powercap_curie",
     "ledger",
     "firmware_cap",
     "firmware_delay",

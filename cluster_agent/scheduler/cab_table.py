@@ -63,7 +63,7 @@ def cab_table(seed: int = 1) -> dict[str, tuple[Configuration, ...]]:
     lengths_s = np.exp(rng.uniform(np.log(SHORTEST_S), np.log(LONGEST_S), len(APPLICATIONS)))
     return {
         one.name: tuple(
-            _row(one, float(length_s), nodes, cores, cap_w, *rng.normal(0, NOISE, 2))
+            _row(one, float(length_s), nodes, cores, cap_w, *rng.normal(0, NOISE, 2).tolist())
             for nodes in NODES
             for cores in CORES
             for cap_w in CAPS_W
