@@ -3,22 +3,22 @@
 The best level known has the least energy per unit of work, plus a price on time, among levels whose assumed loss the
 slowdown account can bear. Whether to look at another level is an investment: a level that might be better by one
 standard deviation is measured if what that knowledge is worth over the time ahead (taken to be as long as the time
-behind) exceeds what the look costs, and if the account can bear the look too. One looks from the level that tells most
-for its price: the candidate curves say how far the loss at one level goes with that at another, and since a loss is a
-ratio, the highest clock may be the place. So a new phase is descended in steps as long as nothing is lost, and looks
-grow rare.
+behind) exceeds what the look costs, and if the account can bear the look too. A phase in which no level has proved to
+be better may lose a share of the bound in looks and no more. One looks from the level that tells most for its price:
+the candidate curves say how far the loss at one level goes with that at another, and since a loss is a ratio, the
+highest clock may be the place. So a new phase is descended in steps as long as nothing is lost, and looks grow rare.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from nodectl.policies.gpu_curves import LEVELS, Beliefs
-from nodectl.policies.gpu_phases import COUNT, LOSS, RATE, Phases
+from nodectl.policies.gpu_phases import COUNT, LOSS, RATE, SECONDS, Phases
 from pmu.readings import type_f64
 
 MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS = range(7)
@@ -45,6 +45,8 @@ class Params(msgspec.Struct, frozen=True):
     faith: float = 0.3  # share of a hoped-for gain that a look is expected to bring
     try_at_most: float = 0.08  # most assumed loss of a clock that is looked at
     horizon_s: float = 60.0  # the account evens out over this time; shortest time a gain is taken to last
+    search: float = 0.15  # share of the bound that a phase may lose while no lower clock has proved its worth
+    search_credit_s: float = 60.0  # the same: counted as if the phase had lasted so much longer
     credit_s: float = 20.0  # looks may spend the account's income of so many seconds in advance
     latency_s: float = 0.2  # until a clock has changed for sure (Velicka et al., arXiv 2502.20075: tens of ms)
     block_s: float = 0.5  # shortest block; never shorter than the window of the readings
@@ -63,6 +65,8 @@ class Params(msgspec.Struct, frozen=True):
             raise ValueError("horizon_s, block_s, visit_s, base_s and noise must be above 0")
         if min(self.caution, self.price, self.least_gain, self.faith, self.try_at_most, self.credit_s) < 0:
             raise ValueError("caution, price, least_gain, faith, try_at_most and credit_s must not be negative")
+        if min(self.search, self.search_credit_s) < 0:
+            raise ValueError("search and search_credit_s must not be negative")
         if self.latency_s < 0:
             raise ValueError("latency_s must not be negative")
 
@@ -116,6 +120,8 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     if best > 0 and regret > gain:  # the highest clock may be better after all
         wanted, gain = best, regret
     if wanted > 0 and gain > params.least_gain:
+        if not (usable & (cost_of(table[LOSS]) < cost[0] - params.least_gain)).any():
+            limits = replace(limits, room_s=min(limits.room_s, _search_room_s(params, phases, phase, limits)))
         visit = _visit(params, phases, phase, beliefs, wanted, gain, cost - cost[best], limits)
         if visit is not None:
             return visit
@@ -136,6 +142,18 @@ def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
     caution = params.caution + unknown * max(CLOCK_BOUND - params.caution, 0.0)
     table[LOSS] = np.minimum(beliefs.mean + caution * beliefs.deviation, most)
     return beliefs
+
+
+def _search_room_s(params: Params, phases: Phases, phase: int, limits: Limits) -> float:
+    """Seconds that a phase in which no lower clock has proved its worth may still lose in looking for one.
+
+    Where time follows the clock, looking is all that will ever be lost. At the edge of what is worth its time every
+    look seems to pay for itself, and what traffic does not tell truly no number of looks will show. Blocks are counted
+    as far as they are remembered (``LAST_BLOCKS``).
+    """
+    table = phases.table[phase]
+    spent_s = table[COUNT] @ (table[LOSS] / (1.0 + table[LOSS])) * limits.block_s
+    return float(params.search * params.bound * (table[SECONDS].sum() + params.search_credit_s) - spent_s)
 
 
 def _visit(

@@ -59,6 +59,19 @@ def test_time_that_buys_too_little_energy_is_not_spent() -> None:
     assert plant.slowdown < 0.01
 
 
+def test_looks_that_prove_no_lower_clock_worth_its_time_come_to_an_end() -> None:
+    """Traffic tells four fifths of the loss, at which every look just seems to pay for itself."""
+    edge = Load(lambda x: x, 300.0, 0.2, bias=-0.2)
+    slowdowns = []
+    for search in (PARAMS.search, 1.0):
+        plant = Plant(layout(), [edge], noise=0.03)
+        run(plant, 120, params=Params(search=search))
+        slowdowns.append(plant.slowdown)
+    limited, unlimited = slowdowns
+    assert limited < 0.01
+    assert unlimited > 2.0 * limited
+
+
 def test_without_traffic_time_is_taken_to_follow_the_clock() -> None:
     plant = Plant(layout(), [Load(lambda x: x, 320.0, 0.0)])
     _, targets = run(plant, 120)
