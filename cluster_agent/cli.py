@@ -18,6 +18,8 @@ from nodectl.errors import NodectlError, nearest
 
 COMMANDS: Final = {
     "replay": ("cluster_agent.commands.replay", "replay", "What a policy would have made of a job log."),
+    "campaign": ("cluster_agent.commands.campaign", "campaign", "Replay every combination of policies, traces, caps."),
+    "report": ("cluster_agent.commands.report", "report", "Replays side by side: tables and plots."),
     "check-log": ("cluster_agent.commands.check_log", "check_log", "Go through an event log again."),
     "policies": (
         "cluster_agent.commands.policies",

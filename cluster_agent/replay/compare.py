@@ -1,0 +1,174 @@
+"""Replays side by side: what their folders hold, and how sure a difference between two of them is.
+
+A paired difference is taken job by job over the jobs that both replays started. Its 95 % interval is a bootstrap over
+blocks of consecutive jobs (Künsch, Annals of Statistics 17(3), 1989): jobs of one time share a queue, so single jobs
+are not independent and would make the interval too narrow. It says how much the figure depends on which stretches of
+this log were replayed, not what another site's jobs would do.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.replay.metrics import bounded_slowdown
+from cluster_agent.scheduler.jobs import Int32s, Int64s
+from cluster_agent.scheduler.node_jobs import Float64s
+from cluster_agent.scheduler.policies import registry
+
+BLOCKS: Final = 50
+DRAWS: Final = 1000
+SEED: Final = 1
+"""Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One replay's folder. Rows are its jobs that were started, in the order of jobs.csv."""
+
+    folder: Path
+    policy: str
+    group: str  # trace, machine, cap and closed loop: replays that can be compared
+    trace: str
+    metrics: dict[str, Any]
+    job: list[str]
+    submit_s: Int64s
+    start_s: Int64s
+    end_s: Int64s
+    width: Int64s
+    places: list[str]
+    power: tuple[Float64s, Float64s, Float64s] | None  # times, watts, caps (infinite: none)
+
+    @property
+    def wait_s(self) -> Int64s:
+        """Per job."""
+        return self.start_s - self.submit_s
+
+    @property
+    def slowdown(self) -> Float64s:
+        """Bounded, per job."""
+        return bounded_slowdown(self.wait_s, self.end_s - self.start_s, int(self.metrics["bsld_tau_s"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean of paired differences, and the 95 % interval of it."""
+
+    mean: float
+    low: float
+    high: float
+    jobs: int
+
+
+def name_of(policy: str) -> str:
+    """``NAME:key=value,...`` as ``Run.policy`` has it."""
+    choice = registry.choose(policy)
+    return short_name(choice.policy.name, {key: getattr(choice.params, key) for key in choice.params.__struct_fields__})
+
+
+def short_name(name: str, parameters: dict[str, Any]) -> str:
+    """Without the parameters that are as by default."""
+    defaults = registry.policy(name).params()
+    given = [f"{key}={value}" for key, value in parameters.items() if value != getattr(defaults, key, None)]
+    return ":".join([name, *([",".join(given)] if given else [])])
+
+
+def find(folders: Sequence[str]) -> list[Run]:
+    """Every replay in and below the folders, in order of name or of the campaign; ``WrongUseError``: there is none."""
+    found: list[Path] = []
+    for one in map(Path, folders):
+        if (one / "campaign.csv").exists():
+            with (one / "campaign.csv").open(newline="") as file:
+                found += [one / row["folder"] for row in csv.DictReader(file)]
+        else:
+            found += [path.parent for path in sorted(one.rglob("metrics.json"))]
+    if not found:
+        raise WrongUseError(f"{folders[0]}: no replay in it (metrics.json); make one with `clusterctl replay --out`")
+    return [read(folder) for folder in dict.fromkeys(found)]
+
+
+def read(folder: Path) -> Run:
+    """``ClusterError`` with the file that is missing or damaged."""
+    name = "manifest.json"
+    try:
+        manifest = msgspec.json.decode((folder / name).read_bytes())
+        name = "metrics.json"
+        metrics = msgspec.json.decode((folder / name).read_bytes())
+        name = "manifest.json"
+        chosen, trace = manifest["policy"], manifest["trace"]
+        policy = short_name(chosen["name"], chosen["parameters"])
+        machine = manifest["machine"].get("processors", manifest["machine"].get("nodes"))
+        loop = f"{manifest['closed_loop']}, seed {manifest['seed']}" if manifest.get("closed_loop") else None
+        parts = {"machine": machine, "cap": manifest["cap"], "closed loop": loop}
+        title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
+        group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])
+
+        name = "jobs.csv"
+        with (folder / name).open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["starting_time"] not in ("", "-1")]
+
+        def column(key: str) -> Int64s:
+            return np.array([float(row[key]) for row in rows], np.float64).astype(np.int64)
+
+        submit_s, start_s = column("submission_time"), column("starting_time")
+        end_s, width = column("finish_time"), column("requested_number_of_resources")
+        name = "power.csv"
+        return Run(
+            folder, policy, group, title, metrics, [row["job_id"] for row in rows], submit_s, start_s, end_s, width,
+            [row["allocated_resources"] for row in rows], _power(folder),
+        )  # fmt: skip
+    except OSError as error:
+        raise ClusterError(f"{folder / name}: {error.strerror}; replay again with --out") from None
+    except (KeyError, ValueError, TypeError, msgspec.DecodeError):
+        raise ClusterError(f"{folder / name}: not as a replay writes it; replay again with --out") from None
+
+
+def _power(folder: Path) -> tuple[Float64s, Float64s, Float64s] | None:
+    if (folder / "power.parquet").exists() and not (folder / "power.csv").exists():
+        return _node_power(folder / "power.parquet")
+    if not (folder / "power.csv").exists():
+        return None
+    with (folder / "power.csv").open(newline="") as file:
+        rows = [[float(one or "inf") for one in row] for row in list(csv.reader(file))[1:]]
+    table = np.array(rows, np.float64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]
+
+
+def _node_power(path: Path) -> tuple[Float64s, Float64s, Float64s] | None:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        return None
+    found = pyarrow.parquet.read_table(path).to_pydict()
+    watts = np.array(found["watts"], np.float64)
+    caps = np.array([np.inf if one is None else one for one in found["cap_w"]], np.float64)
+    return np.array(found["time_s"], np.float64), watts, caps
+
+
+def paired(values: Float64s, jobs: Sequence[str], base: Float64s, base_jobs: Sequence[str]) -> Difference | None:
+    """``values`` - ``base`` over the jobs of both; None if there are fewer than two. In order of ``base_jobs``."""
+    at = {job: i for i, job in enumerate(jobs)}
+    common = [(at[job], i) for i, job in enumerate(base_jobs) if job in at]
+    if len(common) < 2:
+        return None
+    mine, theirs = (np.array(one) for one in zip(*common, strict=True))
+    difference = values[mine] - base[theirs]
+    mean = float(difference.mean())
+    low, high = interval(difference)
+    return Difference(mean, low, high, len(difference))
+
+
+def interval(values: Float64s) -> tuple[float, float]:
+    """The 95 % interval of the mean, by resampling blocks of consecutive values."""
+    blocks = np.array_split(values, min(BLOCKS, len(values)))
+    total, count = (np.array([f(one) for one in blocks], np.float64) for f in (np.sum, len))
+    drawn: Int32s = np.random.default_rng(SEED).integers(0, len(blocks), (DRAWS, len(blocks)), np.int32)
+    low, high = np.percentile(total[drawn].sum(1) / count[drawn].sum(1), [2.5, 97.5])
+    return float(low), float(high)

@@ -1,0 +1,133 @@
+"""``clusterctl campaign`` and ``clusterctl report`` as a user runs them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster_agent.cli import main
+from cluster_agent.commands.campaign import SHIPPED, grid, read_campaign
+from cluster_agent.replay.compare import find, interval, paired
+
+SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
+
+TOML = """\
+policies = ["easy", "easy-sjbf:estimate=mean2,correct=incremental"]
+traces = ["log.swf"]
+[[published]]
+trace = "log"
+policy = "easy:estimate=requested"
+AVEbsld = 12.5
+"""
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    (tmp_path / "log.swf").write_bytes(SAMPLE.read_bytes())
+    (tmp_path / "c.toml").write_text(TOML)
+    return tmp_path / "c.toml"
+
+
+def test_a_campaign_resumes_and_its_report_compares(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, page = campaign.parent / "out", campaign.parent / "page.html"
+    command = ["campaign", str(campaign), "--out", str(out)]
+    assert main(command) == 0
+    assert capsys.readouterr().err.startswith("2 replays, 0 done before")
+    kept = (out / "log__easy" / "jobs.csv").stat().st_mtime_ns
+    (out / "log__easy-sjbf-estimate=mean2,correct=incremental" / "campaign.json").unlink()
+    assert main(command) == 0
+    assert capsys.readouterr().err.startswith("2 replays, 1 done before")
+    assert (out / "log__easy" / "jobs.csv").stat().st_mtime_ns == kept
+    assert len((out / "campaign.csv").read_text().splitlines()) == 3
+
+    assert main(["report", str(out), "--baseline", "easy"]) == 0
+    text = capsys.readouterr().out
+    assert "Simulated" in text
+    assert re.search(r"\| easy \| [\d.,]+ \| 12\.5 \|", text)
+    assert re.search(r"\| easy-sjbf:\S+ \| [+-][\d.]+ \| [+-][\d.]+ to [+-][\d.]+ \|.*\| 500 \|", text)
+
+    pytest.importorskip("matplotlib", reason="matplotlib is missing: install nodectl[plots]")
+    assert main(["report", str(out), "--html", str(page)]) == 0
+    html = page.read_text()
+    assert html.count('src="data:image/png;base64,iVBOR') == 2
+    assert "http" not in html.replace("data:", "")  # self-contained
+
+
+def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = read_campaign(campaign)
+    before = grid(asked, campaign.parent, ())
+    log = campaign.parent / "log.swf"
+    log.write_text(log.read_text() + "; a remark\n")
+    after = grid(asked, campaign.parent, ())
+    assert list(before) == list(after)
+    assert all(before[name] != after[name] for name in before)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("policies = [", "c.toml:"),
+        ("policy = []", "unknown field `policy`"),
+        ('policies = ["easi"]', "policies: no policy is called 'easi' (nearest: easy)"),
+        ("policies = []", "policies: the list is empty"),
+        ('policies = ["easy"]', "traces: none are listed"),
+        ('policies = ["easy"]\ntraces = ["none.swf"]', "none.swf: traces: there is no such file"),
+    ],
+)
+def test_what_is_wrong_with_a_campaign_is_one_line_with_file_and_key(
+    campaign: Path, capsys: pytest.CaptureFixture[str], text: str, what: str
+) -> None:
+    campaign.write_text(text)
+    assert main(["campaign", str(campaign), "--out", str(campaign.parent / "out")]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert what in complaint
+
+
+def test_a_replay_that_fails_is_named_and_the_others_go_on(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    campaign.write_text('policies = ["fcfs", "powercap"]\ntraces = ["log.swf"]')
+    assert main(["campaign", str(campaign), "--out", str(campaign.parent / "out")]) == 1
+    printed = capsys.readouterr()
+    assert "campaign.csv: 1 replays" in printed.out
+    assert "log__powercap: clusterctl replay: this policy: watts are needed" in printed.err
+
+
+def test_campaigns_that_ship_can_be_read() -> None:
+    for path in SHIPPED.glob("*.toml"):
+        asked = read_campaign(path)
+        assert {one.policy for one in asked.published} <= set(asked.policies)
+        assert grid(asked, path.parent, ())
+
+
+def test_paired_differences_are_over_the_jobs_of_both() -> None:
+    found = paired(np.array([5.0, 1.0, 9.0]), ["a", "b", "x"], np.array([1.0, 2.0, 0.0]), ["b", "a", "y"])
+    assert found is not None
+    assert (found.mean, found.jobs) == (1.5, 2)
+
+
+def test_the_interval_of_alike_stretches_is_narrow_and_of_one_odd_stretch_wide() -> None:
+    alike = np.tile([0.0, 2.0], 500)
+    assert interval(alike) == pytest.approx((1.0, 1.0))
+    odd = alike.copy()
+    odd[:20] += 100
+    low, high = interval(odd)
+    assert low < odd.mean() < high
+    assert high - low > 5
+
+
+def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no replay in it" in capsys.readouterr().err
+
+
+def test_a_damaged_folder_is_named(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = campaign.parent / "run"
+    assert main(["replay", str(campaign.parent / "log.swf"), "--out", str(out)]) == 0
+    assert find([str(out)])[0].policy == "easy"
+    (out / "manifest.json").write_text("{}")
+    capsys.readouterr()
+    assert main(["report", str(out)]) == 1
+    assert "manifest.json: not as a replay writes it" in capsys.readouterr().err
