@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from nodectl.actuation import Actuation
-from nodectl.caps import CAP_ROW, CapSource, FixedCap, PackageCap, packages_mw
+from nodectl.actuation import TROUBLE, Actuation
+from nodectl.caps import CAP_ROW, CapRequest, CapSource, FixedCap, PackageCap, packages_mw
 from nodectl.config import Config
 from nodectl.decider import Decider
 from nodectl.decisions import Decisions
@@ -34,6 +34,7 @@ from nodectl.knobs import Outcome
 from nodectl.pace import Pace
 from nodectl.restore import left_behind
 from nodectl.saves import node_id
+from nodectl.shares import NO_SHARE, NodeShares
 from nodectl.summary import RunAccount, Summary, Timing
 from nodectl.survey import NEEDED_EVENTS, Survey, at_present_limits, fit_to_node, survey
 from pmu.decode import decode
@@ -45,10 +46,8 @@ from pmu.readings import Quality, RawSweep, Sample
 
 if TYPE_CHECKING:
     from firmware_bridge.scmi.client import Client
+    from nodectl.cluster_cap import ClusterCap
     from nodectl.delegation import Delegation
-
-TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
-"""Outcomes worth a notice; the others are the normal course of things."""
 
 CALM_NS: Final = 600_000_000_000
 """Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is said once."""
@@ -62,7 +61,8 @@ class Agent:
 
     ``say`` takes one line whenever something changes that an administrator would want to know. ``wait`` replaces the
     clock's sleep where something else must be able to cut it short (a signal, the end of a child). ``caps`` may cap the
-    node in place of the settings. ``connect`` opens the SCMI controller where that lives in virtual time with the node.
+    node in place of the settings; so may ``cluster``, which is also told what came of it. ``connect`` opens the SCMI
+    controller where that lives in virtual time with the node.
     """
 
     def __init__(
@@ -73,12 +73,15 @@ class Agent:
         wait: Callable[[int], None] | None = None,
         caps: CapSource | None = None,
         connect: Callable[[], Client] | None = None,
+        cluster: ClusterCap | None = None,
     ) -> None:
         self._ports = ports
         self._asked = config
         self._say = say
         self._wait = wait
-        self._caps = caps or FixedCap(config.caps.node_w)
+        self._cluster = cluster
+        self._shares: NodeShares | None = None
+        self._caps = cluster or caps or FixedCap(config.caps.node_w)
         self._connect = connect
         self._config = config
         self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
@@ -137,6 +140,8 @@ class Agent:
         self._actuation = self._journal = self._instruments = None
         try:
             if actuation:
+                if self._shares and self._cluster and self._cluster.leave():
+                    actuation.let_go()
                 self._report(actuation.stop())
         finally:
             for part in (journal, instruments):
@@ -180,6 +185,7 @@ class Agent:
         self._sides = {policy.name: policy.domain for policy in self._decider.policies if policy}
         self._account = RunAccount(self._layout)
         self._watch_sensors()
+        self._join()
         self._open_journal()
         self._previous = self._instruments.sweep()
         self._record(self._previous, Decisions(), [], 0, 0)
@@ -200,6 +206,11 @@ class Agent:
         if back:
             self._notice(f"put back {back} knob{'s' if back > 1 else ''} that a killed run had left moved")
         self._report(outcomes)
+
+    def _join(self) -> None:
+        if self._cluster:
+            self._shares = NodeShares(self._layout, self._config)
+            self._cluster.begin(self._actuation.held_mw if self._actuation else 0)
 
     def _delegation(self) -> Delegation | None:
         settings = self._asked.scmi
@@ -248,11 +259,35 @@ class Agent:
     def _decide_and_apply(self, sample: Sample) -> tuple[Decisions, list[Outcome]]:
         if not self._config.decides:
             return Decisions(), []
-        cap_mw = packages_mw(self._caps.request(self._ports.clock.now_ns()), self._config.caps.rest_w)
+        request = self._caps.request(self._ports.clock.now_ns())
+        if self._shares and self._cluster and self._actuation:
+            return self._under_cluster(self._cluster, self._shares, self._actuation, request, sample)
+        cap_mw = packages_mw(request, self._config.caps.rest_w)
         if self._actuation is None:  # a dry run: as if the controller did its part
             return self._decider.decide(sample, PackageCap(cap_mw, CAP_ROW not in self._config.scmi.knobs)), []
         decisions = self._decider.decide(sample, self._actuation.cap(cap_mw))
         outcomes = self._actuation.apply(decisions, sample)
+        self._say_what_the_link_says()
+        return decisions, outcomes
+
+    def _under_cluster(
+        self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
+    ) -> tuple[Decisions, list[Outcome]]:
+        """The cap becomes shares of the devices; what came of it goes back to the cluster."""
+        share = shares.of(request.node_w if request else 0.0, sample)
+        if request:
+            safe = shares.safe
+            try:
+                node_mw = min(round(request.node_w * 1000), round(self._config.cluster.safe_w * 1000))
+                actuation.hold(node_mw, safe.packages_mw, safe.boards_mw)  # on the disk before the first knob moves
+            except NodectlError as error:
+                self._notice(f"not capped: {error}")
+                share = NO_SHARE
+        decisions = self._decider.decide(sample, actuation.cap(share.packages_mw))
+        outcomes = actuation.apply(decisions, sample, share.boards_mw)
+        trouble = actuation.trouble if share.packages_mw else "not capped"
+        power_w, quality = shares.node_power(sample)
+        cluster.follow(sample.elapsed_s, power_w, quality, trouble)
         self._say_what_the_link_says()
         return decisions, outcomes
 

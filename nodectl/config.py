@@ -8,6 +8,7 @@ by scanning the text for the table and key that the message is about.
 from __future__ import annotations
 
 import math
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -66,6 +67,27 @@ class Scmi(msgspec.Struct, frozen=True):
     clocks_by: Literal["limits", "level"] = "limits"
 
 
+class Cluster(msgspec.Struct, frozen=True):
+    """The cluster agent that caps this node (docs/cluster.md), and what this node is to it; watts of the whole node.
+
+    ``safe_w`` is what the node falls to without a lease, ``boot_w`` the most it draws from power-on until it is capped;
+    ``caps.rest_w`` is here without the GPUs. ``watchdog_s``: until an agent that hangs is replaced.
+    """
+
+    url: str = ""
+    key: str = "/etc/nodectl/keys/node.key"
+    server_key: str = "/etc/nodectl/keys/cluster.pub"
+    insecure: bool = False
+    name: str = platform.node() or "node"
+    tdp_w: float = 0.0
+    mop_w: float = 0.0
+    safe_w: float = 0.0
+    boot_w: float = 0.0
+    lease_class: Literal["hw", "os", "sticky"] = "os"
+    settle_s: float = 1.0
+    watchdog_s: float = 20.0
+
+
 class Budget(msgspec.Struct, frozen=True):
     """What the agent may cost: ``core_share`` of one CPU, on average; 0 = no limit.
 
@@ -88,6 +110,7 @@ class Config(msgspec.Struct, frozen=True):
     journal: JournalSettings = JournalSettings()
     caps: Caps = Caps()
     scmi: Scmi = Scmi()
+    cluster: Cluster = Cluster()
     budget: Budget = Budget()
     state_dir: str = "/var/lib/nodectl"
 
@@ -103,8 +126,8 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def caps_power(self) -> bool:
-        """Whether power may be capped in this run: there is a cap, or a controller that takes one when it comes."""
-        return self.caps.node_w > 0 or CAP_ROW in self.scmi.knobs
+        """Whether power may be capped in this run: there is a cap, or somebody who may give one."""
+        return self.caps.node_w > 0 or CAP_ROW in self.scmi.knobs or bool(self.cluster.url)
 
     @property
     def decides(self) -> bool:
@@ -259,6 +282,29 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     if 0 < config.caps.node_w <= config.caps.rest_w:
         yield ("caps", "node_w"), f"{config.caps.node_w:g} W leaves nothing beside rest_w ({config.caps.rest_w:g} W)"
     yield from _scmi_problems(config.scmi)
+    yield from _cluster_problems(config)
+
+
+def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    cluster = config.cluster
+    if not cluster.url:
+        return
+    if not cluster.url.startswith(("tcp://", "ipc://")):
+        yield ("cluster", "url"), f"{cluster.url!r} is no URL such as tcp://HOST:7410"
+    if not config.decides:
+        yield ("cluster", "url"), 'a node that only monitors cannot be capped; it goes with mode = "optimize"'
+    if config.caps.node_w:
+        yield ("caps", "node_w"), "a cap of the settings and one of the cluster: one owner of watts"
+    for name in ("tdp_w", "mop_w", "safe_w", "boot_w"):
+        if not 0 < getattr(cluster, name) < 1e6:
+            yield ("cluster", name), "is missing or no number of watts"
+    if not cluster.mop_w <= cluster.safe_w <= cluster.tdp_w:
+        yield ("cluster", "safe_w"), f"{cluster.safe_w:g} W is not between mop_w and tdp_w"
+    if cluster.mop_w <= config.caps.rest_w:
+        yield ("cluster", "mop_w"), f"{cluster.mop_w:g} W leaves nothing beside caps.rest_w ({config.caps.rest_w:g} W)"
+    for name in ("settle_s", "watchdog_s"):
+        if not 0 <= getattr(cluster, name) <= 600:
+            yield ("cluster", name), "is outside 0..600 s"
 
 
 def _scmi_problems(scmi: Scmi) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -3,7 +3,8 @@
 One rule decides each knob. Where the hardware still holds the captured value, or a value of ours, the captured value
 is put (back). Where it holds anything else somebody has set it since, and it is left alone and reported; unless
 firmware or temperature is what holds it down, which is no reason to leave our limit behind. A knob without a getter is
-always put back. The order is the reverse of the capture.
+always put back. One exception: a knob that holds a cap under a cluster's grant is put to the lesser of where it is and
+its safe value, never upward, until the node may leave. The order is the reverse of the capture.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Restoration:
 
     @property
     def is_complete(self) -> bool:
-        """Every knob is back, or belongs to somebody else."""
-        return all(outcome.status in SETTLED for outcome in self.outcomes)
+        """Every knob is back, belongs to somebody else, or is where a cluster's grant wants it."""
+        return all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
 
 
 def save_path(state_dir: str) -> str:
@@ -45,12 +46,15 @@ def save_path(state_dir: str) -> str:
     return os.path.join(state_dir, SAVE_NAME)
 
 
-def restore_saved(path: str, boot_id: str, find: type_find, dry_run: bool = False) -> Restoration:
+def restore_saved(
+    path: str, boot_id: str, find: type_find, dry_run: bool = False, leaves_cluster: bool = False
+) -> Restoration:
     """Restore from the save at ``path``; doing it again does nothing more.
 
     Knobs that could not be put back (busy, vanished) stay in the save for the next attempt. A save of another boot is
     not applied, since the hardware lost those settings when it went down: it is set aside under another name.
-    With ``dry_run`` nothing is written: outcomes say what would be done. Raises ``SaveError`` only.
+    ``leaves_cluster``: as if its ledger had granted the leave. With ``dry_run`` nothing is written: outcomes say what
+    would be done. Raises ``SaveError`` only.
     """
     state = read_save(path)
     result = Restoration(remarks=list(state.problems))
@@ -61,6 +65,9 @@ def restore_saved(path: str, boot_id: str, find: type_find, dry_run: bool = Fals
         kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
         result.remarks.append(f"{path} {why}: {kept}")
         return result
+    if leaves_cluster:
+        for captured in state.knobs.values():
+            captured.let_go()
     with deaf_to_signals():
         result.outcomes = put_back_all(state.knobs, find, dry_run)
         if not dry_run:
@@ -129,9 +136,26 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     return Outcome(knob.name, "restored", f"{present} to {captured.value}")
 
 
+def put_under(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
+    """Put a knob to the lesser of where it is and its safe value: watts that were granted are not taken back before the
+    cluster's ledger knows (rule 4 of docs/ledger.md). Raises ``KnobError``."""
+    assert captured.hold is not None
+    present = _present(knob)
+    waits = f"{captured.value} as captured only when this node may leave its cluster"
+    if present.isdigit() and int(present) <= captured.hold:
+        return Outcome(knob.name, "held", f"stays at {present}; {waits}")
+    if dry_run:
+        return Outcome(knob.name, "held", f"would go from {present} to {captured.hold}; {waits}")
+    knob.set(captured.hold)
+    held = knob.read_back()
+    if held is not None and not knob.holds(captured.hold, held):
+        return Outcome(knob.name, "no-effect", f"asked {captured.hold}, it holds {held}", "firmware")
+    return Outcome(knob.name, "held", f"{present} to {captured.hold}; {waits}")
+
+
 def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
     """Does the hardware hold what this agent last put there, or meant to?"""
-    if present == captured.at_first:
+    if present == captured.at_first or (captured.hold is not None and knob.holds(captured.hold, present)):
         return True
     return any(knob.holds(value, present) for value in captured.ours)
 
@@ -169,7 +193,8 @@ def _present(knob: Knob) -> str:
 
 def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool) -> Outcome:
     try:
-        return put_back(find(name), captured, dry_run)
+        knob = find(name)
+        return put_back(knob, captured, dry_run) if captured.hold is None else put_under(knob, captured, dry_run)
     except KnobError as error:
         return Outcome(name, error.status, str(error), error.reason)
     except Exception as error:  # a defect in one knob must not leave the others moved

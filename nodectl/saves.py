@@ -6,7 +6,9 @@ One file, appended to, one line per event, each line complete in itself and carr
     0be4d1c7 {"kind":"wrote","v":1,"boot":"4a0c…","values":{"cpu/policy0/max_khz":1200000}}
     77ab3d10 {"kind":"restored","v":1,"boot":"4a0c…","knobs":["cpu/policy0/max_khz"]}
 
-``capture`` lines are on the disk (fsync of the file, and of the directory when the file is new) before the first write
+A ``hold`` line names what knobs are put to at most, in place of their captured values, while a cluster's grant is in
+force; like ``capture`` it is on the disk before it matters. ``capture`` lines are on the disk (fsync of the file, and
+of the directory when the file is new) before the first write
 of their knob. ``wrote`` lines are given to the kernel before each write but not synced: they tell a value of ours from
 somebody else's after the agent was killed, and a machine that went down has lost its settings anyway. Since an intent
 is recorded before it is carried out, the last *two* values of a knob count as ours.
@@ -70,6 +72,10 @@ class _Wrote(_Line, frozen=True, tag="wrote"):
     values: dict[str, int]
 
 
+class _Hold(_Line, frozen=True, tag="hold"):
+    values: dict[str, int]
+
+
 class _Restored(_Line, frozen=True, tag="restored"):
     knobs: list[str]
 
@@ -80,11 +86,19 @@ class Captured:
 
     value: str
     ours: tuple[int, ...] = ()
+    hold: int | None = None
+    """Under a cluster's grant: what the knob is at most, in place of its original, until it may leave."""
 
     @property
     def at_first(self) -> int:
         """The original as a knob that has a getter reads it back: 0 where it is a released state ("disabled")."""
         return int(self.value) if self.value.isdigit() else 0
+
+    def let_go(self) -> None:
+        """It may go back to its original; where a restore has put it meanwhile is ours too."""
+        if self.hold is not None:
+            self.note(self.hold)
+            self.hold = None
 
     def note(self, value: int) -> None:
         """Remember a value of ours."""
@@ -99,6 +113,7 @@ class SavedState:
     boot_id: str = ""
     knobs: dict[str, Captured] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    holds: dict[str, int] = field(default_factory=dict)
 
 
 def read_save(path: str) -> SavedState:
@@ -139,11 +154,15 @@ def _take(state: SavedState, line: bytes, path: str, number: int, is_last: bool)
     state.boot_id = state.boot_id or entry.boot
     match entry:
         case _Capture():
-            state.knobs.setdefault(entry.knob, Captured(entry.value))
+            state.knobs.setdefault(entry.knob, Captured(entry.value, hold=state.holds.get(entry.knob)))
         case _Wrote():
             for knob, value in entry.values.items():
                 if knob in state.knobs:
                     state.knobs[knob].note(value)
+        case _Hold():
+            state.holds = entry.values
+            for knob, captured in state.knobs.items():
+                captured.hold = entry.values.get(knob)
         case _Restored():
             for knob in entry.knobs:
                 state.knobs.pop(knob, None)
@@ -163,7 +182,7 @@ class _Version(msgspec.Struct):
     v: int = SCHEMA_VERSION
 
 
-_DECODER = msgspec.json.Decoder(_Capture | _Wrote | _Restored)
+_DECODER = msgspec.json.Decoder(_Capture | _Wrote | _Hold | _Restored)
 
 
 def _checksum(payload: bytes) -> bytes:
@@ -190,12 +209,18 @@ class Save:
         self._open()
         self._append(_Wrote(boot=self._boot, values=dict(values)))
 
+    def hold(self, values: Mapping[str, int]) -> None:
+        """Put on the disk what knobs are at most until this node may leave its cluster; none: it may."""
+        is_new = self._open()
+        self._append(_Hold(boot=self._boot, values=dict(values)))
+        self._sync(is_new)
+
     def restored(self, knobs: Sequence[str]) -> None:
         """Record that these knobs need no restoring any more."""
         self._open()
         self._append(_Restored(boot=self._boot, knobs=list(knobs)))
 
-    def compact(self, knobs: Mapping[str, Captured]) -> None:
+    def compact(self, knobs: Mapping[str, Captured], holds: Mapping[str, int]) -> None:
         """Write the file anew with only what still counts, once it has grown large."""
         if self._size <= COMPACT_BYTES:
             return
@@ -204,6 +229,7 @@ class Save:
             os.unlink(anew)
         replacement = Save(anew, self._boot)
         replacement.capture({name: knob.value for name, knob in knobs.items()})
+        replacement.hold(holds)
         for age in (-2, -1):
             values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
             if values:

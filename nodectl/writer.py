@@ -69,19 +69,37 @@ class Writer:
         self._boot_id = boot_id
         self._clock = clock
         self._captured: dict[str, Captured] = {}
+        self._holds: dict[str, int] = {}
         self._round: Iterator[str] = iter(())
 
     def start(self) -> Restoration:
         """Restore what an earlier run of this boot left behind. What cannot be restored yet stays captured: the older
         capture may be the true original. Raises ``SaveError`` if the save is unusable; then nothing may be written."""
         result = restore_saved(self._save.path, self._boot_id, self._find)
-        self._captured = read_save(self._save.path).knobs
+        state = read_save(self._save.path)
+        self._captured, self._holds = state.knobs, state.holds
         return result
 
     @property
     def captured(self) -> Mapping[str, str]:
         """Knobs that have been moved, and what they were before."""
         return {name: captured.value for name, captured in self._captured.items()}
+
+    @property
+    def holds(self) -> Mapping[str, int]:
+        """What ``hold`` was told last, by this run or an earlier one whose knobs still wait for leave."""
+        return self._holds if any(captured.hold is not None for captured in self._captured.values()) else {}
+
+    def hold(self, values: Mapping[str, int]) -> None:
+        """From now on these knobs are not put back to captured values, but to the lesser of where they are and these;
+        none: the node may leave its cluster. On the disk on return; ``SaveError`` otherwise."""
+        if values == self._holds:
+            return
+        self._save.hold(values)
+        self._holds = dict(values)
+        for name, captured in self._captured.items():
+            captured.let_go()
+            captured.hold = values.get(name)
 
     def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
         """Bring knobs to ``settings`` (``{name: value}``; 0 puts the knob back to its captured value).
@@ -159,7 +177,7 @@ class Writer:
             self._captured[name].note(value)
         outcomes += [self._write(self._settings[name], value) for name, value in writes.items()]
         with contextlib.suppress(SaveError):  # the longer file serves as well; the next append says what is wrong
-            self._save.compact(self._captured)
+            self._save.compact(self._captured, self._holds)
         return outcomes
 
     def _capture(self, names: Sequence[str]) -> list[Outcome]:
@@ -178,7 +196,7 @@ class Writer:
                 self._save.capture(values)
             except SaveError as error:
                 return failed + [Outcome(name, "refused", str(error)) for name in values]
-            self._captured |= {name: Captured(value) for name, value in values.items()}
+            self._captured |= {name: Captured(value, hold=self._holds.get(name)) for name, value in values.items()}
         return failed
 
     def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:

@@ -18,17 +18,23 @@ from pmu.system import system_ports
 
 @click.command()
 @click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where the save is.")
+@click.option(
+    "--leave-cluster",
+    is_flag=True,
+    help="Also knobs under a cluster's grant: only if its ledger counts this node at TDP.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def restore(state_dir: str, dry_run: bool, as_json: bool) -> int:
+def restore(state_dir: str, leave_cluster: bool, dry_run: bool, as_json: bool) -> int:
     """Put every knob back to the value captured before an agent first moved it.
 
     For after a kill: an agent that is stopped does this itself. Harmless when there is nothing to restore. What
     somebody else has set since is left to them. Exit status 1 if a knob could not be put back yet; its captured value
-    is kept for the next attempt.
+    is kept for the next attempt. A cap under a cluster's grant is never raised: it becomes the lesser of itself and the
+    node's safe cap until the cluster has granted the leave.
     """
     path = save_path(state_dir)
-    result = _restore(state_dir, path, dry_run) if is_there(path) else Restoration()
+    result = _restore(state_dir, path, dry_run, leave_cluster) if is_there(path) else Restoration()
     if as_json:
         report = {"outcomes": result.outcomes, "remarks": result.remarks, "complete": result.is_complete}
         click.echo(msgspec.json.encode(report).decode())
@@ -43,10 +49,10 @@ def restore(state_dir: str, dry_run: bool, as_json: bool) -> int:
     return 0 if result.is_complete else 1
 
 
-def _restore(state_dir: str, path: str, dry_run: bool) -> Restoration:
+def _restore(state_dir: str, path: str, dry_run: bool, leave_cluster: bool) -> Restoration:
     ports = system_ports()
     with contextlib.ExitStack() as stack:
         find = stack.enter_context(KnobFinder(ports))
         if not dry_run:
             stack.enter_context(NodeLock(state_dir, ports.lock_path))  # a running agent restores by itself
-        return restore_saved(path, node_id(ports.lock_path), find, dry_run)
+        return restore_saved(path, node_id(ports.lock_path), find, dry_run, leave_cluster)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -18,10 +18,14 @@ from nodectl.errors import NodectlError, nearest
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from nodectl.policies import registry
+from nodectl.saves import node_id
 from nodectl.summary import Summary
 from pmu.descriptors import give_back_descriptor_limit
-from pmu.ports import Clock
+from pmu.ports import Clock, Ports
 from pmu.system import system_ports
+
+if TYPE_CHECKING:
+    from nodectl.cluster_cap import ClusterCap
 
 UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
@@ -52,6 +56,7 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 @click.option("--cpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
 @click.option("--gpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
 @click.option("--cap-w", type=float, metavar="WATTS", help="Cap the whole node's mean power; 0 is no cap.")
+@click.option("--cluster", metavar="URL", help="Be capped by the cluster agent there, e.g. tcp://head:7410.")
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
 @click.option("--journal", metavar="DIR", help="Where to keep the journal.")
 @click.option("--state-dir", metavar="DIR", help="Where captured values and the lock are kept.")
@@ -65,6 +70,7 @@ def run(
     cpu_policy: str | None,
     gpu_policy: str | None,
     cap_w: float | None,
+    cluster: str | None,
     duration: float | None,
     journal: str | None,
     state_dir: str | None,
@@ -82,16 +88,33 @@ def run(
         ("cpu_policy",): ("--cpu-policy", cpu_policy and policy_choice(cpu_policy, "--cpu-policy")),
         ("gpu_policy",): ("--gpu-policy", gpu_policy and policy_choice(gpu_policy, "--gpu-policy")),
         ("caps", "node_w"): ("--cap-w", cap_w),
+        ("cluster", "url"): ("--cluster", cluster),
         ("journal", "dir"): ("--journal", journal),
         ("state_dir",): ("--state-dir", state_dir),
     }
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
     ports = system_ports()
     with Interruptions(ports.clock) as interruptions:
-        agent = Agent(ports, config, say=_say, wait=interruptions.wait)
-        if command:
-            return _around(agent, interruptions, command, ports.clock, duration, as_json)
-        return _serve(agent, interruptions, ports.clock, duration, as_json)
+        link = open_cluster(config, ports)
+        try:
+            agent = Agent(ports, config, say=_say, wait=interruptions.wait, cluster=link)
+            if command:
+                return _around(agent, interruptions, command, ports.clock, duration, as_json)
+            return _serve(agent, interruptions, ports.clock, duration, as_json)
+        finally:
+            if link:
+                link.close()
+
+
+def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
+    """The link to the cluster agent, if the settings have one and this run may write."""
+    if not config.cluster.url or not config.writes:
+        return None
+    try:
+        from nodectl.cluster_cap import open_cluster_cap
+    except ModuleNotFoundError as error:
+        raise NodectlError(f"[cluster] needs {error.name}: pip install 'nodectl[cluster]'") from None
+    return open_cluster_cap(config.cluster, node_id(ports.lock_path), _say)
 
 
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 Status = Literal[
-    "written", "unchanged", "refused", "no-effect", "foreign", "vanished", "restored", "left", "silent", "answers"
+    "written",
+    "unchanged",
+    "refused",
+    "no-effect",
+    "foreign",
+    "vanished",
+    "restored",
+    "left",
+    "held",
+    "silent",
+    "answers",
 ]
 """
 =========== ===========================================================================================
@@ -22,6 +32,7 @@ no-effect   accepted, but the hardware holds something else, or clock or power d
 foreign     somebody else has moved the knob since; it is theirs now and not written again
 vanished    the knob is gone: CPU offline, GPU lost
 restored    back at its captured value
+held        under a cluster's grant: at the safe cap or below, and not at its captured value
 left        not put back, because somebody else has set it since
 silent      said of a controller, not of a knob: it does not answer, and this node does its part
 answers     said of a controller: it is back, and what it had is in force again

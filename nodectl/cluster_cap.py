@@ -1,0 +1,217 @@
+"""The cluster's cap on this node: grants in, reports out, and proof that a cap acts.
+
+A ``CapSource`` for the agent's loop, around the pure ``NodeLease``. It is asked once per tick and never waits. All
+times of leases are CLOCK_BOOTTIME, which goes on while the node is suspended.
+
+A cap is confirmed when nothing is wrong with the knobs that hold it (they were read back, and no other limit shadows
+them) and the draw is measured to be below it over a window that begins one settle time after the write: "seen" if it
+was above before, else "provisional". Without a measured draw nothing is confirmed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from nodectl.caps import CapRequest
+from nodectl.config import Cluster
+from nodectl.lease import NodeLease
+from nodectl.link import ClusterLink
+from nodectl.wire import Declaration, Grant, Report
+
+REPORT_NS: Final = 1_000_000_000
+WINDOW_NS: Final = 200_000_000
+"""Ours: power over less than two ticks says little."""
+
+TOLERANCE: Final = 1.02
+"""Ours: of the cap; RAPL's own step and the sensors' noise."""
+
+LEAVE_S: Final = 3.0
+ASK_AGAIN_S: Final = 0.5
+"""Ours: how long a run that ends waits for leave to go uncapped, and how often it asks."""
+
+
+def boottime_ns() -> int:
+    """CLOCK_BOOTTIME."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def declaration(settings: Cluster) -> Declaration:
+    """What the settings say of this node, for the ledger."""
+    return Declaration(
+        tdp_mw=round(settings.tdp_w * 1000),
+        mop_mw=round(settings.mop_w * 1000),
+        safe_mw=round(settings.safe_w * 1000),
+        boot_mw=round(settings.boot_w * 1000),
+        lease_class=settings.lease_class,
+        settle_ms=round(settings.settle_s * 1000),
+        watchdog_ms=round(settings.watchdog_s * 1000),
+    )
+
+
+class ClusterCap:
+    """One run's dealings with its cluster agent. ``say`` takes a line when something changes."""
+
+    def __init__(
+        self,
+        settings: Cluster,
+        link: ClusterLink,
+        boot_id: str,
+        say: Callable[[str], None] = lambda line: None,
+        now_ns: Callable[[], int] = boottime_ns,
+    ) -> None:
+        self._declared = declaration(settings)
+        self._link, self._say, self._now_ns, self._boot_id = link, say, now_ns, boot_id
+        self._name = settings.name
+        self._lease: NodeLease | None = None
+        self._is_capped = False
+        self._has_left = False
+        self._was_up: bool | None = None
+        self._report_ns = -1
+        self._told_ns = -1
+        self._power_mw = -1
+        self._quality = "missing"
+        self._energy_j = 0.0
+        self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
+        self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
+        self._drew_mw = -1
+        self._is_raise = False
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether a grant has ever been taken, or an earlier run left one in force."""
+        return self._is_capped
+
+    def begin(self, held_mw: int) -> None:
+        """The run begins. ``held_mw``: the cap that an earlier run's grant has left in force; 0: none."""
+        limit_mw = held_mw or self._declared.tdp_mw
+        self._lease = NodeLease(self._name, self._boot_id, self._declared, limit_mw, self._now_ns())
+        self._is_capped = held_mw > 0
+
+    def request(self, now_ns: int) -> CapRequest | None:
+        """The cap of this tick; None before the first grant, when nobody has capped this node yet."""
+        lease = self._lease
+        assert lease is not None, "not begun"
+        here_ns = self._now_ns()
+        before_mw = lease.cap_mw
+        for grant in self._link.receive():
+            self._take(lease, here_ns, grant)
+        if self._is_capped and lease.lapse(here_ns):
+            self._say(f"the lease is over: {lease.cap_mw / 1000:g} W, the safe cap ({self._why_silent()})")
+            self._change(here_ns, before_mw)
+        self._note_link()
+        return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
+
+    def follow(self, elapsed_s: float, power_w: float, quality: str, trouble: str) -> None:
+        """What the node drew in the tick that has ended, and what is wrong with the knobs that hold the cap, if
+        anything. Confirms, and reports when it is time."""
+        lease = self._lease
+        assert lease is not None, "not begun"
+        here_ns = self._now_ns()
+        self._quality = quality
+        self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
+        if self._power_mw >= 0:
+            self._energy_j += power_w * elapsed_s
+        if self._changed_ns >= 0 and not trouble and self._power_mw >= 0:
+            self._judge(lease, here_ns, elapsed_s, power_w)
+        if here_ns >= self._report_ns:
+            self._report(here_ns)
+
+    def leave(self) -> bool:
+        """Ask for leave to go uncapped, and wait for it a bounded time; True if it was granted."""
+        lease = self._lease
+        if lease is None or not self._is_capped:
+            return True
+        end_ns, ask_ns = self._now_ns() + round(LEAVE_S * 1e9), -1
+        while self._now_ns() < end_ns:
+            if self._now_ns() >= ask_ns:
+                self._report(self._now_ns(), is_leaving=True)
+                ask_ns = self._now_ns() + round(ASK_AGAIN_S * 1e9)
+            for grant in self._link.receive():
+                self._take(lease, self._now_ns(), grant)
+            if self._has_left:
+                return True
+            self._link.wait(50)
+        self._say(f"no leave within {LEAVE_S:g} s: the cap stays, at most {self._declared.safe_mw / 1000:g} W")
+        return False
+
+    def close(self) -> None:
+        """Let go of the link."""
+        self._link.close()
+
+    def _take(self, lease: NodeLease, here_ns: int, grant: Grant) -> None:
+        before_mw, was_capped = lease.cap_mw, self._is_capped
+        if lease.take(here_ns, grant):
+            return  # late, doubled, or of a cluster agent that has been replaced: void, and nothing to tell
+        self._is_capped, self._has_left = True, grant.is_leave
+        if grant.cap_mw != before_mw or not was_capped:
+            self._change(here_ns, before_mw if was_capped else self._declared.tdp_mw)
+        elif self._changed_ns < 0:
+            lease.confirm("seen" if self._drew_mw > grant.cap_mw else "provisional")  # a renewal: it acts already
+
+    def _change(self, here_ns: int, before_mw: int) -> None:
+        assert self._lease is not None
+        self._changed_ns, self._window, self._drew_mw = here_ns, [0.0, 0.0], self._power_mw
+        self._is_raise = self._lease.cap_mw >= before_mw
+
+    def _judge(self, lease: NodeLease, here_ns: int, elapsed_s: float, power_w: float) -> None:
+        """Whether the new cap acts (rule 5 of docs/ledger.md)."""
+        began_ns = here_ns - round(elapsed_s * 1e9)  # of the interval that was measured
+        settled_ns = self._changed_ns + self._declared.settle_ms * 1_000_000
+        if here_ns == self._changed_ns or (not self._is_raise and began_ns < settled_ns):
+            return
+        self._window[0] += power_w * elapsed_s
+        self._window[1] += elapsed_s
+        if not self._is_raise and self._window[1] * 1e9 < WINDOW_NS:
+            return
+        mean_mw = 1000 * self._window[0] / self._window[1]
+        if mean_mw > TOLERANCE * lease.cap_mw:
+            self._window = [0.0, 0.0]  # not yet: a new window
+            return
+        lease.confirm("seen" if self._drew_mw > lease.cap_mw else "provisional")
+        self._changed_ns = -1
+        self._report(here_ns)  # at once: watts are waited for
+
+    def _report(self, here_ns: int, is_leaving: bool = False) -> None:
+        assert self._lease is not None
+        made: Report = self._lease.report(here_ns, self._power_mw, is_leaving)
+        self._link.send(
+            msgspec.structs.replace(
+                made,
+                energy_mj=round(self._energy_j * 1000),
+                asked_mw=self._lease.cap_mw if self._is_capped else -1,
+                quality=self._quality,
+            )
+        )
+        self._report_ns = here_ns + REPORT_NS
+
+    def _note_link(self) -> None:
+        if self._link.is_up != self._was_up:
+            if self._link.is_up:
+                self._say(f"{self._link.url}: the cluster agent is there")
+            elif self._was_up:
+                self._say(f"{self._link.url}: {self._link.why_down}; the cap holds until its lease is over")
+            elif self._link.why_down != "not connected yet":
+                self._say(f"{self._link.url}: {self._link.why_down}")
+            else:
+                return
+            self._was_up = self._link.is_up
+
+    def _why_silent(self) -> str:
+        return "the cluster agent grants nothing" if self._link.is_up else self._link.why_down
+
+
+def open_cluster_cap(settings: Cluster, boot_id: str, say: Callable[[str], None]) -> ClusterCap:
+    """With the keys that the settings name."""
+    from pathlib import Path
+
+    from nodectl.keys import read_pair, read_public
+
+    is_open = settings.insecure and not settings.key
+    keys = None if is_open else read_pair(Path(settings.key))
+    server = None if is_open else read_public(settings.server_key)
+    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, say)

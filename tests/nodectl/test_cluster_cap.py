@@ -1,0 +1,198 @@
+"""A node under a cluster's cap: shares, proof, leases, and what is left when its agent dies."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodectl.agent import Agent
+from nodectl.cluster_cap import ClusterCap
+from nodectl.config import ConfigError
+from nodectl.restore import restore_saved, save_path
+from nodectl.saves import node_id, read_save
+from nodectl.split import Device, split
+from nodectl.survey import survey
+from nodectl.wire import Grant, Report
+from tests.nodectl.test_agent import node, settings
+
+S = 1_000_000_000
+LONG_TERM = "/sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
+CLUSTER = {
+    "url": "tcp://127.0.0.1:1",
+    "name": "n0",
+    "tdp_w": 520.0,
+    "mop_w": 200.0,
+    "safe_w": 220.0,
+    "boot_w": 300.0,
+    "settle_s": 0.2,
+}
+
+
+def test_floors_come_first_and_the_rest_goes_by_measured_draw():
+    cpu, gpu = Device(50.0, 200.0, 150.0), Device(100.0, 300.0, 150.0)
+    assert split(60.0 + 150.0 + 90.0, 60.0, [cpu, gpu]) == pytest.approx([110.0, 130.0])
+    assert split(10.0, 60.0, [cpu, gpu]) == [50.0, 100.0], "below its floor nothing can be capped"
+    assert split(1000.0, 60.0, [cpu, gpu]) == [200.0, 300.0]
+    assert split(60.0 + 400.0, 60.0, [cpu, Device(100.0, 300.0, 100.0)]) == pytest.approx([200.0, 200.0])
+
+
+device = st.builds(
+    lambda floor, room, draw: Device(floor, floor + room, draw),
+    st.floats(0, 500),
+    st.floats(0, 500),
+    st.floats(0, 1000) | st.just(math.nan),
+)
+
+
+@given(cap_w=st.floats(0, 5000), rest_w=st.floats(0, 200), devices=st.lists(device, max_size=6))
+def test_shares_are_within_bounds_and_their_sum_within_the_cap_where_floors_allow_it(cap_w, rest_w, devices):
+    caps = split(cap_w, rest_w, devices)
+    assert all(one.floor_w <= cap <= one.most_w * (1 + 1e-9) for cap, one in zip(caps, devices, strict=True))
+    floors = sum(one.floor_w for one in devices)
+    assert sum(caps) + rest_w <= max(cap_w, floors + rest_w) * (1 + 1e-9) + 1e-9
+    if cap_w - rest_w >= sum(one.most_w for one in devices):
+        assert caps == pytest.approx([one.most_w for one in devices])
+
+
+class Wire:
+    """The link to a cluster agent that is this test; nothing is lost, nothing takes time."""
+
+    url, is_up, why_down = "tcp://test", True, ""
+
+    def __init__(self) -> None:
+        self.sent: list[Report] = []
+        self.grants: list[Grant] = []
+        self.on_wait = lambda: None
+
+    def send(self, report: Report) -> None:
+        self.sent.append(report)
+
+    def receive(self) -> list[Grant]:
+        grants, self.grants = self.grants, []
+        return grants
+
+    def wait(self, timeout_ms: int) -> None:
+        self.on_wait()
+
+    def close(self) -> None: ...
+
+    def grant(self, cap_w: float, sequence: int, is_leave: bool = False) -> None:
+        last = self.sent[-1]
+        made = Grant("n0", 1, last.boot_id, sequence, round(cap_w * 1000), last.report_id, 5 * S, is_leave)
+        self.grants.append(made)
+
+
+class CappedNode:
+    """A busy twin under the agent, in virtual time."""
+
+    def __init__(self, inside, tmp_path) -> None:
+        self.inside, self.state = inside, str(tmp_path)
+        self.wire, self.said = Wire(), []
+        none = {"name": "none"}
+        self.config = settings(tmp_path, cluster=CLUSTER, caps={"rest_w": 60.0}, cpu_policy=none, gpu_policy=none)
+        self.boot = node_id(inside.ports.lock_path)
+        clock = inside.ports.clock
+        self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns)
+        self.agent = Agent(inside.ports, self.config, self.said.append, cluster=self.cap)
+        self.free_uw = self.limit_uw()
+
+    def limit_uw(self) -> int:
+        return int(self.inside.ports.files.read(LONG_TERM))
+
+    def ticks(self, n: int) -> None:
+        for _ in range(n):
+            self.agent.tick()
+
+    def restore(self, **given):
+        knobs = {knob.name: knob for knob in survey(self.inside.ports).knobs}
+        return restore_saved(save_path(self.state), self.boot, knobs.__getitem__, **given)
+
+    def die(self) -> None:
+        """As SIGKILL does: nothing is put back, the kernel takes the lock."""
+        self.agent._actuation._lock.release()
+        self.agent._actuation._writer.close()
+
+
+def test_a_grant_is_held_confirmed_by_its_effect_and_over_with_its_lease(tmp_path):
+    with node("skylake-6146", "hpl") as inside:
+        made = CappedNode(inside, tmp_path)
+        made.agent.start()
+        made.ticks(3)
+        first = made.wire.sent[0]
+        assert (first.limit_mw, first.effect, first.quality) == (520_000, "unseen", "measured")
+        assert made.limit_uw() == made.free_uw, "who has been granted nothing is not capped"
+        made.wire.grant(300.0, 1)
+        made.ticks(1)
+        assert made.limit_uw() == 120_000_000, "two packages, half of what 60 W of rest leave"
+        assert made.wire.sent[-1].limit_mw == 520_000, "not before it acts"
+        made.ticks(30)
+        confirmed = next(one for one in made.wire.sent if one.sequence == 1)
+        assert (confirmed.limit_mw, confirmed.effect) == (300_000, "seen")
+        assert confirmed.power_mw <= 1.02 * 300_000
+        made.ticks(40)
+        assert made.limit_uw() == 80_000_000, "the lease is over: safe_w"
+        assert any("the lease is over: 220 W" in line for line in made.said)
+        assert made.wire.sent[-1].limit_mw == 220_000
+        made.wire.grant(320.0, 2)
+        made.ticks(8)  # what a package saved up it may draw on top for a moment after a raise
+        assert made.wire.sent[-1].sequence == 2
+        made.agent.stop()
+        assert made.limit_uw() == 80_000_000, "nobody let it leave"
+
+
+def test_a_run_that_ends_puts_caps_back_only_with_leave(tmp_path):
+    with node("skylake-6146", "hpl") as inside:
+        made = CappedNode(inside, tmp_path)
+        made.agent.start()
+        made.ticks(2)
+        made.wire.grant(300.0, 1)
+        made.ticks(5)
+        made.wire.on_wait = lambda: made.wire.grant(520.0, 2, is_leave=True)
+        made.agent.stop()
+        assert made.wire.sent[-1].is_leaving
+        assert made.limit_uw() == made.free_uw
+        assert read_save(save_path(made.state)).knobs == {}
+
+
+@pytest.mark.parametrize(("granted_w", "left_uw"), [(300.0, 80_000_000), (210.0, 75_000_000)])
+def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(tmp_path, granted_w, left_uw):
+    with node("skylake-6146", "hpl") as inside:
+        made = CappedNode(inside, tmp_path)
+        made.agent.start()
+        made.ticks(2)
+        made.wire.grant(granted_w, 1)
+        made.ticks(5)
+        made.die()
+        for _ in range(2):
+            done = made.restore()
+            held = {one.knob for one in done.outcomes if one.status == "held"}
+            assert held == {f"rapl/package-{n}/long_term_uw" for n in (0, 1)}
+            assert done.is_complete, "clocks are as they were: the limits hold the cap"
+            assert made.limit_uw() == left_uw
+        again = CappedNode(inside, tmp_path)
+        again.agent.start()
+        again.ticks(1)
+        assert again.limit_uw() == left_uw, "nor does the next run raise it by itself"
+        assert again.wire.sent[0].limit_mw == min(granted_w, 220.0) * 1000
+        again.wire.grant(400.0, 1)
+        again.ticks(3)
+        assert again.limit_uw() == 170_000_000
+        again.die()
+        assert made.restore(leaves_cluster=True).is_complete
+        assert made.limit_uw() == made.free_uw, "an administrator may say that it has left"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cluster": {**CLUSTER, "tdp_w": 0.0}}, "cluster.tdp_w: is missing"),
+        ({"cluster": {**CLUSTER, "safe_w": 100.0}}, "not between mop_w and tdp_w"),
+        ({"cluster": CLUSTER, "mode": "monitor"}, "cannot be capped"),
+        ({"cluster": CLUSTER, "caps": {"node_w": 300.0}}, "one owner of watts"),
+        ({"cluster": {**CLUSTER, "url": "head"}}, "no URL such as"),
+    ],
+)
+def test_a_wrong_cluster_setting_is_named(tmp_path, wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, **wrong)
