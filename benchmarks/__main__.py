@@ -22,6 +22,7 @@ NAMES = (
     "eco_killer",
     "powercap_curie",
     "ledger",
+    "fabric",
     "firmware_cap",
     "firmware_delay",
     "firmware_rv32",

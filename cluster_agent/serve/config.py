@@ -11,13 +11,11 @@ import msgspec
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.owner import check_owner
 from nodectl.errors import nearest
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
-
-WATT_POLICIES: Final = ("powercap", "prb", "easy-capped", "easy-power")
-"""Schedulers that own watts themselves (docs/policies.md)."""
 
 
 class BudgetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,8 +38,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of them. ``watts``: the one owner of watts, the sharer (a scheduling policy that owns watts goes with
-    "none")."""
+    """All of them. ``sharer``: NAME[:key=value,...], which owns the partition's watts; ``policy``: of the scheduler
+    above it, which must own none."""
 
     listen: str = "tcp://0.0.0.0:7410"
     insecure: bool = False
@@ -50,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     socket: str = DEFAULT_SOCKET
     admins: list[str] = []
     mode: Literal["observe", "cap"] = "observe"
-    sharer: str = "even"
+    sharer: str = "fspc"
     policy: str = "easy"
     budget: BudgetSettings = BudgetSettings()
     nodes: NodeSettings = NodeSettings()
@@ -98,14 +96,10 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "nodes.failing_together", "is negative"
     if not 2.0 <= nodes.lease_s <= 300.0:
         yield "nodes.lease_s", f"{nodes.lease_s:g} s is outside 2..300: nodes report once a second"
-    if settings.sharer != "none" and settings.policy in WATT_POLICIES:
-        yield (
-            "policy",
-            (
-                f"{settings.policy} owns the watts of the partition, and so would the sharer {settings.sharer}:"
-                ' one of both; set sharer = "none", or a policy without watts'
-            ),
-        )
+    try:
+        check_owner(settings.policy, settings.sharer.partition(":")[0].strip())
+    except WrongUseError as error:
+        yield "sharer", str(error)
 
 
 def _in_words(message: str) -> str:

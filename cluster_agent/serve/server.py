@@ -26,10 +26,9 @@ from cluster_agent.fabric.router import Router
 from cluster_agent.serve.config import Settings, milliwatts
 from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
 from cluster_agent.serve.schedule import read_schedule, refuse_past
-from cluster_agent.serve.sharing import EvenShare, Sharing
+from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
-from nodectl.errors import nearest
 from nodectl.keys import read_pair
 from nodectl.notify import Notifier
 from nodectl.saves import boot_id
@@ -87,7 +86,7 @@ class Server:
         self._wall_s = wall_s
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
-        sharing = _sharing(settings.sharer)
+        sharing = Sharing(settings.sharer)
         keys = None if settings.insecure else read_pair(directory / OWN_KEY)
         is_observing = settings.mode == "observe"
         self.database = Database(Path(settings.store))
@@ -256,12 +255,3 @@ class Server:
 
     def _changes(self, caller: Caller, asked: dict[str, str]) -> list[Change]:
         return self._budgets.changes()
-
-
-SHARERS: Final[dict[str, Callable[[], Sharing]]] = {"even": EvenShare}
-
-
-def _sharing(name: str) -> Sharing:
-    if name not in SHARERS:
-        raise WrongUseError(f"no sharer is called {name!r}{nearest(name, SHARERS)}")
-    return SHARERS[name]()

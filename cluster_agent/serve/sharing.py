@@ -1,45 +1,45 @@
-"""The seam to whoever says which node needs which watts."""
+"""The sharers at work: what they see of a live partition, and their reason for each node's cap."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 
 from cluster_agent.budget.ledger import Ledger, type_mw
+from cluster_agent.budget.sharers import registry
+from cluster_agent.budget.sharers.view import Job, Shares, View
+
+NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 
 
-class Sharing(Protocol):
-    """Caps for nodes, and the reason for each."""
+class Sharing:
+    """One sharer, ``NAME[:key=value,...]``; ``jobs`` gives the running jobs in the order of their starts."""
 
-    name: str
+    def __init__(self, text: str, jobs: Callable[[], Iterable[Job]] = NO_JOBS) -> None:
+        """``WrongUseError`` for a sharer or parameter that does not exist."""
+        self.name = text
+        self._sharer = registry.choose(text).share
+        self._jobs = jobs
+        self._last: tuple[View, Shares] | None = None
 
     def share(self, ledger: Ledger, names: list[str], available_mw: int) -> type_mw:
-        """A cap in mW for each node, within its MOP and TDP; their sum at most ``available_mw``, which is at least the
-        sum of the MOPs."""
+        """A cap in mW for each node; ``available_mw`` is at least the sum of their MOPs."""
+        declared = [ledger.accounts[name].declaration for name in names]
+        tdp = np.array([one.tdp_mw for one in declared], np.int64)
+        mop = np.array([one.mop_mw for one in declared], np.int64)
+        view = View.of(names, tdp, mop, self._jobs())
+        shares = self._sharer(view, available_mw)
+        self._last = (view, shares)
+        return shares.caps_mw
 
     def why(self, name: str) -> str:
         """Why the node had its cap at the last ``share``."""
-
-
-class EvenShare:
-    """The same part of what lies between MOP and TDP for every node, whether it works or idles."""
-
-    name = "even"
-
-    def __init__(self) -> None:
-        self._part = 1.0
-
-    def share(self, ledger: Ledger, names: list[str], available_mw: int) -> type_mw:
-        """Rounded down to whole mW."""
-        declared = [ledger.accounts[name].declaration for name in names]
-        low = np.array([one.mop_mw for one in declared], np.int64)
-        room = np.array([one.tdp_mw for one in declared], np.int64) - low
-        spread = int(room.sum())
-        self._part = min((available_mw - int(low.sum())) / spread, 1.0) if spread else 1.0
-        caps: type_mw = low + np.floor(room * self._part).astype(np.int64)
-        return caps
-
-    def why(self, name: str) -> str:
-        """The same for all."""
-        return f"even: every node gets {100 * self._part:.1f} % of what lies between its MOP and its TDP"
+        if self._last is None:
+            return "nothing has been shared yet"
+        view, shares = self._last
+        try:
+            return shares.why(view, name).words
+        except KeyError:
+            return "it could not be reached when watts were shared last"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cluster_agent.cli import main
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 15.0
+PATIENCE_S = 40.0
 
 
 def free_port() -> int:

@@ -32,7 +32,11 @@ def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp
         assert cluster.ctl("budget", "set", "1200").returncode == 0
         cluster.until(lambda: both_at(cluster, 400.0))
         lines = "\n".join(cluster.ask("why", "n2")["lines"])
-        assert "budget 1200 W" in lines and "wished: 400 W; even: every node" in lines and "granted: 400 W" in lines
+        assert (
+            "budget 1200 W" in lines
+            and "wished: 400 W; 400.0 W by fspc: the same part of its TDP" in lines
+            and "granted: 400 W" in lines
+        )
         assert cluster.ctl("why", "n9").returncode == 2
         log = cluster.ask("budget", "log")
         assert [one["what"] for one in log] == ["set 1200 W by hand", "set 900 W by hand"]

@@ -18,7 +18,7 @@ from cluster_agent.fabric.admin import MAX_REQUEST, AdminSocket, Caller, Command
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.partition import Partition
 from cluster_agent.serve.schedule import read_schedule, refuse_past
-from cluster_agent.serve.sharing import EvenShare
+from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import MIGRATIONS, Database
 from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
 from nodectl.lease import NodeLease
@@ -78,7 +78,9 @@ def test_what_is_no_store_is_one_line(tmp_path):
 def partition(tmp_path: Path, said: list[str]) -> tuple[Partition, Database]:
     database = Database(tmp_path / "a.db")
     store = SqliteLedgerStore(database, "boot-1")
-    return Partition(store, Terms(failing_together=0), BudgetLine(900_000), EvenShare(), 0.0, say=said.append), database
+    return Partition(
+        store, Terms(failing_together=0), BudgetLine(900_000), Sharing("fspc"), 0.0, say=said.append
+    ), database
 
 
 def test_a_full_disk_grants_nothing_raises_an_alarm_and_ends_with_it(tmp_path):
@@ -134,7 +136,10 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = nan", "no number"),
         ("budgt = 3", "unknown key 'budgt' (nearest: "),
         ("mode = 'guess'", "invalid enum value 'guess'"),
-        ("policy = 'powercap'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 1", "powercap owns the watts of the partition"),
+        (
+            "policy = 'powercap:mode=mix'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 1",
+            "would both own the partition's watts",
+        ),
         ("[budget\n", "cluster.toml"),
     ],
 )

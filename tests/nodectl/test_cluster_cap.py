@@ -93,6 +93,7 @@ class CappedNode:
         self.config = settings(tmp_path, cluster=CLUSTER, caps={"rest_w": 60.0}, cpu_policy=none, gpu_policy=none)
         self.boot = node_id(inside.ports.lock_path)
         clock = inside.ports.clock
+        self.wire.on_wait = lambda: clock.sleep_until_ns(clock.now_ns() + S // 20)
         self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns)
         self.agent = Agent(inside.ports, self.config, self.said.append, cluster=self.cap)
         self.free_uw = self.limit_uw()
