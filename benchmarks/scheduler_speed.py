@@ -173,11 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(growth_with_nodes(log, 50_000, repeats))
         if not options.quick:
             found += a_million_jobs(log, 3)
-    print(f"{'what':56} {'median':>9} {'bound':>9} {'wall':>9}")
+    print(f"{'what':56} {'median':>9} {'bound':>9} {'of bound':>9} {'wall':>9}")
     for row in found:
         mark = "" if row.is_met else "   NOT MET"
         wall = "" if row.wall_s is None else f"{row.wall_s:.2f}"
-        print(f"{row.what:56} {row.median:9.2f} {row.bound:9.2f} {wall:>9} {row.unit}{mark}")
+        print(f"{row.what:56} {row.median:9.2f} {row.bound:9.2f} {row.median / row.bound:9.0%} {wall:>9} {row.unit}{mark}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     content = {"load_average": os.getloadavg()[0], "rows": json.loads(msgspec.json.encode(found))}
     OUT.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))

@@ -144,6 +144,11 @@ def _watts(machine: str | None, cap: str | None, composition: Composition) -> tu
             what = f"--cap {cap}" if cap is not None else "this policy"
             raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
         return None, []
+    if not composition.goes_with_watts:
+        raise WrongUseError(
+            f"--machine {machine}: watts go with ties=instant, EASY or no backfilling, and no guard; choose another"
+            " policy, or give the processors as a number"
+        )
     watts = Watts.of(load_machine(machine), composition.power)
     if cap is None:
         return watts, []

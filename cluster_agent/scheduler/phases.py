@@ -107,6 +107,11 @@ class Composition:
             raise ValueError("watts go with ties=instant and with EASY or no backfilling")
 
     @property
+    def goes_with_watts(self) -> bool:
+        """It can be replayed on a machine with watts, whether it knows them or is only metered."""
+        return self.ties == "instant" and self.backfill in ("none", "easy") and self.guard is None
+
+    @property
     def frees_at_estimate(self) -> bool:
         """Processors count as free from the expected end of their job on."""
         return self.ties == "sc15"

@@ -1,0 +1,73 @@
+"""What holds for every policy of the registry that counts processors, on random traces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_agent.caps import Cap
+from cluster_agent.cli import main
+from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies import registry
+from tests.cluster_agent.power_traces import cap_lists, machine
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+
+SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
+NAMES = [name for name in registry.names() if isinstance(registry.choose(name).composed, Composition)]
+
+
+def replayed(name: str, jobs: Jobs, caps: list[Cap]) -> NativeReplay:
+    """On a machine with watts where the policy goes with them; one that knows none is metered all the same."""
+    composition = registry.choose(name).composition
+    watts = Watts.of(machine(1.0, True), composition.power) if composition.goes_with_watts else None
+    replay = NativeReplay(composition, jobs, PROCESSORS, watts, caps)
+    replay.run(EVERYTHING_ENDED)
+    return replay
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=12, deadline=None)
+@given(jobs=traces(), caps=st.one_of(st.just([]), cap_lists()))
+def test_no_processor_is_used_twice_and_no_job_is_early_or_lost(name: str, jobs: Jobs, caps: list[Cap]) -> None:
+    replay = replayed(name, jobs, caps)
+    start_s, end_s = replay.start_s, replay.end_s
+    has_started = start_s >= 0
+    assert (start_s[has_started] >= jobs.submit_s[has_started]).all()
+    if not caps:
+        assert replay.ended == len(jobs)
+    assert ((end_s >= 0) == has_started).all()  # what has not ended never started, and is reported so
+    held: list[tuple[int, int, int]] = []
+    for job in np.flatnonzero(has_started & (end_s > start_s)):
+        places = [one for low, high in replay.processors(int(job)) for one in range(low, high + 1)]
+        assert len(set(places)) == jobs.width[job]
+        held += [(place, int(start_s[job]), int(end_s[job])) for place in places]
+    held.sort()
+    for (place, _, until_s), (other, from_s, _) in pairwise(held):
+        assert place != other or until_s <= from_s
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=12, deadline=None)
+@given(jobs=traces(), caps=cap_lists())
+def test_the_joules_of_jobs_and_machine_are_the_clusters(name: str, jobs: Jobs, caps: list[Cap]) -> None:
+    replay = replayed(name, jobs, caps)
+    if replay.watts is None:
+        return
+    joules = replay.joules
+    parts = float(replay.job_j.sum()) + joules["idle"] + joules["off"] + joules["switching"]
+    assert parts == pytest.approx(joules["cluster"], rel=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["conservative", "conservative:ends=compress", "easy:ties=sc15", "easy:guard=2"])
+def test_a_policy_that_does_not_go_with_watts_is_turned_away(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not replayed as another one: without its backfilling conservative would be first come, first served."""
+    assert main(["replay", str(SAMPLE), "--policy", policy, "--machine", "curie"]) == 2
+    assert "give the processors as a number" in capsys.readouterr().err
