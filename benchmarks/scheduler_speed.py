@@ -177,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in found:
         mark = "" if row.is_met else "   NOT MET"
         wall = "" if row.wall_s is None else f"{row.wall_s:.2f}"
-        print(f"{row.what:56} {row.median:9.2f} {row.bound:9.2f} {row.median / row.bound:9.0%} {wall:>9} {row.unit}{mark}")
+        times = f"{row.median:9.2f} {row.bound:9.2f} {row.median / row.bound:9.0%} {wall:>9}"
+        print(f"{row.what:56} {times} {row.unit}{mark}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     content = {"load_average": os.getloadavg()[0], "rows": json.loads(msgspec.json.encode(found))}
     OUT.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
