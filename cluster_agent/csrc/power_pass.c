@@ -124,7 +124,8 @@ int64_t scheduler_extra_uw(const scheduler_t *s, int32_t job, int32_t level)
 
 int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level)
 {
-    int64_t long_s = (int64_t)ceil((double)length_s * p->model.slowdown[level] - 1e-9);
+    /* most jobs are asked about at the highest frequency first, and this is called for each waiting one */
+    int64_t long_s = level ? (int64_t)ceil((double)length_s * p->model.slowdown[level] - 1e-9) : length_s;
     return long_s > 1 ? long_s : 1;
 }
 
@@ -280,9 +281,13 @@ static int is_admissible(const scheduler_t *s, int64_t now_s, int32_t job, int32
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job], needed_uw = width * extra_uw(p, job, level);
-    int64_t end_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
 
-    for (int32_t k = p->row; k < p->n_rows && (k == p->row || p->rows[k].from_s < end_s); k++)
+    if (width > p->outlook[p->row].free || (p->model.asks_watts && needed_uw > p->outlook[p->row].headroom_uw))
+        return 0;
+    if (p->row + 1 == p->n_rows)
+        return 1;
+    int64_t end_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
+    for (int32_t k = p->row + 1; k < p->n_rows && p->rows[k].from_s < end_s; k++)
         if (width > p->outlook[k].free || (p->model.asks_watts && needed_uw > p->outlook[k].headroom_uw))
             return 0;
     return 1;
@@ -451,7 +456,9 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
                                power_stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
                 taken = ends_in_time ? 0 : taken_in(s, now_s, next->job, tried, reserved.narrowest);
                 needed_uw = ends_in_time ? 0 : next->width * extra_uw(p, next->job, tried);
-                if ((ends_in_time || (taken <= reserved.left_over && needed_uw <= reserved.left_over_uw)) &&
+                if (taken > reserved.left_over) /* a lower frequency takes no less, and longer */
+                    break;
+                if ((ends_in_time || needed_uw <= reserved.left_over_uw) &&
                     budget_allows_behind(s, now_s, next, tried, &reserved, ends_in_time, &cost_j))
                     level = tried;
             }
