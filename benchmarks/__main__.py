@@ -15,6 +15,7 @@ NAMES = (
     "replay_exact",
     "sc15_learned",
     "own_estimates",
+    "energy_fair_share",
     "scheduler_speed",
     "eurora_capped",
     "power_prediction",

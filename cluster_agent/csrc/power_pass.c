@@ -210,6 +210,8 @@ void scheduler_kill(scheduler_t *s, int32_t job)
 {
     scheduler_running_remove(s, job);
     power_give_back(s, job);
+    if (s->ranks)
+        priority_ended(s, job);
     if (s->learner)
         learner_killed(s->learner, job);
     if (s->power->model.requeues)

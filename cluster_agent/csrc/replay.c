@@ -229,6 +229,7 @@ static void meter_leaving(replay_t *r, int32_t job)
 {
     meter_t *m = r->meter;
     meter_stop(m, job, r->jobs.width[job]);
+    scheduler_metered(r->scheduler, job, m->job_uj[job] / 1e6);
     if (m->beyond)
         m->beyond -= r->jobs.width[job] - scheduler_held_below(r->scheduler, job, scheduler_row(r->scheduler)->kept);
 }

@@ -54,6 +54,7 @@ void scheduler_free(scheduler_t *s)
     if (!s)
         return;
     power_free(s);
+    priority_free(s);
     free(s->queue);
     free(s->shortest);
     free(s->running);
@@ -213,6 +214,8 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
     waiting_t waiting = {.estimate_s = estimate(s, now_s, job), .job = job, .width = s->jobs.width[job]};
 
     s->submit_s[job] = now_s;
+    if (s->ranks)
+        priority_submitted(s, now_s);
     s->estimate_s[job] = s->first_estimate_s[job] = waiting.estimate_s;
     s->queue[s->tail++] = waiting;
     if (waiting.width < s->narrowest)
@@ -235,6 +238,8 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 
 void scheduler_end(scheduler_t *s, int32_t job)
 {
+    if (s->ranks)
+        priority_ended(s, job);
     scheduler_running_remove(s, job);
     if (s->power)
         power_give_back(s, job);
@@ -370,6 +375,26 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_
     return count;
 }
 
+/* List scheduling (Graham 1966): every job that fits starts, whoever waits before it. */
+static int32_t backfill_list(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
+{
+    int32_t count = 0, narrowest = s->queue[s->head].width, i;
+    for (i = s->head + 1; i < s->tail && free >= s->narrowest; i++) {
+        const waiting_t *next = &s->queue[i];
+        if (next->width > free) {
+            narrowest = next->width < narrowest ? next->width : narrowest;
+            continue;
+        }
+        starts[count++] = next->job;
+        s->overtook[next->job] = 1;
+        scheduler_start(s, now_s, next->job);
+        free -= next->width;
+    }
+    if (i == s->tail)
+        s->narrowest = narrowest;
+    return count;
+}
+
 /* What is free from now on if every running job ends as expected. 0, or -1: no memory. */
 static int plan_running(scheduler_t *s, int64_t now_s, int64_t free)
 {
@@ -488,8 +513,12 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
     if (s->power)
         budget_pass(s, now_s);
+    if (s->ranks)
+        priority_charge(s, now_s);
     if (free < s->narrowest && !keeps_places)
         return 0;
+    if (s->ranks)
+        priority_order(s, now_s);
     if (s->power)
         backfilled = power_decide(s, now_s, starts, &count);
     while (!s->power && !keeps_places) {
@@ -506,6 +535,8 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     } else if (!s->power && s->tail - s->head > 1 && free > 0) {
         if (s->composition.backfill == BACKFILL_EASY)
             backfilled = backfill_easy(s, now_s, free, starts + count);
+        else if (s->composition.backfill == BACKFILL_LIST)
+            backfilled = backfill_list(s, now_s, free, starts + count);
         else if (s->composition.backfill == BACKFILL_CONSERVATIVE)
             backfilled = backfill_conservative(s, now_s, free, starts + count);
     }

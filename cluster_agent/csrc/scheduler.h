@@ -13,6 +13,7 @@
 
 #include "placement.h"
 #include "power.h"
+#include "priority.h"
 
 /* estimate: how long a job is taken to run */
 #define ESTIMATE_REQUESTED 0
@@ -31,6 +32,7 @@
 #define BACKFILL_EASY 1
 #define BACKFILL_CONSERVATIVE 2
 #define BACKFILL_COMPRESS 3
+#define BACKFILL_LIST 4
 
 /* scan: the order in which jobs behind the head are tried */
 #define SCAN_QUEUE 0
@@ -101,6 +103,15 @@ int32_t scheduler_queue(const scheduler_t *scheduler, int32_t *queued);
 
 /* The queue takes the order given, a permutation of what scheduler_queue wrote. */
 void scheduler_reorder(scheduler_t *scheduler, const int32_t *queued);
+
+/* Once, before anything else: from then on each pass orders the queue by priority. 0, or -1: no memory. */
+int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
+
+/* What the running job has taken so far, if it is metered; to be said before it ends or is killed. */
+void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);
+
+/* Only with priorities: what the user has used lately, as a share of what the machine had to give (processor-seconds). */
+double scheduler_used(const scheduler_t *scheduler, int64_t now_s, int32_t user);
 
 /*
  * On a machine with watts: once, before anything else. From then on the scheduler chooses processors too, since which

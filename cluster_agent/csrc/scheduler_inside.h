@@ -4,6 +4,7 @@
 
 #include "learner.h"
 #include "placement.h"
+#include "priority.h"
 #include "profile.h"
 #include "scheduler.h"
 
@@ -83,10 +84,44 @@ typedef struct {
     ledger_t ledger;
 } power_t;
 
+/* Decayed usage, in units of `base` half-lives after the first submission. */
+typedef struct {
+    double *of_user;
+    double most; /* the highest usage over share */
+} usage_t;
+
+typedef struct {
+    int64_t started_s;
+    int32_t job;
+} ended_t;
+
+typedef struct {
+    double priority;
+    waiting_t waiting;
+} ranked_t;
+
+/* Only with priorities (priority.h). */
+typedef struct {
+    priority_t model;
+    int64_t first_s;
+    int32_t has_begun;
+    double base;
+    usage_t cpu, energy;
+    ended_t *ended;       /* since the last pass, not yet charged */
+    int32_t n_ended;
+    double *metered_j, *charged_j; /* per job, all its runs */
+    uint8_t *is_metered;
+    double *factor;       /* per user, valid in the pass that known_in says */
+    int64_t *known_in;
+    int64_t pass;
+    ranked_t *ranked, *merged;
+} ranks_t;
+
 struct scheduler {
     composition_t composition;
     jobs_t jobs;
     power_t *power;
+    ranks_t *ranks;
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
@@ -137,6 +172,13 @@ void budget_started(scheduler_t *s, int64_t uw);
 /* budget.c, for scheduler.c */
 /* A pass begins: what has been stored since the last one. */
 void budget_pass(scheduler_t *s, int64_t now_s);
+
+/* priority.c, for scheduler.c and power_pass.c */
+void priority_free(scheduler_t *s);
+void priority_submitted(scheduler_t *s, int64_t now_s);
+void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
+void priority_charge(scheduler_t *s, int64_t now_s);
+void priority_order(scheduler_t *s, int64_t now_s);
 
 /* power_pass.c, for scheduler.c */
 void power_free(scheduler_t *s);

@@ -44,6 +44,12 @@ class Workload:
     findings: tuple[Finding, ...]
 
     @property
+    def users(self) -> list[int]:
+        """The log's numbers of the users, which the jobs have by their place in this list."""
+        users: list[int] = np.unique(self.log.columns[USER, self.row]).tolist()
+        return users
+
+    @property
     def dropped(self) -> int:
         """Job lines of the log that are not replayed."""
         return sum(finding.count for finding in self.findings if finding.done == "dropped")

@@ -16,6 +16,7 @@ from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
 from cluster_agent.scheduler.power import Ends, Reaction, Running
+from cluster_agent.scheduler.priority import Priority
 from cluster_agent.scheduler.queue import columns
 
 ESTIMATES: Final = {
@@ -41,6 +42,7 @@ CORRECTIONS: Final = {
 }
 BACKFILLS: Final = {
     "none": lib.BACKFILL_NONE,
+    "list": lib.BACKFILL_LIST,
     "easy": lib.BACKFILL_EASY,
     "conservative": lib.BACKFILL_CONSERVATIVE,
     "compress": lib.BACKFILL_COMPRESS,
@@ -158,6 +160,28 @@ def c_budget(ledger: Ledger | None) -> list[int]:
     ]
 
 
+class CPriority:
+    """``priority_t`` over columns per user, which it keeps alive. ``users``: their numbers in the log."""
+
+    def __init__(self, priority: Priority, users: Sequence[int], watts: Watts | None) -> None:
+        share, efficiency = priority.of_users(users)
+        full_w = watts.busy_uw[0] / UW if watts else 1.0
+        self._columns = [pointer("double", share), pointer("double", efficiency * full_w)]
+        self.c = ffi.new(
+            "priority_t *",
+            [
+                *(priority.age, priority.size, priority.cpu, priority.energy),
+                priority.oldest_s,
+                priority.half_life_s,
+                priority.period_s or 0,
+                priority.damping,
+                full_w,
+                priority.is_relative,
+                *self._columns,
+            ],
+        )
+
+
 def running(scheduler: Any, jobs: Jobs, watts: Watts, start_s: Callable[[int], int]) -> Running:
     """The running jobs of a native scheduler as *react* sees them."""
     room = ffi.new("int32_t[]", max(len(jobs), 1))
@@ -193,6 +217,7 @@ class NativeScheduler:
         watts: Watts | None = None,
         caps: Sequence[Cap] = (),
         meter: Meter = unmetered,
+        users: Sequence[int] | None = None,
     ) -> None:
         self._meter = meter
         self._order = composition.order
@@ -200,6 +225,10 @@ class NativeScheduler:
         self._scheduler = _take(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
+        if composition.priority is not None:
+            self._c_priority = CPriority(composition.priority, users or range(jobs.n_users), watts)
+            if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
+                raise MemoryError
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
         self._start_s: dict[int, int] = {}
         self._room = np.empty(len(jobs), np.int32)
@@ -306,7 +335,10 @@ def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) 
 
 
 class NativeReplay:
-    """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them."""
+    """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them.
+
+    ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them.
+    """
 
     def __init__(
         self,
@@ -315,6 +347,7 @@ class NativeReplay:
         processors: int,
         watts: Watts | None = None,
         caps: Sequence[Cap] = (),
+        users: Sequence[int] | None = None,
     ) -> None:
         self.jobs = jobs
         self.watts = watts
@@ -333,6 +366,10 @@ class NativeReplay:
         )
         self._scheduler = lib.replay_scheduler(self._replay)
         self._room = np.empty(len(jobs), np.int32)
+        if composition.priority is not None:
+            self._c_priority = CPriority(composition.priority, users or range(jobs.n_users), watts)
+            if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
+                raise MemoryError
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
@@ -468,6 +505,12 @@ class NativeReplay:
         room = 72 * count[0] + 1
         out = ffi.new("char[]", room)
         return bytes(ffi.buffer(out, lib.power_csv_write(steps, count[0], out)))
+
+    @property
+    def used(self) -> list[float]:
+        """By user, what was used lately of what the machine had to give (processor-seconds). Only with priorities."""
+        now_s = lib.replay_now(self._replay)
+        return [lib.scheduler_used(self._scheduler, now_s, user) for user in range(self.jobs.n_users)]
 
     @property
     def first_estimate_s(self) -> Int64s:

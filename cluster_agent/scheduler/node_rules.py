@@ -2,8 +2,7 @@
 
 ``est``, ``walltime`` and ``profit`` are the rules of Bridi's chapters 6 and 7 (PhD thesis, Bologna 2018), ``gpus`` that
 of his worked examples (ch. 4), ``promise`` follows his objective WQT there: waits in proportion to what the queue
-promises. His profit is the price of a job's cores over the cost of its energy; with prices that are the same for all
-jobs that is cores per watt. The others are ours.
+promises. The others are ours.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from cluster_agent.scheduler import rules
 from cluster_agent.scheduler.node_aware import NodeQueue, NodeRule
 from cluster_agent.scheduler.node_jobs import CORES, GPUS, Float64s
 
@@ -22,18 +22,18 @@ NO_PROMISE_S: Final = 86400
 
 
 def est(queue: NodeQueue, now_s: int) -> Float64s:
-    """Increasing earliest start, which for jobs that wait is the time of their submission."""
-    return queue.submit_s.astype(np.float64)
+    """As ``rules.est``."""
+    return rules.est(queue.submit_s)
 
 
 def walltime(queue: NodeQueue, now_s: int) -> Float64s:
-    """Increasing requested time."""
-    return queue.request_s.astype(np.float64)
+    """As ``rules.walltime``."""
+    return rules.walltime(queue.request_s)
 
 
 def profit(queue: NodeQueue, now_s: int) -> Float64s:
-    """Decreasing cores per watt."""
-    return -queue.total[:, CORES] / np.maximum(queue.watts, 1.0)
+    """As ``rules.profit``."""
+    return rules.profit(queue.total[:, CORES], queue.watts)
 
 
 def gpus(queue: NodeQueue, now_s: int) -> Float64s:

@@ -6,10 +6,10 @@ admit      may the head start? Here: are there enough free processors
 place      which processors it gets: the free ones with the lowest numbers
 backfill   which jobs behind a head that cannot start may start before it
 
-These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native; an
-*order* written in Python is called once per pass with the whole queue as arrays. On a machine that knows watts *admit*
-asks for those too, and there are two phases more, *react* (to power caps) and *idle* (switching nodes off): see
-``power``.
+These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native, and of
+orders that by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
+machine that knows watts *admit* asks for those too, and there are two phases more, *react* (to power caps) and *idle*
+(switching nodes off): see ``power``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 
 from cluster_agent.scheduler.jobs import Int32s, Int64s
 from cluster_agent.scheduler.power import Power
+from cluster_agent.scheduler.priority import Priority
 
 Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
 """The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
@@ -41,9 +42,10 @@ Weight: TypeAlias = Literal["equal", "short-wide", "long-narrow", "small", "larg
 """Which jobs' errors count for more, with q processors for p seconds: 1; 5 + log(q/p); 5 + log(p/q); 11 + log(1/(pq));
 1 + log(pq)."""
 
-Backfill: TypeAlias = Literal["none", "easy", "conservative", "compress"]
-"""Nobody overtakes; nobody delays the head's reservation; nobody delays anybody ahead, planned anew in
-every pass; the same, with places that are kept and only move forward. The last has no head, and so no ``guard``."""
+Backfill: TypeAlias = Literal["none", "list", "easy", "conservative", "compress"]
+"""Nobody overtakes; whoever fits starts, without reservations; nobody delays the head's reservation; nobody delays
+anybody ahead, planned anew in every pass; the same, with places that are kept and only move forward. The last has no
+head, and so no ``guard``."""
 
 Scan: TypeAlias = Literal["queue", "shortest"]
 """The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
@@ -88,6 +90,8 @@ class Composition:
     correct: Correction = "requested"
     learning: Learning = Learning()
     order: Order | None = None
+    priority: Priority | None = None
+    """The native *order*: by age, size and past usage. One of the two."""
     backfill: Backfill = "none"
     scan: Scan = "queue"
     ties: Ties = "instant"
@@ -101,9 +105,11 @@ class Composition:
     def __post_init__(self) -> None:
         if self.backfill == "compress" and self.guard is not None:
             raise ValueError("reservations that are kept leave nothing for a guard to do")
+        if self.order is not None and self.priority is not None:
+            raise ValueError("a queue has one order: by a rule, or by priorities")
         if self.power is not None and self.guard is not None:
             raise ValueError("a policy that knows watts has no guard")
-        if self.power is not None and (self.ties != "instant" or self.backfill in ("conservative", "compress")):
+        if self.power is not None and (self.ties != "instant" or self.backfill not in ("none", "easy")):
             raise ValueError("watts go with ties=instant and with EASY or no backfilling")
 
     @property
@@ -124,4 +130,4 @@ class Composition:
     @property
     def needs_requests(self) -> bool:
         """The schedule depends on requested times."""
-        return self.backfill != "none" and self.estimate != "clairvoyant"
+        return (self.backfill not in ("none", "list") or self.order is not None) and self.estimate != "clairvoyant"

@@ -12,6 +12,7 @@ from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.learner import OnlineLearner
 from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.priority import Usage
 from cluster_agent.scheduler.queue import columns
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
@@ -68,6 +69,9 @@ class ReferenceScheduler(OneFrequency):
         self.reserved_s: dict[int, int] = {}  # only where places are kept
         self.ended_run_s: dict[int, list[int]] = defaultdict(list)  # by user
         self.learner = OnlineLearner(composition.learning, jobs) if composition.estimate == "learned" else None
+        given = composition.priority
+        self.usage = Usage(given, processors, range(jobs.n_users)) if given else None
+        self.uncharged: list[tuple[int, int]] = []  # job and start of those that ended since the last pass
 
     # --- what happens
 
@@ -75,11 +79,13 @@ class ReferenceScheduler(OneFrequency):
         """The job joins the queue; True if this calls for a pass."""
         self.estimate_s[job] = self.first_estimate_s[job] = self._estimate(now_s, job)
         self.queue.append(job)
+        if self.usage:
+            self.usage.submit(now_s)
         return not self.composition.passes_if_new_fits or self._width(job) <= self._free(now_s)
 
     def end(self, job: int) -> None:
         """The running job has ended, and its user's history has one more."""
-        del self.running[job]
+        self.uncharged.append((job, self.running.pop(job)))
         self.ended_run_s[int(self.jobs.user[job])].append(int(self.jobs.run_s[job]))
         if self.learner:
             self.learner.end(job)
@@ -106,7 +112,9 @@ class ReferenceScheduler(OneFrequency):
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
             started.append(self._start(now_s, self.queue[0]))
             self._guard(now_s)
-        if self.composition.backfill == "easy":
+        if self.composition.backfill == "list":
+            started += [self._start(now_s, job) for job in list(self.queue) if self._width(job) <= self._free(now_s)]
+        elif self.composition.backfill == "easy":
             started += self._backfill_easy(now_s)
         elif self.composition.backfill == "conservative":
             started += self._backfill_conservative(now_s)
@@ -116,6 +124,16 @@ class ReferenceScheduler(OneFrequency):
         if self.composition.order is not None:
             positions = self.composition.order(columns(self.jobs, self.queue, self.estimate_s), now_s)
             self.queue = [self.queue[position] for position in positions]
+        if self.usage:
+            for job, start_s in self.uncharged:
+                self.usage.charge(now_s, int(self.jobs.user[job]), (now_s - start_s) * self._width(job))
+            self.uncharged = []
+            self.queue.sort(key=lambda job: (-self._priority(now_s, job), job))
+
+    def _priority(self, now_s: int, job: int) -> float:
+        assert self.usage is not None
+        user, submit_s = int(self.jobs.user[job]), int(self.jobs.submit_s[job])
+        return self.usage.priority_of(now_s, user, submit_s, self._width(job))
 
     def _guard(self, now_s: int) -> None:
         """Of the jobs whose bounded slowdown would pass the bound even if they started now, the highest goes ahead."""

@@ -99,7 +99,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.present = max(i for i, row in enumerate(self.rows) if i == 0 or row.from_s <= now_s)
         reaction = self.governor.react(now_s, self._row, self._cluster_uw(), self._running)
         for job in reaction.kill:
-            del self.running[job]
+            self.uncharged.append((job, self.running.pop(job)))
             self.free |= self.held[job]
             if self.learner:
                 self.learner.kill(job)

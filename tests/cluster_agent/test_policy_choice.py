@@ -10,7 +10,15 @@ import pytest
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.policies import registry
 
-HAVE_FUNCTIONS = ("wfp3", "powercap", "fcfs-killer", "eco", "rmap", "moldable")  # made anew by each compose
+HAVE_FUNCTIONS = (
+    "wfp3",
+    "powercap",
+    "fcfs-killer",
+    "eco",
+    "rmap",
+    "moldable",
+    "rule-based",
+)  # made anew by each compose
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 
 

@@ -12,7 +12,8 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.jobs import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeReplay
-from cluster_agent.scheduler.phases import Backfill, Composition, Learning, Queue
+from cluster_agent.scheduler.phases import Backfill, Composition, Learning, Order, Queue
+from cluster_agent.scheduler.priority import Account, Priority
 
 PROCESSORS = 10
 EVERYTHING_ENDED = 2**31 - 1
@@ -51,8 +52,21 @@ def widest_first(queue: Queue, now_s: int) -> Int64s:
     return np.lexsort((queue.submit_s, -queue.width.astype(np.int64)))
 
 
-def composition(guard: float | None, backfill: Backfill, **fields: Any) -> Composition:
+PRIORITIES = [
+    Priority(cpu=1.0, energy=0.0, half_life_s=20.0),
+    Priority(cpu=1.0, energy=1.0, half_life_s=20.0, accounts={1: Account(0.3, 0.7), 2: Account(2.0, 1.3)}),
+    Priority(cpu=0.7, energy=0.4, half_life_s=20.0, is_relative=True, accounts={1: Account(0.3, 0.7)}),
+    Priority(
+        age=0.5, size=0.25, cpu=1.0, energy=0.5, period_s=7, half_life_s=20.0, oldest_s=15, damping=2.0, spread=0.3
+    ),
+    Priority(cpu=1.0, half_life_s=0.4),  # so short that usage is brought to later origins
+]
+"""Usage matters within the seconds that these traces last."""
+
+
+def composition(guard: float | None, backfill: Backfill, order: Order | Priority | None, **fields: Any) -> Composition:
     """Without the guard where there is none."""
+    fields["priority" if isinstance(order, Priority) else "order"] = order
     return Composition(guard=None if backfill == "compress" else guard, backfill=backfill, **fields)
 
 
@@ -67,8 +81,8 @@ def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
             loss=st.sampled_from(["linear-linear", "linear-squared", "squared-linear", "squared-squared"]),
             weight=st.sampled_from(["equal", "short-wide", "long-narrow", "small", "large"]),
         ),
-        "order": st.sampled_from([None, widest_first]),
-        "backfill": st.sampled_from(["none", "easy", "conservative", "compress"]),
+        "order": st.sampled_from([None, widest_first, *PRIORITIES]),
+        "backfill": st.sampled_from(["none", "list", "easy", "conservative", "compress"]),
         "scan": st.sampled_from(["queue", "shortest"]),
         "ties": st.sampled_from(["instant", "sc15"]),
         "guard": st.sampled_from([None, 0.5, 1.5, 3.0]),

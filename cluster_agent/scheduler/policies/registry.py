@@ -23,6 +23,8 @@ _MODULES: Final = {
     "easy": "cluster_agent.scheduler.policies.easy",
     "easy-sjbf": "cluster_agent.scheduler.policies.easy_sjbf",
     "conservative": "cluster_agent.scheduler.policies.conservative",
+    "multifactor": "cluster_agent.scheduler.policies.multifactor",
+    "rule-based": "cluster_agent.scheduler.policies.rule_based",
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
     "fcfs-killer": "cluster_agent.scheduler.policies.fcfs_killer",
     "eco": "cluster_agent.scheduler.policies.eco",

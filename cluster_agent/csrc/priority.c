@@ -1,0 +1,221 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler_inside.h"
+
+/* Usage is brought to a later origin, exactly, before it can overflow. */
+#define REBASE 512.0
+
+static void *column(int32_t count, size_t size)
+{
+    return calloc(count > 0 ? (size_t)count : 1, size);
+}
+
+int32_t scheduler_set_priority(scheduler_t *s, const priority_t *model)
+{
+    ranks_t *r = s->ranks = calloc(1, sizeof *r);
+    if (!r)
+        return -1;
+    int32_t n = s->jobs.n_jobs, n_users = s->jobs.n_users;
+    r->model = *model;
+    r->cpu.of_user = column(n_users, sizeof *r->cpu.of_user);
+    r->energy.of_user = column(n_users, sizeof *r->energy.of_user);
+    r->factor = column(n_users, sizeof *r->factor);
+    r->known_in = column(n_users, sizeof *r->known_in);
+    r->ended = column(n, sizeof *r->ended);
+    r->metered_j = column(n, sizeof *r->metered_j);
+    r->charged_j = column(n, sizeof *r->charged_j);
+    r->is_metered = column(n, sizeof *r->is_metered);
+    r->ranked = column(n, sizeof *r->ranked);
+    r->merged = column(n, sizeof *r->merged);
+    return r->cpu.of_user && r->energy.of_user && r->factor && r->known_in && r->ended && r->metered_j &&
+                   r->charged_j && r->is_metered && r->ranked && r->merged
+               ? 0
+               : -1;
+}
+
+void priority_free(scheduler_t *s)
+{
+    ranks_t *r = s->ranks;
+    if (!r)
+        return;
+    free(r->cpu.of_user);
+    free(r->energy.of_user);
+    free(r->factor);
+    free(r->known_in);
+    free(r->ended);
+    free(r->metered_j);
+    free(r->charged_j);
+    free(r->is_metered);
+    free(r->ranked);
+    free(r->merged);
+    free(r);
+}
+
+/****************************************************************
+ * Usage
+ ****************************************************************/
+
+/* Half-lives from the first submission to `now_s`. */
+static double half_lives(const ranks_t *r, int64_t now_s)
+{
+    const priority_t *m = &r->model;
+    int64_t since_s = now_s - r->first_s;
+    if (m->period_s)
+        return (double)(since_s / m->period_s) * ((double)m->period_s / m->half_life_s);
+    return (double)since_s / m->half_life_s;
+}
+
+static void rebase(usage_t *usage, int32_t n_users)
+{
+    for (int32_t u = 0; u < n_users; u++)
+        usage->of_user[u] = ldexp(usage->of_user[u], -(int)REBASE);
+    usage->most = ldexp(usage->most, -(int)REBASE);
+}
+
+static void charge(usage_t *usage, const priority_t *m, int32_t user, double amount)
+{
+    usage->of_user[user] += amount;
+    double relative = usage->of_user[user] / m->share[user];
+    if (relative > usage->most)
+        usage->most = relative;
+}
+
+void priority_submitted(scheduler_t *s, int64_t now_s)
+{
+    ranks_t *r = s->ranks;
+    if (!r->has_begun)
+        r->first_s = now_s;
+    r->has_begun = 1;
+}
+
+void priority_ended(scheduler_t *s, int32_t job)
+{
+    ranks_t *r = s->ranks;
+    r->ended[r->n_ended++] = (ended_t){.job = job, .started_s = s->started_s[job]};
+}
+
+void scheduler_metered(scheduler_t *s, int32_t job, double joules)
+{
+    if (!s->ranks)
+        return;
+    s->ranks->metered_j[job] = joules;
+    s->ranks->is_metered[job] = 1;
+}
+
+/* Jobs are charged when they have ended, with all they took. */
+void priority_charge(scheduler_t *s, int64_t now_s)
+{
+    ranks_t *r = s->ranks;
+    if (!r->n_ended)
+        return;
+    for (; half_lives(r, now_s) - r->base > REBASE; r->base += REBASE) {
+        rebase(&r->cpu, s->jobs.n_users);
+        rebase(&r->energy, s->jobs.n_users);
+    }
+    double weight = exp2(half_lives(r, now_s) - r->base);
+    for (int32_t i = 0; i < r->n_ended; i++) {
+        int32_t job = r->ended[i].job, user = s->jobs.user[job];
+        double processor_s = (double)(now_s - r->ended[i].started_s) * (double)s->jobs.width[job];
+        double joules = processor_s * r->model.watts[user];
+        if (r->is_metered[job]) { /* a job that was killed before has been charged for that run */
+            joules = r->metered_j[job] - r->charged_j[job];
+            r->charged_j[job] = r->metered_j[job];
+        }
+        charge(&r->cpu, &r->model, user, processor_s * weight);
+        charge(&r->energy, &r->model, user, joules * weight);
+    }
+    r->n_ended = 0;
+}
+
+/* The processor-seconds that the machine had to give until now, decayed alike. The present period counts in full. */
+static double capacity(const scheduler_t *s, int64_t now_s)
+{
+    const ranks_t *r = s->ranks;
+    double had = s->composition.processors, from = exp2(-r->base);
+    if (!r->model.period_s)
+        return had * (r->model.half_life_s / log(2.0)) * (exp2(half_lives(r, now_s) - r->base) - from);
+    double step = (double)r->model.period_s / r->model.half_life_s;
+    return had * (double)r->model.period_s * (exp2(half_lives(r, now_s) + step - r->base) - from) / (exp2(step) - 1.0);
+}
+
+/* What the user has used of it: U. */
+static double used(const usage_t *usage, double capacity, int32_t user)
+{
+    return usage->of_user[user] > 0.0 ? usage->of_user[user] / capacity : 0.0;
+}
+
+double scheduler_used(const scheduler_t *s, int64_t now_s, int32_t user)
+{
+    return used(&s->ranks->cpu, capacity(s, now_s), user);
+}
+
+/****************************************************************
+ * The order
+ ****************************************************************/
+
+/* What a user's past counts for, of one kind of usage. */
+static double past(const priority_t *m, const usage_t *usage, double capacity, int32_t user)
+{
+    if (m->is_relative)
+        return usage->most > 0.0 ? -(usage->of_user[user] / m->share[user] / usage->most) : 0.0;
+    return exp2(-(used(usage, capacity, user) / m->share[user]) / m->damping);
+}
+
+static int is_behind(const ranked_t *a, const ranked_t *b)
+{
+    return a->priority != b->priority ? a->priority < b->priority : a->waiting.job > b->waiting.job;
+}
+
+/* Merges ordered runs, two neighbours at a time. From pass to pass few jobs move, so that there are few runs. */
+static void merge_runs(ranked_t *ranked, ranked_t *merged, int32_t count)
+{
+    for (int32_t runs = 2; runs > 1;) {
+        runs = 0;
+        for (int32_t from = 0; from < count; runs++) {
+            int32_t middle = from + 1, end;
+            while (middle < count && !is_behind(&ranked[middle - 1], &ranked[middle]))
+                middle++;
+            for (end = middle + 1; end < count && !is_behind(&ranked[end - 1], &ranked[end]);)
+                end++;
+            if (middle >= count) {
+                from = count;
+                continue;
+            }
+            memcpy(merged, ranked + from, (size_t)(middle - from) * sizeof *merged);
+            int32_t left = 0, n_left = middle - from, right = middle;
+            for (int32_t to = from; left < n_left; to++)
+                ranked[to] = right < end && is_behind(&merged[left], &ranked[right]) ? ranked[right++] : merged[left++];
+            from = end;
+        }
+    }
+}
+
+void priority_order(scheduler_t *s, int64_t now_s)
+{
+    ranks_t *r = s->ranks;
+    const priority_t *m = &r->model;
+    int32_t count = s->tail - s->head;
+    waiting_t *queue = s->queue + s->head;
+
+    if (count < 2)
+        return;
+    double had = m->is_relative ? 1.0 : capacity(s, now_s);
+    r->pass++;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t user = s->jobs.user[queue[i].job];
+        if (r->known_in[user] != r->pass) {
+            r->known_in[user] = r->pass;
+            r->factor[user] = m->cpu * past(m, &r->cpu, had, user) +
+                              m->energy * past(m, &r->energy, had * m->full_w, user);
+        }
+        double age = m->age != 0.0 ? (double)(now_s - s->submit_s[queue[i].job]) / (double)m->oldest_s : 0.0;
+        double size = (double)queue[i].width / (double)s->composition.processors;
+        r->ranked[i].waiting = queue[i];
+        r->ranked[i].priority = m->age * (age < 1.0 ? age : 1.0) + m->size * size + r->factor[user];
+    }
+    merge_runs(r->ranked, r->merged, count);
+    for (int32_t i = 0; i < count; i++)
+        queue[i] = r->ranked[i].waiting;
+}

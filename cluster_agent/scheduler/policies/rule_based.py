@@ -1,0 +1,58 @@
+"""Bridi's rule-based baselines on a number of processors (``prb`` has them on nodes): waiting jobs are tried in the
+order of a rule, without reservations.
+
+A job log has no watts; his profits come from watts per core that are drawn between 7.8 and 11.11, and so do ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+
+from cluster_agent.scheduler import rules
+from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.phases import Composition, Queue
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+
+LEAST_W, MOST_W = 7.8, 11.11  # per core (Bridi, §6.5)
+DRAWN: Final = 4096
+"""Ours: so many jobs, then the draws come again."""
+
+
+class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
+    """``miss``: what happens when a job does not fit: the next one is tried, or (``strict``) nobody overtakes.
+    ``seed`` is that of the watts."""
+
+    rule: Literal["est", "walltime", "profit"] = "est"
+    miss: Literal["list", "strict"] = "list"
+    seed: int = 1
+
+
+def compose(params: Params) -> Composition:
+    """No reservations. ``walltime`` goes by the estimate, which is the request unless another is asked for."""
+    if params.seed < 0:
+        raise ValueError(f"seed={params.seed} has to be 0 or more")
+    core_w = np.random.default_rng(params.seed).uniform(LEAST_W, MOST_W, DRAWN)
+
+    def walltime(queue: Queue, now_s: int) -> Int64s:
+        return np.lexsort((queue.job, rules.walltime(queue.estimate_s)))
+
+    def profit(queue: Queue, now_s: int) -> Int64s:
+        watts = queue.width * core_w[queue.job % DRAWN]
+        return np.lexsort((queue.job, rules.profit(queue.width, watts)))
+
+    return Composition(
+        **params.phases(),
+        order={"est": None, "walltime": walltime, "profit": profit}[params.rule],
+        backfill="list" if params.miss == "list" else "none",
+    )
+
+
+POLICY = Policy(
+    name="rule-based",
+    summary="Tries every waiting job in the order of a rule; nobody has a reservation.",
+    source="Bridi, PhD thesis, Bologna 2018, ch. 2 and 6; list scheduling: Graham, 1966",
+    params=Params,
+    compose=compose,
+)

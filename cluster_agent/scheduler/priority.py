@@ -1,0 +1,150 @@
+"""Priorities of waiting jobs by age, size, fair-share (processor-seconds) and energy fair-share (joules).
+
+Usage decays with a half-life. U is a user's share of what the machine had to give, decayed alike, S the share that the
+user is to have; the factor of a user is F = 2^(-(U/S)/damping): 1 for who has used nothing, 1/2 for who has used just
+the share, towards 0 beyond it (SLURM's multifactor plugin; joules: Georgiou, Glesser, Rzadca, Trystram, CCGrid 2015;
+Glesser, thesis, 2016, ch. 6). Jobs are charged when they end.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp2, log
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.errors import WrongUseError
+
+WEEK_S: Final = 604800
+"""SLURM's half-life of usage, and the age from which on a job is no older."""
+
+COLUMNS: Final = ("user", "share", "efficiency")
+
+
+class Account(NamedTuple):
+    """A user's shares count relative to each other; ``efficiency`` is joules per processor-second, 1: as all."""
+
+    share: float = 1.0
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """The highest weighted sum first, equal ones in order of submission.
+
+    ``period_s``: usage decays at the end of each; None: all the time. ``is_relative``: a user's factor is minus the
+    usage over the highest of any user, each over its share, as in the simulation of the thesis; then no ``damping``.
+    """
+
+    age: float = 0.0
+    size: float = 0.0
+    cpu: float = 1.0
+    energy: float = 0.0
+    half_life_s: float = WEEK_S
+    period_s: int | None = None
+    oldest_s: int = WEEK_S
+    damping: float = 1.0
+    is_relative: bool = False
+    accounts: Mapping[int, Account] = field(default_factory=dict)  # by the log's number of the user; others: Account()
+    spread: float = 0.0  # efficiencies drawn from 1 - spread to 1 + spread, times those of ``accounts``
+    seed: int = 1
+
+    def of_users(self, users: Sequence[int]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Shares, which sum to 1, and joules per processor-second."""
+        found = [self.accounts.get(user, Account()) for user in users]
+        share = np.array([one.share for one in found], np.float64)
+        drawn = np.random.default_rng(self.seed).uniform(1 - self.spread, 1 + self.spread, len(users))
+        return share / share.sum(), np.array([one.efficiency for one in found], np.float64) * drawn
+
+
+class Usage:
+    """Who has used what, in plain Python: the charges as they came, added up anew each time it is asked.
+
+    A charge is weighted by 2^(half-lives since the first submission): the present's weight brings it to the present.
+    """
+
+    def __init__(self, priority: Priority, processors: int, users: Sequence[int]) -> None:
+        self.priority = priority
+        self.processors = processors
+        self.share, self.efficiency = priority.of_users(users)
+        self.first_s: int | None = None
+        self.charges: list[tuple[int, int, float]] = []  # when, user, processor-seconds
+
+    def submit(self, now_s: int) -> None:
+        """Time begins with the first submission."""
+        self.first_s = now_s if self.first_s is None else self.first_s
+
+    def charge(self, now_s: int, user: int, processor_s: int) -> None:
+        """A job has ended."""
+        self.charges.append((now_s, user, float(processor_s)))
+
+    def priority_of(self, now_s: int, user: int, submit_s: int, width: int) -> float:
+        """Of a waiting job."""
+        priority = self.priority
+        age = min((now_s - submit_s) / priority.oldest_s, 1.0)
+        past = priority.cpu * self._past(now_s, user, False) + priority.energy * self._past(now_s, user, True)
+        return float(priority.age * age + priority.size * (width / self.processors) + past)
+
+    def used(self, now_s: int, user: int, is_energy: bool = False) -> float:
+        """U: of what the machine had to give, in processor-seconds or in joules."""
+        usage = self._usage(is_energy).get(user, 0.0)
+        return usage / self._capacity(now_s) if usage else 0.0
+
+    def _past(self, now_s: int, user: int, is_energy: bool) -> float:
+        share = self.share
+        if self.priority.is_relative:
+            usage = self._usage(is_energy)
+            most = max((used / share[one] for one, used in usage.items()), default=0.0)
+            return -float(usage.get(user, 0.0) / share[user] / most) if most else 0.0
+        return exp2(-(self.used(now_s, user, is_energy) / share[user]) / self.priority.damping)
+
+    def _usage(self, is_energy: bool) -> dict[int, float]:
+        usage: dict[int, float] = {}
+        for at_s, user, processor_s in self.charges:
+            amount = processor_s * self.efficiency[user] if is_energy else processor_s
+            usage[user] = usage.get(user, 0.0) + amount * exp2(self._half_lives(at_s))
+        return usage
+
+    def _half_lives(self, now_s: int) -> float:
+        since_s = now_s - (self.first_s or 0)
+        period_s, half_life_s = self.priority.period_s, self.priority.half_life_s
+        return (since_s // period_s) * (period_s / half_life_s) if period_s else since_s / half_life_s
+
+    def _capacity(self, now_s: int) -> float:
+        """The sum over periods, the present one in full, or the integral over time."""
+        period_s, half_life_s = self.priority.period_s, self.priority.half_life_s
+        if not period_s:
+            return self.processors * (half_life_s / log(2.0)) * (exp2(self._half_lives(now_s)) - 1.0)
+        step = period_s / half_life_s
+        return self.processors * float(period_s) * (exp2(self._half_lives(now_s) + step) - 1.0) / (exp2(step) - 1.0)
+
+
+def read_accounts(path: str) -> dict[int, Account]:
+    """Lines of ``user,share,efficiency`` after a header of that; ``WrongUseError`` for the first that is wrong."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise WrongUseError(f"{path}: cannot read the users' shares: {reason}") from None
+    header = tuple(word.strip() for word in lines[0].split(",")) if lines else ()
+    if header not in (COLUMNS, COLUMNS[:2]):
+        raise WrongUseError(f"{path}:1: the first line must be {','.join(COLUMNS)}, or {','.join(COLUMNS[:2])}")
+    accounts: dict[int, Account] = {}
+    for number, row in enumerate(csv.reader(lines[1:]), 2):
+        if not row:
+            continue
+        try:
+            user, account = int(row[0]), Account(*map(float, row[1:]))
+        except (ValueError, TypeError):
+            raise WrongUseError(f"{path}:{number}: {','.join(header)} are numbers; this line is not") from None
+        if len(row) != len(header) or not all(0 < value < float("inf") for value in account):
+            raise WrongUseError(f"{path}:{number}: {len(header)} values are needed, shares and efficiencies above 0")
+        if user in accounts:
+            raise WrongUseError(f"{path}:{number}: user {user} is there twice")
+        accounts[user] = account
+    return accounts
