@@ -38,7 +38,9 @@ def check_log(log: str, trace: str | None) -> int:
     else:
         workload, watts, caps = replay.world(setting, choice.composition)
         count = len(workload.jobs)
-        scheduler = NativeScheduler(choice.composition, workload.jobs, workload.processors, watts, caps, workload.users)
+        scheduler = NativeScheduler(
+            choice.composition, workload.jobs, workload.processors, watts, caps, users=workload.users
+        )
     lines = told.check(scheduler, count)
     click.echo(f"{log}: {lines} events and decisions of {count} jobs under {setting.policy}, all the same")
     return 0

@@ -94,7 +94,7 @@ def replay(
     with _progress(len(workload.jobs)) as advance:
         result = run_replay(workload, composition, advance, watts, caps)
     if log_file:
-        scheduler = NativeScheduler(composition, workload.jobs, workload.processors, watts, caps, workload.users)
+        scheduler = NativeScheduler(composition, workload.jobs, workload.processors, watts, caps, users=workload.users)
         simulated = simulated_machine(workload, composition, watts)
         write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s)
     measured = metrics.measure(result)

@@ -74,7 +74,11 @@ def answered(
     table = Jobs(*(np.array(getattr(jobs, column)) for column in Jobs.__slots__))
     source = _Queue(jobs, loop) if loop.queue else _Users(workload, loop)
     machine = _Answering(table, jobs, source, composition, watts)
-    run(NativeScheduler(composition, table, workload.processors, watts, caps, workload.users), JumpingClock(), machine)
+    run(
+        NativeScheduler(composition, table, workload.processors, watts, caps, users=workload.users),
+        JumpingClock(),
+        machine,
+    )
     order = np.array(machine.order, np.int64)
     return replace(workload, jobs=table, row=workload.row[order], is_cut=workload.is_cut[order]), machine.start_s
 

@@ -18,7 +18,7 @@ from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.native import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.priority import Account, Usage, Priority
+from cluster_agent.scheduler.priority import Account, Priority, Usage
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of, native_starts
 
 H = 3600
