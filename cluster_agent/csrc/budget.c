@@ -3,7 +3,7 @@
 
 #include "scheduler_inside.h"
 
-static int64_t sooner(int64_t a, int64_t b)
+static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -36,7 +36,7 @@ void scheduler_read_joules(scheduler_t *s, int64_t now_s, int64_t drawn_uj)
     if (l->is_open)
         l->read_j += ((double)budget->limit_uw * (double)(now_s - l->read_s) - (double)drawn_uj) / 1e6;
     l->is_open = now_s < budget->to_s;
-    l->next_s = l->is_open ? sooner(now_s + budget->tick_s, budget->to_s) : INT64_MAX;
+    l->next_s = l->is_open ? least(now_s + budget->tick_s, budget->to_s) : INT64_MAX;
     l->since_j = 0.0;
     l->read_s = l->pass_s = now_s;
 }
@@ -82,8 +82,9 @@ static void list_falls(scheduler_t *s, int64_t now_s)
     qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);
 }
 
-/* The joules above the limit that are drawn until the window ends, if all jobs run to their limits. */
-static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t limit_s)
+/* The joules above the limit that are drawn until the window ends, if all jobs run to their limits; no more than
+ * enough to see that they are above `most_j`. */
+static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t limit_s, double most_j)
 {
     ledger_t *l = &s->power->ledger;
     const budget_t *budget = &s->power->model.budget;
@@ -92,9 +93,9 @@ static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t l
     int32_t i = 0;
     if (above_uw > 0 && l->n_falls < 0)
         list_falls(s, now_s);
-    while (above_uw > 0 && now_s < budget->to_s) {
-        int64_t next_s = sooner(limit_s > now_s ? limit_s : INT64_MAX, i < l->n_falls ? l->falls[i].limit_s : INT64_MAX);
-        next_s = sooner(next_s, budget->to_s);
+    while (above_uw > 0 && now_s < budget->to_s && found_j <= most_j) {
+        int64_t next_s = least(limit_s > now_s ? limit_s : INT64_MAX, i < l->n_falls ? l->falls[i].limit_s : INT64_MAX);
+        next_s = least(next_s, budget->to_s);
         found_j += joules(above_uw, next_s - now_s);
         now_s = next_s;
         above_uw -= now_s == limit_s ? needed_uw : 0;
@@ -105,7 +106,7 @@ static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t l
 }
 
 /* What the job has to find of the stored joules to start now. */
-static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, double most_j)
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job], needed_uw = width * scheduler_extra_uw(s, job, level);
@@ -113,9 +114,9 @@ static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
     int64_t above_uw = p->ledger.drawn_uw + needed_uw - p->model.budget.limit_uw;
 
     if (p->model.budget.test == TEST_PATH)
-        return path_j(s, now_s, needed_uw, now_s + length_s);
+        return path_j(s, now_s, needed_uw, now_s + length_s, most_j);
     if (p->model.budget.test == TEST_JOB)
-        return joules(above_uw, sooner(length_s, p->model.budget.to_s - now_s));
+        return joules(above_uw, least(length_s, p->model.budget.to_s - now_s));
     return above_uw > 0 ? joules(needed_uw + width * p->model.idle_uw, length_s) : 0.0;
 }
 
@@ -125,7 +126,8 @@ static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 
 int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 {
-    return !s->power->ledger.is_open || taken_j(s, now_s, job, level) <= scheduler_stored_j(s);
+    double stored_j = scheduler_stored_j(s);
+    return !s->power->ledger.is_open || taken_j(s, now_s, job, level, stored_j) <= stored_j;
 }
 
 int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t drawn_uw,
@@ -139,7 +141,7 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
     if (!p->ledger.is_open || found->at_s >= budget->to_s)
         return 1;
     found->above_uw = drawn_uw + s->jobs.width[head] * scheduler_extra_uw(s, head, level) - budget->limit_uw;
-    found->length_s = sooner(power_stretched(p, s->jobs.request_s[head], level), budget->to_s - found->at_s);
+    found->length_s = least(power_stretched(p, s->jobs.request_s[head], level), budget->to_s - found->at_s);
     found->reserved_j = joules(found->above_uw, found->length_s);
     if (stored_j < found->reserved_j || found->at_s == now_s) {
         double fill_uw = (double)(budget->limit_uw - drawn_uw);
@@ -181,5 +183,28 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
     }
     if (drawn_uw <= budget->limit_uw)
         return stored_j >= 0.0;
-    return stored_j >= reserved_j && taken_j(s, now_s, waiting->job, level) <= stored_j - reserved_j;
+    return stored_j >= reserved_j &&
+           taken_j(s, now_s, waiting->job, level, stored_j - reserved_j) <= stored_j - reserved_j;
+}
+
+int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved)
+{
+    const power_t *p = s->power;
+    const budget_t *budget = &p->model.budget;
+    double stored_j = scheduler_stored_j(s);
+    int is_reserved = reserved->at_s < budget->to_s;
+    double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
+    double left_over_j = is_reserved ? reserved->left_over_j : INFINITY;
+
+    if (!p->ledger.is_open)
+        return NO_CAP;
+    if (stored_j < 0.0 || left_over_j < 0.0)
+        return -1;
+    int64_t below_uw = budget->limit_uw - p->ledger.drawn_uw;
+    if (budget->rule == BUDGET_REDUCEPC && is_reserved)
+        below_uw -= (int64_t)(reserved_j * 1e6 / (double)(reserved->at_s - now_s)) - 1;
+    else if (budget->rule == BUDGET_ENERGYBUD && stored_j >= reserved_j)
+        below_uw = stored_j - reserved_j < 1e12 ? below_uw + (int64_t)((stored_j - reserved_j) * 1e6) + 1 : NO_CAP;
+    int64_t in_a_second_uw = left_over_j < 1e12 ? (int64_t)(left_over_j * 1e6) + 1 : NO_CAP;
+    return least(below_uw, in_a_second_uw);
 }

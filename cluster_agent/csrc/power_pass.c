@@ -444,12 +444,17 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
     /* the least that a processor needs, where all jobs are alike: most that cannot start are told by it */
     int64_t least_uw = p->model.asks_watts && !p->model.job_plan_uw ? extra_uw(p, head, p->model.lowest) : 0;
 
+    int64_t most_uw = least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP;
+    most_uw = present->headroom_uw < most_uw ? present->headroom_uw : most_uw;
+
+    if (least_uw && s->narrowest * least_uw > most_uw)
+        return 0;
     for (; next < end; next++) {
         int32_t level = -1;
         int64_t taken = 0, needed_uw = 0;
         double cost_j = 0.0;
         int ends_in_time = 0;
-        int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= present->headroom_uw);
+        int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= most_uw);
         if (may_fit && !s->has_started[next->job] && next->job != head)
             for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
                 if (!is_admissible(s, now_s, next->job, tried))
@@ -478,7 +483,9 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
         reserved.above_uw += needed_uw;
         if (reserved.left_over_uw != NO_CAP)
             reserved.left_over_uw -= needed_uw;
-        if (present->free < s->narrowest || (least_uw && s->narrowest * least_uw > present->headroom_uw))
+        most_uw = least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP;
+        most_uw = present->headroom_uw < most_uw ? present->headroom_uw : most_uw;
+        if (present->free < s->narrowest || (least_uw && s->narrowest * least_uw > most_uw))
             break;
     }
     if (next >= end)

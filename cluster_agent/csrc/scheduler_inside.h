@@ -168,6 +168,8 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
 int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t drawn_uw,
                       double stored_j, int64_t next_s, reservation_t *found);
 void budget_started(scheduler_t *s, int64_t uw);
+/* No job that draws more than this, from idle, can start behind the reservation. */
+int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved);
 
 /* budget.c, for scheduler.c */
 /* A pass begins: what has been stored since the last one. */
