@@ -13,6 +13,7 @@ NAMES = (
     "agent_cost",
     "replay_speed",
     "replay_exact",
+    "energy_budget",
     "sc15_learned",
     "own_estimates",
     "energy_fair_share",

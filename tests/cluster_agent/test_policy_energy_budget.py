@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.energy_budget import LOGS, runs
 from cluster_agent.caps import Cap
 from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
@@ -219,3 +220,10 @@ def test_a_budget_that_an_idle_machine_exceeds_is_warned_of_and_measured(
 def test_a_budget_without_sense_is_refused(text: str, message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         choose(f"energy-budget:{text}")
+
+
+@pytest.mark.skipif(not LOGS["MetaCentrum"].exists(), reason="the job log is not there")
+def test_at_90_percent_every_rule_is_above_the_line_of_the_thesis_on_a_week_of_metacentrum() -> None:
+    found = {row["rule"]: row for row in runs(["MetaCentrum"], 1, (90,))}
+    assert all(row["utilization"] > 3 / 7 * 0.9 + 4 / 7 and row["of_budget"] <= 1 for row in found.values())
+    assert found["energybud"]["AVEbsld"] <= found["powercap"]["AVEbsld"]
