@@ -81,11 +81,6 @@ class ClusterCap:
         self._drew_mw = -1
         self._is_raise = False
 
-    @property
-    def is_capped(self) -> bool:
-        """Whether a grant has ever been taken, or an earlier run left one in force."""
-        return self._is_capped
-
     def begin(self, held_mw: int) -> None:
         """The run begins. ``held_mw``: the cap that an earlier run's grant has left in force; 0: none."""
         limit_mw = held_mw or self._declared.tdp_mw
