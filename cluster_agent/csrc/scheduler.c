@@ -552,6 +552,35 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 }
 
 /****************************************************************
+ * What a live partition does besides
+ ****************************************************************/
+
+void scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job)
+{
+    int64_t estimated_s = estimate(s, submitted_s, job);
+
+    s->submit_s[job] = submitted_s;
+    s->estimate_s[job] = s->first_estimate_s[job] = estimate_s > 0 ? estimate_s : estimated_s;
+    scheduler_start(s, started_s, job);
+}
+
+void scheduler_withdraw(scheduler_t *s, int32_t job)
+{
+    if (s->has_started[job]) {
+        scheduler_running_remove(s, job);
+        if (s->learner)
+            learner_killed(s->learner, job);
+        return;
+    }
+    s->has_started[job] = 1; /* as one that has left the queue */
+    s->tail = sweep(s, s->queue, s->head, s->tail);
+    if (s->composition.scan == SCAN_SHORTEST)
+        s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
+    if (s->head == s->tail)
+        s->narrowest = INT32_MAX;
+}
+
+/****************************************************************
  * The record
  ****************************************************************/
 

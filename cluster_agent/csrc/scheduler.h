@@ -92,6 +92,16 @@ void scheduler_end(scheduler_t *scheduler, int32_t job);
 /* The running job has outlived its estimate. Its new expected end. */
 int64_t scheduler_overrun(scheduler_t *scheduler, int32_t job);
 
+/*
+ * The job runs already, since `started_s`, and the scheduler comes to know of it: a job found at a restart, or a node
+ * that is away, as a job that holds it. Taken to run for `estimate_s`, or for what the policy estimates if that is 0.
+ * Not with watts.
+ */
+void scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job);
+
+/* The job, waiting or running, is gone, and nothing is learned from it. Not with watts. */
+void scheduler_withdraw(scheduler_t *scheduler, int32_t job);
+
 /* One pass: writes the jobs that start now, in the order of decision, and returns how many (-1: no memory). `starts`
  * holds n_jobs. */
 int32_t scheduler_decide(scheduler_t *scheduler, int64_t now_s, int32_t *starts);

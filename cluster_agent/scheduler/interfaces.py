@@ -21,6 +21,7 @@ class Kind(Enum):
     ENDED = "ended"
     OVERRUN = "overrun"  # still running at its expected end
     CAP = "cap"  # another power cap is in force; of no job (-1)
+    ROOM = "room"  # nodes are there again, or a job has left the queue; of no job (-1)
 
 
 class Event(NamedTuple):

@@ -28,7 +28,7 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
             elif kind is Kind.ENDED:
                 scheduler.end(job)
                 is_pass_due = has_ended = True
-            elif kind is Kind.CAP:
+            elif kind in (Kind.CAP, Kind.ROOM):
                 is_pass_due = True
             else:
                 machine.expect(now_s, job, scheduler.overrun(job))

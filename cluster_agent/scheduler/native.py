@@ -255,6 +255,18 @@ class NativeScheduler:
         """The running job has outlived its estimate: its new expected end."""
         return int(lib.scheduler_overrun(self._scheduler, job))
 
+    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0) -> int:
+        """The job runs already, as far as the scheduler is to know for ``estimate_s`` (0: what the policy estimates);
+        its expected end."""
+        assert self._watts is None
+        lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job)
+        return self.expected_end_s(job)
+
+    def withdraw(self, job: int) -> None:
+        """The job, waiting or running, is gone, and nothing is learned from it; this calls for a pass."""
+        assert self._watts is None
+        lib.scheduler_withdraw(self._scheduler, job)
+
     def decide(self, now_s: int) -> list[int]:
         """One pass: the jobs to start now."""
         if self._order is not None:
@@ -263,7 +275,8 @@ class NativeScheduler:
         if count < 0:
             raise MemoryError
         started = list(self._starts[0:count])
-        self._start_s.update(dict.fromkeys(started, now_s))
+        if self._watts is not None:
+            self._start_s.update(dict.fromkeys(started, now_s))
         return started
 
     def level(self, job: int) -> int:

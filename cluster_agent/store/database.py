@@ -24,6 +24,13 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE TABLE budget (one INTEGER PRIMARY KEY CHECK (one = 1), budget_mw INTEGER NOT NULL, steps BLOB NOT NULL);
     CREATE TABLE change (id INTEGER PRIMARY KEY, unix_s REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE job (id INTEGER PRIMARY KEY AUTOINCREMENT, uid INTEGER NOT NULL, state TEXT NOT NULL, ended_s REAL,
+                      body BLOB NOT NULL);
+    CREATE INDEX job_state ON job (state);
+    CREATE INDEX job_ended ON job (ended_s);
+    CREATE TABLE drained_node (name TEXT PRIMARY KEY, reason TEXT NOT NULL, uid INTEGER NOT NULL);
+    """,
 )
 """Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
 

@@ -1,0 +1,44 @@
+"""The nodes as the jobs' side sees them: who is there, who may get jobs, who has one.
+
+    idle ──► allocated ──► idle        a job comes and goes
+      │           │
+      ▼           ▼
+    draining (no more jobs; by hand, or since it did not start one) ──► resumed by hand
+    down (nothing heard for ``down_after_s``) ──► as before, once it is heard again
+
+A node that has never been heard of is down, and so is one whose agent does not run jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+NodeState: TypeAlias = Literal["idle", "allocated", "draining", "down"]
+
+
+@dataclass(slots=True)
+class Node:
+    """One node. ``heard_s``: when it last spoke of its jobs; -inf never. ``run``: the run of a job that has it."""
+
+    name: str
+    heard_s: float = float("-inf")
+    boot_id: str = ""
+    is_up: bool = False
+    drained: str | None = None  # the reason
+    run: int | None = None  # a row of the engine's table
+    hold: int | None = None  # the row that keeps the scheduler from counting on it
+
+    @property
+    def state(self) -> NodeState:
+        """One word; down before draining, since it says more."""
+        if not self.is_up:
+            return "down"
+        if self.drained is not None:
+            return "draining"
+        return "idle" if self.run is None else "allocated"
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a job may be given to it now."""
+        return self.is_up and self.drained is None and self.run is None

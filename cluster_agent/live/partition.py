@@ -1,0 +1,571 @@
+"""A live partition: the engine's clock and machine over nodes that are there.
+
+The engine (``scheduler.loop``, ``scheduler.native``) runs unchanged. It is run until it would have to wait, and then
+the service that owns this waits for it, on its sockets:
+
+    news from nodes and people ─► heard, submit, cancel, ... ─► turn(): the loop until nothing is due
+                                                                  │ commit
+    messages to nodes          ◄─ outbox ◄────────────────────────┘
+
+What was decided is on the disk before a node hears of it, and what came of a job is on the disk before its node may
+forget it. So the agent may be killed at any instant: it finds its jobs on the disk, the nodes say what runs, and no job
+is lost or run twice.
+
+Nodes that are away are jobs to the engine: a run of no end that nobody submitted holds each of them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
+
+from cluster_agent.budget.sharers.view import tag_of
+from cluster_agent.errors import WrongUseError
+from cluster_agent.live.job import ACTIVE, OVER, Job, JobSpec, State
+from cluster_agent.live.nodes import Node
+from cluster_agent.live.store import JobStore
+from cluster_agent.live.table import CAPACITY, GrowingJobs
+from cluster_agent.scheduler.interfaces import Event, Kind
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native import NativeScheduler
+from cluster_agent.scheduler.phases import Composition
+from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, NodeJobs
+
+Message: TypeAlias = JobStart | JobSignal | JobForget
+
+ENDLESS_S: Final = 1 << 40
+REMEMBERED: Final = 10_000
+"""Ours: jobs that ended last, from which a scheduler learns again after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Ours, all of them; seconds. ``lost_after_s`` is long, since what a silent node runs may still be running: a job
+    that is given up then and queued again can run twice if its node was only cut off."""
+
+    down_after_s: float = 15.0
+    lost_after_s: float = 300.0
+    retry_s: float = 2.0
+    start_within_s: float = 60.0
+    save_every_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Part:
+    """A run's part on one node. ``told_s``: when it was last told to start; ``boot_id``: the boot in which it runs."""
+
+    boot_id: str
+    told_s: float = float("-inf")
+    first_told_s: float | None = None
+    signalled_s: float = float("-inf")
+    last: JobPart | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.last is not None and self.last.phase in ("ended", "refused", "lost")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A row of the engine's table that has nodes."""
+
+    row: int
+    job: Job
+    parts: dict[str, _Part]
+    expected_end_s: int
+    signal: int = 0  # what its nodes are to be told
+    seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
+
+
+class Partition:
+    """The jobs and nodes of one partition. ``now`` is Unix time; the engine's clock never runs backwards with it.
+
+    ``turn`` after any news, and at the time it returned. ``outbox`` are messages for nodes; whoever sends them clears
+    it. Losing them is no harm.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        composition: Composition,
+        store: JobStore,
+        now: Callable[[], float],
+        say: Callable[[str], None] = lambda line: None,
+        times: Times | None = None,
+        capacity: int = CAPACITY,
+    ) -> None:
+        check_live(composition)
+        self.nodes = {name: Node(name) for name in sorted(nodes)}
+        self.jobs: dict[int, Job] = {}
+        self.outbox: list[tuple[str, Message]] = []
+        self._composition, self._store, self._now, self._say = composition, store, now, say
+        self._times = times or Times()
+        self._capacity = capacity
+        self._clock = _Clock(now)
+        self._runs: dict[int, _Run] = {}
+        self._has_room = True
+        self._saved_s = now()
+        for name, reason in store.drained().items():
+            if name in self.nodes:
+                self.nodes[name].drained = reason
+        alive = store.alive()
+        for job in alive:
+            self.jobs[job.id] = job
+            for name in job.nodes if job.state in ACTIVE else ():
+                # it has the time that a node has after an agent's restart to say what it knows
+                self.nodes.setdefault(name, Node(name)).heard_s = now()
+        self._begin()
+
+    # --- news
+
+    def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
+        """Accept a job: on the disk when this returns. ``WrongUseError`` for one that could never run."""
+        self._check(spec)
+        now_s = self._now()
+        job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=now_s, queued_s=now_s)
+        self._store.add(job)
+        self.jobs[job.id] = job
+        self._fresh.append(job)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End it, wherever it is; nothing if it is over."""
+        if job.state in OVER:
+            return
+        job.is_cancelled = True
+        if job.state == "queued":
+            self._leave_queue(job)
+            self._over(job, "cancelled", None, "")
+        else:
+            self._stop(self._run_of(job), "cancelled by its owner or an administrator")
+        self._store.save(job)
+
+    def requeue(self, job: Job) -> None:
+        """Run it again from its start. One that runs is ended first."""
+        if job.state == "queued":
+            return
+        job.is_cancelled = False
+        if job.state in ACTIVE:
+            job.reason = REQUEUE
+            self._stop(self._run_of(job), REQUEUE)
+        else:
+            self.jobs[job.id] = job
+            self._queue_again(job, "queued again by hand")
+        self._store.save(job)
+
+    def drain(self, name: str, reason: str, uid: int) -> None:
+        """No more jobs for this node; the one it has goes on."""
+        self._store.drain(name, reason, uid)
+        self.nodes[name].drained = reason
+
+    def resume(self, name: str) -> None:
+        """It may get jobs again."""
+        self._store.resume(name)
+        self.nodes[name].drained = None
+
+    def heard(self, news: NodeJobs) -> None:
+        """A node has said which jobs it knows. A node that is not of this partition is passed over."""
+        node = self.nodes.get(news.node)
+        if node is None:
+            return
+        now_s = self._now()
+        node.heard_s = now_s
+        node.boot_id = news.boot_id
+        if not node.is_up:
+            node.is_up = True
+        own = self._runs.get(node.run) if node.run is not None else None
+        is_known = False
+        for part in news.parts:
+            if own is not None and (part.job, part.attempt) == (own.job.id, own.job.attempt):
+                is_known = True
+                self._part_heard(own, node, part, now_s)
+            elif part.phase in ("running", "ending"):
+                self._send(node.name, JobSignal(part.job, part.attempt, signal.SIGKILL))
+            else:
+                self._send(node.name, JobForget(part.job, part.attempt))
+        if own is not None and not is_known:
+            self._part_missing(own, node, news.boot_id, now_s)
+
+    def draws(self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "") -> None:
+        """A node's mean power since it was last heard of, and the cap that acts (-1 none): for the job it has."""
+        node = self.nodes.get(name)
+        one = self._runs.get(node.run) if node is not None and node.run is not None else None
+        if one is None or (part := one.parts[name].last) is None or one.parts[name].is_over:
+            return
+        now_s = self._now()
+        since_s = one.seen_s.get(name, max(part.started_s, one.job.started_s or 0.0))
+        seconds = min(max(now_s - since_s, 0.0), self._times.down_after_s)
+        one.seen_s[name] = now_s
+        account = one.job.account
+        if power_mw >= 0:
+            account.method = "reports of node power"
+            account.energy_j[quality] = account.energy_j.get(quality, 0.0) + power_mw / 1e3 * seconds
+            account.covered_s += seconds
+        if cap_mw >= 0:
+            account.cap_j += cap_mw / 1e3 * seconds
+            account.capped_s += seconds
+        if bound:
+            account.bound_s[bound] = account.bound_s.get(bound, 0.0) + seconds
+
+    # --- what follows
+
+    def turn(self) -> float:
+        """Let everything follow that is due, put it on the disk, and fill the outbox; when to be called again at the
+        latest."""
+        sent = len(self.outbox)
+        try:
+            with self._store.together():
+                if not self._table.has_room(len(self._fresh) + len(self.nodes) + 1):
+                    self._begin()
+                self._watch(self._now())
+                self._clock.due_s = None
+                run(self._scheduler, self._clock, self)
+                self._save_now_and_then()
+        except BaseException:
+            del self.outbox[sent:]
+            raise
+        due_s = self._clock.due_s
+        wake_s = self._now() + 1.0
+        return wake_s if due_s is None else min(float(due_s), wake_s)
+
+    # --- the engine's machine (``scheduler.interfaces.Machine``)
+
+    def events(self, now_s: int) -> Sequence[Event]:
+        """Ends, overruns, submissions, and at last that there is room."""
+        found = [Event(Kind.ENDED, row) for row in self._ended]
+        self._ended.clear()
+        while self._overruns and self._overruns[0][0] <= now_s:
+            end_s, row = heappop(self._overruns)
+            one = self._runs.get(row)
+            if one is not None and one.expected_end_s == end_s:
+                found.append(Event(Kind.OVERRUN, row))
+        for job in self._fresh:
+            if job.state == "queued":
+                found.append(Event(Kind.SUBMITTED, self._row(job, now_s)))
+        self._fresh.clear()
+        if self._has_room:
+            self._has_room = False
+            found.append(Event(Kind.ROOM, -1))
+        return found
+
+    def next_event_s(self) -> int | None:
+        """The next expected end."""
+        return self._overruns[0][0] if self._overruns else None
+
+    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """Give the job its nodes, those with the lowest names that are free."""
+        started = self._queued.pop(job)
+        del self._row_of[started.id]
+        free = [node for node in self.nodes.values() if node.may_start][: started.spec.nodes]
+        if len(free) < started.spec.nodes:
+            raise RuntimeError("the scheduler started a job for which there are no nodes: a defect")
+        for node in free:
+            node.run = job
+        started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
+        started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
+        started.expected_end_s = expected_end_s
+        one = _Run(job, started, {node.name: _Part(node.boot_id) for node in free}, expected_end_s)
+        self._runs[job] = one
+        self.expect(now_s, job, expected_end_s)
+        self._store.save(started)
+        for node in free:
+            self._tell(one, node.name, self._now())
+
+    def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
+        """Note when it is to be asked about again."""
+        one = self._runs[job]
+        one.expected_end_s = one.job.expected_end_s = expected_end_s
+        if expected_end_s > now_s:
+            heappush(self._overruns, (expected_end_s, job))
+
+    def kill(self, now_s: int, job: int) -> None:
+        """Not asked of a live machine: ``check_live`` refuses policies that know watts."""
+        raise AssertionError("a policy without watts leaves running jobs alone")
+
+    def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
+        """As ``kill``."""
+        raise AssertionError("a policy without watts leaves running jobs alone")
+
+    # --- inside
+
+    def _begin(self) -> None:
+        """A scheduler that knows the jobs that are alive; at the start, and when the table is full."""
+        now_s = self._clock.now_s()
+        capacity = max(self._capacity, 4 * (len(self.jobs) + len(self.nodes)) + 64)
+        learns = self._composition.estimate in ("mean2", "learned")
+        past = self._store.ended(REMEMBERED)[-capacity // 2 :] if learns else []
+        capacity += len(past)
+        self._table = GrowingJobs(capacity)
+        self._scheduler = NativeScheduler(self._composition, self._table.jobs, len(self.nodes))
+        self._queued: dict[int, Job] = {}
+        self._row_of: dict[int, int] = {}
+        self._ended: list[int] = []
+        self._overruns: list[tuple[int, int]] = []
+        self._has_room = True
+        kept = {one.job.id: one for one in self._runs.values()}
+        self._runs = {}
+        for job in past:
+            if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
+                row = self._add(job, int(job.queued_s))
+                self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
+                self._table.ran(row, round(job.ended_s - job.started_s))
+                self._scheduler.end(row)
+        for node in self.nodes.values():
+            node.run = node.hold = None
+        for job in self.jobs.values():
+            if job.state in ACTIVE:
+                self._adopt(job, kept.get(job.id), now_s)
+        # nodes that are away are held before anybody is told of the queue
+        self._hold(now_s)
+        self._fresh: list[Job] = sorted(
+            (job for job in self.jobs.values() if job.state == "queued"), key=lambda job: (job.queued_s, job.id)
+        )
+
+    def _adopt(self, job: Job, known: _Run | None, now_s: int) -> None:
+        assert job.started_s is not None
+        row = self._add(job, int(job.queued_s))
+        expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
+        parts = {name: _Part("") for name in job.nodes}
+        one = _Run(row, job, parts, expected_end_s)
+        if known is not None:
+            one.parts, one.signal, one.seen_s = known.parts, known.signal, known.seen_s
+        elif job.state == "ending":
+            one.signal = signal.SIGTERM
+        self._runs[row] = one
+        for name in job.nodes:
+            if not one.parts[name].is_over:
+                self.nodes[name].run = row
+        if expected_end_s <= now_s:
+            heappush(self._overruns, (expected_end_s, row))
+        else:
+            self.expect(now_s, row, expected_end_s)
+
+    def _add(self, job: Job, submit_s: int) -> int:
+        return self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+
+    def _row(self, job: Job, now_s: int) -> int:
+        row = self._add(job, now_s)
+        self._queued[row], self._row_of[job.id] = job, row
+        return row
+
+    def _leave_queue(self, job: Job) -> None:
+        row = self._row_of.pop(job.id, None)
+        if row is not None:  # else the engine has not been told of it yet
+            del self._queued[row]
+            self._scheduler.withdraw(row)
+            self._has_room = True
+        if job in self._fresh:
+            self._fresh.remove(job)
+
+    def _run_of(self, job: Job) -> _Run:
+        return next(one for one in self._runs.values() if one.job is job)
+
+    def _watch(self, now_s: float) -> None:
+        """What time alone brings: nodes that fall silent, starts that do not come, jobs that are given up."""
+        for node in self.nodes.values():
+            silent_s = now_s - node.heard_s
+            if node.is_up and silent_s > self._times.down_after_s:
+                node.is_up = False
+                self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
+            one = self._runs.get(node.run) if node.run is not None else None
+            if one is None:
+                continue
+            part = one.parts[node.name]
+            if silent_s > self._times.lost_after_s:
+                self._lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
+            elif part.first_told_s is not None and part.last is None and (
+                now_s - part.first_told_s > self._times.start_within_s and node.is_up
+            ):  # fmt: skip
+                reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
+                self.drain(node.name, reason, 0)
+                self._say(f"{node.name}: {reason}: draining")
+                self._lose(one, node, f"{node.name} {reason}")
+        self._hold(self._clock.now_s())
+
+    def _hold(self, now_s: int) -> None:
+        """Keep the scheduler from counting on nodes that may not start a job, and let it count on the others."""
+        for node in self.nodes.values():
+            is_away = node.run is None and not node.may_start
+            if is_away and node.hold is None:
+                node.hold = self._table.add(0, -1, now_s, ENDLESS_S, 1)
+                self._scheduler.adopt(now_s, now_s, node.hold, ENDLESS_S)
+            elif not is_away and node.hold is not None:
+                self._scheduler.withdraw(node.hold)
+                node.hold = None
+                self._has_room = True
+
+    def _part_heard(self, one: _Run, node: Node, heard: JobPart, now_s: float) -> None:
+        part, job = one.parts[node.name], one.job
+        was_known = part.last is not None
+        if part.is_over:
+            self._send(node.name, JobForget(job.id, job.attempt))
+            return
+        part.last, part.boot_id = heard, node.boot_id
+        if part.is_over:
+            self._part_over(one, node)
+            self._send(node.name, JobForget(job.id, job.attempt))
+            return
+        if one.signal and heard.phase != "ending" and now_s - part.signalled_s >= self._times.retry_s:
+            part.signalled_s = now_s
+            self._send(node.name, JobSignal(job.id, job.attempt, one.signal))
+        if job.state == "starting" and all(each.last is not None for each in one.parts.values()):
+            job.state = "running"
+            self._store.save(job)
+        elif not was_known and job.state == "running":
+            one.seen_s.setdefault(node.name, now_s)  # after a restart: what was drawn meanwhile is not known
+
+    def _part_missing(self, one: _Run, node: Node, boot_id: str, now_s: float) -> None:
+        part, job = one.parts[node.name], one.job
+        if part.is_over:
+            return
+        has_begun = part.last is not None or job.state != "starting"
+        if has_begun or (part.boot_id and part.boot_id != boot_id):
+            if one.signal and part.last is None:  # ended before it began, or its end was recorded and forgotten
+                part.last = JobPart(job.id, job.attempt, "ended", -signal.SIGTERM, "told", ended_s=now_s)
+                self._part_over(one, node)
+                return
+            self._lose(one, node, f"{node.name} knows nothing of it any more")
+        elif now_s - part.told_s >= self._times.retry_s:
+            self._tell(one, node.name, now_s)
+
+    def _tell(self, one: _Run, name: str, now_s: float) -> None:
+        part = one.parts[name]
+        part.told_s = now_s
+        if part.first_told_s is None:
+            part.first_told_s = now_s
+        self._send(name, one.job.start_on(name))
+
+    def _send(self, name: str, message: Message) -> None:
+        self.outbox.append((name, message))
+
+    def _stop(self, one: _Run, reason: str) -> None:
+        one.signal = signal.SIGTERM
+        one.job.state = "ending"
+        one.job.reason = one.job.reason or reason
+        for name, part in one.parts.items():
+            if not part.is_over:
+                part.signalled_s = self._now()
+                self._send(name, JobSignal(one.job.id, one.job.attempt, signal.SIGTERM))
+
+    def _lose(self, one: _Run, node: Node, reason: str) -> None:
+        part = one.parts[node.name]
+        part.last = JobPart(one.job.id, one.job.attempt, "lost", detail=reason, ended_s=self._now())
+        self._say(f"job {one.job.id} is lost: {reason}")
+        self._part_over(one, node)
+
+    def _part_over(self, one: _Run, node: Node) -> None:
+        """One node is done with it; when all are, so is the job. One that failed ends it on the others."""
+        job = one.job
+        node.run = None
+        last = one.parts[node.name].last
+        assert last is not None
+        if last.slowdown is not None:
+            job.account.slowdown = max(last.slowdown, job.account.slowdown or 0.0)
+        began_s = last.started_s or job.started_s or last.ended_s
+        job.account.node_s += max(last.ended_s - began_s, 0.0)
+        if all(part.is_over for part in one.parts.values()):
+            self._run_over(one)
+            return
+        if (last.phase != "ended" or last.status != 0) and not one.signal:
+            self._stop(one, last.detail or f"{node.name} ended with {last.status}")
+        elif job.state == "running":
+            job.state = "ending"
+        self._store.save(job)
+
+    def _run_over(self, one: _Run) -> None:
+        job = one.job
+        lasts = [part.last for part in one.parts.values() if part.last is not None]
+        del self._runs[one.row]
+        job.nodes = list(one.parts)
+        assert job.started_s is not None
+        self._table.ran(one.row, round(self._now() - job.started_s))
+        self._ended.append(one.row)
+        lost = [last for last in lasts if last.phase == "lost"]
+        refused = [last for last in lasts if last.phase == "refused"]
+        failed = [last for last in lasts if last.status != 0]
+        if job.reason == REQUEUE:
+            self._queue_again(job, "queued again by hand")
+        elif job.is_cancelled:
+            self._over(job, "cancelled", failed[0].status if failed else 0, job.reason)
+        elif lost:
+            job.losses += 1
+            if job.losses == 1 and job.spec.requeue:
+                self._queue_again(job, f"queued again: {lost[0].detail}")
+            else:
+                self._over(job, "lost", None, lost[0].detail)
+        elif refused:
+            self._over(job, "failed", None, refused[0].detail)
+        elif any(last.cause == "walltime" for last in lasts):
+            self._over(job, "timeout", failed[0].status if failed else 0, f"its {job.spec.walltime_s} s were over")
+        elif failed:
+            own = [last for last in failed if last.cause == ""] or failed
+            self._over(job, "failed", own[0].status, own[0].detail or job.reason)
+        else:
+            self._over(job, "done", 0, "")
+        self._store.save(job)
+
+    def _over(self, job: Job, state: State, status: int | None, reason: str) -> None:
+        job.state, job.status, job.reason, job.ended_s = state, status, reason, self._now()
+        self.jobs.pop(job.id, None)
+
+    def _queue_again(self, job: Job, reason: str) -> None:
+        """At the end of the queue: its place was taken when it started."""
+        job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
+        job.nodes, job.queued_s, job.expected_end_s = [], self._now(), None
+        self._fresh.append(job)
+
+    def _save_now_and_then(self) -> None:
+        now_s = self._now()
+        if now_s - self._saved_s >= self._times.save_every_s:
+            self._saved_s = now_s
+            for one in self._runs.values():
+                self._store.save(one.job)
+
+    def _check(self, spec: JobSpec) -> None:
+        if not spec.command and not spec.script:
+            raise WrongUseError("nothing to run: give a command or a script")
+        if spec.nodes > len(self.nodes):
+            raise WrongUseError(f"{spec.nodes} nodes asked for, and the partition has {len(self.nodes)}")
+        if spec.tag:
+            try:
+                tag_of(spec.tag)
+            except ValueError as error:
+                raise WrongUseError(str(error)) from None
+        if not spec.workdir.startswith("/"):
+            raise WrongUseError(f"workdir {spec.workdir!r} is no absolute path")
+
+
+REQUEUE: Final = "to be queued again"
+
+
+class _Clock:
+    """The engine's clock: whole seconds that never run backwards. It does not wait: whoever calls ``turn`` does."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._last_s = now, 0
+        self.due_s: int | None = None
+
+    def now_s(self) -> int:
+        """The present."""
+        self._last_s = max(self._last_s, int(self._now()))
+        return self._last_s
+
+    def wait_until(self, time_s: int | None) -> bool:
+        """Never: the loop is over for now, and goes on at ``time_s``."""
+        self.due_s = time_s
+        return False
+
+
+def check_live(composition: Composition) -> None:
+    """``WrongUseError`` for a policy that needs what only a replay has."""
+    if composition.power is not None:
+        raise WrongUseError(
+            "a policy that shares out watts runs in replays only; live, a sharer does (docs/cluster.md)"
+        )
+    if composition.estimate == "clairvoyant":
+        raise WrongUseError("estimate=clairvoyant needs the run times of the future: replays only")
+    if composition.ties != "instant":
+        raise WrongUseError("ties=sc15 takes processors as free that are not: replays only")

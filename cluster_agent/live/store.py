@@ -1,0 +1,99 @@
+"""Jobs on the disk: what was accepted is there before its submitter is told, what is started before its nodes are.
+
+A job is one row of the cluster agent's database: the columns that are searched for, and the whole record as JSON.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from cluster_agent.live.job import ACTIVE, Job, State
+from cluster_agent.store.database import Database
+
+
+class JobStore:
+    """All jobs. Every method raises ``ClusterError`` when the disk refuses, and then did nothing."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._writing: sqlite3.Connection | None = None
+
+    @contextmanager
+    def together(self) -> Iterator[sqlite3.Connection]:
+        """What is done inside is on the disk at the end, all of it or nothing."""
+        if self._writing is not None:
+            yield self._writing
+            return
+        with self._database.writing() as connection:
+            self._writing = connection
+            try:
+                yield connection
+            finally:
+                self._writing = None
+
+    def add(self, job: Job) -> None:
+        """A new job; gives it its number, which is never given again."""
+        with self.together() as connection:
+            cursor = connection.execute(
+                "INSERT INTO job (uid, state, body) VALUES (?, ?, ?)", (job.uid, job.state, b"")
+            )
+            assert cursor.lastrowid is not None
+            job.id = cursor.lastrowid
+            self.save(job)
+
+    def save(self, job: Job) -> None:
+        """The job as it is now."""
+        with self.together() as connection:
+            connection.execute(
+                "UPDATE job SET state = ?, ended_s = ?, body = ? WHERE id = ?",
+                (job.state, job.ended_s, _ENCODER.encode(job), job.id),
+            )
+
+    def alive(self) -> list[Job]:
+        """Jobs that wait or run, in the order in which they joined the queue."""
+        marks = ", ".join("?" * (len(ACTIVE) + 1))
+        found = self._select(f"WHERE state IN ({marks})", ("queued", *ACTIVE))
+        return sorted(found, key=lambda job: (job.queued_s, job.id))
+
+    def ended(self, limit: int) -> list[Job]:
+        """The jobs that ended last, in the order of their ends."""
+        return self._select("WHERE ended_s IS NOT NULL ORDER BY ended_s DESC, id DESC LIMIT ?", (limit,))[::-1]
+
+    def find(self, numbers: Iterable[int] = (), states: Iterable[State] = (), uid: int | None = None,
+             limit: int = 1_000_000) -> list[Job]:  # fmt: skip
+        """Jobs by number, by state, by owner; nothing given is all of them."""
+        wheres: list[str] = []
+        values: list[object] = []
+        for column, wanted in (("id", list(numbers)), ("state", list(states)), ("uid", [] if uid is None else [uid])):
+            if wanted:
+                wheres.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+                values += wanted
+        where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
+        return self._select(f"{where} ORDER BY id LIMIT ?", (*values, limit))
+
+    def drained(self) -> dict[str, str]:
+        """Nodes that are to get no more jobs, and why."""
+        return dict(self._database.rows("SELECT name, reason FROM drained_node"))
+
+    def drain(self, node: str, reason: str, uid: int) -> None:
+        """The node is to get no more jobs."""
+        with self.together() as connection:
+            connection.execute("INSERT OR REPLACE INTO drained_node VALUES (?, ?, ?)", (node, reason, uid))
+
+    def resume(self, node: str) -> None:
+        """It may get jobs again."""
+        with self.together() as connection:
+            connection.execute("DELETE FROM drained_node WHERE name = ?", (node,))
+
+    def _select(self, rest: str, values: tuple[object, ...]) -> list[Job]:
+        rows = self._database.rows(f"SELECT body FROM job {rest}", values)
+        return [_DECODER.decode(body) for (body,) in rows]
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Job)

@@ -1,0 +1,87 @@
+"""What a node and the cluster agent tell each other about jobs.
+
+Nothing here counts on a message to arrive. The node names all jobs it knows in every ``NodeJobs``, several times a
+minute and at once when something has changed; the cluster agent repeats what it wants until it sees it done. A job's
+run is named by ``(job, attempt)``: a node starts each at most once, keeps what came of it on its disk, and forgets it
+only when it is told that this is recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 31)]
+Number: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 53)]
+Name: TypeAlias = Annotated[str, Meta(max_length=96)]
+
+Phase: TypeAlias = Literal["running", "ending", "ended", "refused", "lost"]
+"""``ending``: told to end, or its walltime is over. ``refused``: not started, ``detail`` says why. ``lost``: it was
+started and what became of it cannot be known."""
+
+Cause: TypeAlias = Literal["", "walltime", "told"]
+"""Why a job was ended by the node."""
+
+
+class JobStart(msgspec.Struct, frozen=True):
+    """Run a job's part on this node: ``command``, or ``script`` if there is one, with ``command`` as its arguments.
+
+    ``nodes`` are all nodes of the job and ``rank`` is this one's place among them. ``output`` and ``error`` are paths,
+    relative to ``workdir``; "" as error: the same file. Prolog and epilog are shell commands, "" none.
+    """
+
+    job: Number
+    attempt: Number
+    uid: Annotated[int, Meta(ge=0)]
+    command: list[str]
+    script: str
+    workdir: str
+    output: str
+    error: str
+    env: dict[str, str]
+    walltime_s: Seconds
+    grace_s: Seconds
+    prolog: str
+    epilog: str
+    rank: int
+    nodes: list[str]
+    tag: Name = ""
+
+
+class JobSignal(msgspec.Struct, frozen=True):
+    """SIGTERM: end it, and kill it after its grace. SIGKILL: kill it now. Others are passed on to its processes."""
+
+    job: Number
+    attempt: Number
+    signal: Annotated[int, Meta(ge=1, le=64)]
+
+
+class JobForget(msgspec.Struct, frozen=True):
+    """What came of this is recorded; the node need not keep it."""
+
+    job: Number
+    attempt: Number
+
+
+class JobPart(msgspec.Struct, frozen=True):
+    """A job's part on a node. ``status``: its exit status, or minus the signal that ended it. Times: Unix seconds."""
+
+    job: Number
+    attempt: Number
+    phase: Phase
+    status: int = 0
+    cause: Cause = ""
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    detail: Annotated[str, Meta(max_length=300)] = ""
+    slowdown: float | None = None  # extra time as a share, where the node can tell (emulated work can)
+
+
+class NodeJobs(msgspec.Struct, frozen=True):
+    """All parts of jobs that a node knows, running and not forgotten."""
+
+    node: Name
+    boot_id: Name
+    parts: list[JobPart]

@@ -1,0 +1,260 @@
+"""Jobs on made-up nodes: the engine live, and what becomes of jobs when nodes, messages or the agent go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.live.job import Job, JobSpec
+from cluster_agent.live.partition import Partition, check_live
+from cluster_agent.live.store import JobStore
+from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.store.database import Database
+from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
+from tests.live.fakes import EASY, Fake
+
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # a schedule of 20 jobs can be read as it is
+
+
+@settings(max_examples=60, deadline=None, phases=UNSHRUNK)
+@given(
+    jobs=traces(most=20),
+    composition=compositions(ties="instant").filter(lambda one: one.estimate != "clairvoyant"),
+)
+def test_the_live_partition_makes_the_schedule_of_the_replay(jobs: Jobs, composition: Composition) -> None:
+    expected = native_starts(composition, jobs)
+    first_s = 0.0  # as the trace's: what is learned depends on the time of day
+    fake = Fake(PROCESSORS, composition, now_s=first_s)
+    submitted: list[Job] = []
+    starts: dict[int, int] = {}
+    fake.settle()
+    while len(starts) < len(expected):
+        elapsed_s = fake.now_s - first_s
+        fake.end_due()
+        fake.report()
+        while len(submitted) < len(jobs) and jobs.submit_s[len(submitted)] <= elapsed_s:
+            row = len(submitted)
+            columns = int(jobs.run_s[row]), int(jobs.width[row]), int(jobs.request_s[row]), int(jobs.user[row])
+            submitted.append(fake.submit(*columns))
+        fake.settle()
+        for row, job in enumerate(submitted):
+            if row not in starts and job.started_s is not None:
+                starts[row] = int(job.started_s - first_s)
+        fake.now_s += 1
+        assert elapsed_s < 2_000
+    assert starts == expected
+
+
+def test_a_table_that_is_full_is_replaced_under_way_and_no_job_is_disturbed() -> None:
+    fake = Fake(3, capacity=8)
+    jobs = [fake.submit(run_s=2 + i % 5, nodes=1 + i % 2) for i in range(60)]
+    fake.until(lambda: all(job.state == "done" for job in jobs))
+    assert all(job.attempt == 1 for job in jobs)
+
+
+def test_a_job_runs_on_all_its_nodes_and_ends_when_the_last_has_ended() -> None:
+    fake = Fake(4)
+    job = fake.submit(run_s=5, nodes=3)
+    fake.settle()
+    assert (job.state, job.nodes) == ("running", ["n00", "n01", "n02"])
+    fake.end(fake.nodes["n00"], (job.id, 1))
+    fake.step()
+    assert job.state == "ending"
+    fake.until(lambda: job.state == "done")
+    assert job.account.node_s == pytest.approx(10.0)
+
+
+def test_a_part_that_fails_ends_the_job_on_its_other_nodes() -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=500, nodes=2)
+    fake.settle()
+    fake.end(fake.nodes["n01"], (job.id, 1), status=3)
+    fake.until(lambda: job.state == "failed")
+    assert job.status == 3
+
+
+def test_a_node_that_fell_silent_and_rebooted_loses_its_job_which_runs_again_once() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=50)
+    fake.settle()
+    for attempt in (2, 2):
+        fake.nodes["n00"].reboot()
+        fake.step()
+        assert job.attempt == attempt
+    assert job.state == "lost"
+    assert "n00" in job.reason
+
+
+def test_a_job_that_is_not_to_be_queued_again_is_lost_with_its_node() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=50, requeue=False)
+    fake.settle()
+    fake.nodes["n00"].reboot()
+    fake.step()
+    assert (job.state, job.attempt) == ("lost", 1)
+
+
+def test_a_node_cut_off_for_a_while_is_down_and_its_job_goes_on() -> None:
+    fake = Fake(2)
+    job, other = fake.submit(run_s=100), None
+    fake.settle()
+    fake.nodes["n00"].is_cut = True
+    for _ in range(20):
+        fake.step()
+    assert fake.partition.nodes["n00"].state == "down"
+    other = fake.submit(run_s=1, nodes=2)
+    fake.step(5)
+    assert other.state == "queued"  # the node that is down is not counted on
+    fake.nodes["n00"].is_cut = False
+    fake.until(lambda: other.state == "done")
+    assert (job.state, job.attempt, job.losses) == ("done", 1, 0)
+
+
+def test_a_job_on_a_node_that_stays_silent_is_given_up_and_its_remains_are_killed_when_it_returns() -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=600)
+    fake.settle()
+    fake.nodes["n00"].is_cut = True
+    fake.until(lambda: job.attempt == 2)
+    assert job.nodes == ["n01"]
+    fake.nodes["n00"].is_cut = False
+    fake.step()
+    assert fake.nodes["n00"].parts == {}
+    assert fake.nodes["n00"].runs == [(job.id, 1)]
+    fake.until(lambda: job.state == "done")
+
+
+def test_a_drained_node_finishes_its_job_and_gets_no_other_until_it_is_resumed() -> None:
+    fake = Fake(1)
+    first, second = fake.submit(run_s=5), fake.submit(run_s=5)
+    fake.settle()
+    fake.partition.drain("n00", "fan", 0)
+    fake.step(30)
+    assert (first.state, second.state) == ("done", "queued")
+    fake.kill_and_restart()
+    fake.step()
+    assert (fake.partition.nodes["n00"].state, fake.partition.nodes["n00"].drained) == ("draining", "fan")
+    fake.partition.resume("n00")
+    fake.until(lambda: not fake.partition.jobs)
+
+
+def test_a_node_that_hears_but_does_not_start_a_job_is_drained_and_the_job_goes_elsewhere() -> None:
+    fake = Fake(2)
+    fake.nodes["n00"].is_cut = True
+    job = fake.submit(run_s=5)
+    fake.partition.turn()
+    for _ in range(70):  # it speaks, but what it is told does not arrive
+        fake.now_s += 1
+        fake.deliver()
+        fake.nodes["n00"].is_cut = False
+        fake.report()
+        fake.nodes["n00"].is_cut = True
+        fake.partition.turn()
+    assert fake.partition.nodes["n00"].state == "draining"
+    assert job.nodes == ["n01"]
+
+
+def test_a_waiting_job_that_is_cancelled_makes_way_for_those_behind_it() -> None:
+    fake = Fake(2)
+    fake.submit(run_s=100)
+    wide, narrow = fake.submit(run_s=10, nodes=2), fake.submit(run_s=200, walltime_s=5000)
+    fake.settle()
+    assert narrow.state == "queued"
+    fake.partition.cancel(wide)
+    fake.settle()
+    assert (wide.state, narrow.state) == ("cancelled", "running")
+
+
+def test_a_running_job_that_is_cancelled_ends_as_cancelled() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=100)
+    fake.settle()
+    fake.partition.cancel(job)
+    assert job.state == "ending"
+    fake.settle()
+    assert (job.state, job.status) == ("cancelled", -15)
+
+
+def test_a_job_queued_again_by_hand_runs_from_its_start() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=10)
+    fake.settle()
+    fake.partition.requeue(job)
+    fake.until(lambda: job.state == "done")
+    assert job.attempt == 2
+    fake.partition.requeue(job)
+    fake.until(lambda: job.state == "done")
+    assert job.attempt == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_killed_and_restarted_at_any_instant_no_job_is_lost_or_run_twice(data: st.DataObject) -> None:
+    fake = Fake(4)
+    jobs: dict[int, JobSpec] = {}
+    for _ in range(60):
+        what = data.draw(st.sampled_from(["submit", "turn", "deliver", "step", "kill", "settle"]))
+        if what == "submit":
+            job = fake.submit(data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4)))
+            jobs[job.id] = job.spec
+        elif what == "turn":
+            fake.partition.turn()
+        elif what == "deliver":
+            fake.deliver()
+        elif what == "kill":
+            fake.kill_and_restart()
+        elif what == "step":
+            fake.step()
+        else:
+            fake.settle()
+    fake.until(lambda: not fake.partition.jobs)
+    ended = {job.id: job for job in fake.store.find()}
+    assert {number: job.state for number, job in ended.items()} == dict.fromkeys(jobs, "done")
+    runs = [key for node in fake.nodes.values() for key in node.runs]
+    assert sorted(runs) == sorted((number, 1) for number, spec in jobs.items() for _ in range(spec.nodes))
+
+
+def test_energy_is_summed_from_reports_by_their_quality_and_what_is_not_covered_is_known() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=10)
+    fake.settle()
+    for i in range(10):
+        fake.now_s += 1
+        if i < 8:
+            fake.partition.draws("n00", 200_000, "measured" if i < 6 else "estimated", 250_000, "cap")
+    fake.step(0)
+    assert job.state == "done"
+    assert job.account.energy_j == {"measured": 1200.0, "estimated": 400.0}
+    assert (job.account.node_s, job.account.covered_s) == (10.0, 8.0)
+    assert (job.account.cap_j, job.account.capped_s, job.account.bound_s) == (2000.0, 8.0, {"cap": 8.0})
+
+
+def test_impossible_jobs_are_refused_with_the_reason() -> None:
+    fake = Fake(2)
+    with pytest.raises(WrongUseError, match="3 nodes asked for, and the partition has 2"):
+        fake.submit(1, nodes=3)
+    with pytest.raises(WrongUseError, match="nearest: MEMORY"):
+        fake.submit(1, tag="memroy")
+
+
+def test_policies_that_need_a_replay_are_refused_live() -> None:
+    for composition in (Composition(estimate="clairvoyant"), Composition(ties="sc15")):
+        with pytest.raises(WrongUseError):
+            check_live(composition)
+
+
+def test_a_job_that_cannot_be_stored_is_not_accepted(tmp_path: Path) -> None:
+    database = Database(tmp_path / "cluster.db")
+    partition = Partition(["n00"], EASY, JobStore(database), lambda: 0.0)
+    with database.writing() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")  # as a full disk
+    with pytest.raises(ClusterError, match="full"):
+        for _ in range(100):
+            partition.submit(0, "root", JobSpec(["x" * 4000], 10, "/"))
+    assert len(partition.jobs) == len(JobStore(database).find())
