@@ -1,0 +1,209 @@
+"""Jobs on this node: started at most once each, known again after the agent's own death.
+
+A directory per run of a job, ``JOB.ATTEMPT``, is all there is to know; ``nodectl.job_step`` runs in it. A run is
+accepted when its directory is on the disk, and then it will be started, by this agent or by the next, and never twice:
+who runs it is decided by a lock in the directory. It is gone only when ``forget`` says that its end is recorded.
+
+Single user: a job of another user than the agent's is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from nodectl.errors import NodectlError
+from nodectl.job_step import ENDED, ENDING, LOCK, REQUEST, SESSION, STEP, start_time, sync_directory, write_durably
+from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, NodeJobs
+
+Key: TypeAlias = tuple[int, int]
+
+FORGOTTEN: Final = 1000
+"""Ours: runs whose forgetting is remembered, so that an old message cannot start one again."""
+
+LAUNCHES: Final = 5
+"""Ours: so often is tried what cannot be started."""
+
+_STRAY: Final = "taken"  # the directory's name while it is being made
+
+
+@dataclass(slots=True)
+class _Run:
+    directory: Path
+    child: subprocess.Popen[bytes] | None = None  # None: its parent was an earlier agent
+    step: tuple[int, int] | None = None  # pid and start time
+    part: JobPart | None = None  # once it is over
+    launches: int = 0
+
+
+class JobRunner:
+    """``hear`` messages, ``poll`` now and then, and send ``state()`` when it has changed or a second has passed."""
+
+    def __init__(self, directory: Path, node: str, boot_id: str) -> None:
+        self._directory, self._node, self._boot_id = directory, node, boot_id
+        self._runs: dict[Key, _Run] = {}
+        self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._find()
+        except OSError as error:
+            raise NodectlError(f"{directory}: cannot keep jobs there: {error.strerror}") from None
+
+    def hear(self, message: JobStart | JobSignal | JobForget) -> None:
+        """Do what the cluster agent wants. What was done already is passed over."""
+        if isinstance(message, JobStart):
+            self._start(message)
+        elif isinstance(message, JobSignal):
+            self._signal(message)
+        else:
+            self._forget((message.job, message.attempt))
+
+    def poll(self) -> bool:
+        """Look what has ended; whether something has."""
+        news = [self._look(key, run) for key, run in self._runs.items() if run.part is None]
+        return any(news)
+
+    def state(self) -> NodeJobs:
+        """All runs that are not forgotten."""
+        return NodeJobs(self._node, self._boot_id, [self._part(key, run) for key, run in sorted(self._runs.items())])
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs."""
+        return all(run.part is not None for run in self._runs.values())
+
+    def _start(self, start: JobStart) -> None:
+        key = start.job, start.attempt
+        if key in self._runs or key in self._forgotten:
+            return
+        directory = self._directory / f"{start.job}.{start.attempt}"
+        if start.uid != os.geteuid():
+            why = f"{self._node} runs jobs of user {os.geteuid()} only, not of {start.uid}"
+            self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why))
+            return
+        part = self._directory / _STRAY
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(mode=0o700)
+            write_durably(part / REQUEST, msgspec.to_builtins(start))
+            os.rename(part, directory)
+            sync_directory(self._directory)
+        except OSError as error:
+            why = f"{directory}: {error.strerror}"
+            self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
+            return
+        self._runs[key] = run = _Run(directory)
+        self._launch(run)
+
+    def _launch(self, run: _Run) -> None:
+        run.launches += 1
+        run.child = subprocess.Popen(
+            [sys.executable, "-m", "nodectl.job_step", str(run.directory)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            cwd="/", env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )  # fmt: skip
+
+    def _signal(self, message: JobSignal) -> None:
+        run = self._runs.get((message.job, message.attempt))
+        if run is None or run.part is not None:
+            return
+        self._know(run)
+        number = signal.SIGQUIT if message.signal == signal.SIGKILL else message.signal
+        if run.step is None:  # it has not begun; the message comes again
+            return
+        pid, began = run.step
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            return
+        try:
+            if start_time(pid) == began:
+                signal.pidfd_send_signal(descriptor, number)
+        except OSError:
+            pass  # it ended meanwhile
+        finally:
+            os.close(descriptor)
+
+    def _forget(self, key: Key) -> None:
+        run = self._runs.get(key)
+        if run is None or run.part is None:
+            return
+        self._forgotten.append(key)
+        shutil.rmtree(run.directory, ignore_errors=True)
+        del self._runs[key]
+
+    def _find(self) -> None:
+        """What an earlier agent left: running, ended, or accepted and not begun."""
+        for directory in sorted(self._directory.glob("*.*")):
+            job, _, attempt = directory.name.partition(".")
+            if not (job.isdigit() and attempt.isdigit()):
+                continue
+            run = self._runs[(int(job), int(attempt))] = _Run(directory)
+            if not (directory / STEP).exists() and not (directory / ENDED).exists():
+                self._launch(run)  # the lock decides between this and what the earlier agent may have launched
+        self.poll()
+
+    def _know(self, run: _Run) -> None:
+        if run.step is None and (run.directory / STEP).exists():
+            step = json.loads((run.directory / STEP).read_text())
+            run.step = step["pid"], step["start"]
+
+    def _look(self, key: Key, run: _Run) -> bool:
+        self._know(run)
+        is_alive = run.step is not None and start_time(run.step[0]) == run.step[1]
+        if run.child is not None:
+            is_alive |= run.child.poll() is None
+        if (run.directory / ENDED).exists():
+            record = json.loads((run.directory / ENDED).read_text())
+            run.part = JobPart(*key, "ended", **record)
+            return True
+        if is_alive:
+            return False
+        if run.step is None and run.launches < LAUNCHES:
+            if not _is_locked(run.directory / LOCK):  # else another that was launched is about to begin
+                self._launch(run)
+            return False
+        _kill_session(run.directory / SESSION)
+        why = "cannot be started" if run.step is None else "what stood over it was killed"
+        run.part = JobPart(*key, "lost", detail=f"{self._node}: {why}")
+        return True
+
+    def _part(self, key: Key, run: _Run) -> JobPart:
+        if run.part is not None:
+            return run.part
+        began_s = 0.0
+        if (run.directory / STEP).exists():
+            began_s = json.loads((run.directory / STEP).read_text())["began_s"]
+        phase = "ending" if (run.directory / ENDING).exists() else "running"
+        return JobPart(*key, phase, started_s=began_s)  # type: ignore[arg-type]
+
+
+def _kill_session(path: Path) -> None:
+    """What a job left whose own process was killed. Its processes are still of its session, which no other can be."""
+    with contextlib.suppress(OSError, ValueError):
+        session = int(path.read_text())
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(name)) == session:
+                    os.kill(int(name), signal.SIGKILL)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with open(path, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,44 @@
+"""A cluster agent and its nodes' job runners in one process, over an in-process queue: to be killed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from cluster_agent.live.partition import Partition, Times
+from cluster_agent.live.store import JobStore
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.store.database import Database
+from nodectl.jobs import JobRunner
+
+
+class Agent:
+    def __init__(self, at: Path, n_nodes: int) -> None:
+        names = [f"n{i}" for i in range(n_nodes)]
+        self.store = JobStore(Database(at / "cluster.db"))
+        self.partition = Partition(names, Composition(backfill="easy"), self.store, time.time, times=Times(retry_s=0.5))
+        self.runners = {name: JobRunner(at / name, name, "boot") for name in names}
+
+    def step(self) -> None:
+        for runner in self.runners.values():
+            runner.poll()
+            self.partition.heard(runner.state())
+        self.partition.turn()
+        outbox, self.partition.outbox = self.partition.outbox, []
+        for name, message in outbox:
+            self.runners[name].hear(message)
+
+    def until_over(self, patience_s: float = 60.0) -> None:
+        until_s = time.monotonic() + patience_s
+        while self.partition.jobs:
+            assert time.monotonic() < until_s, [(job.id, job.state) for job in self.partition.jobs.values()]
+            self.step()
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    agent = Agent(Path(sys.argv[1]), int(sys.argv[2]))
+    while True:
+        agent.step()
+        time.sleep(0.005)
