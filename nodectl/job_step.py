@@ -134,12 +134,15 @@ class _Step:
     def _start(
         self, command: list[str], environment: dict[str, str], output: Any, error: Any
     ) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=error, env=environment,
-            cwd=self._request["workdir"], start_new_session=True, preexec_fn=_unblock,
+            cwd=self._request["workdir"], start_new_session=True, preexec_fn=self._before_exec,
         )  # fmt: skip
-        (self._directory / SESSION).write_text(str(child.pid))
-        return child
+
+    def _before_exec(self) -> None:
+        """In the child, before the job's first instruction: so there is no instant at which a job runs unknown."""
+        (self._directory / SESSION).write_text(str(os.getpid()))
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
     def _hook(self, command: str, environment: dict[str, str], output: Any, error: Any) -> bool:
         """True if it failed."""
@@ -190,10 +193,6 @@ class _Step:
                 _kill_all(signal.SIGTERM)
             _reap(child.pid)
         return child.returncode
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 def descendants(pid: int) -> list[int]:
