@@ -53,6 +53,15 @@ def test_with_shut_nodes_are_empty_and_off_in_the_window() -> None:
     assert replay.joules["off"] == 0
 
 
+def test_a_job_left_on_a_node_that_should_be_off_leaves_less_under_the_cap() -> None:
+    """The cap is not known before 10, and the fourth node, which it would have off, has a job: 250 W are drawn at 10,
+    and two processors more would make 350 W."""
+    rows = [(0, 10, 10, 3, 0), (0, 40, 40, 1, 0), (1, 5, 5, 2, 0)]
+    replay = replayed("powercap:mode=shut", rows, [Cap(10, 20, 300.0, 10)])
+    assert replay.processors(1) == [(3, 3)]
+    assert replay.start_s.tolist() == [0, 0, 20]
+
+
 def test_a_cap_nobody_knew_of_kills_the_newest_job_only_if_asked_to() -> None:
     rows = [(0, 30, 30, 2, 0), (1, 30, 30, 1, 0)]
     caps = [Cap(10, 20, 300.0, 10)]
