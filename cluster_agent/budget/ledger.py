@@ -108,6 +108,7 @@ class Ledger:
         self.count_mw: type_mw = np.zeros(0, np.int64)
         """Per node, by ``Account.index``."""
         self.total_mw = 0
+        self._columns_mw: type_mw = np.zeros((2, 16), np.int64)  # counts and boot powers, and room for more nodes
         self._boot_mw: type_mw = np.zeros(0, np.int64)
         self._slowest_s = 0.0
         self._pending: dict[str, None] = {}  # reachable or not, they are to get another cap than they were granted
@@ -389,8 +390,9 @@ class Ledger:
     def _add(self, name: str, declaration: Declaration) -> Account:
         account = Account(len(self.accounts), name, declaration, declaration.tdp_mw)
         self.accounts[name] = account
-        self.count_mw = np.append(self.count_mw, 0)
-        self._boot_mw = np.append(self._boot_mw, 0)
+        if len(self.accounts) > self._columns_mw.shape[1]:  # room for twice as many: an array per node takes n² to fill
+            self._columns_mw = np.concatenate((self._columns_mw, np.zeros_like(self._columns_mw)), axis=1)
+        self.count_mw, self._boot_mw = self._columns_mw[:, : len(self.accounts)]
         self._declare(account, declaration)
         return account
 
