@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cluster_agent.budget.sharers import registry
-from cluster_agent.budget.sharers.speed import SpeedModel, curve
+from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Job, Tag
 from tests.cluster_agent.sharer_views import MODELS, view, worked
 
@@ -20,39 +20,55 @@ FLAT = SpeedModel("flat", 0.0, (1.0, 0.5), (1.0, 0.9))
 def test_watts_go_to_the_job_that_gains_most_per_watt() -> None:
     nodes = view([400, 400], [200, 200], [Job("straight", ["n0"], model=STRAIGHT), Job("flat", ["n1"], model=FLAT)])
     shares = SHARE(nodes, 600_000)
-    assert shares.caps_mw.tolist() == [400_000, 200_000]
+    assert shares.caps_mw.tolist() == pytest.approx([400_000, 200_000], abs=1)
     assert shares.speed.tolist() == pytest.approx([1.0, 0.9])
 
 
-def test_no_other_division_is_predicted_to_be_better() -> None:
+def test_no_other_division_is_predicted_to_slow_the_jobs_less() -> None:
     models = [MODELS[Tag.COMPUTE], MODELS[Tag.MIXED], MODELS[Tag.MEMORY]]
     jobs = [Job(f"j{at}", [f"n{at}"], model=model) for at, model in enumerate(models)]
     nodes = view([358] * 3, [193] * 3, jobs)
+    share = registry.choose("minimal-slowdown:guard=0,weight=nodes").share
 
     def total(caps_w: np.ndarray) -> float:
         return sum(1 / float(model.at(cap_w / 358)) for model, cap_w in zip(models, caps_w, strict=True))
 
     grid = range(193, 359, 3)
     for budget_w in (600, 680, 760, 850):
-        ours = total(SHARE(nodes, budget_w * 1000).caps_mw / 1000)
+        ours = total(share(nodes, budget_w * 1000).caps_mw / 1000)
         others = (np.array([a, b, min(budget_w - a - b, 358)]) for a, b in itertools.product(grid, grid)
                   if budget_w - a - b >= 193)  # fmt: skip
-        assert ours <= min(total(caps_w) for caps_w in others) * 1.002  # the curves are cut into steps
+        assert ours <= min(total(caps_w) for caps_w in others) * 1.003  # one job may be in the middle of a dent
+
+
+def test_of_equal_jobs_whose_last_watts_gain_most_the_older_one_runs_fully() -> None:
+    model = MODELS[Tag.COMPUTE]
+    jobs = [Job("old", ["n1"], model=model), Job("young", ["n0"], model=model)]
+    nodes = view([358] * 2, [193] * 2, jobs)
+    assert SHARE(nodes, 551_000).caps_mw.tolist() == pytest.approx([193_000, 358_000], abs=1)
+    alike = registry.choose("minimal-slowdown:guard=0,weight=nodes").share(nodes, 551_000)
+    assert 0.6 < alike.speed.min() < alike.speed.max() < 0.9
+
+
+def test_watts_of_a_minimal_cap_count_with_the_speed_they_already_give() -> None:
+    """At its MOP the memory-bound job is above its lowest P-state: what it gains to full speed is less by that."""
+    jobs = [Job("memory", ["n0"], Tag.MEMORY, model=MODELS[Tag.MEMORY])]
+    speed = SHARE(view([358], [193], jobs), 193_000).speed[0]
+    assert speed == pytest.approx(float(MODELS[Tag.MEMORY].at(np.array(193 / 358))), abs=1e-6)
+    assert speed > MODELS[Tag.MEMORY].speed[-1] * 1.03
 
 
 def test_all_nodes_of_a_job_run_at_one_speed_though_they_are_unlike() -> None:
     jobs = [Job("j", ["n0", "n1"], model=STRAIGHT)]
-    assert SHARE(view([400, 200], [50, 20], jobs), 450_000).caps_mw.tolist() == [300_000, 150_000]
+    assert SHARE(view([400, 200], [50, 20], jobs), 450_000).caps_mw.tolist() == pytest.approx([300_000, 150_000], abs=1)
 
 
 def test_watts_that_a_node_does_not_use_go_to_one_that_does() -> None:
     jobs = [Job("thrifty", ["n0"], model=STRAIGHT), Job("hungry", ["n1"], model=STRAIGHT)]
-    equal = SHARE(view([400, 400], [100, 100], jobs), 600_000)
-    assert equal.caps_mw.tolist() == pytest.approx([300_000, 300_000], abs=20_000)
     nodes = view([400, 400], [100, 100], jobs, need_w=[200, -1])
-    assert SHARE(nodes, 600_000).caps_mw.tolist() == [200_000, 400_000]
+    assert SHARE(nodes, 600_000).caps_mw.tolist() == pytest.approx([200_000, 400_000], abs=1)
     guarded = registry.choose("minimal-slowdown:guard=10").share(nodes, 600_000)
-    assert guarded.caps_mw[0] == 220_000
+    assert guarded.caps_mw[0] == pytest.approx(220_000, abs=1)
     assert guarded.why(nodes, "n0").reason == "need"
 
 
@@ -91,22 +107,14 @@ def test_without_any_model_aapc_decides_and_that_is_said() -> None:
 def test_a_machines_table_serves_jobs_without_a_model_of_their_own() -> None:
     nodes = worked()
     speed = registry.choose("minimal-slowdown:machine=curie").share(nodes, 3_750_000).speed
-    assert speed[0] == pytest.approx(speed[1], abs=0.02)  # a step
-    assert 0.8 < speed[1] < speed[3]
+    assert speed[3] == speed.max() == 1
+    assert 0.6 < speed.min() < 0.9
 
 
 def test_a_job_without_a_model_counts_as_the_most_sensitive_one_that_is_there() -> None:
     jobs = [Job("unknown", ["n0"]), Job("flat", ["n1"], model=FLAT), Job("straight", ["n2"], model=STRAIGHT)]
-    caps_mw = SHARE(view([400] * 3, [200] * 3, jobs), 800_000).caps_mw
-    assert caps_mw[0] == pytest.approx(caps_mw[2], abs=20_000)
-    assert caps_mw[1] < caps_mw[0]
-
-
-def test_a_curve_has_no_dents_and_begins_at_idle_watts_without_speed() -> None:
-    dented = SpeedModel("dented", 0.25, (1.0, 0.75, 0.5), (1.0, 0.7, 0.6))
-    watts, speeds = curve(dented)
-    assert watts.tolist() == [0.25, 0.5, 1.0]
-    assert speeds.tolist() == [0.0, 0.6, 1.0]
+    caps_mw = SHARE(view([400] * 3, [200] * 3, jobs), 1_000_000).caps_mw
+    assert caps_mw.tolist() == pytest.approx([400_000, 200_000, 400_000], abs=1)
 
 
 def test_a_table_that_does_not_fall_is_refused() -> None:

@@ -1,14 +1,20 @@
 """Ours: the caps under which all jobs together are predicted to lose least time.
 
-Each job has a model, watts to speed, without dents (``speed``). All its nodes run at one speed, since the others wait
-for the slowest, so a job has one number: its speed. From the lowest speed on, watts go step by step to the job whose
-predicted slowdown, times its nodes, falls most per watt. With such curves no other division has a lesser sum (up to
-the steps of the curves). Differences from AAPC (REGALE D2.3 §4.2, its ideas beyond the two passes):
+Each job has a model, watts to speed (``speed``). All its nodes run at one speed, since the others wait for the slowest.
+Watts go step by step to the job that gains most per watt. ``weight`` says what a gain is:
+
+- ``work``: nodes × slowdown × speed, which is nodes × (1 - speed): the time by which all jobs together fall behind in a
+  second, so least of it is most throughput. Speed per watt mostly rises towards the top of P-state tables, and then of
+  two equal jobs one at full speed and one slowed is better than two halfway. The older one is served first.
+- ``nodes``: nodes × slowdown: equal jobs are slowed about alike, and that costs throughput.
+
+Up to the one job that is left in the middle of a step no other division has a better sum. Differences from AAPC (REGALE
+D2.3 §4.2, its ideas beyond the two passes):
 
 - watts that a node does not use are nobody's: the curve of a job ends at what its nodes were measured to draw when
   nothing held them back, with a guard for bursts (D10), and at its table's highest watts before that;
-- caps move by small steps, instead of a jump from a tag's cap to MOP;
-- ``floor``: below this speed the slowest job is served first, whatever that costs the sum.
+- from the highest cap to MOP a job's caps fall as the budget does, without a jump;
+- ``floor``: every job gets this speed first, or if that is too much, the highest one that all can have.
 
 Watts that no curve asks for go to the active nodes alike, up to TDP: tables err.
 """
@@ -16,6 +22,9 @@ Watts that no curve asks for go to the active nodes alike, up to TDP: tables err
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -41,6 +50,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     guard: float = 5.0
     floor: float = 0.0
+    weight: Literal["work", "nodes"] = "work"
     machine: str = ""
     untagged: aapc.Untagged = "compute"
 
@@ -91,80 +101,169 @@ def _models(view: View, tag: Ints, tables: Mapping[Tag, SpeedModel]) -> tuple[li
     return models, np.where(model < 0, most_sensitive, model)
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """All that does not hang on the budget. Nodes stand job by job, jobs are those that own nodes; levels rise.
+
+    ``caps_mw`` (nodes x levels) go with ``speed`` (jobs x levels); ``step_*``: the steps of all jobs in the order in
+    which they are taken, each from one corner of the job's curve to the next.
+    """
+
+    owner: Ints
+    node: Ints
+    job: Ints
+    n_nodes: Ints
+    speed: Floats
+    caps_mw: Floats
+    job_mw: Floats
+    step_job: Ints
+    step_mw: Floats
+
+
 def _share(params: Params, models: list[SpeedModel], model: Ints, tag: Ints, view: View, mw: int) -> Shares:
-    owner = view.owners(tag)
+    ready = _prepared(params, tuple(models), view, tag.tobytes(), model.tobytes())
     caps_mw = view.mop_mw.copy()
     reason: Ints = np.full(len(caps_mw), int(Reason.IDLE), np.int64)
     speed = np.full(len(view.jobs), np.nan)
-    node = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]  # job by job
-    if len(node) == 0:
-        return Shares("minimal-slowdown", caps_mw, reason, owner, tag, speed)
-    n_nodes = np.bincount(owner[node], minlength=len(view.jobs))
-    job = np.flatnonzero(n_nodes)
-    first = np.concatenate(([0], np.cumsum(n_nodes[job])[:-1]))
-    floor = params.floor / 100
-    at_level = np.array([levels(one, floor)[0] for one in models])[model[job]]  # jobs x levels: speeds
-    needs_mw = _needs(params, models, model[owner[node]], view, node)  # nodes x levels
-    taken, part = _best(params, n_nodes[job], at_level, np.add.reduceat(needs_mw, first, axis=0),
-                        mw - int(view.mop_mw[owner < 0].sum()))  # fmt: skip
-    per_node = np.repeat(np.arange(len(job)), n_nodes[job])
-    rows, low, high = np.arange(len(node)), taken[per_node], np.minimum(taken + 1, at_level.shape[1] - 1)[per_node]
-    exact = needs_mw[rows, low] + part[per_node] * (needs_mw[rows, high] - needs_mw[rows, low])
-    caps_mw[node] = np.floor(exact).astype(np.int64)
-    jobs = np.arange(len(job))
-    step_up = at_level[jobs, np.minimum(taken + 1, at_level.shape[1] - 1)] - at_level[jobs, taken]
-    speed[job] = at_level[jobs, taken] + part * step_up
-    is_full = (taken == at_level.shape[1] - 1)[per_node]
-    reason[node] = np.where(is_full, np.where(view.need_mw[node] >= 0, Reason.NEED, Reason.FULL_SPEED), Reason.SLOWED)
-    left_mw = mw - int(caps_mw.sum())
-    if is_full.all() and left_mw > 0:
-        low_mw, high_mw = caps_mw[node], view.tdp_mw[node]
-        caps_mw[node] = fill(int(low_mw.sum()) + left_mw, low_mw, high_mw, np.ones_like(low_mw), low_mw)
-        reason[node[caps_mw[node] == high_mw]] = Reason.UNCAPPED
-    return Shares("minimal-slowdown", caps_mw, reason, owner, tag, speed)
+    node = ready.node
+    if len(node):
+        reached, level, part = _reached(ready, mw - int(view.mop_mw[ready.owner < 0].sum()))
+        per_node = np.repeat(np.arange(len(ready.job)), ready.n_nodes)
+        rows, low = np.arange(len(node)), level[per_node]
+        from_mw = ready.caps_mw[rows, low]
+        exact = from_mw + part[per_node] * (ready.caps_mw[rows, low + 1] - from_mw)
+        caps_mw[node] = np.floor(exact).astype(np.int64)
+        speed[ready.job] = reached
+        is_full = (reached >= 1 - 1e-12)[per_node]
+        full = np.where(view.need_mw[node] >= 0, Reason.NEED, Reason.FULL_SPEED)
+        reason[node] = np.where(is_full, full, Reason.SLOWED)
+        left_mw = mw - int(caps_mw.sum())
+        if is_full.all() and left_mw > 0:
+            low_mw, high_mw = caps_mw[node], view.tdp_mw[node]
+            caps_mw[node] = fill(int(low_mw.sum()) + left_mw, low_mw, high_mw, np.ones_like(low_mw), low_mw)
+            reason[node[caps_mw[node] == high_mw]] = Reason.UNCAPPED
+    return Shares("minimal-slowdown", caps_mw, reason, ready.owner, tag, speed)
 
 
-def _needs(params: Params, models: list[SpeedModel], model: Ints, view: View, node: Ints) -> Floats:
-    """Per node and level of its job's speed the mW that it takes, within MOP and TDP; the first level is MOP.
+@lru_cache(maxsize=1)  # a plan asks several times about one view
+def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: bytes, which: bytes) -> _Prepared:
+    tag, model = np.frombuffer(tags, np.int64), np.frombuffer(which, np.int64)
+    owner = view.owners(tag)
+    node = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]
+    all_nodes = np.bincount(owner[node], minlength=len(view.jobs))
+    job = np.flatnonzero(all_nodes)
+    n_nodes = all_nodes[job]
+    first = np.concatenate(([0], np.cumsum(n_nodes)[:-1])) if len(job) else np.zeros(0, np.int64)
+    most = max(len(levels(one)[0]) for one in models)
+    grids = [np.pad(levels(one), ((0, 0), (0, most - len(levels(one)[0]))), mode="edge") for one in models]
+    speed = np.array([grid[0] for grid in grids])[model[job]]
+    uncut_mw = _needs(params, models, np.array([grid[1] for grid in grids]), model[owner[node]], view, node)
+    caps_mw = np.clip(uncut_mw, view.mop_mw[node, None], view.tdp_mw[node, None])
+    caps_mw[:, 0] = view.mop_mw[node]  # where idle watts and a little are more than that
+    if not len(job):
+        return _Prepared(owner, node, job, n_nodes, speed, caps_mw, caps_mw, job, np.zeros(0))
+    at_mop = _across(uncut_mw, np.repeat(speed, n_nodes, axis=0), view.mop_mw[node].astype(np.float64))
+    speed = np.maximum(speed, np.minimum.reduceat(at_mop, first)[:, None])
+    job_mw = np.add.reduceat(caps_mw, first, axis=0)
+    start, start_mw = speed, job_mw
+    if params.floor:  # all steps below it become a first one
+        floor = np.full(len(job), params.floor / 100)
+        is_below = speed < floor[:, None]
+        start = np.maximum(speed, floor[:, None])
+        start_mw = np.where(is_below, _across(speed, job_mw, floor)[:, None], job_mw)
+    value = n_nodes[:, None] * (start if params.weight == "work" else -1 / start)
+    step_job, step_mw = _steps(start_mw, value)
+    return _Prepared(owner, node, job, n_nodes, speed, caps_mw, job_mw, step_job, step_mw)
 
-    A model's curve is stretched, above idle watts, so that it ends where the node's own need does.
+
+def _reached(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
+    """Per job its speed, the level below it and the part of the way to the next level, for so many mW."""
+    spent_mw = ready.job_mw[:, -1].copy()  # less all steps: where they begin, at MOP or at the floor
+    np.subtract.at(spent_mw, ready.step_job, ready.step_mw)
+    if float(spent_mw.sum()) > mw + 1:
+        return _level_off(ready, mw)
+    reached_mw = float(spent_mw.sum()) + np.cumsum(ready.step_mw)
+    whole = int(np.searchsorted(reached_mw, mw, side="right"))
+    spent_mw = spent_mw + np.bincount(ready.step_job[:whole], ready.step_mw[:whole], minlength=len(spent_mw))
+    if whole < len(reached_mw):
+        spent_mw[ready.step_job[whole]] += max(mw - float(spent_mw.sum()), 0.0)
+    level, part = _place(ready.job_mw, spent_mw)
+    return _between(ready.speed, level, part), level, part
+
+
+def _level_off(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
+    """The highest speed that all jobs can have, where not even the floor fits (bisection)."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        needed_mw = _across(ready.speed, ready.job_mw, np.full(len(ready.job), middle)).sum()
+        low, high = (middle, high) if needed_mw <= mw else (low, middle)
+    level, part = _place(ready.speed, np.full(len(ready.job), low))
+    return _between(ready.speed, level, part), level, part
+
+
+def _needs(
+    params: Params, models: tuple[SpeedModel, ...], parts: Floats, model: Ints, view: View, node: Ints
+) -> Floats:
+    """Per node and level of its job's speed the mW that it takes.
+
+    A model's curve is stretched, above idle watts, so that it ends where the node's own need does. The guard belongs to
+    its last step: who is slowed anyway needs none.
     """
-    tdp_mw, mop_mw, need_mw = view.tdp_mw[node], view.mop_mw[node], view.need_mw[node]
+    tdp_mw, need_mw = view.tdp_mw[node], view.need_mw[node]
     idle = np.array([one.idle for one in models])[model] * tdp_mw
     highest = np.array([one.power[0] for one in models])[model] * tdp_mw
-    top = np.clip(np.where(need_mw >= 0, need_mw, highest) * (1 + params.guard / 100), idle, tdp_mw)
-    floor = params.floor / 100
-    part = np.array([levels(one, floor)[1] for one in models])[model]
-    needs: Floats = idle[:, None] + part * (top - idle)[:, None]
-    np.clip(needs, mop_mw[:, None], tdp_mw[:, None], out=needs)
-    needs[:, 0] = mop_mw
+    top = np.clip(np.where(need_mw >= 0, need_mw, highest), idle, tdp_mw)
+    needs: Floats = idle[:, None] + parts[model] * (top - idle)[:, None]
+    needs[parts[model] == 1] *= 1 + params.guard / 100
     return needs
 
 
-def _best(params: Params, weight: Ints, speed: Floats, need_mw: Floats, mw: int) -> tuple[Ints, Floats]:
-    """Per job the level that it reaches and the part of the next step, so that the sum of weight / speed is least.
+def _steps(job_mw: Floats, value: Floats) -> tuple[Ints, Floats]:
+    """The steps of all jobs, most value per mW first, equal ones in the order of starts: whose, and how many mW.
 
-    ``speed``, ``need_mw``: jobs x levels, rising. Steps are taken in order of their gain per watt. Along one job that
-    falls, as its curve has no dents, so no step is taken before the one below it.
+    A curve may have dents, where a watt more brings less than the next one; no time is well spent in a dent, so a step
+    leads across it, from each corner to the one that gains most per mW. Along one job the gain then falls, so no step
+    is taken before the one below it, and at most one job is left on its way across.
     """
-    cost = np.diff(need_mw, axis=1)
-    gain = weight[:, None] * -np.diff(1 / speed, axis=1)
-    per_mw = np.divide(gain, cost, out=np.full_like(gain, np.inf), where=cost > 0)
-    per_mw = np.minimum.accumulate(per_mw, axis=1)
-    from_speed = speed[:, :-1].T.ravel()  # step by step, so that equals rise together
-    floor = params.floor / 100
-    first_served = np.where(from_speed < floor, from_speed, floor)
-    order = np.lexsort((-per_mw.T.ravel(), first_served)) if floor > 0 else np.argsort(-per_mw.T.ravel(), kind="stable")
-    reached_mw = float(need_mw[:, 0].sum()) + np.cumsum(cost.T.ravel()[order])
-    whole = int(np.searchsorted(reached_mw, mw, side="right"))
-    n = len(weight)
-    taken = np.bincount(order[:whole] % n, minlength=n)
-    part = np.zeros(n)
-    if whole < len(order):
-        last = int(order[whole])
-        left_mw = mw - (float(reached_mw[whole - 1]) if whole else float(need_mw[:, 0].sum()))
-        part[last % n] = max(left_mw, 0.0) / cost.T.ravel()[last]
-    return taken, part
+    rows, last = np.arange(len(job_mw)), job_mw.shape[1] - 1
+    at = np.zeros(len(job_mw), np.int64)
+    jobs, costs, gains = [], [], []
+    while (at < last).any():
+        cost = job_mw - job_mw[rows, at][:, None]
+        gain = value - value[rows, at][:, None]
+        rate = np.divide(gain, cost, out=np.where(gain > 0, np.inf, 0.0), where=cost > 0)
+        rate[np.arange(last + 1) <= at[:, None]] = -1.0
+        to = np.where(at < last, last - np.argmax(rate[:, ::-1], axis=1), last)
+        is_step = at < to
+        jobs.append(rows[is_step])
+        costs.append(cost[rows, to][is_step])
+        gains.append(rate[rows, to][is_step])
+        at = to
+    job, rate = np.concatenate(jobs), np.concatenate(gains)
+    order = np.lexsort((job, -rate))
+    return job[order], np.concatenate(costs)[order]
+
+
+def _place(rising: Floats, wanted: Floats) -> tuple[Ints, Floats]:
+    """Per row the column up to which it is at most the wanted value, and the part of the way to the next."""
+    level = np.clip((rising <= wanted[:, None]).sum(axis=1) - 1, 0, rising.shape[1] - 2)
+    rows = np.arange(len(rising))
+    low, high = rising[rows, level], rising[rows, level + 1]
+    part = np.divide(wanted - low, high - low, out=(wanted >= low).astype(np.float64), where=high > low)
+    return level, np.clip(part, 0.0, 1.0)
+
+
+def _between(columns: Floats, level: Ints, part: Floats) -> Floats:
+    rows = np.arange(len(columns))
+    low = columns[rows, level]
+    found: Floats = low + part * (columns[rows, level + 1] - low)
+    return found
+
+
+def _across(rising: Floats, columns: Floats, wanted: Floats) -> Floats:
+    """Per row ``columns`` where ``rising`` has the wanted value."""
+    return _between(columns, *_place(rising, wanted))
 
 
 METHOD = Method(

@@ -1,13 +1,11 @@
-"""From watts to speed: what a P-state table says of a kind of job, as a curve without dents.
+"""From watts to speed: what a P-state table says of a kind of job.
 
-A cap between the watts of two P-states makes the firmware go to and fro between them, so speeds between two entries
-can be had: the curve is the least concave one above the entries. Below the lowest entry clocks are gated, so it goes
-straight down to no speed at idle watts.
+Between two entries speed goes straight: the firmware goes to and fro between neighbours. Below the lowest entry clocks
+are gated, so it goes straight down to no speed at idle watts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -22,8 +20,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 LOWEST_SPEED: Final = 0.05
 """Ours: slower than this counts as this."""
-BELOW, WITHIN = 4, 12
-"""Ours: steps of equal speed below the table, and within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +42,17 @@ class SpeedModel:
 
     def at(self, power: Floats) -> Floats:
         """Speed at these parts of TDP, on the curve."""
-        watts, speeds = curve(self)
-        found: Floats = np.interp(power, watts, speeds)
+        found: Floats = np.interp(power, (self.idle, *reversed(self.power)), (0.0, *reversed(self.speed)))
         return np.maximum(found, LOWEST_SPEED)
 
 
 @cache
-def curve(model: SpeedModel) -> tuple[Floats, Floats]:
-    """Corners of the concave curve: parts of TDP and speeds, rising."""
-    corners: list[tuple[float, float]] = []
-    points = [(model.idle, 0.0), *zip(reversed(model.power), reversed(model.speed), strict=True)]
-    for watts, speed in points:
-        while len(corners) > 1 and _is_below(corners[-2], corners[-1], (watts, speed)):
-            corners.pop()
-        corners.append((watts, speed))
-    return np.array([watts for watts, _ in corners]), np.array([speed for _, speed in corners])
-
-
-@cache
-def levels(model: SpeedModel, floor: float = 0.0) -> tuple[Floats, Floats]:
-    """The curve in ``BELOW + WITHIN`` steps: speeds rising to 1, and for each the part of the watts between idle and
-    full speed that it takes. A ``floor`` above 0 is one of the speeds, too."""
-    watts, speeds = curve(model)
-    lowest = max(model.speed[-1], LOWEST_SPEED * 1.01)
-    below = np.linspace(LOWEST_SPEED, lowest, BELOW + 1)[:-1]
-    steps = np.concatenate((below, np.linspace(min(lowest, 0.999), 1.0, WITHIN + 1)))
-    if floor > LOWEST_SPEED:
-        steps = np.sort(np.append(steps, floor))
-    return steps, (np.interp(steps, speeds, watts) - model.idle) / (model.power[0] - model.idle)
+def levels(model: SpeedModel) -> tuple[Floats, Floats]:
+    """The curve's corners: speeds rising to 1, and for each the part of the watts between idle and full speed."""
+    lowest = max(model.speed[-1], LOWEST_SPEED)
+    power = [model.idle + (model.power[-1] - model.idle) * LOWEST_SPEED / lowest, *reversed(model.power)]
+    speed = [LOWEST_SPEED, *np.maximum(model.speed[::-1], LOWEST_SPEED)]
+    return np.array(speed), (np.array(power) - model.idle) / (model.power[0] - model.idle)
 
 
 def model_of(machine: Machine, application: str, activity: float = 1.0) -> SpeedModel:
@@ -91,9 +70,3 @@ def model_of(machine: Machine, application: str, activity: float = 1.0) -> Speed
         speed=tuple(1 / slowdown for slowdown in machine.slowdowns(application)),
         source=f"machine file {machine.name}, class {application}",
     )
-
-
-def _is_below(left: Sequence[float], middle: Sequence[float], right: Sequence[float]) -> bool:
-    """Whether the line from left to right passes above the point in the middle."""
-    rise = (middle[1] - left[1]) * (right[0] - left[0])
-    return rise <= (right[1] - left[1]) * (middle[0] - left[0])

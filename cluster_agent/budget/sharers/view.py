@@ -52,7 +52,7 @@ class Job:
     model: SpeedModel | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class View:
     """The nodes that a cap can be planned for, and what runs on them. ``member[first[j]:first[j + 1]]`` are the nodes
     of job j.
