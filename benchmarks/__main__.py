@@ -25,6 +25,8 @@ NAMES = (
     "powercap_curie",
     "ledger",
     "fabric",
+    "rebalance",
+    "sharers",
     "firmware_cap",
     "firmware_delay",
     "firmware_rv32",
