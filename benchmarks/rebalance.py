@@ -46,7 +46,7 @@ def partition(n: int, m: int) -> tuple[Ledger, list[Job], dict[str, int]]:
     names = [f"n{at:06d}" for at in range(n)]
     for name, at in zip(names, kind, strict=True):
         declared = KINDS[at]
-        ledger.hear(0.0, Report(name, "b", 1, ledger.epoch, 0, 0, declared.mop_mw, "seen", -1, declared))
+        ledger.hear(0.0, Report(name, "b", 1, 0, 0, 0, declared.mop_mw, "seen", -1, declared))
     curie = load_machine("curie")
     models = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
     of_tag = {tag: model_of(curie, application) for tag, application in models.items()}

@@ -136,7 +136,7 @@ def _ledger(budget_w: int, n: int = 3) -> Ledger:
     ledger = Ledger(FaultyStore(), Terms(failing_together=0), BudgetLine(budget_w * 1000), 0.0)
     declaration = Declaration(400_000, 100_000, 100_000, 150_000, "hw")
     for at in range(n):
-        ledger.hear(0.0, Report(f"n{at}", "b", 1, ledger.epoch, 0, 0, 100_000, "seen", -1, declaration))
+        ledger.hear(0.0, Report(f"n{at}", "b", 1, 0, 0, 0, 100_000, "seen", -1, declaration))
     return ledger
 
 
