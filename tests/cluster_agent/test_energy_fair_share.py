@@ -11,7 +11,7 @@ from benchmarks.sc15_learned import workload_of
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data/sc15-backfilling")
 
 
-def test_fair_share_sees_no_joules_and_energy_fair_share_rewards_who_takes_fewer() -> None:
+def test_fair_share_sees_no_joules_and_energy_fair_share_does() -> None:
     workload = workload_of("SDSC-SP2")
     assert [row.per_job for row in rows_of("SDSC-SP2", workload, "FS", 1)] == [(1.0,), (1.0,)]
     green, gluttonous = rows_of("SDSC-SP2", workload, "EFS", 6)
