@@ -17,6 +17,7 @@ Nodes that are away are jobs to the engine: a run of no end that nobody submitte
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -81,7 +82,8 @@ class _Run:
 
 
 class Partition:
-    """The jobs and nodes of one partition. ``now`` is Unix time; the engine's clock never runs backwards with it.
+    """The jobs and nodes of one partition. ``now`` is Unix time that does not jump (``steady_time``), since silence is
+    told by it; after a restart the engine's clock may start earlier than before, which only delays expected ends.
 
     ``turn`` after any news, and at the time it returned. ``outbox`` are messages for nodes; whoever sends them clears
     it. Losing them is no harm.
@@ -107,7 +109,7 @@ class Partition:
         self._clock = _Clock(now)
         self._runs: dict[int, _Run] = {}
         self._has_room = True
-        self._saved_s = now()
+        self._saved_s = self._watched_s = now()
         for name, reason in store.drained().items():
             if name in self.nodes:
                 self.nodes[name].drained = reason
@@ -365,6 +367,10 @@ class Partition:
 
     def _watch(self, now_s: float) -> None:
         """What time alone brings: nodes that fall silent, starts that do not come, jobs that are given up."""
+        if now_s - self._watched_s > self._times.down_after_s:  # it was we who were away
+            for node in self.nodes.values():
+                node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
+        self._watched_s = now_s
         for node in self.nodes.values():
             silent_s = now_s - node.heard_s
             if node.is_up and silent_s > self._times.down_after_s:
@@ -559,12 +565,20 @@ class _Clock:
         return False
 
 
+def steady_time() -> Callable[[], float]:
+    """Unix time as of now, going on with CLOCK_BOOTTIME whatever is done to the wall clock."""
+    offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return lambda: offset_s + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def check_live(composition: Composition) -> None:
     """``WrongUseError`` for a policy that needs what only a replay has."""
     if composition.power is not None:
         raise WrongUseError(
             "a policy that shares out watts runs in replays only; live, a sharer does (docs/cluster.md)"
         )
+    if composition.priority is not None:
+        raise WrongUseError("priorities name the users of a table of jobs by its numbers: replays only, so far")
     if composition.estimate == "clairvoyant":
         raise WrongUseError("estimate=clairvoyant needs the run times of the future: replays only")
     if composition.ties != "instant":

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster_agent.live.partition import Partition, Times
+from cluster_agent.live.partition import Partition, Times, steady_time
 from cluster_agent.live.store import JobStore
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.store.database import Database
@@ -17,7 +17,9 @@ class Agent:
     def __init__(self, at: Path, n_nodes: int) -> None:
         names = [f"n{i}" for i in range(n_nodes)]
         self.store = JobStore(Database(at / "cluster.db"))
-        self.partition = Partition(names, Composition(backfill="easy"), self.store, time.time, times=Times(retry_s=0.5))
+        self.partition = Partition(
+            names, Composition(backfill="easy"), self.store, steady_time(), times=Times(retry_s=0.5)
+        )
         self.runners = {name: JobRunner(at / name, name, "boot") for name in names}
 
     def step(self) -> None:

@@ -14,6 +14,7 @@ from cluster_agent.live.partition import Partition, check_live
 from cluster_agent.live.store import JobStore
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
@@ -21,10 +22,14 @@ from tests.live.fakes import EASY, Fake
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # a schedule of 20 jobs can be read as it is
 
 
+def is_live(composition: Composition) -> bool:
+    return composition.priority is None and composition.estimate != "clairvoyant"
+
+
 @settings(max_examples=60, deadline=None, phases=UNSHRUNK)
 @given(
     jobs=traces(most=20),
-    composition=compositions(ties="instant").filter(lambda one: one.estimate != "clairvoyant"),
+    composition=compositions(ties="instant").filter(is_live),
 )
 def test_the_live_partition_makes_the_schedule_of_the_replay(jobs: Jobs, composition: Composition) -> None:
     expected = native_starts(composition, jobs)
@@ -127,6 +132,15 @@ def test_a_job_on_a_node_that_stays_silent_is_given_up_and_its_remains_are_kille
     assert fake.nodes["n00"].parts == {}
     assert fake.nodes["n00"].runs == [(job.id, 1)]
     fake.until(lambda: job.state == "done")
+
+
+def test_an_agent_that_was_stopped_for_long_blames_no_node_for_the_silence() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=5000, walltime_s=9000)
+    fake.settle()
+    fake.now_s += 1000
+    fake.partition.turn()  # before a report has been read
+    assert (fake.partition.nodes["n00"].state, job.state, job.attempt) == ("allocated", "running", 1)
 
 
 def test_a_drained_node_finishes_its_job_and_gets_no_other_until_it_is_resumed() -> None:
@@ -243,7 +257,11 @@ def test_impossible_jobs_are_refused_with_the_reason() -> None:
 
 
 def test_policies_that_need_a_replay_are_refused_live() -> None:
-    for composition in (Composition(estimate="clairvoyant"), Composition(ties="sc15")):
+    for composition in (
+        Composition(estimate="clairvoyant"),
+        Composition(ties="sc15"),
+        Composition(priority=Priority()),
+    ):
         with pytest.raises(WrongUseError):
             check_live(composition)
 
