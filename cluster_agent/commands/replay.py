@@ -125,6 +125,11 @@ def world(
         watts = of_jobs(watts, workload, composition.power)
         if setting.closed_loop and watts.job_lowest is not None:
             raise WrongUseError(f"--closed-loop {setting.closed_loop}: not where only volunteers' jobs may be slowed")
+    if setting.closed_loop and composition.priority is not None:
+        raise WrongUseError(
+            f"--closed-loop {setting.closed_loop}: not with priorities of users, which tell equal jobs apart by their "
+            "place in the log; choose a policy that serves in order of submission"
+        )
     if setting.closed_loop:
         loop = closed_loop_of(setting.closed_loop, setting.seed)
         workload = submissions(workload, composition, loop, watts, caps)

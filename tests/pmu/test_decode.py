@@ -16,6 +16,7 @@ from pmu.counters import EVENTS
 from pmu.decode import decode
 from pmu.layout import EnergyZone, FrequencyDomain, Gpu, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, PmuError, Quality, RawSweep, Sample
+from tests.yardstick import yardstick_ns
 
 KHZ = 2_400_000  # reference clock
 PERIOD_NS = 100_000_000
@@ -288,13 +289,15 @@ def test_decoding_changes_neither_sweep_and_repeats_to_the_same_bytes() -> None:
         assert np.array_equal(kept, now)
 
 
-def test_a_genoa_node_with_eight_gpus_decodes_within_a_quarter_of_a_millisecond() -> None:
+def test_a_genoa_node_with_eight_gpus_decodes_within_two_yardsticks() -> None:
+    """A quarter of a millisecond on a machine left to itself."""
     layout = node(GENOA_CPUS, H100S)
     before = first(layout)
     after = later(before, layout)
-    costs_ns = []
+    costs_ns, yardsticks_ns = [], []
     for _ in range(400):
-        begin_ns = time.perf_counter_ns()
+        yardsticks_ns.append(yardstick_ns())
+        begin_ns = time.thread_time_ns()
         decode(layout, before, after)
-        costs_ns.append(time.perf_counter_ns() - begin_ns)
-    assert np.median(costs_ns) < 250_000
+        costs_ns.append(time.thread_time_ns() - begin_ns)
+    assert np.median(costs_ns) < 2 * np.median(yardsticks_ns)
