@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "column.h"
+
 /* Not in the thesis; from the published configurations of its simulator. */
 static const double ETA = 5000.0;
 static const double LAMBDA = 4e9;
@@ -45,11 +47,6 @@ struct learner {
 /****************************************************************
  * Making and unmaking
  ****************************************************************/
-
-static void *column(int32_t count, size_t size)
-{
-    return calloc(count > 0 ? (size_t)count : 1, size);
-}
 
 learner_t *learner_new(const learning_t *learning, const jobs_t *jobs)
 {

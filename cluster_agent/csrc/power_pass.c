@@ -8,11 +8,6 @@
  * Making and unmaking
  ****************************************************************/
 
-static void *column(int32_t count, size_t size)
-{
-    return calloc(count > 0 ? (size_t)count : 1, size);
-}
-
 int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
 {
     power_t *p = s->power = calloc(1, sizeof *p);

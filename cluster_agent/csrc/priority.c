@@ -7,11 +7,6 @@
 /* Usage is brought to a later origin, exactly, before it can overflow. */
 #define REBASE 512.0
 
-static void *column(int32_t count, size_t size)
-{
-    return calloc(count > 0 ? (size_t)count : 1, size);
-}
-
 int32_t scheduler_set_priority(scheduler_t *s, const priority_t *model)
 {
     ranks_t *r = s->ranks = calloc(1, sizeof *r);

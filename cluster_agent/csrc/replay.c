@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "column.h"
+
 /* Something that will happen to a running job. Events of one time happen in the order in which they were foreseen. */
 typedef struct {
     int64_t at_s;
@@ -137,11 +139,6 @@ static int64_t next_submission(const replay_t *r)
 /****************************************************************
  * Making and unmaking
  ****************************************************************/
-
-static void *column(int32_t count, size_t size)
-{
-    return calloc(count > 0 ? (size_t)count : 1, size);
-}
 
 replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const int64_t *submit_s, int32_t batch,
                      int32_t pauses_before_passes)

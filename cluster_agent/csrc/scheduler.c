@@ -10,12 +10,6 @@ enum { BSLD_TAU_S = 10 };
  * Making and unmaking
  ****************************************************************/
 
-/* Memory is taken for all jobs at once; the system lends a page only when it is first written. */
-static void *column(int32_t count, size_t size)
-{
-    return calloc(count > 0 ? (size_t)count : 1, size);
-}
-
 scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
 {
     scheduler_t *s = calloc(1, sizeof *s);

@@ -2,6 +2,7 @@
 #ifndef CLUSTER_SCHEDULER_INSIDE_H
 #define CLUSTER_SCHEDULER_INSIDE_H
 
+#include "column.h"
 #include "learner.h"
 #include "placement.h"
 #include "priority.h"

@@ -1,0 +1,14 @@
+/* Memory for one value per job, user or level. Internal to the scheduler and the replay. */
+#ifndef CLUSTER_COLUMN_H
+#define CLUSTER_COLUMN_H
+
+#include <stdint.h>
+#include <stdlib.h>
+
+/* All rows are taken at once; the system lends a page only when it is first written. Zeroes; NULL: no memory. */
+static inline void *column(int32_t count, size_t size)
+{
+    return calloc(count > 0 ? (size_t)count : 1, size);
+}
+
+#endif
