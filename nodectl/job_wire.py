@@ -8,14 +8,28 @@ only when it is told that this is recorded.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from nodectl.wire import Envelope, WireError
+
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 31)]
 Number: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 53)]
 Name: TypeAlias = Annotated[str, Meta(max_length=96)]
+
+Text: TypeAlias = Annotated[str, Meta(max_length=1 << 16)]
+
+MAX_PARTS: Final = 16
+"""Ours: runs that a node speaks of. It has one job at a time, and those whose end is not recorded yet."""
+
+MAX_START: Final = 1 << 18
+"""Ours: bytes of a ``JobStart``: a script of 64 Ki, an environment, and the names of 10 000 nodes."""
+
+UP: Final = {"jobs": 1 << 15}
+DOWN: Final = {"job-start": MAX_START}
+"""What may be larger than ``wire.MAX_BYTES``, by kind: from nodes, and to them."""
 
 Phase: TypeAlias = Literal["running", "ending", "ended", "refused", "lost"]
 """``ending``: told to end, or its walltime is over. ``refused``: not started, ``detail`` says why. ``lost``: it was
@@ -36,17 +50,17 @@ class JobStart(msgspec.Struct, frozen=True):
     attempt: Number
     uid: Annotated[int, Meta(ge=0)]
     command: list[str]
-    script: str
-    workdir: str
-    output: str
-    error: str
+    script: Text
+    workdir: Text
+    output: Text
+    error: Text
     env: dict[str, str]
     walltime_s: Seconds
     grace_s: Seconds
-    prolog: str
-    epilog: str
-    rank: int
-    nodes: list[str]
+    prolog: Text
+    epilog: Text
+    rank: Annotated[int, Meta(ge=0)]
+    nodes: Annotated[list[Name], Meta(min_length=1)]
     tag: Name = ""
 
 
@@ -84,4 +98,30 @@ class NodeJobs(msgspec.Struct, frozen=True):
 
     node: Name
     boot_id: Name
-    parts: list[JobPart]
+    parts: Annotated[list[JobPart], Meta(max_length=MAX_PARTS)]
+
+
+class JobQuery(msgspec.Struct, frozen=True):
+    """Say which jobs you know, from now on for as long as this connection lasts. Who is not asked says nothing."""
+
+
+KINDS: Final[dict[str, type[Any]]] = {
+    "jobs": NodeJobs, "job-start": JobStart, "job-signal": JobSignal, "job-forget": JobForget, "job-query": JobQuery,
+}  # fmt: skip
+
+
+def kind_of(message: msgspec.Struct) -> str:
+    """Its kind on the wire."""
+    return _KIND_OF[type(message)]
+
+
+def read_job_message(envelope: Envelope) -> Any:
+    """A message of one of ``KINDS``; ``WireError`` for a body that is none."""
+    try:
+        return _DECODERS[envelope.kind].decode(envelope.body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise WireError(f"no message {envelope.kind!r}: {error}") from None
+
+
+_KIND_OF: Final = {made: kind for kind, made in KINDS.items()}
+_DECODERS: Final = {kind: msgspec.msgpack.Decoder(made) for kind, made in KINDS.items()}

@@ -26,7 +26,7 @@ import msgspec
 
 from nodectl.errors import NodectlError
 from nodectl.job_step import ENDED, ENDING, LOCK, REQUEST, SESSION, STEP, start_time, sync_directory, write_durably
-from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, NodeJobs
+from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
 
 Key: TypeAlias = tuple[int, int]
 
@@ -49,10 +49,10 @@ class _Run:
 
 
 class JobRunner:
-    """``hear`` messages, ``poll`` now and then, and send ``state()`` when it has changed or a second has passed."""
+    """A ``job_desk.Backend`` of processes. ``NodectlError`` if jobs cannot be kept in ``directory``."""
 
-    def __init__(self, directory: Path, node: str, boot_id: str) -> None:
-        self._directory, self._node, self._boot_id = directory, node, boot_id
+    def __init__(self, directory: Path, node: str) -> None:
+        self._directory, self._node = directory, node
         self._runs: dict[Key, _Run] = {}
         self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
         try:
@@ -61,30 +61,15 @@ class JobRunner:
         except OSError as error:
             raise NodectlError(f"{directory}: cannot keep jobs there: {error.strerror}") from None
 
-    def hear(self, message: JobStart | JobSignal | JobForget) -> None:
-        """Do what the cluster agent wants. What was done already is passed over."""
-        if isinstance(message, JobStart):
-            self._start(message)
-        elif isinstance(message, JobSignal):
-            self._signal(message)
-        else:
-            self._forget((message.job, message.attempt))
-
-    def poll(self) -> bool:
-        """Look what has ended; whether something has."""
-        news = [self._look(key, run) for key, run in self._runs.items() if run.part is None]
-        return any(news)
-
-    def state(self) -> NodeJobs:
+    def parts(self) -> list[JobPart]:
         """All runs that are not forgotten."""
-        return NodeJobs(self._node, self._boot_id, [self._part(key, run) for key, run in sorted(self._runs.items())])
+        for key, run in self._runs.items():
+            if run.part is None:
+                self._look(key, run)
+        return [self._part(key, run) for key, run in sorted(self._runs.items())]
 
-    @property
-    def is_idle(self) -> bool:
-        """Nothing runs."""
-        return all(run.part is not None for run in self._runs.values())
-
-    def _start(self, start: JobStart) -> None:
+    def start(self, start: JobStart) -> None:
+        """On the disk, and launched."""
         key = start.job, start.attempt
         if key in self._runs or key in self._forgotten:
             return
@@ -115,7 +100,8 @@ class JobRunner:
             cwd="/", env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )  # fmt: skip
 
-    def _signal(self, message: JobSignal) -> None:
+    def signal(self, message: JobSignal) -> None:
+        """Passed to the process that stands over the run."""
         run = self._runs.get((message.job, message.attempt))
         if run is None or run.part is not None:
             return
@@ -136,13 +122,18 @@ class JobRunner:
         finally:
             os.close(descriptor)
 
-    def _forget(self, key: Key) -> None:
+    def forget(self, message: JobForget) -> None:
+        """Its directory goes."""
+        key = message.job, message.attempt
         run = self._runs.get(key)
         if run is None or run.part is None:
             return
         self._forgotten.append(key)
         shutil.rmtree(run.directory, ignore_errors=True)
         del self._runs[key]
+
+    def close(self) -> None:
+        """Nothing to let go of: jobs go on without us."""
 
     def _find(self) -> None:
         """What an earlier agent left: running, ended, or accepted and not begun."""
@@ -153,14 +144,13 @@ class JobRunner:
             run = self._runs[(int(job), int(attempt))] = _Run(directory)
             if not (directory / STEP).exists() and not (directory / ENDED).exists():
                 self._launch(run)  # the lock decides between this and what the earlier agent may have launched
-        self.poll()
 
     def _know(self, run: _Run) -> None:
         if run.step is None and (run.directory / STEP).exists():
             step = json.loads((run.directory / STEP).read_text())
             run.step = step["pid"], step["start"]
 
-    def _look(self, key: Key, run: _Run) -> bool:
+    def _look(self, key: Key, run: _Run) -> None:
         self._know(run)
         is_alive = run.step is not None and start_time(run.step[0]) == run.step[1]
         if run.child is not None:
@@ -168,17 +158,16 @@ class JobRunner:
         if (run.directory / ENDED).exists():
             record = json.loads((run.directory / ENDED).read_text())
             run.part = JobPart(*key, "ended", **record)
-            return True
+            return
         if is_alive:
-            return False
+            return
         if run.step is None and run.launches < LAUNCHES:
             if not _is_locked(run.directory / LOCK):  # else another that was launched is about to begin
                 self._launch(run)
-            return False
+            return
         _kill_session(run.directory / SESSION)
         why = "cannot be started" if run.step is None else "what stood over it was killed"
         run.part = JobPart(*key, "lost", detail=f"{self._node}: {why}")
-        return True
 
     def _part(self, key: Key, run: _Run) -> JobPart:
         if run.part is not None:

@@ -13,6 +13,7 @@ are upgraded node by node, in any order, one version at a time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -20,8 +21,11 @@ from msgspec import Meta
 
 from nodectl.errors import NodectlError
 
-PROTOCOL: Final = 2
-"""1: reports and grants. 2: reports also carry energy, the cap asked, the tag and the quality of the power."""
+PROTOCOL: Final = 3
+"""1: reports and grants. 2: reports also carry energy, the cap asked, the tag and the quality of the power. 3: messages
+about jobs (``job_wire``)."""
+
+SPEAKS_JOBS: Final = 3
 
 OLDEST: Final = PROTOCOL - 1
 
@@ -112,19 +116,25 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     body: msgspec.Raw
 
 
+_NONE_LARGER: Final[Mapping[str, int]] = {}
+
+
 def pack(kind: str, body: msgspec.Struct, peer_speaks: int = OLDEST) -> bytes:
     """One frame, in the newest version that both sides know."""
     return _ENCODER.encode(Envelope(min(PROTOCOL, peer_speaks), PROTOCOL, kind, msgspec.Raw(_ENCODER.encode(body))))
 
 
-def unpack(frame: bytes) -> Envelope:
-    """``WireError`` for what is no message of a version known here."""
-    if len(frame) > MAX_BYTES:
+def unpack(frame: bytes, larger: Mapping[str, int] = _NONE_LARGER) -> Envelope:
+    """``WireError`` for what is no message of a version known here. ``larger``: kinds that may have more than
+    ``MAX_BYTES``, and how many."""
+    if len(frame) > max(MAX_BYTES, *larger.values(), 0):
         raise WireError(f"a frame of {len(frame)} bytes; at most {MAX_BYTES} are taken")
     try:
         envelope = _ENVELOPES.decode(frame)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise WireError(f"no message: {error}") from None
+    if len(frame) > larger.get(envelope.kind, MAX_BYTES):
+        raise WireError(f"{envelope.kind[:40]!r} of {len(frame)} bytes; at most {MAX_BYTES} are taken")
     if not OLDEST <= envelope.version <= PROTOCOL or envelope.speaks < envelope.version:
         raise WireError(f"protocol version {envelope.version:d}; versions {OLDEST} to {PROTOCOL} are understood here")
     return envelope

@@ -10,6 +10,8 @@ from cluster_agent.live.partition import Partition, Times, steady_time
 from cluster_agent.live.store import JobStore
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.store.database import Database
+from nodectl.job_desk import tell
+from nodectl.job_wire import NodeJobs
 from nodectl.jobs import JobRunner
 
 
@@ -20,16 +22,15 @@ class Agent:
         self.partition = Partition(
             names, Composition(backfill="easy"), self.store, steady_time(), times=Times(retry_s=0.5)
         )
-        self.runners = {name: JobRunner(at / name, name, "boot") for name in names}
+        self.runners = {name: JobRunner(at / name, name) for name in names}
 
     def step(self) -> None:
-        for runner in self.runners.values():
-            runner.poll()
-            self.partition.heard(runner.state())
+        for name, runner in self.runners.items():
+            self.partition.heard(NodeJobs(name, "boot", runner.parts()))
         self.partition.turn()
         outbox, self.partition.outbox = self.partition.outbox, []
         for name, message in outbox:
-            self.runners[name].hear(message)
+            tell(self.runners[name], message)
 
     def until_over(self, patience_s: float = 60.0) -> None:
         until_s = time.monotonic() + patience_s

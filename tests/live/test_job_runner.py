@@ -40,39 +40,42 @@ def until(holds: Callable[[], object], patience_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def is_over(runner: JobRunner, job: int = 1) -> bool:
+    return all(part.phase not in ("running", "ending") for part in runner.parts() if part.job == job)
+
+
 def ended(runner: JobRunner) -> JobPart:
-    until(lambda: runner.poll() or runner.is_idle)
-    until(lambda: runner.is_idle or runner.poll())
-    return runner.state().parts[0]
+    until(lambda: is_over(runner))
+    return runner.parts()[0]
 
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Iterator[JobRunner]:
-    made = JobRunner(tmp_path / "jobs", "n0", "boot")
+    made = JobRunner(tmp_path / "jobs", "n0")
     yield made
-    for part in made.state().parts:
-        made.hear(JobSignal(part.job, part.attempt, signal.SIGKILL))
+    for part in made.parts():
+        made.signal(JobSignal(part.job, part.attempt, signal.SIGKILL))
 
 
 def test_a_job_leaves_its_output_its_status_and_what_prolog_and_epilog_said(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "echo job $NODECTL_JOB_ID on $NODECTL_NODE; exit 3", prolog="echo a", epilog="echo z"))
+    runner.start(start(tmp_path, "echo job $NODECTL_JOB_ID on $NODECTL_NODE; exit 3", prolog="echo a", epilog="echo z"))
     part = ended(runner)
     assert (part.phase, part.status, part.cause) == ("ended", 3, "")
     assert (tmp_path / "out").read_text() == "a\njob 1 on n0\nz\n"
-    runner.hear(JobForget(1, 1))
-    assert runner.state().parts == []
-    runner.hear(start(tmp_path, "echo again"))
-    assert runner.state().parts == []
+    runner.forget(JobForget(1, 1))
+    assert runner.parts() == []
+    runner.start(start(tmp_path, "echo again"))
+    assert runner.parts() == []
 
 
 def test_a_script_gets_the_command_as_its_arguments(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "", script="#!/bin/sh\necho $1-$X\n", command=["a"], env={"X": "b"}))
+    runner.start(start(tmp_path, "", script="#!/bin/sh\necho $1-$X\n", command=["a"], env={"X": "b"}))
     assert ended(runner).status == 0
     assert (tmp_path / "out").read_text() == "a-b\n"
 
 
 def test_a_failed_prolog_keeps_the_job_from_running(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "touch ran", prolog="exit 1"))
+    runner.start(start(tmp_path, "touch ran", prolog="exit 1"))
     part = ended(runner)
     assert part.status == 1
     assert "prolog" in part.detail
@@ -83,7 +86,7 @@ def test_at_the_end_of_its_walltime_a_job_is_told_and_after_its_grace_killed_wit
     tmp_path: Path, runner: JobRunner
 ) -> None:
     command = "trap 'echo told' TERM; setsid sleep 1000 & echo $! >pid; while :; do sleep 0.1; done"
-    runner.hear(start(tmp_path, command, walltime_s=1, grace_s=1))
+    runner.start(start(tmp_path, command, walltime_s=1, grace_s=1))
     part = ended(runner)
     assert (part.status, part.cause) == (-signal.SIGKILL, "walltime")
     assert part.ended_s - part.started_s > 1.9
@@ -92,41 +95,41 @@ def test_at_the_end_of_its_walltime_a_job_is_told_and_after_its_grace_killed_wit
 
 
 def test_a_cancelled_job_may_clean_up(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.05; done", grace_s=30))
+    runner.start(start(tmp_path, "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.05; done", grace_s=30))
     until(lambda: (tmp_path / "out").exists() and "up" in (tmp_path / "out").read_text())
-    runner.hear(JobSignal(1, 1, signal.SIGTERM))
+    runner.signal(JobSignal(1, 1, signal.SIGTERM))
     part = ended(runner)
     assert (part.status, part.cause) == (5, "told")
 
 
 def test_a_job_of_another_user_is_refused(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "touch ran", uid=os.geteuid() + 1))
-    assert runner.state().parts[0].phase == "refused"
+    runner.start(start(tmp_path, "touch ran", uid=os.geteuid() + 1))
+    assert runner.parts()[0].phase == "refused"
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_command_that_is_not_there_says_so(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "", command=["/no/such/program"]))
+    runner.start(start(tmp_path, "", command=["/no/such/program"]))
     part = ended(runner)
     assert (part.status, part.detail) == (127, "/no/such/program: No such file or directory")
 
 
 def test_an_agent_that_comes_back_knows_its_job_again_and_its_end(tmp_path: Path, runner: JobRunner) -> None:
-    runner.hear(start(tmp_path, "sleep 0.5; exit 4"))
-    runner.hear(start(tmp_path, "sleep 1000", job=2))
+    runner.start(start(tmp_path, "sleep 0.5; exit 4"))
+    runner.start(start(tmp_path, "sleep 1000", job=2))
     until(lambda: (tmp_path / "jobs/2.1" / STEP).exists() and (tmp_path / "jobs/1.1" / STEP).exists())
-    again = JobRunner(tmp_path / "jobs", "n0", "boot")
-    until(lambda: again.poll())
-    assert [(part.job, part.phase, part.status) for part in again.state().parts] == [(1, "ended", 4), (2, "running", 0)]
-    again.hear(JobSignal(2, 1, signal.SIGTERM))
-    until(lambda: again.poll())
-    assert again.state().parts[1].status == -signal.SIGTERM
+    again = JobRunner(tmp_path / "jobs", "n0")
+    until(lambda: is_over(again))
+    assert [(part.job, part.phase, part.status) for part in again.parts()] == [(1, "ended", 4), (2, "running", 0)]
+    again.signal(JobSignal(2, 1, signal.SIGTERM))
+    until(lambda: is_over(again, 2))
+    assert again.parts()[1].status == -signal.SIGTERM
 
 
 def test_a_job_whose_own_process_was_killed_is_lost_and_leaves_nothing_running(
     tmp_path: Path, runner: JobRunner
 ) -> None:
-    runner.hear(start(tmp_path, "echo $$ >pid; sleep 1000"))
+    runner.start(start(tmp_path, "echo $$ >pid; sleep 1000"))
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     os.kill(json.loads((tmp_path / "jobs/1.1" / STEP).read_text())["pid"], signal.SIGKILL)
     assert ended(runner).phase == "lost"
