@@ -1,7 +1,10 @@
 """How long a replay takes: the whole command, reading and writing included, as a user starts it, on one core.
 
 Bounds hold for processor seconds, which are what the wall clock shows on an idle core; the wall clock stands beside
-them and shows more when others use the machine.
+them and shows more when others use the machine. Machines differ, and shared ones from minute to minute: beside each
+time stand the yardsticks (``tests.yardstick``: 120 to 150 us on a machine left to itself) measured just before and
+after each run. Compiled byte code is kept between the runs, as it is in every installation, wherever else Python may
+write it; the first run, which compiles, does not count.
 
 The generated log has the load and the size that are asked for and no other claim to be like a real one: Poisson
 arrivals, widths that are powers of two up to a 32nd of the machine, log-normal run times, and requests of one to ten
@@ -31,6 +34,7 @@ from cluster_agent.replay.workload import Workload, prepare
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.native import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from tests.yardstick import yardstick_ns
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data" / "sc15-backfilling"
@@ -48,6 +52,7 @@ GENERATED_JOBS, GENERATED_NODES, LOAD, SEED = 1_000_000, 100_000, 0.85, 1
 GENERATED_MOST_S, GENERATED_MOST_MIB = 60.0, 2048.0
 MOST_GROWTH = 1.5
 REPEATS = 7
+YARDSTICKS = 100  # before and after each run
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -58,6 +63,7 @@ class Row(msgspec.Struct, frozen=True):
     bound: float
     unit: str
     wall_s: float | None = None
+    yardstick_us: float | None = None
 
     @property
     def is_met(self) -> bool:
@@ -91,21 +97,35 @@ def generate(path: Path, jobs: int, processors: int, load: float, seed: int) -> 
         np.savetxt(file, np.column_stack(columns), fmt="%d")
 
 
-def command(log: Path, policy: str, repeats: int) -> tuple[float, float, float]:
-    """Medians of processor and wall seconds on one core, and the largest memory of any command so far in MiB."""
+def command(log: Path, policy: str, repeats: int) -> tuple[float, float, float, float]:
+    """Medians of processor and wall seconds on one core, the largest memory of any command so far in MiB, and the
+    median yardstick in microseconds."""
     core = {min(os.sched_getaffinity(0))}
-    processor_s, wall_s = [], []
+    processor_s, wall_s, yardsticks_ns = [], [], []
     with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as out:
         arguments = [sys.executable, "-m", "cluster_agent.cli", "replay", str(log), "--policy", policy, "--out", out]
-        for _ in range(repeats):
-            begin_s, begin = children_s(), time.perf_counter()
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{out}/byte-code"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+        def once() -> None:
             subprocess.run(
-                arguments, check=True, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, core)
+                arguments,
+                check=True,
+                stdout=subprocess.DEVNULL,
+                env=environment,
+                preexec_fn=lambda: os.sched_setaffinity(0, core),
             )
+
+        once()
+        for _ in range(repeats):
+            yardsticks_ns += [yardstick_ns() for _ in range(YARDSTICKS)]
+            begin_s, begin = children_s(), time.perf_counter()
+            once()
             processor_s.append(children_s() - begin_s)
             wall_s.append(time.perf_counter() - begin)
+            yardsticks_ns += [yardstick_ns() for _ in range(YARDSTICKS)]
     mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return statistics.median(processor_s), statistics.median(wall_s), mib
+    return statistics.median(processor_s), statistics.median(wall_s), mib, statistics.median(yardsticks_ns) / 1000
 
 
 def children_s() -> float:
@@ -116,17 +136,17 @@ def children_s() -> float:
 def whole_commands(repeats: int) -> list[Row]:
     found = []
     for log, policy, most_s in COMMANDS:
-        processor_s, wall_s, _ = command(DATA / f"{log}.swf.gz", policy, repeats)
-        found.append(Row(f"{policy} on {log}", processor_s, most_s, "s", wall_s))
+        processor_s, wall_s, _, yardstick_us = command(DATA / f"{log}.swf.gz", policy, repeats)
+        found.append(Row(f"{policy} on {log}", processor_s, most_s, "s", wall_s, yardstick_us))
     return found
 
 
 def a_million_jobs(path: Path, repeats: int) -> list[Row]:
     generate(path, GENERATED_JOBS, GENERATED_NODES, LOAD, SEED)
-    processor_s, wall_s, mib = command(path, "easy", repeats)
+    processor_s, wall_s, mib, yardstick_us = command(path, "easy", repeats)
     what = f"easy on {GENERATED_JOBS:,} generated jobs"
     return [
-        Row(what, processor_s, GENERATED_MOST_S, "s", wall_s),
+        Row(what, processor_s, GENERATED_MOST_S, "s", wall_s, yardstick_us),
         Row(f"{what}, memory", mib, GENERATED_MOST_MIB, "MiB"),
     ]
 
@@ -173,11 +193,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(growth_with_nodes(log, 50_000, repeats))
         if not options.quick:
             found += a_million_jobs(log, 3)
-    print(f"{'what':56} {'median':>9} {'bound':>9} {'of bound':>9} {'wall':>9}")
+    print(f"{'what':56} {'median':>9} {'bound':>9} {'of bound':>9} {'wall':>9} {'yardstick':>9}")
     for row in found:
         mark = "" if row.is_met else "   NOT MET"
         wall = "" if row.wall_s is None else f"{row.wall_s:.2f}"
-        times = f"{row.median:9.2f} {row.bound:9.2f} {row.median / row.bound:9.0%} {wall:>9}"
+        yardstick = "" if row.yardstick_us is None else f"{row.yardstick_us:.0f} us"
+        times = f"{row.median:9.2f} {row.bound:9.2f} {row.median / row.bound:9.0%} {wall:>9} {yardstick:>9}"
         print(f"{row.what:56} {times} {row.unit}{mark}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     content = {"load_average": os.getloadavg()[0], "rows": json.loads(msgspec.json.encode(found))}

@@ -13,7 +13,6 @@ known from the start. Steps with empty watts lift the cap.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,6 +36,8 @@ class Cap:
 
 def read_caps(text: str) -> list[Cap]:
     """The caps of a file, in order of time; ``WrongUseError`` with file and line for the first that is wrong."""
+    import csv  # only here: most replays have no file of caps
+
     try:
         content = Path(text).read_text()
     except (OSError, UnicodeDecodeError) as error:

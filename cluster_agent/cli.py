@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from nodectl import __version__
 from nodectl.errors import NodectlError, nearest
 
 COMMANDS: Final = {
@@ -32,16 +33,6 @@ COMMANDS: Final = {
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
     "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),
 }
-
-
-def installed_version() -> str | None:
-    """None for a source tree that was never installed."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("nodectl")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class LazyCommands(click.Group):
@@ -69,15 +60,8 @@ class LazyCommands(click.Group):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
 
 
-def _show_version(context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
-    """Looked up only when asked for: the package's metadata takes longer to read than a small log."""
-    if is_wanted:
-        click.echo(f"clusterctl {installed_version() or '(not installed: run `make setup`)'}")
-        context.exit()
-
-
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it.")
+@click.version_option(__version__, prog_name="clusterctl", message="%(prog)s %(version)s", help="Show it.")
 def clusterctl() -> None:
     """Schedules jobs, and replays job logs to compare schedulers."""
 

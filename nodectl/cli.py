@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any, Final
 import click
 
 import nodectl.single_thread  # noqa: F401  (before anything that imports numpy)
+from nodectl import __version__
 from nodectl.errors import NodectlError, nearest
 from nodectl.knobs.api import KnobError
 from pmu.readings import PmuError
@@ -36,14 +36,6 @@ COMMANDS: Final = {
 
 _HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """How click (since 8.2) says that a group was called without a command; its message is the help text."""
-
-
-def version() -> str:
-    """The installed version; a source tree that was never installed has none."""
-    try:
-        return importlib.metadata.version("nodectl")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed: run `make setup`)"
 
 
 class LazyCommands(click.Group):
@@ -72,7 +64,7 @@ class LazyCommands(click.Group):
 
 
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version(), prog_name="nodectl", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="nodectl", message="%(prog)s %(version)s")
 def commands() -> None:
     """Power runtime of a compute node: reads its instruments, lowers clocks where that costs little, and leaves every
     setting as it found it."""

@@ -17,9 +17,9 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.cli import installed_version
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.scheduler.policies import registry
+from nodectl import __version__
 
 SHIPPED = Path(__file__).parents[1] / "campaigns"
 DONE = "campaign.json"
@@ -52,7 +52,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     arguments: list[str]
     sha256: dict[str, str]
-    version: str | None
+    version: str
 
 
 Runner = Callable[[Sequence[str]], tuple[int, str]]
@@ -130,7 +130,7 @@ def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell
         words = [Path(trace).name.partition(".")[0], instance, policy, Path(machine).stem, Path(cap).stem, loop]
         words += [f"seed={seed}"] if loop else []
         name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
-        cell = Cell(arguments, sha256, installed_version())
+        cell = Cell(arguments, sha256, __version__)
         if cells.get(name, cell) != cell:  # files of one name in two folders
             name += "__" + hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
         cells[name] = cell

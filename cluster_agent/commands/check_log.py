@@ -11,6 +11,7 @@ import msgspec
 from cluster_agent.commands import replay, replay_nodes
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.event_log import EventLog
+from cluster_agent.replay.tables import has_nodes
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.policies import registry
@@ -31,7 +32,7 @@ def check_log(log: str, trace: str | None) -> int:
     _is_the_same(setting.trace, told)
     choice = registry.choose(setting.policy)
     scheduler: Scheduler
-    if replay_nodes.has_nodes(setting.trace):
+    if has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
         count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit)

@@ -11,23 +11,21 @@ import click
 import msgspec
 
 from cluster_agent.caps import FOREVER_S, Cap, read_caps
-from cluster_agent.cli import installed_version
-from cluster_agent.commands.replay_nodes import has_nodes, replay_nodes
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
-from cluster_agent.replay.closed_loop import closed_loop as closed_loop_of
-from cluster_agent.replay.closed_loop import submissions
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.job_watts import of_jobs
 from cluster_agent.replay.run import replay as run_replay
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.swf import Log, read_swf
+from cluster_agent.replay.tables import has_nodes
 from cluster_agent.replay.workload import Workload, machine_of, prepare
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
+from nodectl import __version__
 
 MOST_PROCESSORS = 2**31 - 1
 
@@ -71,6 +69,8 @@ def replay(
     choice = registry.choose(policy)
     setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed)
     if has_nodes(trace):
+        from cluster_agent.commands.replay_nodes import replay_nodes  # only here, as other rare parts: see ``world``
+
         if closed_loop:
             raise WrongUseError(f"--closed-loop {closed_loop}: only for logs of processors; leave it out")
         if swf_file:
@@ -103,7 +103,7 @@ def replay(
     if out:
         given_by = "--machine" if machine else "MaxProcs"
         command = ["clusterctl", *sys.argv[1:]]
-        made_from = outputs.manifest(workload, given_by, choice, command, installed_version(), cap)
+        made_from = outputs.manifest(workload, given_by, choice, command, __version__, cap)
         made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
         for note in outputs.write(out, result, measured, made_from):
             click.echo(note, err=True)
@@ -131,6 +131,10 @@ def world(
             "place in the log; choose a policy that serves in order of submission"
         )
     if setting.closed_loop:
+        # only here: a replay of a small log is as long as its imports
+        from cluster_agent.replay.closed_loop import closed_loop as closed_loop_of
+        from cluster_agent.replay.closed_loop import submissions
+
         loop = closed_loop_of(setting.closed_loop, setting.seed)
         workload = submissions(workload, composition, loop, watts, caps)
     return workload, watts, caps

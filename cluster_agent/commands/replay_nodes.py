@@ -11,29 +11,24 @@ import click
 import msgspec
 
 from cluster_agent.caps import read_caps
-from cluster_agent.cli import installed_version
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import node_outputs
-from cluster_agent.replay.eurora import is_eurora, read_cap_profile, read_jobs
+from cluster_agent.replay.eurora import read_cap_profile, read_jobs
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.node_power import PredictedPower
 from cluster_agent.replay.node_run import CappedMachine, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
 from cluster_agent.replay.node_trace import NodeTrace
-from cluster_agent.replay.sacct import is_sacct, read_sacct
-from cluster_agent.replay.tables import first_line
+from cluster_agent.replay.sacct import read_sacct
+from cluster_agent.replay.tables import first_line, is_eurora
 from cluster_agent.scheduler.node_aware import NodeComposition, NodeScheduler, PowerSource
 from cluster_agent.scheduler.node_jobs import Nodes, nodes_of
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
+from nodectl import __version__
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-
-
-def has_nodes(trace: str) -> bool:
-    """The file is a table of jobs with nodes, not a log of jobs with processors."""
-    return is_eurora(trace) or is_sacct(trace)
 
 
 def replay_nodes(
@@ -60,7 +55,7 @@ def replay_nodes(
     if out:
         command = ["clusterctl", *sys.argv[1:]]
         given_by = setting.machine or "eurora"
-        made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, installed_version())
+        made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
         for note in node_outputs.write(out, result, measured, made_from):
             click.echo(note, err=True)
     measured |= pass_times(result)

@@ -39,13 +39,6 @@ RESERVATION_WAIT_S: Final = 1800
 """What PA-HPC-SIM takes for other queues, which hold the jobs of reservations (R1234)."""
 
 
-def is_eurora(path: str) -> bool:
-    """A table of jobs as above, by its ending or by its first line."""
-    if path.endswith(".parquet"):
-        return True
-    return first_line(path).startswith("job,queue,submit,")
-
-
 def read_jobs(path: str, instance: str | None = None, is_strict: bool = False) -> NodeTrace:
     """The jobs of a table, or of one ``instance`` of it.
 

@@ -111,8 +111,20 @@ def _measure_budget(schedule: NativeReplay, budget: Budget | None) -> dict[str, 
 
 
 def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
-    median, p95 = np.percentile(values, [50, 95])
-    return {"mean": float(values.mean()), "median": float(median), "p95": float(p95), "max": float(values.max())}
+    median, p95 = percentiles(values, 0.5, 0.95)
+    return {"mean": float(values.mean()), "median": median, "p95": p95, "max": float(values.max())}
+
+
+def percentiles(values: npt.NDArray[Any], *shares: float) -> list[float]:
+    """As ``np.percentile``, bit for bit, which would import numpy.ma: as long as scheduling ten thousand jobs."""
+    places = [divmod((len(values) - 1) * share, 1) for share in shares]
+    near = [(int(below), min(int(below) + 1, len(values) - 1), part) for below, part in places]
+    at = np.partition(values, sorted({place for below, above, _ in near for place in (below, above)}))
+    found = []
+    for below, above, part in near:
+        low, high = float(at[below]), float(at[above])
+        found.append(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))
+    return found
 
 
 def _jain(bsld: npt.NDArray[np.float64], user: npt.NDArray[np.int32]) -> float:

@@ -50,7 +50,7 @@ def write(directory: str, result: NodeResult, metrics: dict[str, Any], manifest:
 
 
 def manifest(
-    result: NodeResult, machine: str, cap: str | None, choice: Choice, command: Sequence[str], version: str | None
+    result: NodeResult, machine: str, cap: str | None, choice: Choice, command: Sequence[str], version: str
 ) -> dict[str, Any]:
     """What a replay is made from."""
     trace = result.trace

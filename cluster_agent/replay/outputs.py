@@ -203,7 +203,7 @@ def manifest(
     machine: str,
     choice: Choice,
     command: Sequence[str],
-    version: str | None,
+    version: str,
     cap: str | None = None,
 ) -> dict[str, Any]:
     """What a replay is made from."""

@@ -65,7 +65,9 @@ def replay(
     jobs = workload.jobs
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
-    schedule = NativeReplay(composition, jobs, workload.processors, watts, caps, workload.users)
+    schedule = NativeReplay(
+        composition, jobs, workload.processors, watts, caps, workload.users if composition.priority else None
+    )
     step = max(len(jobs) // SLICES, 1)
     while schedule.run(schedule.ended + step):
         advance(schedule.ended)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from cluster_agent.replay.node_trace import NodeTrace, NodeTraceBuilder, Unusable
 from cluster_agent.replay.swf import TraceError
-from cluster_agent.replay.tables import first_line, text_of
+from cluster_agent.replay.tables import text_of
 
 NEEDED: Final = ("JobID", "Submit", "Start", "End", "NNodes")
 ENERGY_STEPS_LEFT_OUT: Final = ("extern",)
@@ -33,11 +33,6 @@ ENERGY_STEPS_LEFT_OUT: Final = ("extern",)
 
 UNITS_KIB: Final = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30, "P": 1 << 40}
 MIC_NAMES: Final = ("mic", "phi")
-
-
-def is_sacct(path: str) -> bool:
-    """Its first line names sacct's columns."""
-    return "JobID" in first_line(path).split("|")
 
 
 def read_sacct(path: str, is_strict: bool = False) -> NodeTrace:

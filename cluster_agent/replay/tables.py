@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import hashlib
 import io
@@ -45,8 +44,25 @@ def text_of(path: str) -> tuple[str, str]:
     return raw.decode("utf-8", "replace"), sha256
 
 
+def is_eurora(path: str) -> bool:
+    """A table of Eurora's jobs (``eurora``), by its ending or by its first line."""
+    return path.endswith(".parquet") or first_line(path).startswith("job,queue,submit,")
+
+
+def is_sacct(path: str) -> bool:
+    """The text of sacct (``sacct``): its first line names the columns."""
+    return "JobID" in first_line(path).split("|")
+
+
+def has_nodes(path: str) -> bool:
+    """The file is a table of jobs with nodes, not a log of jobs with processors."""
+    return is_eurora(path) or is_sacct(path)
+
+
 def rows_of(path: str) -> tuple[Iterator[tuple[int, dict[str, str]]], str]:
     """The rows of a CSV with a header, each with its line number; and the file's SHA-256."""
+    import csv  # only here: a replay of a job log is short beside its imports
+
     text, sha256 = text_of(path)
     reader = csv.DictReader(io.StringIO(text))
     if not reader.fieldnames:

@@ -46,8 +46,8 @@ class Workload:
     @property
     def users(self) -> list[int]:
         """The log's numbers of the users, which the jobs have by their place in this list."""
-        users: list[int] = np.unique(self.log.columns[USER, self.row]).tolist()
-        return users
+        users, _ = np.unique(self.log.columns[USER, self.row], return_inverse=True)  # alone it would import numpy.ma
+        return [int(user) for user in users]
 
     @property
     def dropped(self) -> int:

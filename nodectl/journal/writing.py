@@ -13,12 +13,12 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from nodectl import __version__
 from nodectl.caps import NO_CAP
 from nodectl.decisions import Decisions
 from nodectl.journal.format import (
@@ -133,7 +133,7 @@ class JournalWriter:
         self._shape = Shape(self._layout, sizes, len(decisions.knobs))
         before = self._shape.raw_ints(self._previous) if self._previous else np.zeros(self._shape.n_raw, np.int64)
         keyframe = Keyframe(
-            version=_version(),
+            version=__version__,
             run=self._run,
             sequence=self._sequence,
             wall_time_ns=time.time_ns(),
@@ -191,10 +191,3 @@ class JournalWriter:
         self._size += written
         if written != len(data):  # the disk is full: what follows would be unreadable
             raise JournalError(f"{self._dir / segment_name(self._number)}: no space left")
-
-
-def _version() -> str:
-    try:
-        return version("nodectl")
-    except PackageNotFoundError:
-        return "not installed"

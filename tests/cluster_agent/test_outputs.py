@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster_agent.replay import outputs
-from cluster_agent.replay.metrics import measure
+from cluster_agent.replay.metrics import measure, percentiles
 from cluster_agent.replay.run import Result
 from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import prepare
@@ -55,3 +58,8 @@ def test_the_parquet_table_has_nulls_where_the_csv_is_empty(broken_off: Result, 
 def test_the_metrics_count_the_jobs_that_did_not_start(broken_off: Result) -> None:
     measured = measure(broken_off)
     assert (measured["jobs"], measured["ended"], measured["unstarted"]) == (3, 1, 2)
+
+
+@given(st.lists(st.integers(0, 10**9) | st.floats(0, 1e9), min_size=1, max_size=40))
+def test_percentiles_are_those_of_numpy_bit_for_bit(values: list[float]) -> None:
+    assert percentiles(np.array(values), 0.5, 0.95) == np.percentile(values, [50, 95]).tolist()
