@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -87,13 +86,13 @@ def run(
     from twin.workload import check_bias, load_workload
 
     check_bias(bias)
-    duration_s = None if duration is None else _seconds(duration)
+    seconds = None if duration is None else _duration_s(duration)
     if report and not report.absolute().parent.is_dir():
         raise TwinError(f"--report {report}: there is no directory {report.absolute().parent}")
     model = load_machine(machine)
     plan = Plan(
         machine=model,
-        workload=load_workload(workload, model, seed=seed, bias=bias, duration_s=duration_s) if workload else None,
+        workload=load_workload(workload, model, seed=seed, bias=bias, duration_s=seconds) if workload else None,
         seed=seed,
         faults=tuple(parse_line(line) for line in faults),
         report=str(report.absolute()) if report else None,
@@ -237,13 +236,13 @@ def _ask(number: int | None, do: str, **arguments: Any) -> Any:
     return ask(find(number), do, **arguments)
 
 
-def _seconds(text: str) -> float:
-    """A duration with its unit; a bare number is seconds."""
-    units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text)
-    if not match or match[2] not in units or float(match[1]) <= 0:
-        raise TwinError(f"--duration {text}: not a time above 0 such as 30s or 2min")
-    return float(match[1]) * units[match[2]]
+def _duration_s(text: str) -> float:
+    from twin.workload import duration_s
+
+    try:
+        return duration_s(text)
+    except TwinError as error:
+        raise TwinError(f"--duration {error}") from None
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:

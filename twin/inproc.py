@@ -1,8 +1,9 @@
-"""The emulated node behind the four doors of ``pmu.ports``, in this process and in virtual time.
+"""The emulated node behind the four doors of ``pmu.ports``, in this process: in virtual time, or in real time.
 
 The real readers, policies and knobs run on it unchanged: files come from the tree of ``twin.sysfs``, counters from the
 model, NVML is the real ``pynvml`` on the twin's own ``libnvidia-ml.so.1``, and sleeping advances the model. So ten
-minutes of a node pass in seconds, and the same run gives the same bits.
+minutes of a node pass in seconds, and the same run gives the same bits. In real time (``RealTimeClock``) the model is
+brought up to CLOCK_MONOTONIC whenever the time is asked for: nobody can look at it in between.
 
 The NVML library keeps one state per process, as NVIDIA's does. Therefore one twin's GPUs can be attached at a time;
 ``InProcess`` is a context manager that lets go of them at its end.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 import weakref
 from types import TracebackType
 from typing import Any
@@ -37,18 +39,18 @@ class InProcess:
     ``faults`` None takes those of the machine file. TwinError if another twin's GPUs are attached in this process.
     """
 
-    def __init__(self, twin: Twin, faults: Faults | None = None) -> None:
+    def __init__(self, twin: Twin, faults: Faults | None = None, is_realtime: bool = False) -> None:
         self.twin = twin
         self.tree = SysfsTree(twin, faults)
         self.faults = self.tree.faults
-        self.faults.is_virtual = True
+        self.faults.is_virtual = not is_realtime
         nvml, why = _attach_gpus(twin)
         self.ports = Ports(
             files=TreeFiles(self.tree),
             counters=ModelCounters(twin, self.faults),
             nvml=nvml,
             nvml_why=why,
-            clock=VirtualClock(twin, self.tree),
+            clock=(RealTimeClock if is_realtime else VirtualClock)(twin, self.tree),
         )
 
     def close(self) -> None:
@@ -93,6 +95,25 @@ class VirtualClock:
             stop_ns = self._tree.faults.next_ns(age_ns + left_ns)
             self._twin.advance((stop_ns - age_ns) / 1e9)
             self._tree.act()
+
+
+class RealTimeClock(VirtualClock):
+    """The twin's time, which passes as CLOCK_MONOTONIC does from now on. A process that was not run for a while finds
+    that the node went on without it."""
+
+    def __init__(self, twin: Twin, tree: SysfsTree) -> None:
+        super().__init__(twin, tree)
+        self._offset_ns = twin.time_ns - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """The twin's CLOCK_MONOTONIC, after the model has been brought up to it."""
+        super().sleep_until_ns(time.monotonic_ns() + self._offset_ns)
+        return super().now_ns()
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Sleep; the model follows."""
+        while (left_ns := deadline_ns - self.now_ns()) > 0:
+            time.sleep(left_ns / 1e9)
 
 
 class TreeFiles:

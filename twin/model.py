@@ -18,6 +18,7 @@ from twin._model import ffi, lib
 from twin.errors import TwinError, nearest
 from twin.machine import EVENTS, Machine
 from twin.native import group_struct, node_struct, write_identity
+from twin.phases import DEFAULT_NOISE
 from twin.workload import Workload
 
 START_NS = 1_000_000_000_000
@@ -131,6 +132,12 @@ class Twin:
         if lib.twin_model_start(self._model, len(workload.groups), groups, workload.noise) != 0:
             raise TwinError("no memory for the workload")
         self.workload = workload
+
+    def stop_workload(self) -> None:
+        """Run nothing from now on; what ran is as if it were killed."""
+        if lib.twin_model_start(self._model, 0, ffi.NULL, DEFAULT_NOISE) != 0:
+            raise TwinError("no memory to run nothing")
+        self.workload = None
 
     @property
     def finished(self) -> bool:
@@ -246,6 +253,11 @@ class Twin:
 
     # --- truth ---
 
+    @property
+    def node_j(self) -> float:
+        """Joules that the whole node has drawn since the twin was made, whatever ran."""
+        return float(lib.twin_model_node_j(self._model))
+
     def report(self) -> Report:
         """What the workload has taken so far."""
         packages = self.machine.sockets
@@ -260,7 +272,7 @@ class Twin:
             energy[f"gpu-{gpu}"] = float(parts[3 * packages + gpu])
         energy["rest"] = float(parts[-1])
         energy["node"] = float(parts.sum())
-        elapsed, done, share = self._progress()
+        elapsed, done, share = self.progress()
         return Report(
             time_s=elapsed,
             work_done=share,
@@ -270,7 +282,7 @@ class Twin:
             phases=self._phases(),
         )
 
-    def _progress(self) -> tuple[float, float, float]:
+    def progress(self) -> tuple[float, float, float]:
         """Elapsed seconds, seconds the same work takes at the highest clocks, share of the work done."""
         elapsed, done, shares = 0.0, 0.0, [1.0]
         progress = ffi.new("twin_progress_t *")

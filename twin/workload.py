@@ -13,6 +13,7 @@ cell takes the key's default. ``cpu`` rows run on one thread of every core, ``gp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ __all__ = [
     "PhaseTruth",
     "Workload",
     "WorkloadTruth",
+    "duration_s",
     "load_workload",
     "v100_names",
     "workload_names",
@@ -159,6 +161,15 @@ def check_bias(bias: float) -> None:
     """TwinError unless counters biased by at most this much still say something of the truth."""
     if not 0 <= bias <= HIGHEST_BIAS:
         raise TwinError(f"bias {bias:g}: the error between counters and truth is a share from 0 to {HIGHEST_BIAS:g}")
+
+
+def duration_s(text: str) -> float:
+    """Seconds of a duration with its unit; a bare number is seconds."""
+    units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "": 1.0}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text)
+    if not match or match[2] not in units or float(match[1]) <= 0:
+        raise TwinError(f"{text}: not a time above 0 such as 30s or 2min")
+    return float(match[1]) * units[match[2]]
 
 
 def load_workload(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,22 @@ def test_sleeping_advances_the_model_to_the_deadline(curie: InProcess) -> None:
     assert clock.now_ns() == begin_ns + 100_000_000
     clock.sleep_until_ns(clock.now_ns() + 1)
     assert clock.now_ns() == begin_ns + 100_050_000  # the model's grain
+
+
+def test_in_real_time_the_model_is_where_the_clock_is_whenever_it_is_looked_at() -> None:
+    machine = load_machine("curie")
+    twin = Twin(machine)
+    began_ns = time.monotonic_ns()
+    clock = InProcess(twin, is_realtime=True).ports.clock
+    first_ns = clock.now_ns()
+    clock.sleep_until_ns(first_ns + 50_000_000)
+    passed_ns = clock.now_ns() - first_ns
+    assert 50_000_000 <= passed_ns <= time.monotonic_ns() - began_ns + 50_000  # the model's grain
+    energy = twin.node_j
+    time.sleep(0.05)
+    assert twin.node_j == energy
+    clock.now_ns()
+    assert twin.node_j - energy >= 0.05 * 100  # an idle Curie node draws more than 100 W
 
 
 def test_what_faults_do_happens_at_its_time_during_a_sleep(curie: InProcess) -> None:

@@ -348,6 +348,14 @@ int twin_model_finished(twin_model_t *m)
     return finished;
 }
 
+double twin_model_node_j(twin_model_t *m)
+{
+    model_enter(m);
+    double joules = meter_node_j(m, model_elapsed_s(m));
+    model_leave(m);
+    return joules;
+}
+
 void twin_model_energy(twin_model_t *m, double *out)
 {
     model_enter(m);

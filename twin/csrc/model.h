@@ -137,6 +137,7 @@ void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
  * GPUs, of the node, while the group was in that phase. */
 int twin_model_finished(twin_model_t *model);
 void twin_model_energy(twin_model_t *model, double *out);
+double twin_model_node_j(twin_model_t *model); /* the whole node, since it was made */
 void twin_model_progress(twin_model_t *model, int32_t group, twin_progress_t *out);
 void twin_model_phases(twin_model_t *model, int32_t group, double *out);
 

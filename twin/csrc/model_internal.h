@@ -140,6 +140,7 @@ int32_t cpu_level_at_least(const twin_model_t *m, double khz);
 void heat_step(heat_t *heat, const twin_thermal_t *network, double power_w, double dt_s);
 void meter_tick(twin_model_t *m);
 double meter_zone_j(const twin_model_t *m, int32_t zone, double elapsed_s);
+double meter_node_j(const twin_model_t *m, double elapsed_s);
 void meter_energies(const twin_model_t *m, double *out);
 
 /* model_gpu.c */

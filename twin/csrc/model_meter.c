@@ -48,7 +48,7 @@ static double meter_j(const twin_model_t *m, int meter, int32_t package, double 
     return m->meter_j[i] + m->meter_w[i] * elapsed_s;
 }
 
-static double node_j(const twin_model_t *m, double elapsed_s)
+double meter_node_j(const twin_model_t *m, double elapsed_s)
 {
     double sum = m->rest_j + m->node.rest_w * elapsed_s;
 
@@ -71,7 +71,7 @@ double meter_zone_j(const twin_model_t *m, int32_t z, double elapsed_s)
     case TWIN_ZONE_DRAM:
         return meter_j(m, METER_DRAM, p, elapsed_s);
     case TWIN_ZONE_PSYS:
-        return node_j(m, elapsed_s);
+        return meter_node_j(m, elapsed_s);
     default:
         return meter_j(m, METER_CORE, p, elapsed_s) + meter_j(m, METER_UNCORE, p, elapsed_s);
     }
