@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "hil_tests": {"twin", "firmware_bridge"},
 }
 
-MAY_IMPORT_TWIN = ("nodectl/demo/", "nodectl/commands/demo.py", "nodectl/commands/twin.py")
+MAY_IMPORT_TWIN = ("nodectl/demo/", "nodectl/emulated/", "nodectl/commands/demo.py", "nodectl/commands/twin.py")
 """The `demo` and `twin` commands: the only product code that may import the emulated node."""
 
 
