@@ -179,9 +179,14 @@ class HostController:
         lib.host_ring(self._host, channel, value)
 
     def fast_channel(self, channel: int) -> NDArray[np.uint32]:
-        """The agent's FastChannel window, as words; DESCRIBE_FASTCHANNEL gives 0x1000 * (channel + 1) + byte offset."""
+        """The agent's FastChannel window, as words; described as at ``fast_channel_address``."""
         self._check(channel)
         return self._words(lib.host_fast_window(self._host, channel), 4 * lib.HOST_FAST_WORDS).view(np.uint32)
+
+    @staticmethod
+    def fast_channel_address(channel: int) -> int:
+        """Where the agent is told that its window lies."""
+        return 0x1000 * (channel + 1)
 
     def exchange(self, channel: int, message: bytes) -> bytes:
         """The platform alone: one message answered at once, without mailbox, doorbell or time."""

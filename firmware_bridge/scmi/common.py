@@ -75,3 +75,8 @@ class FastChannelDescription(Body, frozen=True):
     def has_doorbell(self) -> bool:
         """Whether the platform has to be told of a write."""
         return bool(self.attributes & 1)
+
+    @property
+    def doorbell_bytes(self) -> int:
+        """Width of the doorbell: 1, 2, 4 or 8."""
+        return 1 << (self.attributes >> 1 & 3)

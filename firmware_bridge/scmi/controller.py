@@ -8,7 +8,7 @@ it is never sent as a cap; ``disable_cap`` says what it does.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -25,9 +25,10 @@ from firmware_bridge.errors import (
 from firmware_bridge.scmi import discovery
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.domains import CapDomain, SensorInfo, SpeedDomain
+from firmware_bridge.scmi.fast_channel import VERIFY_PAUSE_S, VERIFY_TRIES, FastSetting, find_setting
 from firmware_bridge.scmi.header import Protocol
 from firmware_bridge.scmi.message import Body, Command
-from firmware_bridge.scmi.performance import LevelGet, LevelSet, LimitsGet, LimitsSet
+from firmware_bridge.scmi.performance import LevelGet, LevelSet, LimitsGet, LimitsSet, PerformanceFastChannel
 from firmware_bridge.scmi.powercap import (
     CAP_DISABLED,
     FLAG_ASYNCHRONOUS,
@@ -37,12 +38,9 @@ from firmware_bridge.scmi.powercap import (
     MeasurementsGet,
     PaiGet,
     PaiSet,
+    PowercapFastChannel,
 )
 from firmware_bridge.scmi.sensor import READ_ASYNCHRONOUSLY, Reading, ReadingComplete, ReadingGet
-
-VERIFY_TRIES: Final = 5
-VERIFY_PAUSE_S: Final = 1e-3
-"""Ours: a request is read back up to five times, two control periods apart."""
 
 R = TypeVar("R", bound=Body)
 
@@ -54,6 +52,8 @@ class CapOutcome(msgspec.Struct, frozen=True):
     asked: int
     sent: int
     enforced: int
+    is_fast: bool = False
+    """Asked for and seen through FastChannels, without a message."""
 
 
 class LevelOutcome(msgspec.Struct, frozen=True):
@@ -62,6 +62,8 @@ class LevelOutcome(msgspec.Struct, frozen=True):
     domain: SpeedDomain
     asked: int
     in_force: int
+    is_fast: bool = False
+    """Asked for and seen through FastChannels, without a message."""
 
     @property
     def is_as_asked(self) -> bool:
@@ -79,6 +81,7 @@ class Controller:
         self._speed_domains: tuple[SpeedDomain, ...] | None = None
         self._sensors: tuple[SensorInfo, ...] | None = None
         self._next_level_set_s: dict[int, float] = {}
+        self._fast: dict[tuple[Protocol, int], FastSetting | None] = {}
 
     @property
     def cap_domains(self) -> tuple[CapDomain, ...]:
@@ -105,10 +108,11 @@ class Controller:
         """The cap that is enforced; 0 when capping is disabled."""
         return self._ask(CapGet(domain.number), domain).cap
 
-    def set_cap(self, domain: CapDomain, cap: int, *, asynchronously: bool = False) -> CapOutcome:
+    def set_cap(self, domain: CapDomain, cap: int, *, asynchronously: bool = False, fast: bool = False) -> CapOutcome:
         """Set a cap in the domain's unit and read back what is enforced.
 
-        A refusal leaves the previous cap in force and raises a ``RefusedError`` that names domain and range.
+        A refusal leaves the previous cap in force and raises a ``RefusedError`` that names domain and range. ``fast``
+        writes it to the domain's FastChannel; where there is none, or the cap does not show there, a message is sent.
         """
         sent = domain.quantised(cap)
         if sent <= CAP_DISABLED:
@@ -116,6 +120,9 @@ class Controller:
                 f"power domain {domain.number} ({domain.name}): a cap of {domain.in_words(cap)} would disable capping;"
                 f" its range is {domain.range_in_words()}"
             )
+        channel = self._cap_channel(domain) if fast else None
+        if channel and channel.put_in_force(sent):
+            return CapOutcome(domain, cap, sent, sent, is_fast=True)
         if asynchronously:
             command = CapSet(domain.number, FLAG_ASYNCHRONOUS, sent)
             try:
@@ -169,8 +176,14 @@ class Controller:
         """The level in force."""
         return self._ask(LevelGet(domain.number), domain).level
 
-    def set_level(self, domain: SpeedDomain, level: int) -> LevelOutcome:
-        """Ask for a level and read back which one is in force; waits out the domain's rate limit first."""
+    def set_level(self, domain: SpeedDomain, level: int, *, fast: bool = False) -> LevelOutcome:
+        """Ask for a level and read back which one is in force; waits out the domain's rate limit first.
+
+        ``fast`` as in ``set_cap``.
+        """
+        channel = self._level_channel(domain) if fast else None
+        if channel and channel.put_in_force(level):
+            return LevelOutcome(domain, level, level, is_fast=True)
         clock = self.client.transport.clock
         wait_s = self._next_level_set_s.get(domain.number, 0.0) - clock.now_s()
         if wait_s > 0.0:
@@ -217,6 +230,20 @@ class Controller:
 
     def _speaks(self, protocol: Protocol) -> bool:
         return protocol in self.identity.versions
+
+    def _cap_channel(self, domain: CapDomain) -> FastSetting | None:
+        key = (Protocol.POWERCAP, domain.number)
+        if key not in self._fast:
+            commands = PowercapFastChannel(domain.number, 0x5), PowercapFastChannel(domain.number, 0x4)
+            self._fast[key] = find_setting(self.client, *commands) if domain.has_fast_channels else None
+        return self._fast[key]
+
+    def _level_channel(self, domain: SpeedDomain) -> FastSetting | None:
+        key = (Protocol.PERFORMANCE, domain.number)
+        if key not in self._fast:
+            commands = PerformanceFastChannel(domain.number, 0x7), PerformanceFastChannel(domain.number, 0x8)
+            self._fast[key] = find_setting(self.client, *commands) if domain.has_fast_channels else None
+        return self._fast[key]
 
     def _ask(self, command: Command[R], domain: CapDomain | SpeedDomain, bounds: str = "") -> R:
         try:

@@ -120,6 +120,7 @@ def _cap_domain(client: Client, domain: int, count: int) -> CapDomain:
         said.has_monitoring,
         said.notifies_caps,
         said.notifies_measurements,
+        said.has_fast_channels,
     )
 
 
@@ -160,6 +161,7 @@ def _speed_domain(client: Client, domain: int, power_unit: str) -> SpeedDomain:
         said.can_set_limits,
         said.notifies_level,
         said.notifies_limits,
+        said.has_fast_channels,
     )
 
 

@@ -34,6 +34,7 @@ class CapDomain(msgspec.Struct, frozen=True):
     has_monitoring: bool
     notifies_caps: bool
     notifies_measurements: bool
+    has_fast_channels: bool
 
     @property
     def is_root(self) -> bool:
@@ -95,6 +96,7 @@ class SpeedDomain(msgspec.Struct, frozen=True):
     can_set_limits: bool
     notifies_level: bool
     notifies_limits: bool
+    has_fast_channels: bool
 
     def khz(self, number: int) -> int | None:
         """The frequency of a level, if it was described."""

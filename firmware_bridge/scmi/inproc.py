@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.clock import Clock
+from firmware_bridge.scmi.shared_words import SharedWords
 
 STEP_S: Final = 125e-6
 """The period of the controller's fast task."""
@@ -58,10 +59,13 @@ class VirtualClock:
 class InProcess:
     """The transport over a ``Platform``."""
 
-    def __init__(self, platform: Platform, channel: int = 0) -> None:
+    def __init__(self, platform: Platform, channel: int = 0, shared_words: SharedWords | None = None) -> None:
+        """``shared_words``: the platform's FastChannels of this channel, where there are any."""
         self.name = "scmi+inproc"
         self.clock: Clock = VirtualClock(platform)
         self.reply_timeout_s = REPLY_TIMEOUT_S
+        if shared_words is not None:
+            self.shared_words = shared_words
         self._platform = platform
         self._channel = channel
         self._events: deque[bytes] = deque()

@@ -98,6 +98,11 @@ class PerformanceDomainResponse(Body, frozen=True):
         return bool(self.attributes >> 28 & 1)
 
     @property
+    def has_fast_channels(self) -> bool:
+        """DESCRIBE_FASTCHANNEL tells where they lie."""
+        return bool(self.attributes >> 27 & 1)
+
+    @property
     def has_extended_name(self) -> bool:
         """The name is cut; DOMAIN_NAME_GET has it whole."""
         return bool(self.attributes >> 26 & 1)

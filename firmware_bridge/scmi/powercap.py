@@ -105,6 +105,11 @@ class PowercapDomainResponse(Body, frozen=True):
         return bool(self.attributes >> 25 & 1)
 
     @property
+    def has_fast_channels(self) -> bool:
+        """DESCRIBE_FASTCHANNEL tells where they lie."""
+        return bool(self.attributes >> 22 & 1)
+
+    @property
     def power_unit(self) -> str:
         """One of ``POWER_UNITS``."""
         return POWER_UNITS[UNIT_BITS.of(self.attributes)]

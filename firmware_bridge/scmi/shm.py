@@ -13,6 +13,7 @@ from typing import Final
 
 from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.clock import Clock, RealClock
+from firmware_bridge.scmi.shared_words import SharedWords
 from firmware_bridge.scmi.shm_handshake import HANDSHAKE_TIMEOUT_S, Invitation, receive_invitation
 from firmware_bridge.scmi.smt import Area
 
@@ -45,6 +46,7 @@ class SharedMemory:
         view = memoryview(self._memory)
         self._a2p = Area(view, geometry.a2p_offset, geometry)
         self._p2a = Area(view, geometry.p2a_offset, geometry)
+        self.shared_words = SharedWords(view)
         view.release()
         self._poll = select.poll()
         for descriptor in (self._fds.a2p_completion, self._fds.p2a_doorbell, connection.fileno()):
@@ -138,6 +140,7 @@ class SharedMemory:
         self._is_closed = True
         self._a2p.release()
         self._p2a.release()
+        self.shared_words.release()
         self._memory.close()
         self._fds.close()
         self._connection.close()

@@ -15,6 +15,7 @@ from firmware_bridge.errors import LinkError, RequestError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.inproc import InProcess
 from firmware_bridge.scmi.serial_line import DEFAULT_BAUD, open_serial
+from firmware_bridge.scmi.shared_words import SharedWords
 from firmware_bridge.scmi.shm import open_shared_memory
 from firmware_bridge.scmi.transport import Transport
 
@@ -46,7 +47,8 @@ def open_transport(url: str) -> Transport:
         return open_shared_memory(path, url)
     if rest:
         raise RequestError(f"{url!r}: scmi+inproc: takes nothing after the colon")
-    return InProcess(_host_platform(url))
+    host = _host_platform(url)
+    return InProcess(host, shared_words=SharedWords(host.fast_channel(0).data, host.fast_channel_address(0)))
 
 
 def _serial_place(rest: str, url: str) -> tuple[str, int]:

@@ -23,6 +23,9 @@ from nodectl.table import render
 
 URL: Final = click.argument("url", metavar="URL")
 JSON: Final = click.option("--json", "as_json_text", is_flag=True, help="Print JSON.")
+FAST: Final = click.option(
+    "--fast", is_flag=True, help="Through FastChannels where the controller offers them; otherwise by message."
+)
 
 
 class _Conversation(click.Group):
@@ -56,6 +59,11 @@ def controller_at(url: str) -> Iterator[Controller]:
         yield Controller(client)
     finally:
         client.close()
+
+
+def how(asked_fast: bool, is_fast: bool) -> str:
+    """What became of ``--fast``, for the end of a line."""
+    return f" ({'through a FastChannel' if is_fast else 'by message'})" if asked_fast else ""
 
 
 def echo_json(value: Any) -> None:
@@ -186,20 +194,21 @@ def get(url: str, what: tuple[str, ...], as_json_text: bool) -> int:
 @scmi.command("set")
 @URL
 @click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
+@FAST
 @JSON
-def set_values(url: str, settings: tuple[str, ...], as_json_text: bool) -> int:
+def set_values(url: str, settings: tuple[str, ...], fast: bool, as_json_text: bool) -> int:
     """Set levels, limits and averaging intervals, and read them back.
 
     SETTING is level:DOMAIN=2400MHz (the fastest level that is no faster), limits:DOMAIN=800MHz..2400MHz or
     pai:DOMAIN=1ms. For caps see `nodectl scmi cap`. Exit status 1 if something else is in force afterwards.
     """
     with controller_at(url) as controller:
-        outcomes = [assign(controller, setting) for setting in settings]
+        outcomes = [assign(controller, setting, fast=fast) for setting in settings]
     if as_json_text:
         echo_json(outcomes)
     else:
         for outcome in outcomes:
-            click.echo(outcome.text)
+            click.echo(outcome.text + how(fast, outcome.is_fast))
     return 0 if all(outcome.is_as_asked for outcome in outcomes) else 1
 
 
@@ -208,8 +217,9 @@ def set_values(url: str, settings: tuple[str, ...], as_json_text: bool) -> int:
 @click.argument("domain")
 @click.argument("power", required=False)
 @click.option("--disable", is_flag=True, help="Withdraw this agent's cap; power is then bounded by other agents only.")
+@FAST
 @JSON
-def cap(url: str, domain: str, power: str | None, disable: bool, as_json_text: bool) -> int:
+def cap(url: str, domain: str, power: str | None, disable: bool, fast: bool, as_json_text: bool) -> int:
     """Cap a power domain's average POWER (`120W`, `90500mW`), or disable its cap.
 
     The cap is rounded down to the domain's step and read back. A refused cap leaves the previous one in force.
@@ -224,15 +234,17 @@ def cap(url: str, domain: str, power: str | None, disable: bool, as_json_text: b
         if watts is None:
             enforced = controller.disable_cap(chosen)
             asked = sent = None
+            is_fast = False
         else:
-            outcome = controller.set_cap(chosen, chosen.rounded_down(watts))
+            outcome = controller.set_cap(chosen, chosen.rounded_down(watts), fast=fast)
+            is_fast = outcome.is_fast
             asked, sent, enforced = watts, chosen.watts(outcome.sent), outcome.enforced
     enforced_w = chosen.watts(enforced) if enforced else None
     if as_json_text:
         echo_json({"domain": chosen.number, "name": chosen.name, "asked_w": asked, "sent_w": sent,
-                   "enforced_w": enforced_w})  # fmt: skip
+                   "enforced_w": enforced_w, "is_fast": is_fast})  # fmt: skip
         return 0
     asked_text = "cap withdrawn" if sent is None else f"{asked:.10g} W asked, {sent:.10g} W sent"
     enforced_text = "capping is disabled" if enforced_w is None else f"{enforced_w:.10g} W enforced"
-    click.echo(f"{chosen.name}: {asked_text}, {enforced_text}")
+    click.echo(f"{chosen.name}: {asked_text}, {enforced_text}{how(fast, is_fast)}")
     return 0

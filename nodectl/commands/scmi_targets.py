@@ -165,10 +165,14 @@ class Assigned(msgspec.Struct):
     in_force: Any
     is_as_asked: bool
     text: str
+    is_fast: bool = False
 
 
-def assign(controller: Controller, setting: str) -> Assigned:
-    """Carry out ``level:0=2400MHz`` and its kin; ``RequestError`` for what cannot be set this way."""
+def assign(controller: Controller, setting: str, *, fast: bool = False) -> Assigned:
+    """Carry out ``level:0=2400MHz`` and its kin; ``RequestError`` for what cannot be set this way.
+
+    ``fast`` levels go through FastChannels where there are any; limits and intervals are always messages.
+    """
     place, equals, value = setting.partition("=")
     kind, _, which = place.partition(":")
     if kind == "cap":
@@ -181,7 +185,9 @@ def assign(controller: Controller, setting: str) -> Assigned:
     if kind == "pai":
         return _assign_pai(controller, find(controller.cap_domains, which, "power domain"), value)
     domain = find(controller.speed_domains, which, "performance domain")
-    return _assign_level(controller, domain, value) if kind == "level" else _assign_limits(controller, domain, value)
+    if kind == "level":
+        return _assign_level(controller, domain, value, fast)
+    return _assign_limits(controller, domain, value)
 
 
 def _assign_pai(controller: Controller, domain: CapDomain, value: str) -> Assigned:
@@ -191,13 +197,14 @@ def _assign_pai(controller: Controller, domain: CapDomain, value: str) -> Assign
     return Assigned(f"pai:{domain.number}", domain.name, asked_us, in_force_us, True, text)
 
 
-def _assign_level(controller: Controller, domain: SpeedDomain, value: str) -> Assigned:
+def _assign_level(controller: Controller, domain: SpeedDomain, value: str, fast: bool) -> Assigned:
     level = domain.level_at_or_below(in_units(value, UNITS_KHZ, "a frequency such as 2400MHz"))
-    outcome = controller.set_level(domain, level)
+    outcome = controller.set_level(domain, level, fast=fast)
     text = f"{domain.name}: {domain.in_words(level)} asked, {domain.in_words(outcome.in_force)} in force"
     if not outcome.is_as_asked:
         text += " (held by another agent's request or by limits)"
-    return Assigned(f"level:{domain.number}", domain.name, level, outcome.in_force, outcome.is_as_asked, text)
+    target = f"level:{domain.number}"
+    return Assigned(target, domain.name, level, outcome.in_force, outcome.is_as_asked, text, outcome.is_fast)
 
 
 def _assign_limits(controller: Controller, domain: SpeedDomain, value: str) -> Assigned:

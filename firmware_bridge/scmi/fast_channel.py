@@ -1,0 +1,97 @@
+"""FastChannels: a word of shared memory written in place of a SET, and one read in place of a GET (DEN0056 chapter 5).
+
+Nobody answers a write. So a request counts as carried out only when the GET word shows it, and did not show it before;
+whatever else is seen is left to a message, which is answered with a status.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from firmware_bridge.errors import NotFoundError, NotSupportedError
+from firmware_bridge.scmi.client import Client
+from firmware_bridge.scmi.clock import Clock
+from firmware_bridge.scmi.common import FastChannelDescription
+from firmware_bridge.scmi.message import Command
+from firmware_bridge.scmi.shared_words import WORD_BYTES, SharedWords, Sharing
+
+VERIFY_TRIES: Final = 5
+VERIFY_PAUSE_S: Final = 1e-3
+"""Ours: a request is read back up to five times, two control periods apart."""
+
+_RATE_BITS: Final = (1 << 20) - 1
+
+
+class FastChannel:
+    """One channel, as it was described."""
+
+    def __init__(self, said: FastChannelDescription, words: SharedWords, clock: Clock) -> None:
+        self._said = said
+        self._words = words
+        self._clock = clock
+        self._next_write_s = 0.0
+
+    def read(self) -> int:
+        """The word."""
+        return self._words.load(self._said.address)
+
+    def write(self, value: int) -> None:
+        """Write the word, no sooner than the rate limit allows, then ring the doorbell if there is one."""
+        said = self._said
+        wait_s = self._next_write_s - self._clock.now_s()
+        if wait_s > 0.0:
+            self._clock.sleep(wait_s)
+        self._words.store(said.address, value)
+        if said.has_doorbell:
+            width = said.doorbell_bytes
+            kept = self._words.load(said.doorbell_address, width) & said.doorbell_preserve
+            rung = (kept | said.doorbell_set) & ((1 << 8 * width) - 1)
+            self._words.store(said.doorbell_address, rung, width)
+        self._next_write_s = self._clock.now_s() + (said.rate_limit_us & _RATE_BITS) * 1e-6
+
+
+class FastSetting:
+    """What can be asked for in one word and read back in another."""
+
+    def __init__(self, request: FastChannel, in_force: FastChannel, clock: Clock) -> None:
+        self._request = request
+        self._in_force = in_force
+        self._clock = clock
+
+    def put_in_force(self, value: int) -> bool:
+        """Write a request and watch for it; ``False`` where only a message can tell whether it is carried out.
+
+        A platform without doorbell sees a word only when it changes; a value that is in force already proves nothing.
+        """
+        if value in (self._request.read(), self._in_force.read()):
+            return False
+        self._request.write(value)
+        for _ in range(VERIFY_TRIES):
+            self._clock.sleep(VERIFY_PAUSE_S)
+            if self._in_force.read() == value:
+                return True
+        return False
+
+
+def find_setting(
+    client: Client, set_command: Command[FastChannelDescription], get_command: Command[FastChannelDescription]
+) -> FastSetting | None:
+    """The pair of channels that two commands ask about; ``None`` where this agent has none that it can use."""
+    transport = client.transport
+    if not isinstance(transport, Sharing):
+        return None
+    try:
+        request, in_force = client.ask(set_command), client.ask(get_command)
+    except (NotSupportedError, NotFoundError):
+        return None
+    words, clock = transport.shared_words, transport.clock
+    if not (_is_usable(request, words) and _is_usable(in_force, words)):
+        return None
+    return FastSetting(FastChannel(request, words, clock), FastChannel(in_force, words, clock), clock)
+
+
+def _is_usable(said: FastChannelDescription, words: SharedWords) -> bool:
+    """A description is the platform's word; nothing outside the shared memory is touched for it."""
+    if said.size != WORD_BYTES or not words.holds(said.address, WORD_BYTES):
+        return False
+    return not said.has_doorbell or words.holds(said.doorbell_address, said.doorbell_bytes)

@@ -1,0 +1,46 @@
+"""Words of memory that an agent and its platform both reach, each read and written as a whole."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Protocol, runtime_checkable
+
+WORD_BYTES: Final = 4
+_FORMATS: Final[dict[int, Literal["B", "H", "I", "Q"]]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+class SharedWords:
+    """Memory that an agent shares with its platform, under the addresses that the platform gives in descriptions."""
+
+    def __init__(self, memory: memoryview, base: int = 0) -> None:
+        self._bytes = memory.cast("B")
+        self._base = base
+
+    def holds(self, address: int, width: int) -> bool:
+        """Whether an aligned word of so many bytes lies in this memory."""
+        offset = address - self._base
+        return address % width == 0 and 0 <= offset <= len(self._bytes) - width
+
+    def load(self, address: int, width: int = WORD_BYTES) -> int:
+        """A word, read as a whole."""
+        with self._word(address, width) as word:
+            return int(word[0])
+
+    def store(self, address: int, value: int, width: int = WORD_BYTES) -> None:
+        """Write a word as a whole."""
+        with self._word(address, width) as word:
+            word[0] = value
+
+    def _word(self, address: int, width: int) -> memoryview:
+        offset = address - self._base
+        return self._bytes[offset : offset + width].cast(_FORMATS[width])
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        self._bytes.release()
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A transport whose agent reaches its platform's FastChannels; a line or a virtual machine does not."""
+
+    shared_words: SharedWords
