@@ -31,6 +31,18 @@ def test_a_lower_cap_is_met_two_slots_after_it_was_set(rig: Rig, cap_w: float) -
     assert rig.powers_w(60)[2:].max() <= 1.05 * cap_w
 
 
+def test_an_asynchronous_cap_is_answered_again_once_it_is_in_force(rig: Rig) -> None:
+    controller = rig.controller()
+    package = controller.cap_domains[0]
+    controller.set_cap(package, 250_000)
+    rig.pass_slots(50)
+    assert controller.set_cap(package, 100_000, asynchronously=True).enforced == 100_000
+    power_w = rig.powers_w(100)
+    assert 95.0 <= np.median(power_w) <= 100.0
+    if Ability.EXACT_TIME not in rig.cannot:
+        assert power_w.max() <= 105.0, "from the first slot after the second answer on"
+
+
 def test_a_cap_out_of_range_leaves_the_previous_one_in_force(rig: Rig) -> None:
     controller = rig.controller()
     package = controller.cap_domains[0]

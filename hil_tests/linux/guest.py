@@ -17,8 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Final
 
-from firmware_bridge.errors import LinkError
+from firmware_bridge.errors import LinkError, MessageError
 from firmware_bridge.scmi.clock import Clock, RealClock
+from firmware_bridge.scmi.codec import decode
+from firmware_bridge.scmi.header import Sender
+from firmware_bridge.scmi.powercap import FLAG_ASYNCHRONOUS, CapSet
+from firmware_bridge.scmi.sensor import READ_ASYNCHRONOUSLY, ReadingGet
 
 HERE: Final = Path(__file__).parent
 POWERCAP: Final = "/sys/class/powercap"
@@ -45,6 +49,17 @@ def kernel() -> Path | None:
     """The guest kernel, if it has been built."""
     found = subprocess.run([HERE / "build.sh", "find"], capture_output=True, text=True, check=False)
     return Path(found.stdout.strip()) if found.returncode == 0 else None
+
+
+def is_answered_twice(message: bytes) -> bool:
+    """Whether a command is one whose response is followed by a delayed one."""
+    try:
+        body = decode(message, Sender.AGENT).body
+    except MessageError:
+        return False
+    if isinstance(body, CapSet):
+        return body.flags == FLAG_ASYNCHRONOUS
+    return isinstance(body, ReadingGet) and body.flags == READ_ASYNCHRONOUSLY
 
 
 class Guest:
@@ -104,8 +119,8 @@ class Guest:
     # ---- messages ----
 
     def send(self, message: bytes) -> None:
-        """An SCMI command through the kernel, which keeps its token."""
-        self.ask(f"send {message.hex()}")
+        """An SCMI command through the kernel, which keeps its token; a delayed response, if one follows, comes, too."""
+        self.ask(f"send {'message_async' if is_answered_twice(message) else 'message'} {message.hex()}")
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
         """``response`` or ``event``, and the message."""

@@ -4,8 +4,9 @@
  *   list DIRECTORY          names, sorted
  *   read FILE               its text without the last newline; other newlines become '|'
  *   write FILE TEXT
- *   send HEX                an SCMI message (header and payload) through the kernel's raw mode
- *   receive MILLISECONDS    "response HEX", "event HEX" (notification or delayed response) or "nothing"
+ *   send FILE HEX           an SCMI message (header and payload) through a file of the kernel's raw mode: message, or
+ *                           message_async, which waits for a delayed response, too
+ *   receive MILLISECONDS    "response HEX" (immediate or delayed), "event HEX" (notification) or "nothing"
  *   off
  *
  * Answers: "ok TEXT", or "error NUMBER TEXT" with errno. Kernel messages go elsewhere.
@@ -94,15 +95,17 @@ static void write_file(const char *path, const char *text)
 
 /* ---- SCMI ---- */
 
-static void send_message(const char *hex)
+static void send_message(const char *file, const char *hex)
 {
+    char path[LINE];
     uint8_t message[MESSAGE];
     size_t size = 0;
     unsigned byte;
     for (; size < sizeof message && sscanf(hex + 2 * size, "%2x", &byte) == 1; size++)
         message[size] = (uint8_t)byte;
     /* Opened anew: the kernel takes the message at the file's position, which a response that was read has moved. */
-    int fd = open(RAW "message", O_WRONLY);
+    snprintf(path, sizeof path, "%s%s", RAW, file);
+    int fd = open(path, O_WRONLY);
     if (fd < 0 || write(fd, message, size) < 0)
         fail();
     else
@@ -191,7 +194,7 @@ int main(void)
         else if (!strcmp(command, "write"))
             write_file(first, rest ? rest : "");
         else if (!strcmp(command, "send"))
-            send_message(first);
+            send_message(first, rest ? rest : "");
         else if (!strcmp(command, "receive"))
             receive(atoi(first));
         else if (!strcmp(command, "off"))

@@ -6,6 +6,7 @@ import os
 import struct
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp.host import HostController, HostOptions
 from firmware_bridge.scmi.clock import RealClock
+from firmware_bridge.scmi.header import Sender
 from firmware_bridge.scmi.inproc import InProcess
 from firmware_bridge.scmi.status import Status
 from firmware_bridge.scmi.transport import Transport
@@ -25,6 +27,7 @@ from hil_tests.virtual_rigs import InProcessRig
 GUEST: Final = 1
 """The guest's agent, `ospm`."""
 
+_KEPT: Final = 256
 _TURN_S: Final = 1e-3
 _MOST_S: Final = 50e-3
 """When this machine stands still for longer, the controller's time does, too."""
@@ -56,6 +59,8 @@ class LinuxRig(InProcessRig):
         self._is_stopping = False
         self._thread = threading.Thread(target=self._follow, name="linux-rig", daemon=True)
         self._guest: Guest | None = None
+        self.passed: deque[tuple[Sender, bytes]] = deque(maxlen=_KEPT)
+        """What has passed between the guest's kernel and the controller of late."""
 
     @property
     def guest(self) -> Guest:
@@ -145,6 +150,7 @@ class LinuxRig(InProcessRig):
         while not self._is_stopping:
             for _, message in self.server.wait(_TURN_S):
                 self._asked, self._is_sent = message, False
+                self.passed.append((Sender.AGENT, message))
             now_s = time.monotonic()
             with self._lock:
                 super().pass_time(min(now_s - before_s, _MOST_S))
@@ -163,7 +169,9 @@ class LinuxRig(InProcessRig):
             self._is_sent = True
         answer = super().poll(GUEST - 1) if self._asked is not None else None
         if answer is not None:
+            self.passed.append((Sender.PLATFORM, answer))
             self.server.answer(GUEST, answer)
             self._asked = None
         for event in super().notifications(GUEST - 1):
+            self.passed.append((Sender.PLATFORM, event))
             self.server.notify(GUEST, event)

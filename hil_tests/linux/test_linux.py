@@ -19,10 +19,13 @@ from firmware_bridge.scmi.header import Sender
 from firmware_bridge.scmi.message import Body, Failed
 from firmware_bridge.scmi.performance import LevelChanged, LevelGet, LevelGetResponse, LevelSet, NotifyLevel
 from firmware_bridge.scmi.powercap import (
+    FLAG_ASYNCHRONOUS,
     CapChanged,
     CapGet,
     CapNotify,
     CapSet,
+    CapSetComplete,
+    CapSetResponse,
     PowercapDomain,
     PowercapDomainResponse,
 )
@@ -131,6 +134,31 @@ def test_a_limit_written_in_linux_is_enforced_by_the_firmware(linux: LinuxRig, g
     guest.write(ENABLED, 0)
     linux.pass_slots(100)
     assert linux.powers_w(400).mean() > 1.1 * cap_w
+
+
+def test_linux_sets_a_limit_asynchronously_and_waits_until_it_is_in_force(linux: LinuxRig, guest: Guest) -> None:
+    """The kernel's own driver: the domains offer asynchronous requests, so it sends none other."""
+    cap(guest, 200_000_000)
+    linux.passed.clear()
+    guest.write(LIMIT, 160_000_000)
+    passed = [decode(message, sender) for sender, message in list(linux.passed)]
+    asked = next(message for message in passed if message.body == CapSet(0, FLAG_ASYNCHRONOUS, 160_000))
+    answers = [message.body for message in passed if message.token == asked.token and message is not asked]
+    assert answers == [CapSetResponse(), CapSetComplete(0, 160_000)]
+    assert guest.read(LIMIT) == "160000000"
+
+
+def test_a_program_in_linux_gets_the_delayed_response_of_its_own_command(linux: LinuxRig, guest: Guest) -> None:
+    controller = linux.controller()
+    package = controller.cap_domains[0]
+    assert controller.set_cap(package, 130_000, asynchronously=True).enforced == 130_000
+    token = next(_tokens)
+    first = decode(exchange(guest, encode(CapSet(0, FLAG_ASYNCHRONOUS, 120_000), token)), Sender.PLATFORM)
+    received = guest.receive(10.0)
+    assert received
+    second = decode(received[1], Sender.PLATFORM)
+    assert (first.token, first.body) == (token, CapSetResponse())
+    assert (second.token, second.body) == (token, CapSetComplete(0, 120_000))
 
 
 def test_hwmon_shows_the_sensors(linux: LinuxRig, guest: Guest) -> None:
