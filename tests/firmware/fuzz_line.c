@@ -185,7 +185,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         else if (what < 200)
             stray_bytes(e, &in);
         else if (what < 210)
-            host_advance(e->h, e->h->board.now_ns + (int64_t)fuzz_take(&in, 1) * 10000);
+            host_advance(e->h, e->h->board.now_ns + (int64_t)fuzz_take(&in, 1) * 1000); /* up to two ticks */
         else if (what < 220)
             silence(e);
         else
