@@ -61,7 +61,7 @@ class EffectWatch:
         seen, floor = self._signals.of(sample)
         with np.errstate(invalid="ignore"):
             is_above = seen > self._asked * (1 + TOLERANCE)
-            is_below = seen < np.fmin(floor, self._asked) * (1 - TOLERANCE)
+            is_below = seen < np.minimum(floor, self._asked) * (1 - TOLERANCE)
         self._pending &= ~(is_due & ~np.isnan(seen))
         return [
             self._missing_effect(int(row), float(seen[row])) for row in np.flatnonzero(is_due & (is_above | is_below))
@@ -91,7 +91,7 @@ class _Signals:
         domains = [(row_of.get(f"cpu/policy{d.policy}/max_khz"), d) for d in layout.domains]
         known = [(row, domain) for row, domain in domains if row is not None]
         self._domain_rows = np.array([row for row, _ in known], np.int64)
-        self._base_khz = np.array([domain.base_khz or np.nan for _, domain in known])
+        self._base_khz = np.array([domain.base_khz or np.inf for _, domain in known])
         self._members = np.array([cpu for _, domain in known for cpu in domain.cpus], np.int64)
         self._starts = np.cumsum([0, *(len(domain.cpus) for _, domain in known)])[:-1].astype(np.int64)
         self._clock_rows = _pairs(row_of, [f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus])
@@ -101,7 +101,7 @@ class _Signals:
 
     def of(self, sample: Sample) -> tuple[type_f64, type_f64]:
         """``seen`` and, for clocks of busy parts, the ``floor`` they should reach; both [n_knobs], NaN where nothing
-        can be said."""
+        can be said: whoever draws less than its limit keeps it."""
         seen, floor = np.full(self._size, np.nan), np.full(self._size, np.nan)
         if self._domain_rows.size:
             is_busy = sample.cpu.busy[self._members] >= BUSY_SHARE

@@ -254,6 +254,15 @@ def test_a_package_limit_is_held_to_its_eighth_of_a_watt_and_kept(bench):
     assert node.writer.captured == {}
 
 
+@pytest.mark.parametrize(("machine", "workload", "limit", "value"), [
+    ("curie", "stream", LONG_TERM, 120_000_000), ("xh2415", "hpcg", BOARD, 400_000),
+])  # fmt: skip
+def test_who_draws_less_than_its_limit_keeps_it(bench, machine, workload, limit, value):
+    node = bench(machine, workload)
+    assert node.set({limit: value})[limit].status == "written"
+    assert node.see(60, period_s=0.5) == []
+
+
 def test_a_late_lock_bit_shows_at_the_write_and_is_named(bench):
     node = bench("curie", "hpl")
     node.fault("locked", f"{POWERCAP}/intel-rapl:0/constraint_0_power_limit_uw", value="late")
