@@ -20,7 +20,7 @@ import numpy as np
 
 from cluster_agent.replay.moldable_run import replay_moldable
 from cluster_agent.scheduler.cab_table import NODES, cab_table
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, best
+from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, best, full_row
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.policies.registry import choose
 
@@ -93,6 +93,20 @@ def trace(kind: str, seed: int, table: dict[str, tuple[Configuration, ...]]) -> 
     return MoldableJobs(jobs, tuple(table[name] for name in names))
 
 
+def write_swf(path: Path, jobs: MoldableJobs, table: dict[str, tuple[Configuration, ...]]) -> None:
+    """The jobs as a log of processors for ``clusterctl replay``: the application is column 14."""
+    lines = ["; Computer: generated, applications and sizes as in RMAP's traces", f"; MaxProcs: {CLUSTER_NODES * 16}"]
+    for job, rows in enumerate(jobs.rows):
+        wanted = int(jobs.jobs.width[job])
+        full = full_row(rows, wanted)
+        assert full is not None
+        application = next(at for at, name in enumerate(table, 1) if set(table[name]) == set(rows))
+        fields = [job + 1, jobs.jobs.submit_s[job], -1, round(full.time_s), wanted * 16, -1, -1, wanted * 16]
+        fields += [jobs.jobs.request_s[job], -1, 1, 1 + job % 5, -1, application, -1, -1, -1, -1]
+        lines.append(" ".join(str(int(one)) for one in fields))
+    path.write_text("\n".join(lines) + "\n")
+
+
 def alone(table: dict[str, tuple[Configuration, ...]]) -> list[float]:
     """What the best configuration of one job on the whole cluster gains over as many full nodes as the bound feeds
     by their nameplate, in %, for each application and bound."""
@@ -109,8 +123,12 @@ def alone(table: dict[str, tuple[Configuration, ...]]) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks rmap", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds")
+    parser.add_argument("--swf", type=Path, metavar="FILE", help="only write the first random trace, as a log")
     options = parser.parse_args(arguments)
     table = cab_table()
+    if options.swf:
+        write_swf(options.swf, trace("random", 0, table), table)
+        return 0
     gains = alone(table)
     print(f"one job alone, best configuration against worst-case nodes: mean {statistics.mean(gains):+.1f} % (published"
           f" +11.4), best {max(gains):+.1f} % (published +34.2)")  # fmt: skip

@@ -43,6 +43,7 @@ class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     closed_loops: tuple[str, ...] = ("",)
     seeds: tuple[int, ...] = (0,)
     instances: tuple[str, ...] = ("",)
+    configurations: tuple[str, ...] = ("",)
     source: str = ""
     published: tuple[Published, ...] = ()
 
@@ -99,7 +100,7 @@ def read_campaign(path: Path) -> Campaign:
         raise WrongUseError(f"{path}: cannot read the campaign: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WrongUseError(f"{path}: {str(error).replace('`$.', '`')}") from None
-    for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances"):
+    for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations"):
         if not getattr(asked, key):
             raise WrongUseError(f"{path}: {key}: the list is empty; leave the key out, or list something")
     for text in asked.policies:
@@ -116,18 +117,24 @@ def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell
     cells: dict[str, Cell] = {}
     given = list(traces) or [_near(one, folder) for one in asked.traces]
     lists = given, asked.instances, asked.policies, asked.machines, asked.caps, asked.closed_loops, asked.seeds
-    for trace, instance, policy, machine, cap, loop, seed in product(*lists):
-        machine, cap = _near(machine, folder), _near(str(cap), folder)
+    for trace, instance, policy, machine, cap, loop, seed, rows in product(*lists, asked.configurations):
+        machine, cap, rows = _near(machine, folder), _near(str(cap), folder), _near(rows, folder)
         arguments = ["replay", trace, "--policy", policy]
         options = {"--instance": instance, "--machine": machine, "--cap": cap, "--closed-loop": loop}
+        options["--configurations"] = rows
         for option, value in options.items():
             arguments += [option, value] if value else []
         if loop:
             arguments += ["--seed", str(seed)]
-        sha256 = {one: _sha256(one, known) for one in (trace, machine, cap.partition(":")[0]) if Path(one).is_file()}
+        sha256 = {
+            one: _sha256(one, known)
+            for one in (trace, machine, cap.partition(":")[0], rows.partition(":")[0])
+            if Path(one).is_file()
+        }
         if trace not in sha256:
             raise WrongUseError(f"{trace}: traces: there is no such file")
         words = [Path(trace).name.partition(".")[0], instance, policy, Path(machine).stem, Path(cap).stem, loop]
+        words += [Path(rows).name] if rows else []
         words += [f"seed={seed}"] if loop else []
         name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
         cell = Cell(arguments, sha256, __version__)
@@ -176,7 +183,7 @@ def write_table(root: Path, cells: dict[str, Cell]) -> int:
             continue
         options = dict(zip(cell.arguments[2::2], cell.arguments[3::2], strict=True))
         row: dict[str, Any] = {"folder": name, "trace": cell.arguments[1]}
-        names = ("policy", "instance", "machine", "cap", "closed-loop", "seed")
+        names = ("policy", "instance", "machine", "cap", "closed-loop", "seed", "configurations")
         row |= {one.replace("-", "_"): options.get(f"--{one}") for one in names}
         rows.append(row | dict(_flat(msgspec.json.decode((root / name / "metrics.json").read_bytes()))))
     columns = list(dict.fromkeys(key for row in rows for key in row))

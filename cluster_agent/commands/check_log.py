@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from cluster_agent.commands import replay, replay_nodes
+from cluster_agent.commands import replay, replay_moldable, replay_nodes
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.event_log import EventLog
 from cluster_agent.replay.tables import has_nodes
@@ -36,6 +36,9 @@ def check_log(log: str, trace: str | None) -> int:
         composition = choice.node_composition
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
         count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit)
+    elif choice.has_configurations:
+        of = replay_moldable.world(setting, choice.moldable_composition)
+        count, (scheduler, _) = len(of.jobs), of.scheduler(choice.moldable_composition)
     else:
         workload, watts, caps = replay.world(setting, choice.composition)
         count = len(workload.jobs)

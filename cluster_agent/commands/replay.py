@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 import msgspec
 
 from cluster_agent.caps import FOREVER_S, Cap, read_caps
+from cluster_agent.commands.progress import progress
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
@@ -38,6 +37,9 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
 @click.option("--cap", metavar="WATTS|FILE[:PROFILE]", help="Power cap; needs a machine with watts.")
 @click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
+@click.option(
+    "--configurations", metavar="cab|FILE[:KEY=VALUE,...]", help="Ways to run each job, for policies that choose them."
+)
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
 @click.option("--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions answer to the schedule.")
@@ -53,6 +55,7 @@ def replay(
     machine: str | None,
     cap: str | None,
     instance: str | None,
+    configurations: str | None,
     out: str | None,
     swf_file: str | None,
     closed_loop: str | None,
@@ -67,15 +70,25 @@ def replay(
     `sacct --parsable2`. What had to be dropped or mended is counted on stderr.
     """
     choice = registry.choose(policy)
-    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed)
+    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations)
+    if choice.has_configurations and not has_nodes(trace):
+        _only_plain(setting, swf_file)
+        from cluster_agent.commands.replay_moldable import replay_with_configurations  # see ``world``
+
+        return replay_with_configurations(setting, choice, out, log_file, strict, as_json)
+    if configurations is not None:
+        raise WrongUseError(
+            f"--configurations {configurations}: {choice.policy.name} runs jobs as they ask; leave it out, or choose"
+            " rmap or moldable"
+        )
     if has_nodes(trace):
-        from cluster_agent.commands.replay_nodes import replay_nodes  # only here, as other rare parts: see ``world``
+        from cluster_agent.commands.replay_nodes import replay_nodes  # see ``world``
 
         if closed_loop:
             raise WrongUseError(f"--closed-loop {closed_loop}: only for logs of processors; leave it out")
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
-        return replay_nodes(setting, choice, out, log_file, strict, as_json, _progress)
+        return replay_nodes(setting, choice, out, log_file, strict, as_json)
     if instance is not None:
         raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
     composition = choice.composition
@@ -91,7 +104,7 @@ def replay(
         )
     for finding in workload.findings:
         click.echo(f"{trace}: {finding}", err=True)
-    with _progress(len(workload.jobs)) as advance:
+    with progress(len(workload.jobs)) as advance:
         result = run_replay(workload, composition, advance, watts, caps)
     if log_file:
         scheduler = NativeScheduler(composition, workload.jobs, workload.processors, watts, caps, users=workload.users)
@@ -109,6 +122,16 @@ def replay(
             click.echo(note, err=True)
     click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def _only_plain(setting: Setting, swf_file: str | None) -> None:
+    """Jobs with configurations are replayed as they are submitted, on processors that are not told apart."""
+    given = {"--instance": setting.instance, "--closed-loop": setting.closed_loop, "--swf": swf_file}
+    for option, value in given.items():
+        if value is not None:
+            raise WrongUseError(
+                f"{option} {value}: not with {setting.policy}, which chooses configurations; leave it out"
+            )
 
 
 def world(
@@ -207,17 +230,3 @@ def _lines(measured: dict[str, Any]) -> str:
             f" {measured['over_budget_j'] / 3.6e6:.1f} above it"
         )
     return "\n".join(rows)
-
-
-@contextmanager
-def _progress(jobs: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda ended: None
-        return
-    with click.progressbar(length=jobs, label="replaying", file=sys.stderr) as bar:
-
-        def advance(ended: int) -> None:
-            bar.update(ended - bar.pos)
-
-        yield advance

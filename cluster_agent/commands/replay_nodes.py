@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import click
 import msgspec
 
 from cluster_agent.caps import read_caps
+from cluster_agent.commands.progress import progress
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import node_outputs
@@ -28,8 +27,6 @@ from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
 from nodectl import __version__
 
-Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-
 
 def replay_nodes(
     setting: Setting,
@@ -38,7 +35,6 @@ def replay_nodes(
     log_file: str | None,
     is_strict: bool,
     as_json: bool,
-    progress: Progress,
 ) -> int:
     """Replay the trace and print what came of it; the exit status."""
     composition = choice.node_composition

@@ -107,6 +107,7 @@ def read(folder: Path) -> Run:
         machine = manifest["machine"].get("processors", manifest["machine"].get("nodes"))
         loop = f"{manifest['closed_loop']}, seed {manifest['seed']}" if manifest.get("closed_loop") else None
         parts = {"machine": machine, "cap": manifest["cap"], "closed loop": loop}
+        parts["configurations"] = manifest.get("configurations", {}).get("given")
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])
 
@@ -131,25 +132,12 @@ def read(folder: Path) -> Run:
 
 
 def _power(folder: Path) -> tuple[Float64s, Float64s, Float64s] | None:
-    if (folder / "power.parquet").exists() and not (folder / "power.csv").exists():
-        return _node_power(folder / "power.parquet")
     if not (folder / "power.csv").exists():
         return None
     with (folder / "power.csv").open(newline="") as file:
         rows = [[float(one or "inf") for one in row] for row in list(csv.reader(file))[1:]]
     table = np.array(rows, np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
-
-
-def _node_power(path: Path) -> tuple[Float64s, Float64s, Float64s] | None:
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        return None
-    found = pyarrow.parquet.read_table(path).to_pydict()
-    watts = np.array(found["watts"], np.float64)
-    caps = np.array([np.inf if one is None else one for one in found["cap_w"]], np.float64)
-    return np.array(found["time_s"], np.float64), watts, caps
 
 
 def paired(values: Float64s, jobs: Sequence[str], base: Float64s, base_jobs: Sequence[str]) -> Difference | None:

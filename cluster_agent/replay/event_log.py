@@ -42,6 +42,7 @@ class Setting(msgspec.Struct, frozen=True):
     instance: str | None = None
     closed_loop: str | None = None
     seed: int = 0
+    configurations: str | None = None
 
 
 class _Header(msgspec.Struct, frozen=True):

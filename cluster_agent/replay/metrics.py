@@ -43,9 +43,9 @@ def measure(result: Result) -> dict[str, Any]:
         "AVEbsld": float(bsld.mean()),
         "max_bsld": float(bsld.max()),
         "bsld_tau_s": TAU_S,
-        "wait_s": _spread(wait_s),
-        "turnaround_s": _spread(wait_s + run_s),
-        "stretch": _spread((wait_s + run_s) / run_s),
+        "wait_s": spread(wait_s),
+        "turnaround_s": spread(wait_s + run_s),
+        "stretch": spread((wait_s + run_s) / run_s),
         "makespan_s": span_s,
         "utilisation": float((width * run_s).sum() / (result.workload.processors * span_s)),
         "throughput_jobs_per_h": schedule.ended * 3600 / span_s,
@@ -110,7 +110,8 @@ def _measure_budget(schedule: NativeReplay, budget: Budget | None) -> dict[str, 
     return {"window_j": drawn_j, "over_budget_j": max(drawn_j - budget.joules, 0.0)}
 
 
-def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
+def spread(values: npt.NDArray[Any]) -> dict[str, float]:
+    """Mean, median, 95th percentile and maximum."""
     median, p95 = percentiles(values, 0.5, 0.95)
     return {"mean": float(values.mean()), "median": median, "p95": p95, "max": float(values.max())}
 

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
+from cluster_agent.replay.metrics import TAU_S, bounded_slowdown, spread
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
+from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler, impossible
+from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler, impossible, length_s
+from cluster_agent.scheduler.node_jobs import Float64s
 
 
 class TableMachine(SimulatedMachine):
-    """Runs each job for the time of its configuration: the scheduler's table is right."""
+    """Runs each job for the true time of the configuration that the scheduler has chosen."""
+
+    def __init__(
+        self, jobs: MoldableJobs, scheduler: MoldableScheduler, advance: Callable[[int], None] = lambda ended: None
+    ) -> None:
+        super().__init__(jobs.jobs, "instant")
+        self._rows = jobs
+        self._scheduler = scheduler
+        self._advance = advance
+
+    def events(self, now_s: int) -> Sequence[Event]:
+        """Those of any machine; how many have ended is told."""
+        events = super().events(now_s)
+        if any(event.kind is Kind.ENDED for event in events):
+            self._advance(len(self.end_s))
+        return events
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """The job runs as long as it is expected to."""
-        self._jobs.run_s[job] = expected_end_s - now_s
+        """The job runs as long as its configuration takes."""
+        self._jobs.run_s[job] = length_s(self._rows.true_row(job, self._scheduler.chosen[job]))
         super().start(now_s, job, expected_end_s, level)
 
 
@@ -29,7 +49,7 @@ class MoldableResult:
     jobs: MoldableJobs
     start_s: Int64s  # -1: impossible
     end_s: Int64s
-    chosen: tuple[Configuration | None, ...]
+    chosen: tuple[Configuration | None, ...]  # with true times and watts
     impossible: tuple[int, ...]
 
     @property
@@ -40,27 +60,79 @@ class MoldableResult:
 
     def peak_w(self) -> float:
         """The most watts that the table says of any instant."""
-        ran = [job for job, row in enumerate(self.chosen) if row is not None]
-        return max((self._watts(int(self.start_s[job])) for job in ran), default=0.0)
-
-    def _watts(self, at_s: int) -> float:
-        runs = (self.start_s <= at_s) & (at_s < self.end_s)
-        return sum(row.watts for row, does in zip(self.chosen, runs, strict=True) if row is not None and does)
+        return float(power_of(self)[1].max(initial=0.0))
 
 
-def replay_moldable(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> MoldableResult:
-    """Replay the jobs on so many nodes under a bound of watts."""
+def power_of(result: MoldableResult) -> tuple[Int64s, Float64s]:
+    """Times, and the watts of what runs from each to the next."""
+    ran = np.flatnonzero(result.start_s >= 0)
+    start_s, end_s = result.start_s[ran], result.end_s[ran]
+    watts = np.array([one.watts for one in result.chosen if one is not None], np.float64)
+    time_s = np.unique(np.concatenate([start_s, end_s]))
+    begun = np.bincount(np.searchsorted(time_s, start_s), watts, len(time_s))
+    ended = np.bincount(np.searchsorted(time_s, end_s), watts, len(time_s))
+    drawn_w: Float64s = np.cumsum(begun - ended).round(ROUNDED_TO)
+    return time_s, drawn_w
+
+
+def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict[str, Any]:
+    """The content of ``metrics.json``, of the jobs that ran. Watts are those of jobs; idle nodes are not counted."""
+    ran = np.flatnonzero(result.start_s >= 0)
+    jobs, start_s, end_s = result.jobs.jobs, result.start_s[ran], result.end_s[ran]
+    chosen = [one for one in result.chosen if one is not None]
+    submit_s, wanted = jobs.submit_s[ran], jobs.width[ran]
+    given = np.array([one.nodes for one in chosen], np.int64)
+    run_s, wait_s = end_s - start_s, start_s - submit_s
+    bsld = bounded_slowdown(wait_s, run_s)
+    first_s = int(submit_s.min())
+    span_s = int(end_s.max()) - first_s
+    time_s, watts = power_of(result)
+    lasts_s = np.diff(time_s)
+    energy_j = float((watts[:-1] * lasts_s).sum())
+    return {
+        "jobs": len(jobs),
+        "ended": len(ran),
+        "unstarted": len(jobs) - len(ran),
+        "AVEbsld": float(bsld.mean()),
+        "max_bsld": float(bsld.max()),
+        "bsld_tau_s": TAU_S,
+        "wait_s": spread(wait_s),
+        "turnaround_s": spread(wait_s + run_s),
+        "stretch": spread((wait_s + run_s) / run_s),
+        "makespan_s": span_s,
+        "utilisation": float((given * run_s).sum() / (nodes * span_s)),
+        "nodes_over_asked": float(given.mean() / wanted.mean()),
+        "throughput_jobs_per_h": len(ran) * 3600 / span_s,
+        "energy_j": energy_j,
+        "mean_w": energy_j / span_s,
+        "peak_w": float(watts.max()),
+        "over_cap_ws": float((np.clip(watts[:-1] - bound_w, 0, None) * lasts_s).sum()),
+        "overtook": int((start_s < np.maximum.accumulate(start_s)).sum()),
+    }
+
+
+ROUNDED_TO: Final = 6
+"""Decimal places of watts: sums in another order differ by less."""
+
+
+def replay_moldable(
+    composition: MoldableComposition,
+    jobs: MoldableJobs,
+    nodes: int,
+    watts: float,
+    advance: Callable[[int], None] = lambda ended: None,
+) -> MoldableResult:
+    """Replay the jobs on so many nodes under a bound of watts. ``advance`` is told how many have ended."""
     never = impossible(composition, jobs, nodes, watts)
     rows = np.setdiff1d(np.arange(len(jobs)), never)
-    columns = {name: getattr(jobs.jobs, name)[rows].copy() for name in jobs.jobs.__slots__}
-    kept = MoldableJobs(type(jobs.jobs)(**columns), tuple(jobs.rows[row] for row in rows))
+    kept = jobs.only(rows.tolist())
     scheduler = MoldableScheduler(composition, kept, nodes, watts)
-    machine = TableMachine(kept.jobs, "instant")
+    machine = TableMachine(kept, scheduler, advance)
     run(scheduler, JumpingClock(), machine)
     start_s, end_s = np.full(len(jobs), -1, np.int64), np.full(len(jobs), -1, np.int64)
     start_s[rows] = [machine.start_s[job] for job in range(len(kept))]
     end_s[rows] = [machine.end_s[job] for job in range(len(kept))]
     chosen: list[Configuration | None] = [None] * len(jobs)
     for job, row in enumerate(rows.tolist()):
-        chosen[row] = scheduler.chosen[job]
+        chosen[row] = kept.true_row(job, scheduler.chosen[job])
     return MoldableResult(jobs, start_s, end_s, tuple(chosen), tuple(never))

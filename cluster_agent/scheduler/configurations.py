@@ -8,9 +8,11 @@ that the watts are right, not the caps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import takewhile
 from operator import attrgetter
+from typing import Any, TypeAlias
 
 from cluster_agent.scheduler.jobs import Jobs
 
@@ -31,21 +33,91 @@ class Configuration:
         return self.time_s * self.watts
 
 
+Rows: TypeAlias = tuple[Configuration, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class MoldableJobs:
     """``Jobs`` that can run in several ways. ``jobs.width`` is the nodes asked for, ``jobs.request_s`` the time."""
 
     jobs: Jobs
-    rows: tuple[tuple[Configuration, ...], ...]  # of each job, in order of time
+    rows: Sequence[Rows]  # of each job, in order of time, as the policy knows them
+    truth: Sequence[Rows] | None = None  # as they are, in any order; None: the policy knows the truth
 
     def __post_init__(self) -> None:
-        in_order: dict[int, tuple[Configuration, ...]] = {}  # jobs of one application share their rows
-        for rows in self.rows:
-            in_order.setdefault(id(rows), tuple(sorted(rows, key=attrgetter("time_s"))))
-        object.__setattr__(self, "rows", tuple(in_order[id(rows)] for rows in self.rows))
+        if not isinstance(self.rows, ScaledRows):
+            in_order: dict[int, Rows] = {}  # jobs of one application share their rows
+            for rows in self.rows:
+                in_order.setdefault(id(rows), by_time(rows))
+            object.__setattr__(self, "rows", tuple(in_order[id(rows)] for rows in self.rows))
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    def least(self) -> tuple[int, float]:
+        """The fewest nodes, and the fewest watts, of any configuration."""
+        tables = self.rows.tables if isinstance(self.rows, ScaledRows) else {id(one): one for one in self.rows}.values()
+        every = [row for rows in tables for row in rows]
+        return min((row.nodes for row in every), default=0), min((row.watts for row in every), default=0.0)
+
+    def true_row(self, job: int, known: Configuration) -> Configuration:
+        """What a row that the policy knows takes and draws in truth."""
+        if self.truth is None:
+            return known
+        return next(row for row in self.truth[job] if same_place(row, known))
+
+    def only(self, kept: Sequence[int]) -> MoldableJobs:
+        """The jobs ``kept``, in that order; columns are copies."""
+        columns = {name: getattr(self.jobs, name)[list(kept)].copy() for name in Jobs.__slots__}
+        return MoldableJobs(Jobs(**columns), _only(self.rows, kept), self.truth and _only(self.truth, kept))
+
+
+class ScaledRows(Sequence[Rows]):
+    """Of each job the rows of a table, with times that are so many times as long: made anew when they are asked for,
+    since hundreds of rows for each of many thousands of jobs would fill the memory."""
+
+    def __init__(self, tables: Sequence[Rows], table: Sequence[int], scale: Sequence[float]) -> None:
+        self.tables = [by_time(rows) for rows in tables]
+        self._table = table  # of each job
+        self._scale = scale
+
+        @lru_cache(maxsize=1024)  # more than wait as a rule
+        def rows_of(at: int, times: float) -> Rows:
+            return tuple(replace(row, time_s=row.time_s * times) for row in self.tables[at])
+
+        self._rows = rows_of
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, job: Any) -> Any:
+        return self._rows(self._table[job], self._scale[job])
+
+    def only(self, kept: Sequence[int]) -> ScaledRows:
+        """Those of the jobs ``kept``."""
+        return ScaledRows(self.tables, [self._table[job] for job in kept], [self._scale[job] for job in kept])
+
+
+def by_time(rows: Rows) -> Rows:
+    """Fastest first."""
+    return tuple(sorted(rows, key=attrgetter("time_s")))
+
+
+def same_place(one: Configuration, other: Configuration) -> bool:
+    """Both are of the same nodes, cores and cap."""
+    return (one.nodes, one.cores, one.cap_w) == (other.nodes, other.cores, other.cap_w)
+
+
+def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:
+    """What a job runs in that gets the nodes it asked for with all their cores at the highest cap: the row of most
+    nodes that are not more; None: all rows have more."""
+    cores, cap_w = max((row.cores, row.cap_w) for row in rows)
+    fitting = [row for row in rows if (row.cores, row.cap_w) == (cores, cap_w) and row.nodes <= nodes]
+    return max(fitting, key=lambda row: row.nodes, default=None)
+
+
+def _only(rows: Sequence[Rows], kept: Sequence[int]) -> Sequence[Rows]:
+    return rows.only(kept) if isinstance(rows, ScaledRows) else tuple(rows[job] for job in kept)
 
 
 def best(

@@ -60,6 +60,7 @@ class MoldableScheduler(OneFrequency):
         self.running: dict[int, int] = {}  # job: when it will have ended
         self.chosen: dict[int, Configuration] = {}
         self._choose = composition.choose
+        self._least_nodes, self._least_w = jobs.least()
         self._known: list[tuple[int, int, float]] | None = None  # what ``_free`` found, as long as it holds
 
     def submit(self, now_s: int, job: int) -> bool:
@@ -97,6 +98,9 @@ class MoldableScheduler(OneFrequency):
         _, nodes, watts = next(step for step in self._free(now_s) if step[0] == at_s)
         left_nodes, left_w = nodes - row.nodes, watts - row.watts
         for job in others:
+            free_nodes, free_w = self._free(now_s)[0][1:]
+            if free_nodes < self._least_nodes or free_w + TOLERANCE_W < self._least_w:
+                break  # there is room for nobody, however many wait
             other = self.starts_now(now_s, job)
             if other is None:
                 continue

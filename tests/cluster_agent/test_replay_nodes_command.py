@@ -72,8 +72,8 @@ def test_power_over_time_is_written_with_its_cap(
     caps.write_text("from_s,watts\n0,300\n100,160\n")
     assert run(capsys, table, "--policy", "prb", "--cap", caps, "--out", tmp_path / "out")[0] == 0
     power = parquet.read_table(tmp_path / "out" / "power.parquet").to_pylist()
-    assert {row["time_s"]: row["cap_w"] for row in power}[100] == 160
-    assert all(row["watts"] <= row["cap_w"] for row in power)
+    assert {row["time"]: row["cap"] for row in power}[100] == 160
+    assert all(row["watts"] <= row["cap"] for row in power)
     jobs = parquet.read_table(tmp_path / "out" / "jobs.parquet").to_pylist()
     assert [(row["drawn_w"], row["drawn_w_known"]) for row in jobs] == [(155, False), (90, True), (40, False)]
 

@@ -70,6 +70,11 @@ class Choice(msgspec.Struct, frozen=True):
         return composed
 
     @property
+    def has_configurations(self) -> bool:
+        """The policy chooses among configurations of each job."""
+        return isinstance(self.composed, MoldableComposition)
+
+    @property
     def moldable_composition(self) -> MoldableComposition:
         """For jobs with configurations; ``WrongUseError`` if the policy runs jobs as they ask."""
         if not isinstance(self.composed, MoldableComposition):
@@ -79,8 +84,8 @@ class Choice(msgspec.Struct, frozen=True):
     def _as_asked(self) -> Composition | NodeComposition:
         if isinstance(self.composed, MoldableComposition):
             raise WrongUseError(
-                f"--policy {self.text}: {self.policy.name} chooses among configurations of each job, and this trace has"
-                " none; choose another policy"
+                f"--policy {self.text}: {self.policy.name} chooses among configurations of each job, and a trace with"
+                " nodes has none; choose another policy, or a log of processors"
             )
         return self.composed
 

@@ -1,0 +1,23 @@
+"""How far a long replay is: a bar with the time left on a terminal, nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def progress(jobs: int) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how many jobs have ended."""
+    if not sys.stderr.isatty():
+        yield lambda ended: None
+        return
+    with click.progressbar(length=jobs, label="replaying", file=sys.stderr) as bar:
+
+        def advance(ended: int) -> None:
+            bar.update(ended - bar.pos)
+
+        yield advance

@@ -1,0 +1,125 @@
+"""The files of a replay that keeps its jobs as rows: nodes, configurations. Those of large logs are in ``outputs``.
+
+jobs.csv, jobs.parquet     in the columns of Batsim 4; empty where nothing is known; the latter has more columns
+power.csv, power.parquet   watts and cap over time, as steps
+metrics.json               what the schedule was worth
+manifest.json              what it was made from
+"""
+
+from __future__ import annotations
+
+import csv
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cluster_agent.errors import ClusterError
+from cluster_agent.replay.outputs import CSV_COLUMNS
+from cluster_agent.replay.swf import Finding
+from cluster_agent.scheduler.policies.registry import Choice
+
+TEXTS = {"job_id", "workload_name", "profile", "final_state", "allocated_resources", "metadata"}
+NUMBERS = {"stretch", "consumed_energy"}
+
+
+def write_rows(
+    directory: str,
+    rows: Sequence[Mapping[str, Any]],
+    more: Mapping[str, Sequence[Any]],
+    power: tuple[Sequence[float], Sequence[float], Sequence[float]],
+    metrics: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> list[str]:
+    """Write all files into ``directory``; what could not be written for want of a package, in words.
+
+    ``rows`` have values under the names of ``CSV_COLUMNS``, ``more`` a value per job, ``power`` times, watts and caps
+    (infinite: none).
+    """
+    root = Path(directory)
+    steps = [
+        (int(time_s), float(watts), None if cap_w == float("inf") else float(cap_w))
+        for time_s, watts, cap_w in zip(*power, strict=True)
+    ]
+    notes = []
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / "jobs.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, CSV_COLUMNS.split(","), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        with (root / "power.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([("time", "watts", "cap"), *steps])
+        try:
+            _write_parquet(root, rows, more, steps)
+        except ModuleNotFoundError:
+            notes.append(
+                "jobs.parquet, power.parquet are not written: they need pyarrow (pip install 'nodectl[export]')"
+            )
+        for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
+            (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    except OSError as error:
+        raise ClusterError(f"{error.filename or directory}: {error.strerror or error}; choose another --out") from None
+    return notes
+
+
+def manifest_of(
+    command: Sequence[str],
+    trace: tuple[str, str, int, Sequence[Finding]],
+    machine: Mapping[str, Any],
+    cap: str | None,
+    choice: Choice,
+    version: str,
+) -> dict[str, Any]:
+    """What a replay is made from. ``trace``: path, SHA-256, jobs, findings."""
+    path, sha256, jobs, findings = trace
+    return {
+        "command": list(command),
+        "trace": {
+            "path": path,
+            "sha256": sha256,
+            "jobs": jobs,
+            "findings": [
+                {"what": one.what, "done": one.done, "count": one.count, "first_line": one.first_line}
+                for one in findings
+            ],
+        },
+        "machine": dict(machine),
+        "cap": cap,
+        "policy": {
+            "name": choice.policy.name,
+            "parameters": {field: getattr(choice.params, field) for field in choice.params.__struct_fields__},
+        },
+        "seed": None,  # nothing here is drawn
+        "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def _write_parquet(
+    root: Path,
+    rows: Sequence[Mapping[str, Any]],
+    more: Mapping[str, Sequence[Any]],
+    steps: Sequence[tuple[int, float, float | None]],
+) -> None:
+    import pyarrow as pa  # large, and only needed here
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {}
+    for name in CSV_COLUMNS.split(","):
+        kind = pa.string() if name in TEXTS else pa.float64() if name in NUMBERS else pa.int64()
+        values = [row.get(name) for row in rows]
+        if name in NUMBERS:
+            values = [None if value is None else float(value) for value in values]
+        columns[name] = pa.array(values, kind, from_pandas=False)
+    columns["success"] = pa.array([bool(row["success"]) for row in rows])
+    columns |= {name: pa.array(list(values)) for name, values in more.items()}
+    pq.write_table(pa.table(columns), root / "jobs.parquet", compression="zstd")
+    kinds = (pa.int64(), pa.float64(), pa.float64())
+    table = {
+        name: pa.array([step[at] for step in steps], kind)
+        for at, (name, kind) in enumerate(zip(("time", "watts", "cap"), kinds, strict=True))
+    }
+    pq.write_table(pa.table(table), root / "power.parquet", compression="zstd")
