@@ -1,4 +1,4 @@
-"""The cluster's cap on this node: grants in, reports out, and proof that a cap acts.
+"""The cluster's cap on this node: grants in, reports out, and proof that a cap acts. Its jobs travel the same way.
 
 A ``CapSource`` for the agent's loop, around the pure ``NodeLease``. It is asked once per tick and never waits. All
 times of leases are CLOCK_BOOTTIME, which goes on while the node is suspended.
@@ -19,6 +19,8 @@ import msgspec
 
 from nodectl.caps import CapRequest
 from nodectl.config import Cluster
+from nodectl.job_desk import JobDesk
+from nodectl.job_wire import NodeJobs
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.wire import Declaration, Grant, Report
@@ -53,6 +55,32 @@ def declaration(settings: Cluster) -> Declaration:
     )
 
 
+class JobExchange:
+    """What the link brings for the desk, and the desk's news back: as often as reports, and at once when something has
+    changed."""
+
+    def __init__(self, link: ClusterLink, desk: JobDesk) -> None:
+        self._link, self._desk = link, desk
+        self._told: NodeJobs | None = None
+        self._due_ns = 0
+
+    def exchange(self, now_ns: int) -> None:
+        """After ``link.receive``; never waits."""
+        for message in self._link.job_messages():
+            self._desk.hear(message)
+        if not self._link.wants_jobs:
+            self._told = None
+            return
+        news = self._desk.news()
+        if news is not self._told or now_ns >= self._due_ns:
+            self._link.send_jobs(news)
+            self._told, self._due_ns = news, now_ns + REPORT_NS
+
+    def close(self) -> None:
+        """Jobs go on."""
+        self._desk.close()
+
+
 class ClusterCap:
     """One run's dealings with its cluster agent. ``say`` takes a line when something changes."""
 
@@ -63,7 +91,9 @@ class ClusterCap:
         boot_id: str,
         say: Callable[[str], None] = lambda line: None,
         now_ns: Callable[[], int] = boottime_ns,
+        jobs: JobDesk | None = None,
     ) -> None:
+        """``jobs``: None for a node that runs none. It is closed with this."""
         self._declared = declaration(settings)
         self._link, self._say, self._now_ns, self._boot_id = link, say, now_ns, boot_id
         self._name = settings.name
@@ -80,6 +110,7 @@ class ClusterCap:
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
         self._drew_mw = -1
         self._is_raise = False
+        self._jobs = JobExchange(link, jobs) if jobs else None
 
     def begin(self, held_mw: int) -> None:
         """The run begins. ``held_mw``: the cap that an earlier run's grant has left in force; 0: none."""
@@ -95,6 +126,8 @@ class ClusterCap:
         before_mw = lease.cap_mw
         for grant in self._link.receive():
             self._take(lease, here_ns, grant)
+        if self._jobs:
+            self._jobs.exchange(here_ns)
         if self._is_capped and lease.lapse(here_ns):
             self._say(f"the lease is over: {lease.cap_mw / 1000:g} W, the safe cap ({self._why_silent()})")
             self._change(here_ns, before_mw)
@@ -135,7 +168,9 @@ class ClusterCap:
         return False
 
     def close(self) -> None:
-        """Let go of the link."""
+        """Let go of the link. Jobs go on."""
+        if self._jobs:
+            self._jobs.close()
         self._link.close()
 
     def _take(self, lease: NodeLease, here_ns: int, grant: Grant) -> None:
@@ -200,7 +235,9 @@ class ClusterCap:
         return "the cluster agent grants nothing" if self._link.is_up else self._link.why_down
 
 
-def open_cluster_cap(settings: Cluster, boot_id: str, say: Callable[[str], None]) -> ClusterCap:
+def open_cluster_cap(
+    settings: Cluster, boot_id: str, say: Callable[[str], None], jobs: JobDesk | None = None
+) -> ClusterCap:
     """With the keys that the settings name."""
     from pathlib import Path
 
@@ -209,4 +246,4 @@ def open_cluster_cap(settings: Cluster, boot_id: str, say: Callable[[str], None]
     is_open = settings.insecure and not settings.key
     keys = None if is_open else read_pair(Path(settings.key))
     server = None if is_open else read_public(settings.server_key)
-    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, say)
+    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, say, jobs=jobs)

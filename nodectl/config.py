@@ -71,7 +71,8 @@ class Cluster(msgspec.Struct, frozen=True):
     """The cluster agent that caps this node (docs/cluster.md), and what this node is to it; watts of the whole node.
 
     ``safe_w`` is what the node falls to without a lease, ``boot_w`` the most it draws from power-on until it is capped;
-    ``caps.rest_w`` is here without the GPUs. ``watchdog_s``: until an agent that hangs is replaced.
+    ``caps.rest_w`` is here without the GPUs. ``watchdog_s``: until an agent that hangs is replaced. ``jobs``: whether
+    it runs jobs, of the agent's own user.
     """
 
     url: str = ""
@@ -86,6 +87,7 @@ class Cluster(msgspec.Struct, frozen=True):
     lease_class: Literal["hw", "os", "sticky"] = "os"
     settle_s: float = 1.0
     watchdog_s: float = 20.0
+    jobs: bool = False
 
 
 class Budget(msgspec.Struct, frozen=True):

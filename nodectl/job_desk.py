@@ -30,8 +30,8 @@ class Backend(Protocol):
     """What runs jobs on a node. One thread calls it, not always the one that made it, and it may take its time.
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. Nothing
-    is raised on account of a job: one that cannot be started is a part that is ``refused``. ``OSError`` and
-    ``NodectlError`` are said, and the call is not repeated.
+    is raised on account of a job: one that cannot be started is a part that is ``refused``. ``OSError``, ``ValueError``
+    and ``NodectlError`` are said, and the call is not repeated.
     """
 
     def start(self, start: JobStart) -> None:
@@ -105,15 +105,22 @@ class JobDesk:
                 if isinstance(message, JobStart) and len(self._news.parts) >= MAX_PARTS:
                     continue  # there is no room to speak of one more: it comes again
                 self._try(message)
-            parts = self._parts()
+            try:
+                parts = self._parts()
+            except TROUBLES as error:
+                self._say(f"jobs: {error}")
+                continue
             if parts != self._news.parts:
                 self._news = NodeJobs(self._news.node, self._news.boot_id, parts)
 
     def _try(self, message: Message) -> None:
         try:
             tell(self._backend, message)
-        except (OSError, NodectlError) as error:
+        except TROUBLES as error:
             self._say(f"job {message.job}: {error}")
 
     def _parts(self) -> list[JobPart]:
         return self._backend.parts()[-MAX_PARTS:]
+
+
+TROUBLES: Final = (OSError, ValueError, NodectlError)

@@ -79,17 +79,17 @@ def main(directory: Path) -> int:
         return 0
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, _END, _KILL, *_PASSED_ON})
-    write_durably(directory / STEP, {"pid": os.getpid(), "start": start_time(os.getpid()), "began_s": time.time()})
+    began_s = time.time()
+    write_durably(directory / STEP, {"pid": os.getpid(), "start": start_time(os.getpid()), "began_s": began_s})
     request = json.loads((directory / REQUEST).read_text())
-    ended = _Step(directory, request).run()
+    ended = _Step(directory, request, began_s).run()
     write_durably(directory / ENDED, ended)
     return 0
 
 
 class _Step:
-    def __init__(self, directory: Path, request: dict[str, Any]) -> None:
-        self._directory, self._request = directory, request
-        self._began_s = time.time()
+    def __init__(self, directory: Path, request: dict[str, Any], began_s: float) -> None:
+        self._directory, self._request, self._began_s = directory, request, began_s
         self._cause = ""
 
     def run(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The node's end of the link to its cluster agent: reports up, grants down, and never a wait.
+"""The node's end of the link to its cluster agent: reports up, grants down, jobs both ways, and never a wait.
 
 libzmq owns the connection in a thread of its own: the handshake, encryption, heartbeats, reconnection with growing and
 jittered delays. What is left here never blocks, so the agent's loop may call it at every tick. Only the newest report
@@ -8,14 +8,17 @@ waits while the link is slow or down: an older one could only bring a grant that
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import Final
 
 import zmq
 import zmq.utils.monitor
 
 from nodectl.errors import UsageError
+from nodectl.job_desk import WAITING, Message
+from nodectl.job_wire import DOWN, KINDS, MAX_START, JobQuery, NodeJobs, read_job_message
 from nodectl.keys import KeyPair
-from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Grant, Report, WireError, pack, read_grant, unpack
+from nodectl.wire import OLDEST, PROTOCOL, Envelope, Grant, Report, WireError, pack, read_grant, unpack
 
 RECONNECT_MS: Final = 200
 LAST_RECONNECT_MS: Final = 5_000
@@ -55,6 +58,8 @@ class ClusterLink:
         self.why_down = "not connected yet"
         self.dropped = 0
         """Reports that a newer one replaced before they could be sent, and messages that were none."""
+        self.wants_jobs = False
+        """Whether the cluster agent has asked on this connection which jobs are here."""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(
@@ -62,13 +67,15 @@ class ClusterLink:
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_CLOSED
         )  # fmt: skip
         self._waiting: Report | None = None
+        self._jobs_waiting: NodeJobs | None = None
+        self._job_messages: deque[Message] = deque(maxlen=WAITING)
         self._peer_speaks = OLDEST
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.IMMEDIATE, 1),  # nothing is queued for a connection that is not there
             (zmq.SNDHWM, QUEUED),
             (zmq.RCVHWM, QUEUED),
-            (zmq.MAXMSGSIZE, MAX_BYTES),
+            (zmq.MAXMSGSIZE, MAX_START),
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, LAST_RECONNECT_MS),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
@@ -93,21 +100,31 @@ class ClusterLink:
         self._waiting = report
         self._send_waiting()
 
+    def send_jobs(self, news: NodeJobs) -> None:
+        """Send now, or as soon as that is possible unless newer ones come first. Nothing to who has not asked."""
+        if self.wants_jobs:
+            self._jobs_waiting = news
+            self._send_waiting()
+
     def receive(self) -> list[Grant]:
-        """The grants that have come. What is no grant, or of a kind not known here, is passed over."""
+        """The grants that have come; what has come of jobs is for ``job_messages``. What is neither, or of a kind not
+        known here, is passed over."""
         self._look()
         self._send_waiting()
         grants: list[Grant] = []
         with contextlib.suppress(zmq.Again):
-            while len(grants) < QUEUED:
+            for _ in range(2 * QUEUED):
                 try:
-                    envelope = unpack(self._socket.recv(zmq.NOBLOCK))
-                    self._peer_speaks = min(envelope.speaks, PROTOCOL)
-                    if envelope.kind == "grant":
-                        grants.append(read_grant(envelope))
+                    self._take(unpack(self._socket.recv(zmq.NOBLOCK), DOWN), grants)
                 except WireError:
                     self.dropped += 1
         return grants
+
+    def job_messages(self) -> list[Message]:
+        """What ``receive`` found of jobs since this was called last."""
+        found = list(self._job_messages)
+        self._job_messages.clear()
+        return found
 
     def wait(self, timeout_ms: int) -> None:
         """Until something has come, or for so long; only for whoever has nothing else to do."""
@@ -123,11 +140,25 @@ class ClusterLink:
         self._socket.close(0)
         self._context.term()
 
+    def _take(self, envelope: Envelope, grants: list[Grant]) -> None:
+        self._peer_speaks = min(envelope.speaks, PROTOCOL)
+        if envelope.kind == "grant":
+            grants.append(read_grant(envelope))
+        elif envelope.kind in KINDS:
+            message = read_job_message(envelope)
+            self.wants_jobs = True
+            if not isinstance(message, JobQuery | NodeJobs):
+                self._job_messages.append(message)
+
     def _send_waiting(self) -> None:
         if self._waiting is not None:
             with contextlib.suppress(zmq.Again):
                 self._socket.send(pack("report", self._waiting, self._peer_speaks), zmq.NOBLOCK)
                 self._waiting = None
+        if self._jobs_waiting is not None:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(pack("jobs", self._jobs_waiting, self._peer_speaks), zmq.NOBLOCK)
+                self._jobs_waiting = None
 
     def _look(self) -> None:
         """What libzmq has to say of the connection."""
@@ -136,7 +167,8 @@ class ClusterLink:
                 event = zmq.utils.monitor.recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
                 self.is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._peer_speaks = OLDEST  # it may have been replaced by an older one
+                    # it may have been replaced by an older one
+                    self._peer_speaks, self.wants_jobs, self._jobs_waiting = OLDEST, False, None
                 elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     self.why_down = "our key is not on its list (`clusterctl keys allow`)"
                 elif event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):

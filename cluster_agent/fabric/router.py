@@ -2,9 +2,9 @@
 
 - Keys are checked while a peer shakes hands (ZAP, answered by this process's own loop, no thread): one not on the list
   never gets to send a message. Who speaks is the key of its connection; what a message says of its sender is ignored.
-- A message above ``MAX_BYTES`` ends the connection; more than ``RATE`` messages a second from one key are dropped;
-  libzmq holds at most ``QUEUED`` in each direction per peer, and reads peers in turn, so that one cannot crowd out
-  another.
+- A message above ``LARGEST`` ends the connection, one above the bound of its kind is dropped, and so are more than
+  ``RATE`` messages a second from one key; libzmq holds at most ``QUEUED`` in each direction per peer, and reads peers
+  in turn, so that one cannot crowd out another.
 - A peer that reads slowly loses grants, which the ledger bears, and delays nobody.
 - Peers cannot choose the name of their connection: libzmq's own begin with a zero byte, and no other is listened to.
 
@@ -24,12 +24,29 @@ from zmq.utils import z85
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed, Entry
+from nodectl.job_desk import Message
+from nodectl.job_wire import UP, JobQuery, NodeJobs, kind_of, read_job_message
 from nodectl.keys import KeyPair
 from nodectl.link import HEARTBEAT_MS, QUEUED, SILENT_MS, refuse_open_link
-from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, Grant, Report, WireError, pack, read_report, unpack
+from nodectl.wire import (
+    MAX_BYTES,
+    OLDEST,
+    PROTOCOL,
+    SPEAKS_JOBS,
+    Envelope,
+    Grant,
+    Report,
+    WireError,
+    pack,
+    read_report,
+    unpack,
+)
+
+LARGEST: Final = max(MAX_BYTES, *UP.values())
 
 RATE: Final = 20.0
-"""Ours: messages a second and key, in the long run; a node sends one, and one more for each cap it confirms."""
+"""Ours: messages a second and key, in the long run; a node sends a report and its jobs once, and once more for each cap
+it confirms and each change of its jobs."""
 
 BURST: Final = 40.0
 BACKLOG: Final = 1024
@@ -93,7 +110,10 @@ class Router:
         self._ways: dict[str, _Way] = {}
         self._swept_s = 0.0
         self.unsent = 0
-        """Grants that could not be queued: their node is gone, or reads too slowly."""
+        """Messages that could not be queued: their node is gone, or reads too slowly."""
+        self.dropped = 0
+        """Messages that were none, or too many, or of somebody who may not send them."""
+        self._job_news: list[NodeJobs] = []
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 65_535)
         self._zap = self._context.socket(zmq.REP)
@@ -111,7 +131,8 @@ class Router:
         return self._socket, self._zap
 
     def receive(self, now_s: float, limit: int = 2000) -> list[Report]:
-        """The reports that have come, each under the name of its key; at most ``limit`` messages are looked at."""
+        """The reports that have come, each under the name of its key; at most ``limit`` messages are looked at. What
+        nodes say of jobs is for ``job_news``."""
         self._shake_hands()
         self._allowed.refresh()
         if now_s - self._swept_s > FORGET_S:
@@ -127,14 +148,31 @@ class Router:
 
     def send(self, grant: Grant) -> bool:
         """Queue a grant for its node; False if that is not possible, which is as good as lost on the way."""
-        way = self._ways.get(grant.node)
+        return self._send(grant.node, "grant", grant)
+
+    def job_news(self) -> list[NodeJobs]:
+        """What ``receive`` found of jobs since this was called last, in order, each under the name of its key."""
+        found, self._job_news = self._job_news, []
+        return found
+
+    def send_job(self, node: str, message: Message | JobQuery) -> bool:
+        """As ``send``. Nothing to a node that is older than messages about jobs."""
+        return self.speaks_jobs(node) and self._send(node, kind_of(message), message)
+
+    def speaks_jobs(self, node: str) -> bool:
+        """Whether the node's agent, as far as it has been heard, knows messages about jobs."""
+        way = self._ways.get(node)
+        return way is not None and way.speaks >= SPEAKS_JOBS
+
+    def _send(self, node: str, kind: str, message: msgspec.Struct) -> bool:
+        way = self._ways.get(node)
         if way is not None:
             try:
-                self._socket.send_multipart((way.connection, pack("grant", grant, way.speaks)), zmq.NOBLOCK)
+                self._socket.send_multipart((way.connection, pack(kind, message, way.speaks)), zmq.NOBLOCK)
                 return True
             except zmq.ZMQError as error:
                 if error.errno != zmq.EAGAIN:  # EHOSTUNREACH: the connection is gone
-                    self._ways.pop(grant.node, None)
+                    self._ways.pop(node, None)
         self.unsent += 1
         return False
 
@@ -150,7 +188,7 @@ class Router:
             (zmq.ROUTER_MANDATORY, 1),  # tells when a peer is gone or its queue full
             (zmq.SNDHWM, QUEUED),
             (zmq.RCVHWM, QUEUED),
-            (zmq.MAXMSGSIZE, MAX_BYTES),
+            (zmq.MAXMSGSIZE, LARGEST),
             (zmq.BACKLOG, BACKLOG),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
@@ -211,26 +249,30 @@ class Router:
             self._complain(entry.name, "a message in parts, or a connection with a name of its own")
             return None
         try:
-            envelope = unpack(frame)
+            envelope = unpack(frame, UP)
             return self._read(name, connection, entry, envelope)
         except WireError as error:
             self._complain(entry.name, str(error))
             return None
 
     def _read(self, name: bytes, connection: _Connection, entry: Entry, envelope: Envelope) -> Report | None:
-        if envelope.kind != "report":
+        if envelope.kind not in ("report", "jobs"):
             self._complain(entry.name, f"kind {envelope.kind[:40]!r} is not known here")
             return None
         if entry.role != "node":
-            self._complain(entry.name, f"a report under a key of role {entry.role}")
+            self._complain(entry.name, f"a message of kind {envelope.kind!r} under a key of role {entry.role}")
             return None
-        report = read_report(envelope)
-        if not self._is_open and report.node != entry.name:
-            self._complain(entry.name, f"calls itself {report.node!r}; its key counts")
-            report = msgspec.structs.replace(report, node=entry.name)
-        connection.name = report.node
-        self._ways[report.node] = _Way(name, max(min(envelope.speaks, PROTOCOL), OLDEST))
-        return report
+        message: Report | NodeJobs
+        message = read_report(envelope) if envelope.kind == "report" else read_job_message(envelope)
+        if not self._is_open and message.node != entry.name:
+            self._complain(entry.name, f"calls itself {message.node!r}; its key counts")
+            message = msgspec.structs.replace(message, node=entry.name)
+        connection.name = message.node
+        self._ways[message.node] = _Way(name, max(min(envelope.speaks, PROTOCOL), OLDEST))
+        if isinstance(message, Report):
+            return message
+        self._job_news.append(message)
+        return None
 
     def _key_of(self, frame: zmq.Frame) -> str:
         """The key with which this connection shook hands, as our own answer to ZAP has named it."""
@@ -252,7 +294,8 @@ class Router:
         return True
 
     def _complain(self, name: str, what: str) -> None:
-        """Say it the first time, and then at every tenfold: a peer must not be able to fill the log either."""
+        """Count it; say it the first time, then at every tenfold: a peer must not be able to fill the log either."""
+        self.dropped += 1
         dropped = self._speakers.setdefault(f"log {name}", _Speaker()).dropped
         if len(dropped) >= COMPLAINTS:
             what = "other things"

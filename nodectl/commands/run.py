@@ -26,6 +26,7 @@ from pmu.system import system_ports
 
 if TYPE_CHECKING:
     from nodectl.cluster_cap import ClusterCap
+    from nodectl.job_desk import JobDesk
 
 UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
@@ -114,7 +115,23 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
         from nodectl.cluster_cap import open_cluster_cap
     except ModuleNotFoundError as error:
         raise NodectlError(f"[cluster] needs {error.name}: pip install 'nodectl[cluster]'") from None
-    return open_cluster_cap(config.cluster, node_id(ports.lock_path), _say)
+    boot_id = node_id(ports.lock_path)
+    jobs = open_jobs(config, boot_id) if config.cluster.jobs else None
+    try:
+        return open_cluster_cap(config.cluster, boot_id, _say, jobs)
+    except BaseException:
+        if jobs:
+            jobs.close()
+        raise
+
+
+def open_jobs(config: Config, boot_id: str) -> JobDesk:
+    """What runs the cluster's jobs on this node, beside its saves."""
+    from nodectl.job_desk import JobDesk
+    from nodectl.jobs import JobRunner
+
+    name = config.cluster.name
+    return JobDesk(JobRunner(Path(config.state_dir) / "jobs", name), name, boot_id, _say)
 
 
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:

@@ -35,13 +35,14 @@ class Done(NamedTuple):
 class Cluster:
     """``with Cluster(tmp_path, budget_w=1000) as cluster: cluster.serve(); cluster.node("n0")``."""
 
-    def __init__(self, at: Path, budget_w: float, **settings: Any) -> None:
+    def __init__(self, at: Path, budget_w: float, jobs: dict[str, Any] | None = None, **settings: Any) -> None:
         self.at, self.keys = at, at / "keys"
         self.budget_w = budget_w
         self.url = f"tcp://127.0.0.1:{free_port()}"
         self.socket = at / "ctl.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
         self.names: list[str] = []
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
         self.worst_w = 0.0
         self.run("keys", "new", "cluster", "--dir", str(self.keys))
         top = {"listen": self.url, "keys": str(self.keys), "store": str(at / "cluster.db"), "mode": "cap"}
@@ -55,6 +56,8 @@ class Cluster:
             "failing_together = 0",
             "lease_s = 2.0",
         ]
+        if jobs is not None:
+            lines += ["[jobs]", *(f"{key} = {json.dumps(value)}" for key, value in jobs.items())]
         self.config = at / "cluster.toml"
         self.config.write_text("\n".join(lines) + "\n")
 
@@ -85,7 +88,9 @@ class Cluster:
             self.names.append(name)
             hardware.write_text(str(round(cap_w * 1000)))
         script = str(ROOT / "tests" / "fabric" / "scripted_node.py")
-        return self.start(script, name, self.url, str(self.keys), str(hardware), boot_id, log=f"{name}.log")
+        made = self.start(script, name, self.url, str(self.keys), str(hardware), boot_id, log=f"{name}.log")
+        self.started[name] = made
+        return made
 
     def cap_w(self, name: str) -> float:
         """What the node's hardware holds."""
@@ -97,13 +102,15 @@ class Cluster:
     def ctl(self, *arguments: str) -> Done:
         """A command of ``clusterctl`` at this cluster agent."""
         out, error = io.StringIO(), io.StringIO()
+        at = arguments.index("--") if "--" in arguments else len(arguments)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            status = main([*arguments, "--socket", str(self.socket)])
+            status = main([*arguments[:at], "--socket", str(self.socket), *arguments[at:]])
         return Done(status, out.getvalue(), error.getvalue())
 
     def ask(self, *arguments: str) -> Any:
         """What it prints as JSON; None if it fails."""
-        done = self.ctl(*arguments, "--json")
+        at = arguments.index("--") if "--" in arguments else len(arguments)
+        done = self.ctl(*arguments[:at], "--json", *arguments[at:])
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def until(self, holds: Callable[[], object], is_kept: bool = True) -> None:

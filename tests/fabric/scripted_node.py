@@ -1,6 +1,7 @@
 """A node agent as a process of its own: the node's real lease and link, and for hardware a file that holds the cap.
 
-``python scripted_node.py NAME URL KEYS HARDWARE BOOT-ID``. What is in HARDWARE is what the node could draw.
+``python scripted_node.py NAME URL KEYS HARDWARE BOOT-ID``. What is in HARDWARE is what the node could draw. It runs
+jobs, beside HARDWARE, with the node's real parts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+from nodectl.cluster_cap import JobExchange
+from nodectl.job_desk import JobDesk
+from nodectl.jobs import JobRunner
 from nodectl.keys import read_pair, read_public
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
@@ -34,6 +38,7 @@ def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
     limit = Path(hardware)
     link = ClusterLink(url, read_pair(Path(keys) / f"{name}.key"), read_public(f"{keys}/cluster.key"))
     lease = NodeLease(name, boot_id, DECLARED, int(limit.read_text()), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+    jobs = JobExchange(link, JobDesk(JobRunner(limit.with_suffix(".jobs"), name), name, boot_id))
     is_capped = False  # who has never been granted anything is not capped, and has nothing to lose
     report_s = settled_s = 0.0
     while True:
@@ -47,6 +52,7 @@ def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
                 put(limit, DECLARED.tdp_mw)
                 return
             has_lapsed = is_capped = True
+        jobs.exchange(now_ns)
         if has_lapsed:
             put(limit, lease.cap_mw)
             settled_s = now_s + SETTLE_S
