@@ -10,6 +10,7 @@ some nodes. A job is ``lost`` when a node cannot say what became of it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -48,12 +49,25 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether it is queued again, once, after it was lost with a node."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a node drew for some seconds, on average, and under which cap (-1 none, or power not measured)."""
+
+    seconds: float
+    power_mw: int
+    quality: str
+    cap_mw: int
+    bound: str
+    slowdown: float | None
+
+
 class Account(msgspec.Struct):
     """What a job took, over all its nodes and attempts.
 
     ``energy_j`` by the quality of the power it was summed from; seconds of node time that no report covers are
     ``uncovered_s``, so that the share that is missing can be told. ``cap_j`` is the integral of the caps, ``capped_s``
-    the node-seconds under one, ``bound_s`` those in which it bound, by what bound.
+    the node-seconds under one, ``bound_s`` those in which it bound, by what bound. ``predicted_s`` are those for which
+    the sharer has a model of the job, and by that they would have been ``at_full_speed_s`` without caps.
     """
 
     energy_j: dict[str, float] = {}
@@ -64,12 +78,39 @@ class Account(msgspec.Struct):
     capped_s: float = 0.0
     bound_s: dict[str, float] = {}
     slowdown: float | None = None
-    """Extra time as a share; None where nobody could tell. Of several nodes the highest."""
+    """Extra time as a share, as nodes could tell (of several the highest); None where none could."""
+    predicted_s: float = 0.0
+    at_full_speed_s: float = 0.0
+
+    def add(self, drawn: Drawn) -> None:
+        """Count it; seconds below zero take back what was counted too much."""
+        seconds = drawn.seconds
+        if drawn.power_mw >= 0:
+            self.method = "energy as nodes report it"
+            self.energy_j[drawn.quality] = self.energy_j.get(drawn.quality, 0.0) + drawn.power_mw / 1e3 * seconds
+            self.covered_s += seconds
+        if drawn.cap_mw >= 0:
+            self.cap_j += drawn.cap_mw / 1e3 * seconds
+            self.capped_s += seconds
+        if drawn.bound:
+            self.bound_s[drawn.bound] = self.bound_s.get(drawn.bound, 0.0) + seconds
+        if drawn.slowdown is not None:
+            self.predicted_s += seconds
+            self.at_full_speed_s += seconds / (1 + drawn.slowdown)
 
     @property
     def joules(self) -> float | None:
         """None: nothing of it was measured."""
         return sum(self.energy_j.values()) if self.energy_j else None
+
+    @property
+    def slowdown_estimate(self) -> tuple[float, str] | None:
+        """Extra time as a share, and who says so; None where nobody can."""
+        if self.slowdown is not None:
+            return self.slowdown, "nodes"
+        if self.at_full_speed_s > 0:
+            return self.predicted_s / self.at_full_speed_s - 1, "predicted by the sharer"
+        return None
 
 
 class Job(msgspec.Struct):
@@ -92,6 +133,9 @@ class Job(msgspec.Struct):
     reason: str = ""
     expected_end_s: int | None = None
     is_cancelled: bool = False
+    tag: str = ""
+    """What it is shared watts as, and who says so: user, node agent, job history."""
+    tag_source: str = ""
     account: Account = msgspec.field(default_factory=Account)
 
     @property

@@ -16,16 +16,20 @@ Nodes that are away are jobs to the engine: a run of no end that nobody submitte
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError
-from cluster_agent.live.job import ACTIVE, OVER, Job, JobSpec, State
+from cluster_agent.live.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import CAPACITY, GrowingJobs
@@ -33,13 +37,19 @@ from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
-from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, NodeJobs
+from nodectl.job_desk import Message
+from nodectl.job_wire import MAX_START, JobForget, JobPart, JobSignal, JobStart, NodeJobs, kind_of
+from nodectl.wire import PROTOCOL, pack
 
-Message: TypeAlias = JobStart | JobSignal | JobForget
+Happening: TypeAlias = Literal["start", "end"]
 
 ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
 """Ours: jobs that ended last, from which a scheduler learns again after a restart."""
+
+
+TAKEN_BACK: Final = 16
+"""Ours: reports of a node that may have come after a job's end and before the word of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,7 @@ class _Run:
     expected_end_s: int
     signal: int = 0  # what its nodes are to be told
     seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
+    drawn: dict[str, deque[Drawn]] = field(default_factory=dict)  # what was added last
 
 
 class Partition:
@@ -103,12 +114,15 @@ class Partition:
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
+        self.happened: set[Happening] = set()
+        """What became of jobs since whoever owns this cleared it: watts are to be shared anew."""
         self._composition, self._store, self._now, self._say = composition, store, now, say
         self._times = times or Times()
         self._capacity = capacity
         self._clock = _Clock(now)
         self._runs: dict[int, _Run] = {}
         self._has_room = True
+        self._has_grown = False
         self._saved_s = self._watched_s = now()
         for name, reason in store.drained().items():
             if name in self.nodes:
@@ -123,11 +137,15 @@ class Partition:
 
     # --- news
 
+    def take_in(self, name: str) -> None:
+        """From now on this node is of the partition, which it was not yet."""
+        self.nodes = dict(sorted({**self.nodes, name: Node(name)}.items()))
+        self._has_grown = True
+
     def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
         """Accept a job: on the disk when this returns. ``WrongUseError`` for one that could never run."""
-        self._check(spec)
-        now_s = self._now()
-        job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=now_s, queued_s=now_s)
+        job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now())
+        self._check(job)
         self._store.add(job)
         self.jobs[job.id] = job
         self._fresh.append(job)
@@ -191,26 +209,29 @@ class Partition:
         if own is not None and not is_known:
             self._part_missing(own, node, news.boot_id, now_s)
 
-    def draws(self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "") -> None:
-        """A node's mean power since it was last heard of, and the cap that acts (-1 none): for the job it has."""
+    def draws(
+        self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "", slowdown: float | None = None
+    ) -> None:
+        """For the job that the node has: its mean power since it was last heard of, the cap that acts (-1 none), what
+        the node was bound by if it was, and the slowdown that is predicted."""
         node = self.nodes.get(name)
         one = self._runs.get(node.run) if node is not None and node.run is not None else None
-        if one is None or (part := one.parts[name].last) is None or one.parts[name].is_over:
+        if one is None or (part := one.parts[name].last) is None or one.parts[name].is_over or not part.started_s:
             return
         now_s = self._now()
         since_s = one.seen_s.get(name, max(part.started_s, one.job.started_s or 0.0))
         seconds = min(max(now_s - since_s, 0.0), self._times.down_after_s)
         one.seen_s[name] = now_s
-        account = one.job.account
-        if power_mw >= 0:
-            account.method = "reports of node power"
-            account.energy_j[quality] = account.energy_j.get(quality, 0.0) + power_mw / 1e3 * seconds
-            account.covered_s += seconds
-        if cap_mw >= 0:
-            account.cap_j += cap_mw / 1e3 * seconds
-            account.capped_s += seconds
-        if bound:
-            account.bound_s[bound] = account.bound_s.get(bound, 0.0) + seconds
+        drawn = Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown)
+        one.drawn.setdefault(name, deque(maxlen=TAKEN_BACK)).append(drawn)
+        one.job.account.add(drawn)
+
+    def running(self) -> list[tuple[Job, list[str]]]:
+        """The jobs that have nodes, in the order of their starts, and the nodes that each still has."""
+        held = [
+            (one.job, [name for name, part in one.parts.items() if not part.is_over]) for one in self._runs.values()
+        ]
+        return sorted(held, key=lambda one: (one[0].started_s or 0.0, one[0].id))
 
     # --- what follows
 
@@ -220,7 +241,7 @@ class Partition:
         sent = len(self.outbox)
         try:
             with self._store.together():
-                if not self._table.has_room(len(self._fresh) + len(self.nodes) + 1):
+                if self._has_grown or not self._table.has_room(len(self._fresh) + len(self.nodes) + 1):
                     self._begin()
                 self._watch(self._now())
                 self._clock.due_s = None
@@ -273,6 +294,7 @@ class Partition:
         self._runs[job] = one
         self.expect(now_s, job, expected_end_s)
         self._store.save(started)
+        self.happened.add("start")
         for node in free:
             self._tell(one, node.name, self._now())
 
@@ -296,12 +318,13 @@ class Partition:
     def _begin(self) -> None:
         """A scheduler that knows the jobs that are alive; at the start, and when the table is full."""
         now_s = self._clock.now_s()
+        self._has_grown = False
         capacity = max(self._capacity, 4 * (len(self.jobs) + len(self.nodes)) + 64)
         learns = self._composition.estimate in ("mean2", "learned")
         past = self._store.ended(REMEMBERED)[-capacity // 2 :] if learns else []
         capacity += len(past)
         self._table = GrowingJobs(capacity)
-        self._scheduler = NativeScheduler(self._composition, self._table.jobs, len(self.nodes))
+        self._scheduler = NativeScheduler(self._composition, self._table.jobs, max(len(self.nodes), 1))
         self._queued: dict[int, Job] = {}
         self._row_of: dict[int, int] = {}
         self._ended: list[int] = []
@@ -322,9 +345,9 @@ class Partition:
                 self._adopt(job, kept.get(job.id), now_s)
         # nodes that are away are held before anybody is told of the queue
         self._hold(now_s)
-        self._fresh: list[Job] = sorted(
-            (job for job in self.jobs.values() if job.state == "queued"), key=lambda job: (job.queued_s, job.id)
-        )
+        # what is wider than the partition (it has lost keys since) waits until that has grown
+        queued = (job for job in self.jobs.values() if job.state == "queued" and job.spec.nodes <= len(self.nodes))
+        self._fresh: list[Job] = sorted(queued, key=lambda job: (job.queued_s, job.id))
 
     def _adopt(self, job: Job, known: _Run | None, now_s: int) -> None:
         assert job.started_s is not None
@@ -333,7 +356,7 @@ class Partition:
         parts = {name: _Part("") for name in job.nodes}
         one = _Run(row, job, parts, expected_end_s)
         if known is not None:
-            one.parts, one.signal, one.seen_s = known.parts, known.signal, known.seen_s
+            one.parts, one.signal, one.seen_s, one.drawn = known.parts, known.signal, known.seen_s, known.drawn
         elif job.state == "ending":
             one.signal = signal.SIGTERM
         self._runs[row] = one
@@ -466,12 +489,19 @@ class Partition:
         """One node is done with it; when all are, so is the job. One that failed ends it on the others."""
         job = one.job
         node.run = None
+        self.happened.add("end")
         last = one.parts[node.name].last
         assert last is not None
         if last.slowdown is not None:
             job.account.slowdown = max(last.slowdown, job.account.slowdown or 0.0)
         began_s = last.started_s or job.started_s or last.ended_s
         job.account.node_s += max(last.ended_s - began_s, 0.0)
+        beyond_s = one.seen_s.get(node.name, 0.0) - last.ended_s
+        drawn = one.drawn.pop(node.name, None)
+        while drawn and beyond_s > 0:  # reports that came before the word of its end
+            latest = drawn.pop()
+            job.account.add(dataclasses.replace(latest, seconds=-min(beyond_s, latest.seconds)))
+            beyond_s -= latest.seconds
         if all(part.is_over for part in one.parts.values()):
             self._run_over(one)
             return
@@ -530,7 +560,8 @@ class Partition:
             for one in self._runs.values():
                 self._store.save(one.job)
 
-    def _check(self, spec: JobSpec) -> None:
+    def _check(self, job: Job) -> None:
+        spec = job.spec
         if not spec.command and not spec.script:
             raise WrongUseError("nothing to run: give a command or a script")
         if spec.nodes > len(self.nodes):
@@ -542,9 +573,27 @@ class Partition:
                 raise WrongUseError(str(error)) from None
         if not spec.workdir.startswith("/"):
             raise WrongUseError(f"workdir {spec.workdir!r} is no absolute path")
+        names = sorted(self.nodes, key=len)[-spec.nodes :]
+        try:
+            size = largest_start(job, names)
+        except msgspec.MsgspecError as error:
+            raise WrongUseError(f"no node would understand this job: {error}") from None
+        if size > MAX_START:
+            raise WrongUseError(
+                f"the job's script, command and environment make {size} bytes, and {MAX_START} can be sent to a node:"
+                " put them into files that nodes can read"
+            )
 
 
 REQUEUE: Final = "to be queued again"
+
+
+def largest_start(job: Job, nodes: list[str]) -> int:
+    """Bytes of the message that starts the job on these nodes; ``msgspec.ValidationError`` if it would not be taken."""
+    planned = msgspec.structs.replace(job, id=1, attempt=1, nodes=nodes)
+    frame = pack(kind_of(start := planned.start_on(nodes[-1])), start, PROTOCOL)
+    msgspec.msgpack.decode(msgspec.msgpack.encode(start), type=JobStart)
+    return len(frame) + 2 * 9  # whatever numbers it will have
 
 
 class _Clock:

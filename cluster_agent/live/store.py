@@ -12,16 +12,27 @@ from typing import Final
 
 import msgspec
 
+from cluster_agent.budget.store import DeposedError
 from cluster_agent.live.job import ACTIVE, Job, State
 from cluster_agent.store.database import Database
 
 
 class JobStore:
-    """All jobs. Every method raises ``ClusterError`` when the disk refuses, and then did nothing."""
+    """All jobs. Every method raises ``ClusterError`` when the disk refuses, and then did nothing; those that write
+    raise ``DeposedError`` once another cluster agent has taken the epoch (``own``)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._epoch: int | None = None
         self._writing: sqlite3.Connection | None = None
+
+    def own(self, epoch: int | None = None) -> None:
+        """Write for this epoch only; None: for a new one, which is taken here."""
+        if epoch is None:
+            with self._database.writing() as connection:
+                connection.execute("UPDATE owner SET epoch = epoch + 1")
+                (epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
+        self._epoch = epoch
 
     @contextmanager
     def together(self) -> Iterator[sqlite3.Connection]:
@@ -30,6 +41,10 @@ class JobStore:
             yield self._writing
             return
         with self._database.writing() as connection:
+            if self._epoch is not None:
+                (newest,) = connection.execute("SELECT epoch FROM owner").fetchone()
+                if newest != self._epoch:
+                    raise DeposedError(f"another cluster agent has taken over (epoch {newest}, ours {self._epoch})")
             self._writing = connection
             try:
                 yield connection
@@ -65,16 +80,15 @@ class JobStore:
         return self._select("WHERE ended_s IS NOT NULL ORDER BY ended_s DESC, id DESC LIMIT ?", (limit,))[::-1]
 
     def find(self, numbers: Iterable[int] = (), states: Iterable[State] = (), uid: int | None = None,
-             limit: int = 1_000_000) -> list[Job]:  # fmt: skip
-        """Jobs by number, by state, by owner; nothing given is all of them."""
-        wheres: list[str] = []
-        values: list[object] = []
+             after: int = 0, limit: int = 1_000_000) -> list[Job]:  # fmt: skip
+        """Jobs by number, by state, by owner, in order of their numbers from behind ``after`` on."""
+        wheres = ["id > ?"]
+        values: list[object] = [after]
         for column, wanted in (("id", list(numbers)), ("state", list(states)), ("uid", [] if uid is None else [uid])):
             if wanted:
                 wheres.append(f"{column} IN ({', '.join('?' * len(wanted))})")
                 values += wanted
-        where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
-        return self._select(f"{where} ORDER BY id LIMIT ?", (*values, limit))
+        return self._select(f"WHERE {' AND '.join(wheres)} ORDER BY id LIMIT ?", (*values, limit))
 
     def drained(self) -> dict[str, str]:
         """Nodes that are to get no more jobs, and why."""
