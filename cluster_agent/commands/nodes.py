@@ -17,14 +17,14 @@ socket_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-HEADINGS = ("node", "state", "cap W", "wanted W", "limit W", "counts W", "draws W", "tag", "class", "heard")
+HEADINGS = ("node", "state", "cap W", "wanted W", "limit W", "counts W", "draws W", "tag", "class", "heard", "jobs")
 
 
 @click.command()
 @json_option
 @socket_option
 def nodes(as_json: bool, socket: Path) -> None:
-    """Every node: its state, the cap granted and wanted, what is in force, what it counts, what it draws."""
+    """Every node: its state, the cap granted and wanted, what is in force, what it counts, what it draws, its job."""
     rows = ask(socket, "nodes", {}, list[NodeRow])
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
@@ -50,4 +50,9 @@ def _cells(row: NodeRow) -> tuple[str, ...]:
     watts = [row.cap_w, row.wanted_w, row.limit_w, row.count_w, row.power_w]
     heard = "-" if row.heard_s_ago is None else f"{row.heard_s_ago:.1f} s ago"
     shown = ["-" if one is None else f"{one:.1f}" for one in watts]
-    return (row.name, row.state, *shown, row.tag or "-", row.lease_class, heard)
+    jobs = f"job {row.job}" if row.job and row.jobs == "allocated" else row.jobs or "-"
+    if row.job and row.jobs not in ("allocated", "idle"):
+        jobs += f", job {row.job}"
+    if row.jobs_why:
+        jobs += f": {row.jobs_why}"
+    return (row.name, row.state, *shown, row.tag or "-", row.lease_class, heard, jobs)

@@ -22,7 +22,9 @@ from cluster_agent.errors import ClusterError
 from nodectl.errors import NodectlError, nearest
 
 PROTOCOL: Final = 1
-MAX_REQUEST: Final = 65_536
+MAX_REQUEST: Final = 1 << 18
+"""Ours: what a job's start may have on its way to a node."""
+
 MAX_CONNECTIONS: Final = 32
 PATIENCE_S: Final = 5.0
 _LENGTH: Final = struct.Struct("!I")

@@ -11,7 +11,10 @@ import msgspec
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.errors import WrongUseError
+from cluster_agent.live.partition import Times, check_live
 from cluster_agent.scheduler.owner import check_owner
+from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies import registry
 from nodectl.errors import nearest
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
@@ -37,9 +40,30 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_s: float = 10.0
 
 
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs, if there is such a table. ``policy``: of the scheduler, NAME[:key=value,...], which must own no watts.
+    The times are those of ``live.partition.Times``."""
+
+    policy: str = "easy"
+    down_after_s: float = 15.0
+    lost_after_s: float = 300.0
+    start_within_s: float = 60.0
+
+    @property
+    def composition(self) -> Composition:
+        """``WrongUseError`` for a policy that does not run live."""
+        composed = registry.choose(self.policy).composition
+        check_live(composed)
+        return composed
+
+    @property
+    def times(self) -> Times:
+        """For the partition of jobs."""
+        return Times(self.down_after_s, self.lost_after_s, start_within_s=self.start_within_s)
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of them. ``sharer``: NAME[:key=value,...], which owns the partition's watts; ``policy``: of the scheduler
-    above it, which must own none."""
+    """All of them. ``sharer``: NAME[:key=value,...], which owns the partition's watts. Without ``jobs`` none run."""
 
     listen: str = "tcp://0.0.0.0:7410"
     insecure: bool = False
@@ -49,15 +73,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admins: list[str] = []
     mode: Literal["observe", "cap"] = "observe"
     sharer: str = "fspc"
-    policy: str = "easy"
     budget: BudgetSettings = BudgetSettings()
     nodes: NodeSettings = NodeSettings()
+    jobs: JobSettings | None = None
 
     @property
     def terms(self) -> Terms:
         """For the ledger."""
         nodes = self.nodes
         return Terms(milliwatts(self.budget.fixed_w), nodes.failing_together, nodes.lease_s)
+
+
+TABLES: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Settings, "budget": BudgetSettings, "nodes": NodeSettings, "jobs": JobSettings,
+}  # fmt: skip
 
 
 def milliwatts(watts: float) -> int:
@@ -96,15 +125,38 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "nodes.failing_together", "is negative"
     if not 2.0 <= nodes.lease_s <= 300.0:
         yield "nodes.lease_s", f"{nodes.lease_s:g} s is outside 2..300: nodes report once a second"
+    sharer = settings.sharer.partition(":")[0].strip()
     try:
-        check_owner(settings.policy, settings.sharer.partition(":")[0].strip())
+        check_owner("fcfs", sharer)
     except WrongUseError as error:
         yield "sharer", str(error)
+    if settings.jobs is not None:
+        yield from _job_problems(settings.jobs, sharer)
+
+
+def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
+    try:
+        check_owner(jobs.policy, sharer)
+        _ = jobs.composition
+    except WrongUseError as error:
+        yield "jobs.policy", str(error).removeprefix("--policy ")
+    if not 3.0 <= jobs.down_after_s < math.inf:
+        yield "jobs.down_after_s", f"{jobs.down_after_s:g} s is less than 3: nodes speak of their jobs once a second"
+    if not jobs.down_after_s <= jobs.lost_after_s < math.inf:
+        yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
+    if not 5.0 <= jobs.start_within_s < math.inf:
+        yield (
+            "jobs.start_within_s",
+            f"{jobs.start_within_s:g} s is less than 5: a start that is lost comes again in 2 s",
+        )
 
 
 def _in_words(message: str) -> str:
-    if "unknown field" in message:
-        key = message.partition("`")[2].partition("`")[0]
-        known = [field for one in (Settings, BudgetSettings, NodeSettings) for field in one.__struct_fields__]
-        return f"unknown key {key!r}{nearest(key, known)}"
-    return message[:1].lower() + message[1:].replace("`", "")
+    if "unknown field" not in message:
+        return message[:1].lower() + message[1:].replace("`", "")
+    key = message.partition("`")[2].partition("`")[0]
+    at = message.rpartition("$.")[2].rstrip("`") if "$." in message else ""
+    others = [name for name, table in TABLES.items() if key in table.__struct_fields__]
+    if others:
+        return f"unknown key {key!r} here: it belongs {f'into [{others[0]}]' if others[0] else 'above all tables'}"
+    return f"unknown key {key!r}{nearest(key, TABLES[at].__struct_fields__)}"

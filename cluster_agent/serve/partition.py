@@ -44,6 +44,10 @@ class NodeRow:
     quality: str
     lease_class: str
     heard_s_ago: float | None
+    jobs: str = ""
+    """Idle, allocated, draining or down; empty: no jobs are run here."""
+    job: str = ""
+    jobs_why: str = ""
 
 
 @dataclass(slots=True)
@@ -163,6 +167,12 @@ class Partition:
         """A node of the allow list."""
         self.ledger.expect(now_s, name, declaration)
         self._is_stale = True
+
+    def jobs_changed(self, is_start: bool) -> None:
+        """Watts are to be shared anew: for a start at once, since its nodes have the caps of idle ones."""
+        self._is_stale = True
+        if is_start:
+            self._planned_s = -math.inf
 
     # --- the budget
 

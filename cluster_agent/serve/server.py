@@ -1,7 +1,8 @@
 """``clusterctl serve``: one loop over the links to nodes, the socket for people, signals and time.
 
-Everything that decides is in ``Partition``; here it is given messages and time. One thread, no callbacks: libzmq has
-its own for the network. The times of a schedule are turned from the wall clock into CLOCK_BOOTTIME when it is read.
+Everything that decides is in ``Partition`` and ``JobSide``; here they are given messages and time. One thread, no
+callbacks: libzmq has its own for the network. The times of a schedule are turned from the wall clock into
+CLOCK_BOOTTIME when it is read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.admin import AdminSocket, Caller, Command
 from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.router import Router
-from cluster_agent.serve.config import Settings, milliwatts
+from cluster_agent.live.store import JobStore
+from cluster_agent.serve.config import JobSettings, Settings, milliwatts
+from cluster_agent.serve.job_commands import JobCommands, no_jobs
+from cluster_agent.serve.jobs import JobSide
 from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
 from cluster_agent.serve.schedule import read_schedule, refuse_past
 from cluster_agent.serve.sharing import Sharing
@@ -32,7 +36,7 @@ from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
 from nodectl.keys import read_pair
 from nodectl.notify import Notifier
 from nodectl.saves import boot_id
-from nodectl.wire import Declaration, Grant
+from nodectl.wire import Declaration, Grant, Report
 
 OWN_KEY: Final = "cluster.key"
 EXPECT_S: Final = 5.0
@@ -86,7 +90,12 @@ class Server:
         self._wall_s = wall_s
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
-        sharing = Sharing(settings.sharer)
+        self.jobs: JobSide | None = None
+        sharing = Sharing(
+            settings.sharer,
+            lambda: self.jobs.sharers_jobs() if self.jobs else (),
+            lambda: self.jobs.need_mw() if self.jobs else {},
+        )
         keys = None if settings.insecure else read_pair(directory / OWN_KEY)
         is_observing = settings.mode == "observe"
         self.database = Database(Path(settings.store))
@@ -110,6 +119,9 @@ class Server:
             self.admin.close()
             raise
         self.partition = Partition(store, settings.terms, self._line(now), sharing, now, is_observing, say)
+        if settings.jobs:
+            self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
+        self.commands |= JobCommands(self.jobs).commands if self.jobs else no_jobs()
         self._expected: set[str] = set()
         self._expect_s = now
         self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -137,18 +149,24 @@ class Server:
         for descriptor, is_writing in self.admin.interests().items():
             poller.register(descriptor, zmq.POLLOUT if is_writing else zmq.POLLIN)
         poller.register(self._stop_read, zmq.POLLIN)
-        wait_s = min(self.partition.due_s(self._now_s()), longest_s)
+        wait_s = min(self.partition.due_s(self._now_s()), longest_s, self.jobs.due_s() if self.jobs else longest_s)
         ready = dict(poller.poll(max(round(wait_s * 1000), 1)))
         if self._stop_read in ready:
             return False
         now_s = self._now_s()
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
-        self._send(self.partition.hear(now_s, self.router.receive(now_s)))
-        for descriptor in ready:
-            if isinstance(descriptor, int):
-                self.admin.serve(now_s, descriptor)
+        reports = self.router.receive(now_s)
+        self._send(self.partition.hear(now_s, reports))
+        if self.jobs:
+            self.jobs.hear(self.router.job_news(), reports, self._bound)
+        asked = [descriptor for descriptor in ready if isinstance(descriptor, int)]
+        for descriptor in asked:
+            self.admin.serve(now_s, descriptor)
         self.admin.tidy(now_s)
+        if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked))):
+            self.partition.jobs_changed("start" in happened)
+            self._send(self.partition.turn(now_s))
         return True
 
     def close(self) -> None:
@@ -164,6 +182,18 @@ class Server:
         for grant in grants:
             self.router.send(grant)
 
+    def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobSide:
+        store = JobStore(self.database)
+        store.own(epoch)
+        nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
+        return JobSide(settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say)
+
+    def _bound(self, report: Report) -> tuple[str, float | None]:
+        account = self.partition.ledger.accounts.get(report.node)
+        if account is not None and report.asked_mw == report.declaration.safe_mw < account.target_mw:
+            return "no lease: its safe cap", None
+        return self.partition.sharing.in_short(report.node)
+
     def _expect_nodes(self, now_s: float) -> None:
         self._expect_s = now_s + EXPECT_S
         tdp_mw = milliwatts(self._settings.nodes.tdp_w)
@@ -171,6 +201,8 @@ class Server:
             if entry.role == "node" and entry.name not in self._expected:
                 self._expected.add(entry.name)
                 self.partition.expect(now_s, entry.name, Declaration(tdp_mw, tdp_mw, tdp_mw, tdp_mw, "sticky"))
+                if self.jobs:
+                    self.jobs.expect(entry.name)
 
     # --- the budget
 
@@ -245,7 +277,11 @@ class Server:
     # --- answers
 
     def _nodes(self, caller: Caller, asked: dict[str, str]) -> list[NodeRow]:
-        return self.partition.nodes(self._now_s())
+        rows = self.partition.nodes(self._now_s())
+        if self.jobs:
+            for row in rows:
+                row.jobs, row.job, row.jobs_why = self.jobs.node_state(row.name)
+        return rows
 
     def _why(self, caller: Caller, asked: AskWhy) -> Why:
         return self.partition.why(self._now_s(), asked.node)

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
 
 from cluster_agent.budget.ledger import Ledger, type_mw
 from cluster_agent.budget.sharers import registry
-from cluster_agent.budget.sharers.view import Job, Shares, View
+from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
 
 NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 
 
 class Sharing:
-    """One sharer, ``NAME[:key=value,...]``; ``jobs`` gives the running jobs in the order of their starts."""
+    """One sharer, ``NAME[:key=value,...]``; ``jobs`` gives the running jobs in the order of their starts, ``need_mw``
+    what nodes are known to draw when nothing holds them back."""
 
-    def __init__(self, text: str, jobs: Callable[[], Iterable[Job]] = NO_JOBS) -> None:
+    def __init__(
+        self,
+        text: str,
+        jobs: Callable[[], Iterable[Job]] = NO_JOBS,
+        need_mw: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         """``WrongUseError`` for a sharer or parameter that does not exist."""
         self.name = text
         self._sharer = registry.choose(text).share
-        self._jobs = jobs
+        self._jobs, self._need_mw = jobs, need_mw
         self._last: tuple[View, Shares] | None = None
+        self._index: dict[str, int] = {}
 
     def share(self, ledger: Ledger, names: list[str], available_mw: int) -> type_mw:
         """A cap in mW for each node; ``available_mw`` is at least the sum of their MOPs."""
         declared = [ledger.accounts[name].declaration for name in names]
         tdp = np.array([one.tdp_mw for one in declared], np.int64)
         mop = np.array([one.mop_mw for one in declared], np.int64)
-        view = View.of(names, tdp, mop, self._jobs())
+        view = View.of(names, tdp, mop, self._jobs(), self._need_mw())
         shares = self._sharer(view, available_mw)
-        self._last = (view, shares)
+        self._last, self._index = (view, shares), {}
         return shares.caps_mw
 
     def why(self, name: str) -> str:
@@ -43,3 +51,17 @@ class Sharing:
             return shares.why(view, name).words
         except KeyError:
             return "it could not be reached when watts were shared last"
+
+    def in_short(self, name: str) -> tuple[str, float | None]:
+        """What bound its cap, as a word with the sharer's name, and the slowdown predicted for its job."""
+        if self._last is None:
+            return "", None
+        view, shares = self._last
+        if not self._index:
+            self._index = {node: at for at, node in enumerate(view.nodes)}
+        at = self._index.get(name)
+        if at is None:
+            return "", None
+        speed = float(shares.speed[shares.owner[at]]) if shares.owner[at] >= 0 else math.nan
+        slowdown = None if math.isnan(speed) else 1 / speed - 1
+        return f"{shares.sharer}: {Reason(int(shares.reason[at])).name.lower()}", slowdown

@@ -137,9 +137,14 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("budgt = 3", "unknown key 'budgt' (nearest: "),
         ("mode = 'guess'", "invalid enum value 'guess'"),
         (
-            "policy = 'powercap:mode=mix'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 1",
-            "would both own the partition's watts",
+            "[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'powercap:mode=mix'",
+            "jobs.policy: policy powercap:mode=mix and sharer fspc would both own the partition's watts",
         ),
+        ("policy = 'easy'", "unknown key 'policy' here: it belongs into [jobs]"),
+        ("[jobs]\nstart_withn_s = 3", "unknown key 'start_withn_s' (nearest: start_within_s)"),
+        ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'multifactor'", "jobs.policy: priorities"),
+        ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'prb'", "jobs.policy: "),
+        ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\nlost_after_s = 5", "less than down_after_s"),
         ("[budget\n", "cluster.toml"),
     ],
 )

@@ -1,0 +1,205 @@
+"""``clusterctl jobs``, and what may be done with jobs and to nodes."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from cluster_agent.commands.nodes import json_option, socket_option
+from cluster_agent.duration import shown
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.fabric.admin import ask
+from cluster_agent.live.job import ACTIVE, STATES, Job
+from cluster_agent.serve.job_commands import MOST_ROWS, JobRow
+from nodectl.table import render
+
+HEADINGS = ("job", "user", "name", "state", "nodes", "took", "of", "kJ", "tag", "where and why")
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Those that have ended too.")
+@click.option("--user", default="", help="Of this user only, a name or a uid.")
+@click.option("--state", "states", multiple=True, help=f"In this state only: {', '.join(STATES)}.")
+@click.option(
+    "--export", type=click.Path(path_type=Path), metavar="FILE", help="All of these to FILE.csv or FILE.parquet."
+)
+@json_option
+@socket_option
+@click.argument("job", type=click.IntRange(1), required=False)
+def jobs(
+    job: int | None,
+    everything: bool,
+    user: str,
+    states: tuple[str, ...],
+    export: Path | None,
+    as_json: bool,
+    socket: Path,
+) -> None:
+    """Jobs that wait or run; with a number, all that is known of that JOB."""
+    if job is not None:
+        if everything or user or states or export:
+            raise WrongUseError("one job, or a choice of jobs: leave out the number, or the options")
+        _show(ask(socket, "job", {"job": job}, tuple[JobRow, Job]), as_json)
+        return
+    asked: dict[str, Any] = {"everything": everything or export is not None, "states": list(states), "user": user}
+    rows = _rows(socket, asked)
+    if export:
+        click.echo(f"{_export(export, rows)} jobs in {export}")
+    elif as_json:
+        click.echo(msgspec.json.encode(list(rows)).decode())
+    elif cells := [_cells(row) for row in rows]:
+        click.echo(render(HEADINGS, cells))
+    else:
+        click.echo("no jobs" + ("" if everything or states else " wait or run (--all shows those that have ended)"))
+
+
+@click.command()
+@click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
+@socket_option
+def cancel(job: tuple[int, ...], socket: Path) -> None:
+    """End JOB..., wherever they are: SIGTERM, and SIGKILL after their grace."""
+    click.echo("\n".join(ask(socket, "cancel", {"jobs": job}, list[str])))
+
+
+@click.command()
+@click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
+@socket_option
+def requeue(job: tuple[int, ...], socket: Path) -> None:
+    """Run JOB... again from their start; what runs is ended first."""
+    click.echo("\n".join(ask(socket, "requeue", {"jobs": job}, list[str])))
+
+
+@click.command()
+@click.argument("node")
+@click.option("--reason", default="", help="Why; `clusterctl nodes` shows it.")
+@socket_option
+def drain(node: str, reason: str, socket: Path) -> None:
+    """No more jobs for NODE; the one that it has goes on. For administrators."""
+    click.echo("\n".join(ask(socket, "drain", {"node": node, "reason": reason}, list[str])))
+
+
+@click.command()
+@click.argument("node")
+@socket_option
+def resume(node: str, socket: Path) -> None:
+    """NODE may get jobs again. For administrators."""
+    click.echo("\n".join(ask(socket, "resume", {"node": node}, list[str])))
+
+
+def _rows(socket: Path, asked: dict[str, Any]) -> Iterator[JobRow]:
+    """All of them, a thousand at a time."""
+    after = 0
+    while rows := ask(socket, "jobs", asked | {"after": after}, list[JobRow]):
+        yield from rows
+        if len(rows) < MOST_ROWS:
+            return
+        after = rows[-1].job
+
+
+def _cells(row: JobRow) -> tuple[str, ...]:
+    end_s = row.ended_s or (time.time() if row.state in ACTIVE else None)
+    took = shown(end_s - row.started_s) if end_s is not None and row.started_s is not None else "-"
+    energy = "-" if row.energy_j is None else f"{row.energy_j / 1000:.1f}"
+    tag = f"{row.tag} ({row.tag_source})" if row.tag else "-"
+    more = [part for part in (row.node_names, row.reason) if part]
+    if row.status:
+        more.append(f"status {row.status}")
+    return (
+        str(row.job), row.user, row.title, row.state, str(row.nodes), took, shown(row.walltime_s), energy, tag,
+        "; ".join(more) or "-",
+    )  # fmt: skip
+
+
+def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
+    row, job = found
+    if as_json:
+        click.echo(msgspec.json.encode({"row": row, "job": job}).decode())
+        return
+    spec, account = job.spec, job.account
+    command = " ".join(spec.command) if not spec.script else f"a script of {len(spec.script)} characters"
+    lines = [
+        ("state", row.state + (f": {row.reason}" if row.reason else "")),
+        ("user", f"{row.user} (uid {row.uid})"),
+        ("name", row.title),
+        ("command", command),
+        ("workdir", spec.workdir),
+        ("nodes", f"{row.nodes}" + (f": {row.node_names}" if row.node_names else "")),
+        ("submitted", _when(row.submitted_s)),
+        ("started", _when(row.started_s)),
+        ("ended", _when(row.ended_s)),
+        ("walltime", shown(row.walltime_s)),
+        ("attempts", f"{row.attempts}" + (f", lost {job.losses} times" if job.losses else "")),
+        ("exit status", "-" if row.status is None else str(row.status)),
+        ("tag", f"{row.tag}, from {row.tag_source}" if row.tag else "-"),
+        ("energy", _energy(row)),
+        ("cap", _cap(row, account.bound_s)),
+        ("slowdown", "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} %, {row.slowdown_from}"),
+    ]
+    click.echo("\n".join([f"job {row.job}", *(f"  {name:<12}{text}" for name, text in lines)]))
+
+
+def _energy(row: JobRow) -> str:
+    if row.energy_j is None:
+        return "-"
+    words = f"{row.energy_j:.0f} J, {row.method}; {100 * (row.measured or 0):.0f} % measured"
+    return words + (f", {100 * row.covered:.0f} % of its time covered" if row.covered is not None else "")
+
+
+def _cap(row: JobRow, bound_s: dict[str, float]) -> str:
+    if row.cap_w is None:
+        return "-"
+    words = f"{row.cap_w:.1f} W a node on average"
+    for by, bound in sorted(bound_s.items(), key=lambda one: -one[1]):
+        words += f"; bound for {bound:.0f} s by {by}"
+    return words
+
+
+def _when(unix_s: float | None) -> str:
+    return "-" if unix_s is None else datetime.fromtimestamp(unix_s).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _export(path: Path, rows: Iterator[JobRow]) -> int:
+    """How many. The file is there whole or not at all."""
+    write = {".csv": _write_csv, ".parquet": _write_parquet}.get(path.suffix)
+    if write is None:
+        raise WrongUseError(f"--export {path}: the name must end in .csv or .parquet")
+    part = path.with_name(path.name + ".part")
+    found = [msgspec.structs.asdict(row) for row in rows]
+    try:
+        write(part, found)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ClusterError(f"{path}: cannot write: {error.strerror}") from None
+    return len(found)
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, JobRow.__struct_fields__)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise ClusterError(f"{path}: writing Parquet needs pyarrow; pip install 'nodectl[export]'") from None
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    fields = [(field.name, kinds[_plain(field.type)]) for field in msgspec.structs.fields(JobRow)]
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(fields)), path)
+
+
+def _plain(kind: Any) -> type:
+    """int, float or str, also where there may be none."""
+    return next((one for one in (int, float) if kind in (one, one | None)), str)

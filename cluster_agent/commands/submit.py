@@ -1,0 +1,128 @@
+"""``clusterctl submit``: a command or a script for the nodes of the partition."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from cluster_agent.commands.nodes import json_option, socket_option
+from cluster_agent.duration import seconds
+from cluster_agent.errors import WrongUseError
+from cluster_agent.fabric.admin import MAX_REQUEST, ask
+from cluster_agent.live.job import JobSpec
+
+MARK: Final = "#NODECTL"
+MAX_SCRIPT: Final = 1 << 16
+NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="How many nodes.")
+@click.option(
+    "-t", "--time", "walltime", default="01:00:00", show_default=True, metavar="TIME", help="At most so long."
+)
+@click.option("--tag", default="", help="memory, mixed or compute: what loses least with fewer watts comes first.")
+@click.option("-J", "--name", default="", help="What it is called; else its program's name.")
+@click.option("-o", "--output", default="", help="%j job, %n rank, %N node, %a attempt; default job-%j[-%n].out.")
+@click.option("-e", "--error", default="", help="Where stderr goes; default: as stdout.")
+@click.option("-D", "--workdir", default="", help="Where it runs; default: here.")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Into its environment, which is empty otherwise.")
+@click.option("--prolog", default="", help="A shell command before it, on each node.")
+@click.option("--epilog", default="", help="A shell command after it, on each node.")
+@click.option("--grace", default="30s", show_default=True, metavar="TIME", help="Between SIGTERM and SIGKILL.")
+@click.option("--no-requeue", is_flag=True, help="Do not run it again when a node loses it.")
+@click.option("--script", default="", metavar="FILE", help="Run this script, - for stdin; arguments follow after --.")
+@json_option
+@socket_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def submit(context: click.Context, /, **given: Any) -> None:
+    """Queue a job: `submit [OPTIONS] -- COMMAND...` or `submit [OPTIONS] --script FILE`. It runs once on each of its
+    nodes.
+
+    The first lines of a script may hold options, `#NODECTL --nodes 2 --time 2h`; those given here win.
+    """
+    script = _read_script(given["script"]) if given["script"] else ""
+    for name, value in _options_of(script, given["script"]).items():
+        if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
+            given[name] = value
+    try:
+        spec = msgspec.convert(_spec(given, script), JobSpec)
+    except msgspec.ValidationError as error:
+        raise WrongUseError(f"no such job can be: {str(error).replace('`', '')}") from None
+    size = len(msgspec.msgpack.encode(spec))
+    if size > MAX_REQUEST - 1000:
+        raise WrongUseError(f"the job's command and environment make {size} bytes: put them into files")
+    job = ask(given["socket"], "submit", spec, int)
+    click.echo(msgspec.json.encode({"job": job}).decode() if given["as_json"] else f"job {job}")
+
+
+def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
+    if not given["command"] and not script:
+        raise WrongUseError("nothing to run: `clusterctl submit [OPTIONS] -- COMMAND...`, or --script FILE")
+    walltime_s, grace_s = seconds(given["walltime"]), seconds(given["grace"])
+    if walltime_s < 1:
+        raise WrongUseError(f"--time {given['walltime']}: a job of no time")
+    title = Path(given["script"]).name if given["script"] not in ("", "-") else ""
+    return {
+        "command": list(given["command"]), "walltime_s": walltime_s,
+        "workdir": os.path.abspath(given["workdir"] or os.getcwd()), "script": script, "name": given["name"] or title,
+        "nodes": given["nodes"], "output": given["output"], "error": given["error"],
+        "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
+        "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
+    }  # fmt: skip
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or "\0" in text:
+        raise WrongUseError(f"--env {text!r} is not NAME=VALUE, or the NAME of a variable that is set here")
+    if not equals:
+        if name not in os.environ:
+            raise WrongUseError(f"--env {name}: it is not set here; --env {name}=VALUE says what it is to be")
+        value = os.environ[name]
+    return name, value
+
+
+def _read_script(path: str) -> str:
+    try:
+        text = sys.stdin.read(MAX_SCRIPT + 1) if path == "-" else Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUseError(f"{path}: cannot read the script: {getattr(error, 'strerror', error)}") from None
+    if not text.strip():
+        raise WrongUseError(f"{path}: the script is empty")
+    if len(text) > MAX_SCRIPT:
+        raise WrongUseError(f"{path}: a script may have {MAX_SCRIPT} characters: put the rest into files it calls")
+    return text
+
+
+def _options_of(script: str, path: str) -> dict[str, Any]:
+    """What the script's head asks for, by parameter."""
+    found: dict[str, Any] = {}
+    for number, line in enumerate(script.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            break
+        if not line.startswith(MARK):
+            continue
+        try:
+            words = shlex.split(line.removeprefix(MARK), comments=True)
+            with submit.make_context("submit", words) as context:
+                sources = {name: context.get_parameter_source(name) for name in context.params}
+                given = [name for name, source in sources.items() if source is ParameterSource.COMMANDLINE]
+                wrong = [name for name in given if name in NOT_IN_SCRIPTS]
+                if wrong or context.args:
+                    raise ValueError(f"{(wrong or context.args)[0]} has no place in a script")
+                for name in given:
+                    value = context.params[name]
+                    found[name] = (*found.get(name, ()), *value) if isinstance(value, tuple) else value
+        except (click.UsageError, ValueError) as error:
+            why = error.format_message() if isinstance(error, click.UsageError) else str(error)
+            raise WrongUseError(f"{path}:{number}: {why}") from None
+    return found

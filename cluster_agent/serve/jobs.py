@@ -1,0 +1,260 @@
+"""The jobs' half of the cluster agent: from what nodes and people say to the live partition, and back.
+
+    NodeJobs, reports ──► hear ──► live.Partition ──► turn ──► messages to nodes, after they are on the disk
+    people  ──► job_commands ──►        │
+    the sharer  ◄── sharers_jobs, need_mw ◄┘
+
+It opens no socket. When the store fails, what is in memory may be ahead of the disk: then all of it is dropped, as if
+the agent had been killed, and is read again from the disk once that works. Nodes go on with what they run meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
+
+from cluster_agent.budget.sharers import view
+from cluster_agent.budget.sharers.needs import SLACK, Needs
+from cluster_agent.budget.store import DeposedError
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.live.job import OVER, Job
+from cluster_agent.live.partition import Happening, Partition, steady_time
+from cluster_agent.live.store import JobStore
+from cluster_agent.live.tags import JobTags
+from cluster_agent.serve.config import JobSettings
+from nodectl.job_desk import Message
+from nodectl.job_wire import JobQuery, NodeJobs
+from nodectl.wire import Report
+
+TURN_GAP_S: Final = 0.05
+"""Ours: so often is scheduled for news from nodes; what people ask does not wait."""
+
+ASK_AFTER_S: Final = 2.5
+"""Ours: a node that reports, but has said nothing of jobs for so long, is asked for them."""
+
+STORE_RETRY_S: Final = 5.0
+REMEMBERED: Final = 1000
+"""Ours: jobs that ended last, whose tags are job history after a restart."""
+
+LONGEST_METERED_S: Final = 15.0
+"""Ours: between two readings of a node's energy further apart than this its last power is taken."""
+
+Send: TypeAlias = Callable[[str, Message | JobQuery], bool]
+Bound: TypeAlias = Callable[[Report], tuple[str, float | None]]
+"""For a report of a node that draws what its cap allows: what bound it, and the slowdown that is predicted."""
+
+
+class JobSide:
+    """Jobs on ``nodes``. ``speaks``: whether a node's agent knows messages about jobs. ``now`` is Unix time that does
+    not jump."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        store: JobStore,
+        nodes: Iterable[str],
+        send: Send,
+        speaks: Callable[[str], bool],
+        say: Callable[[str], None] = lambda line: None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._settings, self._store, self._send, self._speaks, self._say = settings, store, send, speaks, say
+        self.now = now or steady_time()
+        self._names = set(nodes)
+        self._live: Partition | None = None
+        self._back_s = -math.inf
+        self._why_shut = ""
+        self._is_due = True
+        self._turned_s = self._wake_s = -math.inf
+        self._told: dict[str, NodeJobs] = {}
+        self._heard_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
+        self._meter: dict[str, tuple[int, int]] = {}
+        self._tag_of: dict[str, str] = {}
+        self._needs = Needs()
+        self._running: dict[int, Job] = {}
+        self._job_on: dict[str, str] = {}
+        self._open()
+
+    # --- for the loop
+
+    def hear(self, news: Iterable[NodeJobs], reports: Iterable[Report], bound: Bound) -> None:
+        """What has come from nodes."""
+        now_s = self.now()
+        if self._live is None and now_s >= self._back_s:
+            with self._shutting():
+                self._open()
+        for report in reports:
+            self._reported_s[report.node] = now_s
+            silent_s = now_s - self._heard_s.get(report.node, -math.inf)
+            if silent_s > ASK_AFTER_S and self._speaks(report.node):
+                self._send(report.node, JobQuery())
+        if self._live is None:
+            return
+        with self._shutting(), self._store.together():
+            for one in news:
+                before = self._told.get(one.node)
+                self._is_due |= before is None or before != one or now_s - self._heard_s[one.node] > ASK_AFTER_S
+                self._told[one.node], self._heard_s[one.node] = one, now_s
+                self._live.heard(one)
+            for report in reports:
+                self._draws(self._live, now_s, report, bound)
+        self._send_out()
+
+    def turn(self, is_asked: bool = False) -> set[Happening]:
+        """Schedule, if it is time; what became of jobs since the last turn. ``is_asked``: by a person, who waits."""
+        live, now_s = self._live, self.now()
+        if live is None:
+            return set()
+        is_time = now_s >= self._wake_s or (self._is_due and now_s - self._turned_s >= TURN_GAP_S)
+        if not (is_asked or is_time):
+            return set()
+        self._is_due, self._turned_s = False, now_s
+        with self._shutting():
+            self._wake_s = live.turn()
+            self._send_out()
+        happened, live.happened = live.happened, set()
+        if happened:
+            self._follow(live)
+        return happened
+
+    def due_s(self) -> float:
+        """How long until ``turn`` has something to do by itself."""
+        now_s = self.now()
+        if self._live is None:
+            return max(self._back_s - now_s, 0.0)
+        due_s = min(self._wake_s, self._turned_s + TURN_GAP_S if self._is_due else math.inf)
+        return max(due_s - now_s, 0.0)
+
+    def expect(self, name: str) -> None:
+        """A node of the allow list."""
+        if name not in self._names:
+            self._names.add(name)
+            self._is_due = True
+            if self._live is not None and name not in self._live.nodes:
+                self._live.take_in(name)
+
+    # --- for the sharer
+
+    def sharers_jobs(self) -> list[view.Job]:
+        """The jobs that have nodes, in the order of their starts, with their tags."""
+        if self._live is None:
+            return []
+        found = []
+        for job, nodes in self._live.running():
+            tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes))
+            found.append(view.Job(str(job.id), nodes, tag, job.tag_source))
+        return found
+
+    def need_mw(self) -> dict[str, int]:
+        """What nodes draw in their present jobs when nothing holds them back, as far as it is known."""
+        return self._needs.need_mw
+
+    # --- for people
+
+    @property
+    def live(self) -> Partition:
+        """The partition of jobs; ``ClusterError`` while the store cannot be written."""
+        if self._live is None:
+            raise ClusterError(f"{self._why_shut}; jobs that run go on, and all else about jobs waits")
+        return self._live
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store can be written, as far as is known."""
+        return self._live is not None
+
+    @property
+    def store(self) -> JobStore:
+        """All jobs, those that have ended too."""
+        return self._store
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Partition]:
+        """To change something for a person, who is told when the store refuses."""
+        live = self.live
+        with self._shutting(is_asked=True):
+            yield live
+
+    def node_state(self, name: str) -> tuple[str, str, str]:
+        """The node's state, the job that it has (empty: none), and more about it."""
+        node = self._live.nodes.get(name) if self._live else None
+        if node is None:
+            return "unknown", "", self._why_shut
+        why = node.drained or ""
+        if node.state == "down":
+            why = self._why_down(name)
+        return node.state, self._job_on.get(name, ""), why
+
+    # --- inside
+
+    def _open(self) -> None:
+        """The partition as the disk has it."""
+        settings = self._settings
+        self._tags = JobTags(self._store.ended(REMEMBERED))
+        made = Partition(sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times)
+        if self._why_shut:
+            self._say(f"over: {self._why_shut}")
+            self._why_shut = ""
+        self._live, self._is_due, self._wake_s = made, True, -math.inf
+        self._told.clear()
+        self._follow(made)
+
+    @contextlib.contextmanager
+    def _shutting(self, is_asked: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (DeposedError, WrongUseError):
+            raise
+        except ClusterError as error:
+            if not self._why_shut:
+                self._say(f"ALARM: {error}; no job is started or accepted until it can be written again")
+            self._live, self._why_shut, self._back_s = None, str(error), self.now() + STORE_RETRY_S
+            if is_asked:
+                raise
+
+    def _send_out(self) -> None:
+        if self._live is not None:
+            outbox, self._live.outbox = self._live.outbox, []
+            for name, message in outbox:
+                self._send(name, message)
+
+    def _follow(self, live: Partition) -> None:
+        """Who has what; and the tags of those that have ended become history."""
+        for number, job in self._running.items():
+            if number not in live.jobs and job.state in OVER:
+                self._tags.ended(job)
+        running = live.running()
+        self._running = {job.id: job for job, _ in running}
+        self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
+
+    def _draws(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
+        name = report.node
+        self._tag_of[name] = report.tag
+        job, power_mw = self._job_on.get(name, ""), self._mean_mw(report)
+        cap_mw = report.asked_mw
+        tdp_mw = report.declaration.tdp_mw
+        self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw)
+        if job:
+            by, slowdown = bound(report)
+            is_bound = cap_mw >= 0 and report.power_mw >= (1 - SLACK) * cap_mw
+            live.draws(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
+
+    def _mean_mw(self, report: Report) -> int:
+        """Since the report before, by the node's own energy and clock where it has told them."""
+        before_id, before_mj = self._meter.get(report.node, (0, -1))
+        self._meter[report.node] = report.report_id, report.energy_mj
+        elapsed_s = (report.report_id - before_id) / 1e9
+        if report.power_mw < 0 or not 0 <= before_mj <= report.energy_mj or not 0.1 <= elapsed_s <= LONGEST_METERED_S:
+            return report.power_mw
+        return round((report.energy_mj - before_mj) / elapsed_s)
+
+    def _why_down(self, name: str) -> str:
+        now_s = self.now()
+        if now_s - self._reported_s.get(name, -math.inf) > self._settings.down_after_s:
+            return "nothing is heard of it"
+        if not self._speaks(name):
+            return "its agent is older than jobs"
+        return "its agent runs no jobs (`jobs = true` in its [cluster])"
