@@ -12,12 +12,21 @@ import zmq
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed
-from cluster_agent.fabric.router import BURST, Router
+from cluster_agent.fabric.router import BURST, LARGEST, Router
 from nodectl.errors import UsageError
+from nodectl.job_wire import MAX_START, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
 from nodectl.keys import KeyFileError, read_pair, read_public
 from nodectl.link import ClusterLink
 from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, WireError, pack, read_report, unpack
 from tests.fabric.links import DECLARED, Fabric, grant, pair, report
+
+
+def news(node: str = "n0") -> NodeJobs:
+    return NodeJobs(node, "boot-1", [JobPart(7, 1, "running", started_s=1.0)])
+
+
+def job_start(script: str) -> JobStart:
+    return JobStart(1, 1, 0, ["a"], script, "/", "out", "", {}, 60, 1, "", "", 0, ["n0"])
 
 
 def test_a_report_goes_up_and_a_grant_comes_down(tmp_path):
@@ -104,13 +113,93 @@ def test_an_oversized_frame_ends_its_connection_and_nothing_else(tmp_path):
     with Fabric(tmp_path) as fabric:
         big, link = fabric.dealer("n1"), fabric.link("n0")
         fabric.tell(link, report("n0"))
-        big.send(b"x" * (MAX_BYTES + 1000))
+        big.send(b"x" * (LARGEST + 1000))
         for _ in range(20):
             fabric.pump()
         fabric.tell(link, report("n0", 2))
         assert [one.node for one in fabric.heard] == ["n0", "n0"]
         assert fabric.said == [], "it was never handed up"
         big.close(0)
+
+
+def test_nodes_that_are_asked_say_what_runs_and_are_told_what_to_run(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link, older = fabric.link("n0"), fabric.dealer("n1")
+        fabric.tell(link, report())
+        link.send_jobs(news())
+        assert not link.wants_jobs
+        assert fabric.router.send_job("n0", JobQuery())
+        fabric.until(lambda: link.receive() or link.wants_jobs)
+        link.send_jobs(news())
+        got = []
+        fabric.until(lambda: got.extend(fabric.router.job_news()) or got)
+        assert got == [news()]
+        start = job_start("x" * 60_000)
+        for message in (start, JobSignal(1, 1, 15), JobForget(1, 1)):
+            assert fabric.router.send_job("n0", message)
+        told = []
+        fabric.until(lambda: link.receive() or told.extend(link.job_messages()) or len(told) == 3)
+        assert told == [start, JobSignal(1, 1, 15), JobForget(1, 1)]
+        # one that is older than jobs is not told of them
+        older.send(msgspec.msgpack.encode([OLDEST, OLDEST, "report", msgspec.to_builtins(report("n1"))]))
+        fabric.until(lambda: any(one.node == "n1" for one in fabric.heard))
+        assert not fabric.router.speaks_jobs("n1") and not fabric.router.send_job("n1", JobQuery())
+        older.close(0)
+
+
+def test_what_is_said_of_jobs_is_said_under_the_name_of_the_key_and_by_nodes_only(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        fabric.allow("alice", "admin")
+        liar, admin = fabric.dealer("n1"), fabric.dealer("alice")
+        for one in (liar, admin):
+            one.send(pack("jobs", news("n0"), PROTOCOL))
+        got = []
+        fabric.until(lambda: got.extend(fabric.router.job_news()) or (got and fabric.router.dropped >= 2))
+        assert [one.node for one in got] == ["n1"]
+        assert any("role admin" in line for line in fabric.said)
+        for one in (liar, admin):
+            one.close(0)
+
+
+def test_job_messages_that_are_too_large_or_none_are_dropped_and_counted(tmp_path):
+    dice = random.Random(11)
+    with Fabric(tmp_path) as fabric:
+        rude, link = fabric.dealer("n1"), fabric.link("n0")
+        whole = pack("jobs", news("n1"), PROTOCOL)
+        padded = pack("report", report("n1", boot_id="x"))
+        hostile = [
+            msgspec.msgpack.encode([PROTOCOL, PROTOCOL, "report", {"boot_id": "x" * MAX_BYTES}]),
+            msgspec.msgpack.encode([PROTOCOL, PROTOCOL, "jobs", {"node": "n1", "boot_id": "b", "parts": [{}] * 17}]),
+            msgspec.msgpack.encode([PROTOCOL, PROTOCOL, "job-start", msgspec.to_builtins(job_start(""))]),
+            msgspec.msgpack.encode([PROTOCOL, PROTOCOL, "jobs", {"node": "n1", "boot_id": "b" * 1000, "parts": []}]),
+            *(whole[: dice.randrange(len(whole))] for _ in range(30)),
+        ]
+        assert len(hostile[0]) > MAX_BYTES and unpack(padded)
+        for frame in hostile:
+            fabric.now_s += 1.0
+            rude.send(frame)
+            n = fabric.router.dropped
+            fabric.until(lambda n=n: fabric.router.dropped > n)
+        assert fabric.router.dropped == len(hostile) and fabric.router.job_news() == []
+        fabric.tell(link, report("n0"))
+        rude.close(0)
+
+
+def test_a_start_that_is_too_large_for_a_node_ends_at_its_link_and_the_node_goes_on(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link = fabric.link("n0")
+        fabric.tell(link, report("n0"))
+        way = fabric.router._ways["n0"].connection
+        for frame in (
+            msgspec.msgpack.encode([PROTOCOL, PROTOCOL, "job-signal", {"job": 1, "x": "y" * MAX_BYTES}]),
+            msgspec.msgpack.encode([PROTOCOL, PROTOCOL, "job-start", {"job": 0}]),
+            random.Random(3).randbytes(MAX_START // 2),
+        ):
+            n = link.dropped
+            fabric.router._socket.send_multipart((way, frame))
+            fabric.until(lambda n=n: link.receive() or link.dropped > n)
+        assert link.job_messages() == [] and not link.wants_jobs
+        assert fabric.tell(link, report("n0", 2)).report_id == 2
 
 
 def test_garbage_is_dropped_for_some_seconds_on_end_while_others_are_heard(tmp_path):
