@@ -8,11 +8,13 @@ is the client's to notice by its timeout. Events are not repeated: their state c
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 from collections import deque
 from typing import Any, Final, Protocol
 
-from firmware_bridge.errors import LinkError, NoAnswerError, WrongDeviceError
+from firmware_bridge.errors import LinkError, NoAnswerError, RequestError, WrongDeviceError
 from firmware_bridge.scmi.clock import Clock, RealClock
 from firmware_bridge.scmi.frames import (
     FRAMING_VERSION,
@@ -39,6 +41,17 @@ REPEATS: Final = 3
 
 GREETINGS: Final = 5
 """Ours: 1.25 s in all, since QEMU looks only once a second whether its pty has been opened."""
+
+
+CONNECT_TIMEOUT_S: Final = 0.5
+"""Ours, for ``socket://``; pyserial waits five seconds and takes no other wish."""
+
+_REMEDIES: Final = {
+    errno.ENOENT: "is it plugged in?",
+    errno.EACCES: "may this user open it? (group dialout)",
+    errno.EAGAIN: "another program holds it",
+    errno.EBUSY: "another program holds it",
+}
 
 
 class Port(Protocol):
@@ -204,12 +217,17 @@ def open_serial(device: str, baud: int, name: str) -> SerialLine:
         raise LinkError(f"{name}: needs pyserial; install nodectl[serial]") from None
     # a device belongs to one client; pyserial's other URL kinds know no locks
     locks = {} if "://" in device else {"exclusive": True}
+    if device.startswith("socket://"):
+        sockets: Any = importlib.import_module("serial.urlhandler.protocol_socket")
+        sockets.POLL_TIMEOUT = CONNECT_TIMEOUT_S
     try:
         port: Port = serial.serial_for_url(
             device, baudrate=baud, timeout=POLL_S, write_timeout=REPLY_TIMEOUT_S, **locks
         )
-    except (OSError, ValueError) as error:
-        raise LinkError(f"{name}: cannot be opened: {error}") from None
+    except ValueError as error:
+        raise RequestError(f"{name}: cannot be opened: {error}") from None
+    except OSError as error:
+        raise LinkError(f"{name}: cannot be opened: {_reason(error)}") from None
     line = SerialLine(port, name)
     try:
         line.greet()
@@ -217,3 +235,13 @@ def open_serial(device: str, baud: int, name: str) -> SerialLine:
         line.close()
         raise
     return line
+
+
+def _reason(error: OSError) -> str:
+    """Why a port cannot be opened, without what pyserial says twice."""
+    if error.errno:
+        remedy = _REMEDIES.get(error.errno)
+        return os.strerror(error.errno) + (f" ({remedy})" if remedy else "")
+    if "configure port" in str(error):  # the terminal's settings were refused
+        return "it is no serial device"
+    return str(error).rpartition("] ")[2]

@@ -157,7 +157,9 @@ def open_shared_memory(path: str, name: str, reply_timeout_s: float = REPLY_TIME
         return SharedMemory(connection, invitation, name, reply_timeout_s=reply_timeout_s)
     except OSError as error:
         connection.close()
-        raise LinkError(f"{name}: cannot connect to {path}: {error.strerror or error}") from None
+        # a file that is no socket refuses, as a socket does that nobody serves
+        remedy = " (does a controller serve it?)" if isinstance(error, ConnectionRefusedError) else ""
+        raise LinkError(f"{name}: cannot connect to {path}: {error.strerror or error}{remedy}") from None
     except BaseException:
         connection.close()
         raise

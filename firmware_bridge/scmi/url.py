@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from firmware_bridge.errors import LinkError, RequestError
 from firmware_bridge.scmi.client import Client
@@ -20,6 +20,7 @@ from firmware_bridge.scmi.shm import open_shared_memory
 from firmware_bridge.scmi.transport import Transport
 
 SCHEMES: Final = ("scmi+inproc", "scmi+shm", "scmi+serial")
+_MOST_BAUD: Final = (1 << 31) - 1
 _EXAMPLE: Final = "scmi+serial:///dev/ttyUSB0?baud=921600, scmi+shm:/run/scmi.sock or scmi+inproc:"
 
 
@@ -61,13 +62,22 @@ def _serial_place(rest: str, url: str) -> tuple[str, int]:
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key != "baud":
             others.append((key, value))
-        elif value.isdecimal() and int(value):
+        elif value.isdecimal() and 0 < int(value) <= _MOST_BAUD:
             baud = int(value)
         else:
             raise RequestError(f"{url!r}: baud {value!r} is not a number of bits per second")
     if others and "://" not in place:
         raise RequestError(f"{url!r}: a device has no option {others[0][0]!r}; it has baud")
+    if place.startswith(("socket://", "rfc2217://")) and not _has_port(place):
+        raise RequestError(f"{url!r}: the port is missing, e.g. scmi+serial:socket://host:4000")
     return f"{place}?{urlencode(others)}" if others else place, baud
+
+
+def _has_port(place: str) -> bool:
+    try:
+        return urlsplit(place).port is not None
+    except ValueError:
+        return False
 
 
 def _host_platform(url: str) -> Any:

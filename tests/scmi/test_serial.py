@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from firmware_bridge.errors import LinkError, NoAnswerError, WrongDeviceError
+from firmware_bridge.errors import LinkError, NoAnswerError, RequestError, WrongDeviceError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.performance import LevelGet
 from firmware_bridge.scmi.powercap import CapChanged, CapNotify
@@ -161,7 +161,23 @@ def test_a_line_that_returns_what_is_sent_is_recognised():
 def test_a_missing_device_and_a_closed_port_are_one_line():
     assert "cannot be opened" in complaint("scmi+serial:///dev/no-such-port", LinkError)
     assert "cannot be opened" in complaint("scmi+serial:socket://127.0.0.1:1", LinkError)
-    assert "cannot be opened" in complaint("scmi+serial:nonsense://x", LinkError)
+    assert "cannot be opened" in complaint("scmi+serial:nonsense://x", RequestError)
+
+
+def test_a_port_that_another_program_holds_and_a_host_that_does_not_answer_are_one_line(device):
+    holder = open_transport(f"scmi+serial://{device.path}")
+    assert "another program holds it" in complaint(f"scmi+serial://{device.path}", LinkError)
+    holder.close()
+    with socket.socket() as mute:  # its queue is full, so a connection is neither taken nor refused
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(mute.getsockname())
+        assert "timed out" in complaint(f"scmi+serial:socket://127.0.0.1:{mute.getsockname()[1]}", LinkError)
+        for one in waiting:
+            one.close()
 
 
 def test_a_controller_is_used_over_a_socket():
