@@ -1,7 +1,7 @@
 """The whole controller under AddressSanitizer and UndefinedBehaviorSanitizer, fed arbitrary bytes.
 
 Each harness replays its corpus (inputs that coverage-guided fuzzing, `make fuzz`, found worth keeping) and goes on with
-mutations of it and inputs of its own.
+mutations of it and inputs of its own, some ten seconds of a processor each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
 
 
-@pytest.mark.parametrize(("harness", "count"), [("platform", 40_000), ("line", 8_000)])
+@pytest.mark.parametrize(("harness", "count"), [("platform", 700_000), ("line", 500_000)])
 def test_no_bytes_upset_the_controller(harness: str, count: int, tmp_path: Path) -> None:
     program = tmp_path / f"fuzz_{harness}"
     sources = [ROOT / FIRMWARE / "src" / f"{name}.c" for name in WITH_LINE]
@@ -38,5 +38,5 @@ def test_no_bytes_upset_the_controller(harness: str, count: int, tmp_path: Path)
     assert built.returncode == 0, built.stderr
     corpus = sorted((HERE / "corpus" / harness).iterdir())
     assert corpus
-    ran = subprocess.run([program, str(count), "1", *corpus], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([program, str(count), "1", *corpus], capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr[-4000:]
