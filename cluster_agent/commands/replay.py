@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
 from cluster_agent.replay.event_log import Setting, write_log
-from cluster_agent.replay.job_watts import of_jobs
+from cluster_agent.replay.job_watts import of_jobs, read_job_watts
 from cluster_agent.replay.run import replay as run_replay
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.swf import Log, read_swf
@@ -40,6 +41,7 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option(
     "--configurations", metavar="cab|FILE[:KEY=VALUE,...]", help="Ways to run each job, for policies that choose them."
 )
+@click.option("--job-watts", metavar="FILE|generated[:seed=N]", help="What each job draws; needs a machine with watts.")
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
 @click.option("--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions answer to the schedule.")
@@ -56,6 +58,7 @@ def replay(
     cap: str | None,
     instance: str | None,
     configurations: str | None,
+    job_watts: str | None,
     out: str | None,
     swf_file: str | None,
     closed_loop: str | None,
@@ -70,7 +73,7 @@ def replay(
     `sacct --parsable2`. What had to be dropped or mended is counted on stderr.
     """
     choice = registry.choose(policy)
-    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations)
+    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts)
     if choice.has_configurations and not has_nodes(trace):
         _only_plain(setting, swf_file)
         from cluster_agent.commands.replay_moldable import replay_with_configurations  # see ``world``
@@ -82,6 +85,8 @@ def replay(
             " rmap or moldable"
         )
     if has_nodes(trace):
+        if job_watts is not None:
+            raise WrongUseError(f"--job-watts {job_watts}: a trace with nodes has its own; leave it out")
         from cluster_agent.commands.replay_nodes import replay_nodes  # see ``world``
 
         if closed_loop:
@@ -117,6 +122,7 @@ def replay(
         given_by = "--machine" if machine else "MaxProcs"
         command = ["clusterctl", *sys.argv[1:]]
         made_from = outputs.manifest(workload, given_by, choice, command, __version__, cap)
+        made_from |= {"job_watts": job_watts} if job_watts else {}
         made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
         for note in outputs.write(out, result, measured, made_from):
             click.echo(note, err=True)
@@ -126,7 +132,12 @@ def replay(
 
 def _only_plain(setting: Setting, swf_file: str | None) -> None:
     """Jobs with configurations are replayed as they are submitted, on processors that are not told apart."""
-    given = {"--instance": setting.instance, "--closed-loop": setting.closed_loop, "--swf": swf_file}
+    given = {
+        "--instance": setting.instance,
+        "--job-watts": setting.job_watts,
+        "--closed-loop": setting.closed_loop,
+        "--swf": swf_file,
+    }
     for option, value in given.items():
         if value is not None:
             raise WrongUseError(
@@ -144,10 +155,20 @@ def world(
     log = read_swf(setting.trace)
     needs_requests = composition.needs_requests or composition.power is not None
     workload = prepare(log, given or _machine_of(log), needs_requests, is_strict)
+    if setting.job_watts is not None:
+        if watts is None:
+            raise WrongUseError(
+                f"--job-watts {setting.job_watts}: needs a machine that has watts, such as --machine curie"
+            )
+        drawn = read_job_watts(setting.job_watts, workload, watts)
+        for finding in drawn.findings:
+            click.echo(f"--job-watts: {finding}", err=True)
+        watts = replace(watts, job_busy_uw=drawn.uw)
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
-        if setting.closed_loop and watts.job_lowest is not None:
-            raise WrongUseError(f"--closed-loop {setting.closed_loop}: not where only volunteers' jobs may be slowed")
+    if setting.closed_loop and watts is not None and (watts.job_lowest is not None or watts.job_busy_uw is not None):
+        what = "with watts of single jobs" if watts.job_lowest is None else "where only volunteers' jobs may be slowed"
+        raise WrongUseError(f"--closed-loop {setting.closed_loop}: not {what}; leave it out")
     if setting.closed_loop and composition.priority is not None:
         raise WrongUseError(
             f"--closed-loop {setting.closed_loop}: not with priorities of users, which tell equal jobs apart by their "

@@ -107,6 +107,7 @@ def read(folder: Path) -> Run:
         machine = manifest["machine"].get("processors", manifest["machine"].get("nodes"))
         loop = f"{manifest['closed_loop']}, seed {manifest['seed']}" if manifest.get("closed_loop") else None
         parts = {"machine": machine, "cap": manifest["cap"], "closed loop": loop}
+        parts["job watts"] = manifest.get("job_watts")
         parts["configurations"] = manifest.get("configurations", {}).get("given")
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])

@@ -43,6 +43,7 @@ class Setting(msgspec.Struct, frozen=True):
     closed_loop: str | None = None
     seed: int = 0
     configurations: str | None = None
+    job_watts: str | None = None
 
 
 class _Header(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ from typing import Final
 
 from cluster_agent.prediction.power import PowerPredictor, Submission
 from cluster_agent.replay.node_trace import NodeTrace
-from cluster_agent.scheduler.node_aware import Admitted
 from cluster_agent.scheduler.node_jobs import CORES, GPUS, MEMORY, MICS, Nodes
+from cluster_agent.scheduler.power import Admitted
 
 LEAST_W: Final = 1.0
 """Ours: no job is admitted for less."""

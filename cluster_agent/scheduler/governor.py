@@ -16,9 +16,9 @@ from cluster_agent.caps import Cap
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import Machine
 from cluster_agent.scheduler.budget import Budget, Ledger
-from cluster_agent.scheduler.jobs import Int32s, Int64s
+from cluster_agent.scheduler.jobs import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.planner import off_watts
-from cluster_agent.scheduler.power import Ends, Off, Power, Reaction, Running, Situation
+from cluster_agent.scheduler.power import Ends, Off, Power, Predictor, Reaction, Running, Situation
 
 NO_CAP: Final = 2**63 - 1
 UW: Final = 1_000_000
@@ -50,6 +50,9 @@ class Watts:
     requeues: bool
     job_busy_uw: Int64s | None = None  # a processor at the highest frequency, idle share included, as accounted
     job_plan_uw: Int64s | None = None  # the same, as planned with: a prediction
+    new_predictor: Callable[[], Predictor] | None = None
+    """Of what jobs will draw: ``job_plan_uw`` then holds what is planned with where it says nothing yet."""
+    margin: float = 1.0  # predictions count so many times
     job_lowest: Int32s | None = None  # the lowest frequency that each job may be given; None: ``lowest`` for all
     starts_slowed: bool = True
     reacts_to_ends: Ends = "unheard"
@@ -98,6 +101,10 @@ class Watts:
             reacts_to_ends=given.reacts_to_ends,
             budget=given.budget,
         )
+
+    def drawn_w(self, job: int, width: int) -> float:
+        """What the job draws at the highest frequency, as accounted."""
+        return width * (self.busy_uw[0] if self.job_busy_uw is None else int(self.job_busy_uw[job])) / UW
 
     def lowest_of(self, job: int) -> int:
         """The lowest frequency that the job may be given."""
@@ -150,6 +157,53 @@ class Watts:
             round(switching_w * UW),
             round((machine.fixed_w - fixed_w + off * node.off_w - off_w) * UW),
         )
+
+
+class Predicting:
+    """Keeps ``job_plan_uw``, its own, at what a predictor says of each job when it is submitted.
+
+    The jobs of one instant teach in the order of their numbers, before any is predicted: so a replay of a whole log,
+    which looks once a pass, predicts what a loop does that hears of every event.
+    """
+
+    def __init__(self, watts: Watts, jobs: Jobs) -> None:
+        assert watts.new_predictor is not None and watts.job_plan_uw is not None
+        self.job_plan_uw = watts.job_plan_uw.copy()
+        self._watts = watts
+        self._width = jobs.width
+        self._predictor = watts.new_predictor()
+        self._ended: list[int] = []
+        self._submitted = 0
+        self._open = np.empty(0, np.int64)
+
+    def end(self, job: int) -> None:
+        """The job has ended."""
+        self._ended.append(job)
+
+    def submit(self, job: int) -> None:
+        """The job is submitted."""
+        self.learn()
+        width = int(self._width[job])
+        predicted_uw = round(self._predictor.predict(job) * self._watts.margin / width * UW)
+        # no more than the machine can draw, and something above an idle processor
+        self.job_plan_uw[job] = min(max(predicted_uw, self._watts.idle_uw + 1), self._watts.plan_uw[0])
+
+    def learn(self) -> None:
+        """From the jobs that have ended since."""
+        for job in sorted(self._ended):
+            self._predictor.learn(job, self._watts.drawn_w(job, int(self._width[job])))
+        self._ended.clear()
+
+    def follow(self, now_s: int, submit_s: Int64s, end_s: Int64s) -> None:
+        """All that has happened up to a pass, by when each job is submitted and has ended (-1: not yet)."""
+        has_ended = end_s[self._open] >= 0
+        self._ended += self._open[has_ended].tolist()
+        self.learn()
+        upto = int(np.searchsorted(submit_s, now_s, "right"))
+        for job in range(self._submitted, upto):
+            self.submit(job)
+        self._open = np.concatenate([self._open[~has_ended], np.arange(self._submitted, upto)])
+        self._submitted = upto
 
 
 class Governor:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
 from cluster_agent.scheduler.budget import Ledger
-from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Row, Watts, running_of
+from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Row, Watts, running_of
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
@@ -118,8 +118,8 @@ class CJobs:
 class CWatts:
     """``power_model_t`` over the columns of ``Watts``, which it keeps alive, and the budget of a ledger."""
 
-    def __init__(self, watts: Watts, ledger: Ledger | None) -> None:
-        jobs = [watts.job_busy_uw, watts.job_plan_uw]
+    def __init__(self, watts: Watts, ledger: Ledger | None, predicting: Predicting | None = None) -> None:
+        jobs = [watts.job_busy_uw, predicting.job_plan_uw if predicting else watts.job_plan_uw]
         self._columns = [
             ffi.new("int64_t[]", watts.busy_uw),
             ffi.new("int64_t[]", watts.plan_uw),
@@ -234,10 +234,12 @@ class NativeScheduler:
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
         self._announcements: list[int] = []
+        self._predicting: Predicting | None = None
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
-            self._c_watts = CWatts(watts, self._governor.ledger(first_s))
+            self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
+            self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
             self._announcements = list(self._governor.announced_s)
             if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
                 raise MemoryError
@@ -245,10 +247,14 @@ class NativeScheduler:
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
+        if self._predicting is not None:
+            self._predicting.submit(job)
         return bool(lib.scheduler_submit(self._scheduler, now_s, job))
 
     def end(self, job: int) -> None:
         """The running job has ended."""
+        if self._predicting is not None:
+            self._predicting.end(job)
         lib.scheduler_end(self._scheduler, job)
 
     def overrun(self, job: int) -> int:
@@ -269,6 +275,8 @@ class NativeScheduler:
 
     def decide(self, now_s: int) -> list[int]:
         """One pass: the jobs to start now."""
+        if self._predicting is not None:
+            self._predicting.learn()
         if self._order is not None:
             reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
@@ -373,10 +381,11 @@ class NativeReplay:
                 self._c_jobs.c,
                 self._submit,
                 BATCHES[composition.ties],
-                self._order is not None,
+                self._order is not None or (watts is not None and watts.new_predictor is not None),
             ),
             lib.replay_free,
         )
+        self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
         self._room = np.empty(len(jobs), np.int32)
         if composition.priority is not None:
@@ -386,7 +395,8 @@ class NativeReplay:
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
-            self._c_watts = CWatts(watts, self._governor.ledger(first_s))
+            self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
+            self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
             self._announcements = list(self._governor.announced_s)
             self._announced = ffi.new("int64_t[]", self._announcements)
             c = self._announced, len(self._announced)
@@ -422,8 +432,12 @@ class NativeReplay:
         while True:
             status = lib.replay_run(self._replay, until_ended)
             if status == lib.REPLAY_PASS_DUE:
-                assert self._order is not None
-                reorder(self._scheduler, self.jobs, self._order, lib.replay_now(self._replay), self._room)
+                now_s = lib.replay_now(self._replay)
+                if self._predicting is not None:
+                    ends = np.frombuffer(ffi.buffer(lib.replay_ends(self._replay), 8 * len(self.jobs)), np.int64)
+                    self._predicting.follow(now_s, self.jobs.submit_s, ends)
+                if self._order is not None:
+                    reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
             elif status == lib.REPLAY_POWER_DUE:
                 self._follow()
             elif status == lib.REPLAY_NO_MEMORY:

@@ -24,6 +24,7 @@ import numpy as np
 from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.node_jobs import GPUS, MICS, Float64s, NodeJobs, Nodes
+from cluster_agent.scheduler.power import Admitted, Predictor
 from cluster_agent.scheduler.power_cap import PowerCap
 
 NodeBackfill: TypeAlias = Literal["strict", "list", "easy"]
@@ -49,24 +50,12 @@ NodeRule: TypeAlias = Callable[[NodeQueue, int], Float64s]
 """``rule(queue, now_s)``: a score for each job. The lowest is served first, equal ones in order of submission."""
 
 
-class PowerSource(Protocol):
-    """Says at submission what a job will draw, and hears at its end what it drew."""
-
-    def predict(self, job: int) -> float:
-        """Watts of the whole job; more than 0."""
-        ...
-
-    def learn(self, job: int, watts: float) -> None:
-        """The job has ended, and has drawn ``watts`` on average."""
-        ...
+class PowerSource(Predictor, Protocol):
+    """A predictor that meters what runs."""
 
     def metered(self, job: int) -> float | None:
         """What the running job draws; None: nobody can tell before it ends."""
         ...
-
-
-Admitted: TypeAlias = Literal["given", "average", "maximum"]
-"""The watts that a job is admitted with: those of its trace, or a prediction from the submission."""
 
 
 @dataclass(frozen=True, slots=True)

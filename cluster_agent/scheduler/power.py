@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,22 @@ class Volunteers:
     seed: int = 0
 
 
+class Predictor(Protocol):
+    """Says at submission what a job will draw, and hears at its end what it drew."""
+
+    def predict(self, job: int) -> float:
+        """Watts of the whole job; more than 0."""
+        ...
+
+    def learn(self, job: int, watts: float) -> None:
+        """The job has ended, and has drawn ``watts`` on average."""
+        ...
+
+
+Admitted: TypeAlias = Literal["given", "average", "maximum"]
+"""The watts that a job is admitted with: those of its trace, or a prediction from the submission."""
+
+
 @dataclass(frozen=True, slots=True)
 class Power:
     """The part of a composition that knows watts."""
@@ -118,6 +134,10 @@ class Power:
     """The class of applications whose slowdown counts (``Machine.slowdowns``)."""
     budget: Budget | None = None
     """Joules for a window (``budget``)."""
+    admitted: Admitted | None = None
+    """Jobs are planned with watts of their own, times ``margin``; None: with the machine's, which are the most they can
+    draw. A prediction is made once, when the job is submitted, and counts until its end."""
+    margin: float = 1.0
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""
 

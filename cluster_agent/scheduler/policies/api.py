@@ -25,6 +25,8 @@ class Policy:
     source: str
     params: type[msgspec.Struct]
     compose: Callable[[Any], Composition | NodeComposition | MoldableComposition]
+    on_processors: Callable[[Any], Composition] | None = None
+    """Where ``compose`` is for nodes: the same for a log of processors, if it can be."""
 
 
 class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

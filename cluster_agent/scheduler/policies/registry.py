@@ -6,7 +6,8 @@ A choice is written ``NAME[:key=value,...]``.
 from __future__ import annotations
 
 import importlib
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -38,6 +39,9 @@ _MODULES: Final = {
 }
 
 
+_Composed = TypeVar("_Composed", bound=Composition | NodeComposition | MoldableComposition)
+
+
 class Choice(msgspec.Struct, frozen=True):
     """A policy with its parameters, and what it is made of."""
 
@@ -51,6 +55,8 @@ class Choice(msgspec.Struct, frozen=True):
         """For a machine that is a number of processors; ``WrongUseError`` if the policy needs to know its nodes."""
         composed = self._as_asked()
         if isinstance(composed, NodeComposition):
+            if self.policy.on_processors is not None:
+                return _composed(self.text, self.policy.on_processors, self.params)
             raise WrongUseError(
                 f"--policy {self.text}: {self.policy.name} places jobs on nodes, and this trace has processors only;"
                 " choose another policy, or a trace with nodes"
@@ -111,7 +117,11 @@ def choose(text: str) -> Choice:
     """``NAME[:key=value,...]`` as a policy that is ready to run; ``WrongUseError`` in one line otherwise."""
     chosen = policy(text.partition(":")[0].strip())
     params = choosing.read_params("--policy", text, chosen.name, chosen.params)
+    return Choice(text, chosen, params, _composed(text, chosen.compose, params))
+
+
+def _composed(text: str, compose: Callable[[Any], _Composed], params: msgspec.Struct) -> _Composed:
     try:
-        return Choice(text, chosen, params, chosen.compose(params))
+        return compose(params)
     except ValueError as error:
         raise WrongUseError(f"--policy {text}: {error}") from None
