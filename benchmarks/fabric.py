@@ -136,11 +136,10 @@ def rebalance(n: int) -> dict[str, Any]:
     """One plan and one round of grants for n nodes that all are to be lowered."""
     ledger = Ledger(Unstored(), Terms(0, 8), BudgetLine(n * 300_000), 0.0)
     leases = [NodeLease(f"n{i}", "boot-1", DECLARED, 350_000, 0) for i in range(n)]
-    for lease in leases:
-        ledger.hear(1.0, lease.report(1_000_000_000, 180_000))
+    ledger.hear(1.0, *(lease.report(1_000_000_000, 180_000) for lease in leases))
     sharing = Sharing("fspc")
     began = time.process_time()
-    plan(ledger, 1.0, lambda names, mw: sharing.share(ledger, names, mw))
+    plan(ledger, 1.0, lambda at, mw: sharing.share(ledger, at, mw))
     planned = time.process_time()
     grants = ledger.grants(1.0, list(ledger.accounts))
     return {"nodes": n, "plan_ms": 1e3 * (planned - began), "grants_ms": 1e3 * (time.process_time() - planned),

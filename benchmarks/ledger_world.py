@@ -21,15 +21,17 @@ from typing import Final
 
 import numpy as np
 
-from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms, type_mw
+from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.plan import plan
-from cluster_agent.budget.store import DeposedError, Snapshot, Stored
+from cluster_agent.budget.plan import Share, plan
+from cluster_agent.budget.store import DeposedError, Snapshot
 from nodectl.lease import NodeLease
 from nodectl.wire import Declaration, Grant, LeaseClass, Report
 
 REPORT_S = 1.0
 PLAN_S = 4.0
+LOOP_S = 0.4
 BOOT_S = (20.0, 90.0)
 LONGEST_DELAY_S = 60.0
 
@@ -84,27 +86,30 @@ class FaultyStore:
         self.log: list[tuple[str, object]] = []
         self.is_certain = True
 
-    def take_epoch(self, at_least: int = 0) -> int:
-        self.epoch = max(self.epoch + 1, at_least)
-        self.log.append(("epoch", self.epoch))
-        return self.epoch
-
-    def load(self) -> Snapshot:
-        nodes: dict[str, Stored] = {}
+    def take_over(self, at_least: int = 0) -> Snapshot:
+        nodes: dict[int, tuple[str, Declaration]] = {}
+        counts: dict[int, int] = {}
         for kind, what in self.log:
             if kind == "nodes":
-                assert isinstance(what, dict)
-                nodes.update(what)
-        self.log = [("nodes", nodes), ("epoch", self.epoch)]
-        snapshot = Snapshot(self.epoch, nodes, self.is_certain)
-        self.is_certain = True
-        return snapshot
+                assert isinstance(what, tuple)
+                nodes.update(what[0])
+                counts.update(what[1])
+        self.log = [("nodes", (nodes, counts)), ("epoch", self.epoch)]
+        self.epoch = max(self.epoch + 1, at_least)
+        self.log.append(("epoch", self.epoch))
+        is_certain, self.is_certain = self.is_certain, True
+        places = range(len(nodes))
+        return Snapshot(
+            self.epoch, [nodes[at][0] for at in places], [nodes[at][1] for at in places],
+            np.array([counts[at] for at in places], np.int64), is_certain,
+        )  # fmt: skip
 
-    def commit(self, epoch: int, nodes: Mapping[str, Stored]) -> None:
+    def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
         if epoch != self.epoch:
             raise DeposedError(f"epoch {epoch} is over, the newest is {self.epoch}")
-        if nodes:
-            self.log.append(("nodes", dict(nodes)))
+        if nodes or len(changed):
+            places = {*nodes, *changed.tolist()}
+            self.log.append(("nodes", (dict(nodes), {at: int(counts_mw[at]) for at in places})))
 
     def crash(self, lost: int) -> None:
         """Lose the last commits."""
@@ -269,17 +274,16 @@ class Totals:
     counted: dict[str, int] = field(default_factory=dict)
 
 
-def proportional(ledger: Ledger, demand: Mapping[str, float]) -> Callable[[list[str], int], type_mw]:
+def proportional(ledger: Ledger, demand: Mapping[str, float]) -> Share:
     """A sharer for the world: the same part of its wish above MOP for every node."""
 
-    def share(names: list[str], available_mw: int) -> type_mw:
-        declared = [ledger.accounts[name].declaration for name in names]
-        low = np.array([one.mop_mw for one in declared], np.int64)
-        high = np.array([one.tdp_mw for one in declared], np.int64)
-        wish = low + ((high - low) * np.array([demand.get(name, 1.0) for name in names])).astype(np.int64)
+    def share(at: Ints, available_mw: int) -> Ints:
+        low, high = ledger.accounts.mop_mw[at], ledger.accounts.tdp_mw[at]
+        part_wished = np.array([demand.get(ledger.accounts.names[place], 1.0) for place in at.tolist()])
+        wish = low + ((high - low) * part_wished).astype(np.int64)
         spread = int((wish - low).sum())
         part = min((available_mw - int(low.sum())) / spread, 1.0) if spread else 1.0
-        caps: type_mw = low + np.floor((wish - low) * part).astype(np.int64)
+        caps: Ints = low + np.floor((wish - low) * part).astype(np.int64)
         return caps
 
     return share
@@ -309,6 +313,7 @@ class World:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._cut_until_s: dict[str, float] = {}
+        self._arrived: dict[int, list[Report]] = {}
         self.is_healed = False
         self.holds_demand = False
         self.nodes = {f"n{i:02d}": Node(self, f"n{i:02d}", self._declaration(i)) for i in range(n)}
@@ -365,6 +370,20 @@ class World:
             if node.agent == "none":
                 node.start_agent()
 
+    def unused_once_healed(self, gaps: float = 3.0) -> float:
+        """Faults end, and what is broken mends itself; so many leases after all nodes want their TDP: how much of what
+        could be granted to them is not, as a part of it."""
+        self.heal()
+        self.run_for(150)  # hung kernels, boots and late messages come to an end
+        self.demand = dict.fromkeys(self.nodes, 1.0)
+        self.holds_demand = True
+        self.run_for(gaps * self.terms.lease_s)
+        ledger = self.active()
+        assert ledger is not None
+        demand_mw = sum(node.declaration.tdp_mw for node in self.nodes.values())
+        could_mw = min(ledger.spendable_mw(self.now_s) - ledger.reserve_mw, demand_mw)
+        return (could_mw - int(ledger.accounts.target_mw.sum())) / could_mw
+
     def _account(self, next_s: float) -> None:
         """Judge the time from now to the next event, at each promise that begins in it."""
         while self._promises and self._promises[0][0] <= next_s:
@@ -403,7 +422,7 @@ class World:
         reached = [i for i, ledger in enumerate(self.ledgers) if ledger is not None]
         if reached:
             which = self.dice.choice(reached)
-            self._carry(report.node, lambda: self._hear(which, said))
+            self._carry(report.node, lambda: self._arrive(which, said))
 
     def _send(self, grants: list[Grant]) -> None:
         for grant in grants:
@@ -420,13 +439,21 @@ class World:
         self.ledgers.append(ledger)
         plan(ledger, self.now_s, proportional(ledger, self.demand))
 
-    def _hear(self, which: int, report: Report) -> None:
-        ledger = self.ledgers[which]
+    def _arrive(self, which: int, report: Report) -> None:
+        """Reports wait for the cluster agent's loop, which takes all that are there."""
+        if which not in self._arrived:
+            self._arrived[which] = []
+            self.after(self.dice.uniform(0.0, LOOP_S), lambda: self._hear(which))
+        self._arrived[which].append(report)
+
+    def _hear(self, which: int) -> None:
+        ledger, reports = self.ledgers[which], self._arrived.pop(which)
         if ledger is None:
             return
         try:
-            if ledger.hear(self.now_s, report):
-                self._send(ledger.grants(self.now_s, [report.node]))
+            heard = ledger.hear(self.now_s, *reports)
+            if heard:
+                self._send(ledger.grants(self.now_s, [report.node for report in heard]))
         except DeposedError:
             self.count("deposed")
             self.ledgers[which] = None

@@ -17,28 +17,28 @@ What moves a count, and the rule it follows (docs/ledger.md):
 
 The ledger is told the time (CLOCK_BOOTTIME of this machine, seconds), what arrives, and what caps are wanted; it
 returns the grants to send. It opens no socket and reads no clock, so a simulation can try it with faults of any kind.
+
+Rules are written for many nodes at once, ``at`` being their places in the columns of ``Accounts``: a budget that
+changes moves the caps of all of them.
 """
 
 from __future__ import annotations
 
 import bisect
-import heapq
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from cluster_agent.budget.accounts import NONE, Accounts, Bools, Floats, Ints
 from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.store import LedgerStore, Snapshot, Stored
+from cluster_agent.budget.store import NOTHING, LedgerStore, Snapshot
 from nodectl.wire import Declaration, Grant, Report
 
 CLOCK_RATE_ERROR: Final = 1e-3
 """Clocks of nodes and of this machine run at rates within this of true time."""
-
-type_mw = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +55,6 @@ class Terms:
     renew_after: float = 0.3  # of a lease
 
 
-@dataclass(slots=True)
-class Open:
-    """A grant that may still be taken, or may have been."""
-
-    sequence: int
-    cap_mw: int
-    deadline_s: float
-
-
-@dataclass(slots=True)
-class Account:
-    """What is known of one node."""
-
-    index: int
-    name: str
-    declaration: Declaration
-    limit_mw: int
-    """The most that may act beside the open grants."""
-    is_leased: bool = False
-    """Whether it has ever been granted anything: only then does it fall to its safe cap by itself."""
-    boot_id: str = ""
-    past_boots: set[str] = field(default_factory=set)
-    report_id: int = -1
-    silent_from_s: float = math.inf
-    """When every lease that answers its last report is over, and acted on."""
-    is_watched: bool = False
-    """Whether it is noticed when that time comes."""
-    is_heard: bool = False
-    has_confirmed: bool = False
-    """Any grant, in this boot."""
-    is_leaving: bool = False
-    has_left: bool = False
-    is_off: bool = False
-    seen_epoch: int = -1
-    sequence: int = 0
-    open: list[Open] = field(default_factory=list)
-    target_mw: int = -1
-    """The cap granted last; -1: none in this boot."""
-    wanted_mw: int = -1
-    granted_report_id: int = -1
-
-
 class Ledger:
     """One partition's ledger, owned from here on under a new epoch of ``store``."""
 
@@ -104,79 +62,46 @@ class Ledger:
         """``DeposedError`` or another ``ClusterError`` if the store cannot be taken over."""
         self.terms = terms
         self.budget = budget
-        self.accounts: dict[str, Account] = {}
-        self.count_mw: type_mw = np.zeros(0, np.int64)
-        """Per node, by ``Account.index``."""
+        self.accounts = Accounts()
         self.total_mw = 0
-        self._columns_mw: type_mw = np.zeros((2, 16), np.int64)  # counts and boot powers, and room for more nodes
-        self._boot_mw: type_mw = np.zeros(0, np.int64)
+        """Of all counts."""
         self._slowest_s = 0.0
-        self._pending: dict[str, None] = {}  # reachable or not, they are to get another cap than they were granted
-        self._deadlines: list[tuple[float, str]] = []  # of grants
-        self._silences: list[tuple[float, str]] = []  # one per node heard, not later than its ``silent_from_s``
+        self._next_s = math.inf  # nothing runs out before
         self._store = store
-        self._stored_mw: dict[str, int] = {}
-        self._unstored: dict[str, None] = {}
-        snapshot = store.load()
-        self.epoch = store.take_epoch()
+        snapshot = store.take_over()
+        self.epoch = snapshot.epoch
         self._is_certain = snapshot.is_certain
-        self._unacknowledged: dict[str, None] = {}
         self._young_until_s = now_s
         self._restore(now_s, snapshot)
 
     # --- what happens
 
-    def hear(self, now_s: float, report: Report) -> bool:
-        """Take a node's report; False if it is void, being older than what is known.
+    def hear(self, now_s: float, *reports: Report) -> list[Report]:
+        """Take what nodes report; returned are those reports that are not void, being older than what is known.
 
-        ``DeposedError``: the node has heard of a newer cluster agent, and the store says the same.
+        ``DeposedError``: a node has heard of a newer cluster agent, and the store says the same.
         """
-        account = self.accounts.get(report.node) or self._add(report.node, report.declaration)
-        is_new_boot = report.boot_id != account.boot_id
-        if report.boot_id in account.past_boots or (not is_new_boot and report.report_id <= account.report_id):
-            return False
-        self._mind_epoch(now_s, account, report)
-        if is_new_boot:
-            self._new_boot(account, report)
-        account.report_id, account.seen_epoch = report.report_id, report.seen_epoch
-        account.is_heard, account.is_off, account.is_leaving = True, False, report.is_leaving
-        if account.has_left and not report.is_leaving:  # its agent is back
-            account.has_left, account.has_confirmed = False, False
-        if report.declaration != account.declaration:
-            self._declare(account, report.declaration)
-        if report.epoch == self.epoch:
-            self._retire_confirmed(account, report)
-        account.has_confirmed |= report.sequence > 0
-        account.limit_mw = self._acting_mw(report)
-        account.silent_from_s = self._deadline_s(now_s, account)
-        if not account.is_watched:
-            account.is_watched = True
-            heapq.heappush(self._silences, (account.silent_from_s, account.name))
-        if account.seen_epoch == self.epoch and self._is_certain:
-            self._unacknowledged.pop(account.name, None)
-        if account.is_leaving or (account.wanted_mw >= 0 and account.wanted_mw != account.target_mw):
-            self._pending[account.name] = None
-        self._recount(now_s, account)
-        return True
+        taken: list[Report] = []
+        for one_of_each in _one_of_each_node(reports):
+            taken += self._hear(now_s, one_of_each)
+        return taken
 
     def expect(self, now_s: float, name: str, declaration: Declaration) -> None:
         """A node that belongs to the partition and has not been heard of: it counts at its TDP."""
         if name not in self.accounts:
-            self._recount(now_s, self._add(name, declaration))
+            self._recount(now_s, self._add({name: declaration}))
 
     def switched_off(self, now_s: float, name: str) -> None:
         """The node is known to be without power, from elsewhere than itself: it counts nothing until it is heard."""
-        account = self.accounts[name]
-        account.is_off, account.open, account.has_left = True, [], False
-        self._recount(now_s, account)
+        at, accounts = self.accounts.at([name]), self.accounts
+        accounts.is_off[at], accounts.has_left[at] = True, False
+        accounts.close_grants(at)
+        self._recount(now_s, at)
 
-    def want(self, caps_mw: Mapping[str, int]) -> None:
-        """The caps that the sharer wishes; ``grants`` goes towards them as far as the budget lets it."""
-        for name, cap_mw in caps_mw.items():
-            account = self.accounts[name]
-            account.wanted_mw = cap_mw
-            if cap_mw != account.target_mw:
-                self._pending[name] = None
+    def want(self, at: Ints, caps_mw: Ints) -> None:
+        """The caps that the sharer wishes for the nodes at these places; ``grants`` goes towards them as far as the
+        budget lets it."""
+        self.accounts.wanted_mw[at] = caps_mw
 
     def grants(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
         """What to send now: lower caps at once, raises as far as there is room, and renewals to the nodes ``heard``.
@@ -185,55 +110,37 @@ class Ledger:
         partition; ``ClusterError``: the store is not to be had. Then nothing is sent, and nothing is lost.
         """
         self.pass_time(now_s)
-        chosen: dict[str, int] = {}
-        raises: list[tuple[int, Account, int]] = []
-        for name in self._pending:
-            account = self.accounts[name]
-            if not self._can_be_reached(now_s, account):
-                continue
-            cap_mw = account.declaration.tdp_mw if account.is_leaving else account.wanted_mw
-            cost_mw = max(cap_mw - int(self.count_mw[account.index]), 0)
-            if cost_mw > 0 or cap_mw > self._heading_mw(account):
-                raises.append((cost_mw, account, cap_mw))
-            else:
-                chosen[name] = cap_mw
-        chosen |= self._affordable(now_s, raises)
-        for name in heard:
-            account = self.accounts[name]
-            if name not in chosen and self._is_renewal_due(now_s, account):
-                chosen[name] = self._holding_mw(account)
-        return self._send(now_s, chosen)
+        at, caps_mw = self._changes(now_s)
+        due = self._renewals(now_s, self.accounts.at(list(heard)), at)
+        return self._send(now_s, np.concatenate((at, due)), np.concatenate((caps_mw, self._holding_mw(due))))
 
     def pass_time(self, now_s: float) -> None:
         """Count anew what ran out since."""
         self.budget.advance(now_s)
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            account = self.accounts[heapq.heappop(self._deadlines)[1]]
-            self._retire_overdue(now_s, account)
-            self._recount(now_s, account)
-        while self._silences and self._silences[0][0] <= now_s:
-            account = self.accounts[heapq.heappop(self._silences)[1]]
-            if account.silent_from_s > now_s:
-                heapq.heappush(self._silences, (account.silent_from_s, account.name))
-            else:
-                account.is_watched = False
-                self._recount(now_s, account)
-        if self._unacknowledged and now_s >= self._young_until_s:
-            grown_up, self._unacknowledged = self._unacknowledged, {}
-            for name in grown_up:
-                self._recount(now_s, self.accounts[name])
+        accounts = self.accounts
+        if now_s >= self._next_s:
+            is_silent = accounts.watch_s <= now_s
+            at = np.flatnonzero((accounts.open_deadline_s <= now_s).any(axis=0) | is_silent)
+            self._retire_overdue(now_s, at)
+            accounts.watch_s[is_silent] = math.inf
+            self._recount(now_s, at)
+            self._next_s = float(min(accounts.open_deadline_s.min(), accounts.watch_s.min()))
+        if now_s >= self._young_until_s and self.is_young:
+            grown_up = np.flatnonzero(accounts.owes_epoch)
+            accounts.owes_epoch[:] = False
+            self._recount(now_s, grown_up)
 
     # --- what holds
 
     @property
     def reserve_mw(self) -> int:
         """What nodes that reboot together could draw beyond their counts (7)."""
-        return self._largest_mw(self._boot_mw - self.count_mw)
+        return self._largest_mw(self.accounts.boot_need_mw - self.accounts.count_mw)
 
-    def reserve_with_mw(self, index: type_mw, caps_mw: type_mw) -> int:
-        """The same if the nodes at these indices had these caps."""
-        beyond_mw = self._boot_mw - self.count_mw
-        beyond_mw[index] = self._boot_mw[index] - caps_mw
+    def reserve_with_mw(self, at: Ints, caps_mw: Ints) -> int:
+        """The same if the nodes at these places had these caps."""
+        beyond_mw = self.accounts.boot_need_mw - self.accounts.count_mw
+        beyond_mw[at] = self.accounts.boot_need_mw[at] - caps_mw
         return self._largest_mw(beyond_mw)
 
     @property
@@ -245,7 +152,7 @@ class Ledger:
     @property
     def is_young(self) -> bool:
         """Whether leases of the ledger before this one may still be in force, so that nothing is raised (9)."""
-        return bool(self._unacknowledged)
+        return bool(self.accounts.owes_epoch.any())
 
     def spendable_mw(self, now_s: float) -> int:
         """The budget that new decisions must keep, less what is fixed (10)."""
@@ -260,226 +167,306 @@ class Ledger:
         self.budget.advance(now_s)
         return self.total_mw + self.terms.fixed_mw - self.budget.budget_mw
 
-    def is_silent(self, now_s: float, name: str) -> bool:
-        """Whether nothing has come from the node for so long that it has no lease any more."""
-        account = self.accounts[name]
-        return not account.is_heard or now_s >= account.silent_from_s
+    def is_silent(self, now_s: float) -> Bools:
+        """Per node, whether nothing has come from it for so long that it has no lease any more."""
+        accounts = self.accounts
+        return now_s >= accounts.heard_s + self._lease_here_s() + accounts.after_lease_s
 
-    def is_within_reach(self, now_s: float, name: str) -> bool:
-        """Whether a cap can be planned for the node: it is heard, or was by the ledger before and may be any moment."""
-        account = self.accounts[name]
-        is_inherited = self.is_young and account.is_leased and not account.is_heard
-        return not account.has_left and (is_inherited or not self.is_silent(now_s, name))
+    def is_within_reach(self, now_s: float) -> Bools:
+        """Per node, whether a cap can be planned for it: it is heard, or was by the ledger before and may be any
+        moment."""
+        accounts = self.accounts
+        is_inherited = accounts.is_leased & ~accounts.is_heard if self.is_young else np.False_
+        return ~accounts.has_left & (is_inherited | ~self.is_silent(now_s))
 
     # --- the rules, each where it can be read alone
 
-    def _acting_mw(self, report: Report) -> int:
+    def _acting_mw(self, limit_mw: Ints, power_mw: Ints, is_provisional: Bools) -> Ints:
         """What a report says may act (5): a provisional cap is trusted only as far as the draw that was measured."""
-        return max(report.limit_mw, report.power_mw) if report.effect == "provisional" else report.limit_mw
+        return np.where(is_provisional, np.maximum(limit_mw, power_mw), limit_mw)
 
-    def _retire_confirmed(self, account: Account, report: Report) -> None:
+    def _retire_confirmed(self, at: Ints, sequence: Ints) -> None:
         """A confirmed sequence retires itself and all before it (5)."""
-        account.open = [grant for grant in account.open if grant.sequence > report.sequence]
+        is_confirmed = self.accounts.open_sequence[:, at] <= sequence
+        if is_confirmed.any():
+            self.accounts.close_grants(at, is_confirmed)
 
-    def _retire_overdue(self, now_s: float, account: Account) -> None:
+    def _retire_overdue(self, now_s: float, at: Ints) -> None:
         """A grant that is over can no longer be taken (3); if it was, the node fell to its safe cap since (4), or holds
         it still (6)."""
-        declared = account.declaration
-        for grant in account.open:
-            if grant.deadline_s <= now_s:
-                left_mw = grant.cap_mw if declared.lease_class == "sticky" else min(grant.cap_mw, declared.safe_mw)
-                account.limit_mw = max(account.limit_mw, left_mw)
-        account.open = [grant for grant in account.open if grant.deadline_s > now_s]
+        accounts = self.accounts
+        cap_mw, is_over = accounts.open_mw[:, at], accounts.open_deadline_s[:, at] <= now_s
+        left_mw = np.where(accounts.is_sticky[at], cap_mw, np.minimum(cap_mw, accounts.safe_mw[at]))
+        accounts.limit_mw[at] = np.maximum(accounts.limit_mw[at], np.where(is_over, left_mw, 0).max(axis=0))
+        accounts.close_grants(at, is_over)
 
     def _lease_here_s(self) -> float:
         """A node's lease by this machine's clock: the node's may be slow, and ours fast (3)."""
         return self.terms.lease_s * (1 + CLOCK_RATE_ERROR) / (1 - CLOCK_RATE_ERROR)
 
-    def _deadline_s(self, received_s: float, account: Account) -> float:
-        """When a lease that answers a report received at ``received_s`` is surely over, and acted on (3, 6)."""
-        return received_s + self._lease_here_s() + after_lease_s(account.declaration)
+    def _deadline_s(self, at: Ints) -> Floats:
+        """When a lease that answers the last report is surely over, and acted on (3, 6)."""
+        return self.accounts.heard_s[at] + self._lease_here_s() + self.accounts.after_lease_s[at]
 
-    def _held_mw(self, account: Account) -> int:
+    def _held_mw(self, at: Ints) -> Ints:
         """The highest cap that may act while the node has a lease (1)."""
-        return max([account.limit_mw, *(grant.cap_mw for grant in account.open)])
+        open_mw: Ints = self.accounts.open_mw[:, at].max(axis=0)
+        return np.maximum(self.accounts.limit_mw[at], open_mw)
 
-    def _silent_mw(self, account: Account, held_mw: int) -> int:
+    def _silent_mw(self, at: Ints, held_mw: Ints) -> Ints:
         """What a node without a lease may draw (6, 7): it fell to its safe cap, or is booting."""
-        if account.declaration.lease_class == "sticky":
-            return held_mw
-        return max(min(held_mw, account.declaration.safe_mw), account.declaration.boot_mw)
+        accounts = self.accounts
+        fallen_mw = np.maximum(np.minimum(held_mw, accounts.safe_mw[at]), accounts.boot_mw[at])
+        return np.where(accounts.is_sticky[at], held_mw, fallen_mw)
 
-    def _unconfirmed_mw(self, account: Account, held_mw: int) -> int:
+    def _unconfirmed_mw(self, at: Ints, held_mw: Ints) -> Ints:
         """What a node may draw that has confirmed nothing since its boot (8); one that joins may draw anything."""
-        declared = account.declaration
-        return max(held_mw, declared.safe_mw, declared.boot_mw, 0 if account.is_leased else declared.tdp_mw)
+        accounts = self.accounts
+        least_mw = np.maximum(accounts.safe_mw[at], accounts.boot_mw[at])
+        least_mw = np.where(accounts.is_leased[at], least_mw, np.maximum(least_mw, accounts.tdp_mw[at]))
+        return np.maximum(held_mw, least_mw)
 
-    def _boot_need_mw(self, account: Account) -> int:
+    def _boot_need_mw(self, at: Ints) -> Ints:
         """What to set aside for the node's reboot (7); a sticky controller keeps its cap through one."""
-        return 0 if account.declaration.lease_class == "sticky" else account.declaration.boot_mw
+        return np.where(self.accounts.is_sticky[at], 0, self.accounts.boot_mw[at])
 
-    def _heading_mw(self, account: Account) -> int:
+    def _heading_mw(self, at: Ints) -> Ints:
         """Where a count will be when all that is open has retired. While the sum of counts must fall (10), a grant
         above that is a raise even if it is below the count: it would stop the fall."""
-        return account.target_mw if account.target_mw >= 0 else account.declaration.safe_mw
+        target_mw = self.accounts.target_mw[at]
+        return np.where(target_mw >= 0, target_mw, self.accounts.safe_mw[at])
 
-    def _new_boot(self, account: Account, report: Report) -> None:
+    def _new_boot(self, at: Ints, boot_ids: Sequence[str]) -> None:
         """A reboot voids all that was granted (8)."""
-        if account.boot_id:
-            account.past_boots.add(account.boot_id)
-        account.boot_id, account.open = report.boot_id, []
-        account.has_confirmed = account.has_left = False
-        account.target_mw = account.granted_report_id = -1
+        accounts = self.accounts
+        for place, boot_id in zip(at.tolist(), boot_ids, strict=True):
+            accounts.reboot(place, boot_id)
+        accounts.close_grants(at)
+        accounts.has_confirmed[at] = accounts.has_left[at] = False
+        accounts.target_mw[at] = accounts.granted_report_id[at] = NONE
 
-    def _largest_mw(self, beyond_mw: type_mw) -> int:
+    def _largest_mw(self, beyond_mw: Ints) -> int:
         """The sum of the k largest, none below 0 (7)."""
         k = min(self.terms.failing_together, len(beyond_mw))
         return int(np.maximum(np.partition(beyond_mw, len(beyond_mw) - k)[len(beyond_mw) - k :], 0).sum()) if k else 0
 
-    def _affordable(self, now_s: float, raises: list[tuple[int, Account, int]]) -> dict[str, int]:
+    def _affordable(self, now_s: float, at: Ints, costs_mw: Ints) -> Bools:
         """Which raises there is room for (1, 7, 10), cheapest first; none while older leases may run (9).
 
         A raise within the count costs nothing, but there must be no debt."""
-        if not raises or self.is_young:
-            return {}
-        raises = sorted(raises, key=lambda one: (one[0], one[1].index))
+        is_affordable = np.zeros(len(at), np.bool_)
+        if not len(at) or self.is_young:
+            return is_affordable
+        in_turn = np.lexsort((at, costs_mw))
+        at, costs_mw = at[in_turn], costs_mw[in_turn]
+        total_mw = self.total_mw + np.cumsum(costs_mw)
+        beyond_mw = self.accounts.boot_need_mw - self.accounts.count_mw
         spendable_mw = self.spendable_mw(now_s)
 
         def exceeds(n: int) -> bool:
             """Whether the cheapest n are too many. Each takes its cost, and may give back as much of the reserve."""
-            index = np.array([account.index for _, account, _ in raises[:n]], np.int64)
-            counts_mw = self.count_mw.copy()
-            counts_mw[index] += np.array([cost_mw for cost_mw, _, _ in raises[:n]], np.int64)
-            return int(counts_mw.sum()) + self._largest_mw(self._boot_mw - counts_mw) > spendable_mw
+            still_mw = beyond_mw.copy()
+            still_mw[at[:n]] -= costs_mw[:n]
+            return int(total_mw[n - 1]) + self._largest_mw(still_mw) > spendable_mw
 
-        fitting = bisect.bisect_left(range(1, len(raises) + 1), True, key=exceeds)
-        return {account.name: cap_mw for _, account, cap_mw in raises[:fitting]}
+        n = len(at) if not exceeds(len(at)) else bisect.bisect_left(range(1, len(at)), True, key=exceeds)
+        is_affordable[in_turn[:n]] = True
+        return is_affordable
 
-    def _restored_mw(self, account: Account) -> int:
+    def _restored_mw(self, at: Ints, stored_mw: Ints) -> Ints:
         """What a node may draw that only the store knows of (8, 9); one that lost commits is not believed."""
-        if not account.is_leased:
-            return account.declaration.tdp_mw
-        if self.is_young:
-            return account.limit_mw
-        return self._silent_mw(account, account.limit_mw if self._is_certain else account.declaration.tdp_mw)
+        accounts = self.accounts
+        tdp_mw = accounts.tdp_mw[at]
+        if not self.is_young:
+            stored_mw = self._silent_mw(at, stored_mw if self._is_certain else tdp_mw)
+        return np.where(accounts.is_leased[at], stored_mw, tdp_mw)
+
+    def _left_mw(self, at: Ints, held_mw: Ints) -> Ints:
+        """What a node may draw that was given leave to go uncapped (4)."""
+        return np.maximum(held_mw, self.accounts.tdp_mw[at])
+
+    def _off_mw(self, at: Ints, held_mw: Ints) -> Ints:
+        """What a node draws that is known to be without power (6)."""
+        return np.zeros_like(held_mw)
 
     # --- how
 
     def _restore(self, now_s: float, snapshot: Snapshot) -> None:
-        for name, stored in snapshot.nodes.items():
-            account = self._add(name, stored.declaration)
-            account.limit_mw, account.is_leased = stored.count_mw, stored.is_leased
-            self._stored_mw[name] = stored.count_mw
-        self._be_young(now_s)
-        for account in self.accounts.values():
-            self._recount(now_s, account)
+        if snapshot.names:
+            accounts = self.accounts
+            at = self._add(dict(zip(snapshot.names, snapshot.declarations, strict=True)))
+            accounts.unstored.clear()
+            accounts.stored_mw[:] = snapshot.counts_mw
+            accounts.is_leased[:] = snapshot.counts_mw >= 0
+            accounts.limit_mw[:] = np.where(accounts.is_leased, snapshot.counts_mw, accounts.tdp_mw)
+            self._be_young(now_s)
+            self._recount(now_s, at)
 
     def _be_young(self, now_s: float) -> None:
-        self._unacknowledged = dict.fromkeys(self.accounts)
+        self.accounts.owes_epoch[:] = True
         self._young_until_s = now_s + self.settle_s
 
-    def _mind_epoch(self, now_s: float, account: Account, report: Report) -> None:
+    def _hear(self, now_s: float, reports: Sequence[Report]) -> Sequence[Report]:
+        """Reports of as many nodes."""
+        accounts = self.accounts
+        self._add({one.node: one.declaration for one in reports if one.node not in accounts.places})
+        at = accounts.at([one.node for one in reports])
+        is_new_boot, is_past_boot = accounts.compare_boots(at, [one.boot_id for one in reports])
+        report_id = np.array([one.report_id for one in reports], np.int64)
+        is_void = is_past_boot | (~is_new_boot & (report_id <= accounts.report_id[at]))
+        if is_void.any():
+            kept = np.flatnonzero(~is_void)
+            at, is_new_boot, report_id = at[kept], is_new_boot[kept], report_id[kept]
+            reports = [reports[n] for n in kept.tolist()]
+        if not reports:
+            return reports
+        told = [
+            (one.seen_epoch, one.epoch, one.sequence, one.limit_mw, one.power_mw, one.is_leaving,
+             one.effect == "provisional", one.declaration != accounts.declarations[place])
+            for place, one in zip(at.tolist(), reports, strict=True)
+        ]  # fmt: skip
+        columns = np.array(told, np.int64).T
+        seen_epoch, epoch, sequence, limit_mw, power_mw = columns[:5]
+        is_leaving, is_provisional, is_declared = columns[5:].astype(np.bool_)
+        self._mind_epoch(now_s, at, seen_epoch)
+        if is_new_boot.any():
+            self._new_boot(at[is_new_boot], [reports[n].boot_id for n in np.flatnonzero(is_new_boot).tolist()])
+        accounts.report_id[at], accounts.seen_epoch[at], accounts.heard_s[at] = report_id, seen_epoch, now_s
+        accounts.is_off[at], accounts.is_leaving[at] = False, is_leaving
+        is_back = accounts.has_left[at] & ~is_leaving  # its agent is
+        accounts.has_left[at] &= ~is_back
+        accounts.has_confirmed[at] = (accounts.has_confirmed[at] & ~is_back) | (sequence > 0)
+        if is_declared.any():
+            self._declare(at[is_declared], [reports[n].declaration for n in np.flatnonzero(is_declared).tolist()])
+        self._retire_confirmed(at, np.where(epoch == self.epoch, sequence, NONE))
+        accounts.limit_mw[at] = self._acting_mw(limit_mw, power_mw, is_provisional)
+        accounts.watch_s[at] = deadline_s = self._deadline_s(at)
+        self._next_s = min(self._next_s, float(deadline_s.min()))
+        if self._is_certain:
+            accounts.owes_epoch[at] &= seen_epoch != self.epoch
+        self._recount(now_s, at)
+        return reports
+
+    def _mind_epoch(self, now_s: float, at: Ints, seen_epoch: Ints) -> None:
         """A node has heard of an epoch that is not ours: we are deposed, or the store has lost one."""
-        is_foreign = report.seen_epoch == self.epoch and account.sequence == 0
-        if report.seen_epoch > self.epoch or is_foreign:
-            self._store.commit(self.epoch, {})  # raises if we are deposed
-            self.epoch = self._store.take_epoch(report.seen_epoch + 1)
+        is_foreign = (seen_epoch == self.epoch) & (self.accounts.sequence[at] == 0)
+        if (is_foreign | (seen_epoch > self.epoch)).any():
+            self._store.commit(self.epoch, {}, NOTHING, NOTHING)  # raises if we are deposed
+            self.epoch = self._store.take_over(int(seen_epoch.max()) + 1).epoch
             self._is_certain = False
             self._be_young(now_s)
 
-    def _add(self, name: str, declaration: Declaration) -> Account:
-        account = Account(len(self.accounts), name, declaration, declaration.tdp_mw)
-        self.accounts[name] = account
-        if len(self.accounts) > self._columns_mw.shape[1]:  # room for twice as many: an array per node takes n² to fill
-            self._columns_mw = np.concatenate((self._columns_mw, np.zeros_like(self._columns_mw)), axis=1)
-        self.count_mw, self._boot_mw = self._columns_mw[:, : len(self.accounts)]
-        self._declare(account, declaration)
-        return account
+    def _add(self, nodes: dict[str, Declaration]) -> Ints:
+        at = self.accounts.add(nodes) if nodes else np.zeros(0, np.int64)
+        self._note_declared(at)
+        return at
 
-    def _declare(self, account: Account, declaration: Declaration) -> None:
-        account.declaration = declaration
-        self._boot_mw[account.index] = self._boot_need_mw(account)
-        self._slowest_s = max(self._slowest_s, after_lease_s(declaration))
+    def _declare(self, at: Ints, declarations: Sequence[Declaration]) -> None:
+        self.accounts.declare(at, declarations)
+        self._note_declared(at)
 
-    def _recount(self, now_s: float, account: Account) -> None:
-        if account.is_off:
-            count_mw = 0
-        elif not account.is_heard:
-            count_mw = self._restored_mw(account)
-        elif account.has_left:
-            count_mw = max(self._held_mw(account), account.declaration.tdp_mw)
-        elif now_s >= account.silent_from_s and account.target_mw >= 0:
-            count_mw = self._silent_mw(account, self._held_mw(account))
-        elif not account.has_confirmed:
-            count_mw = self._unconfirmed_mw(account, self._held_mw(account))
-        else:
-            count_mw = self._held_mw(account)
-        before_mw = int(self.count_mw[account.index])
-        if count_mw != before_mw:
-            self.total_mw += count_mw - before_mw
-            self.count_mw[account.index] = count_mw
-            self._unstored[account.name] = None
+    def _note_declared(self, at: Ints) -> None:
+        self.accounts.boot_need_mw[at] = self._boot_need_mw(at)
+        self._slowest_s = float(self.accounts.after_lease_s[at].max(initial=self._slowest_s))
 
-    def _can_be_reached(self, now_s: float, account: Account) -> bool:
+    def _recount(self, now_s: float, at: Ints) -> None:
+        """What counts for these nodes now; of the rules that apply to a node the last one decides."""
+        accounts = self.accounts
+        held_mw = self._held_mw(at)
+        count_mw = held_mw
+        for applies, rule in (
+            (~accounts.has_confirmed[at], self._unconfirmed_mw),
+            ((now_s >= self._deadline_s(at)) & (accounts.target_mw[at] >= 0), self._silent_mw),
+            (accounts.has_left[at], self._left_mw),
+            (accounts.heard_s[at] == -math.inf, self._restored_mw),
+            (accounts.is_off[at], self._off_mw),
+        ):
+            if applies.any():
+                count_mw = np.where(applies, rule(at, held_mw), count_mw)
+        self.total_mw += int((count_mw - accounts.count_mw[at]).sum())
+        accounts.count_mw[at] = count_mw
+
+    def _can_be_reached(self, now_s: float, at: Ints) -> Bools:
         """A grant must answer a report, and leave the node some time."""
-        age_s = now_s - account.silent_from_s + self._deadline_s(0.0, account)
-        return account.is_heard and not account.has_left and age_s < self.terms.lease_s / 2
+        is_fresh = now_s - self.accounts.heard_s[at] < self.terms.lease_s / 2
+        return is_fresh & ~self.accounts.has_left[at]
 
-    def _holding_mw(self, account: Account) -> int:
+    def _changes(self, now_s: float) -> tuple[Ints, Ints]:
+        """Which nodes within reach get another cap than they were granted last, and which."""
+        accounts = self.accounts
+        is_other = (accounts.wanted_mw >= 0) & (accounts.wanted_mw != accounts.target_mw)
+        at = np.flatnonzero(is_other | accounts.is_leaving)
+        if len(at):
+            at = at[self._can_be_reached(now_s, at)]
+        caps_mw = np.where(accounts.is_leaving[at], accounts.tdp_mw[at], accounts.wanted_mw[at])
+        if not len(at):
+            return at, caps_mw
+        costs_mw = np.maximum(caps_mw - accounts.count_mw[at], 0)
+        is_raise = (costs_mw > 0) | (caps_mw > self._heading_mw(at))
+        is_sent = ~is_raise
+        is_sent[is_raise] = self._affordable(now_s, at[is_raise], costs_mw[is_raise])
+        return at[is_sent], caps_mw[is_sent]
+
+    def _holding_mw(self, at: Ints) -> Ints:
         """The cap to renew: the one granted last, unless the node has fallen below it since; a renewal raises nothing.
         A node that has been granted none in this boot holds what acts there, or less if that is wanted."""
-        if account.target_mw >= 0:
-            return min(account.target_mw, self._held_mw(account))
-        acting_mw = min(account.limit_mw, account.declaration.tdp_mw)
-        return min(acting_mw, account.wanted_mw) if account.wanted_mw >= 0 else acting_mw
+        accounts = self.accounts
+        target_mw, wanted_mw = accounts.target_mw[at], accounts.wanted_mw[at]
+        acting_mw = np.minimum(accounts.limit_mw[at], accounts.tdp_mw[at])
+        acting_mw = np.where(wanted_mw >= 0, np.minimum(acting_mw, wanted_mw), acting_mw)
+        return np.where(target_mw >= 0, np.minimum(target_mw, self._held_mw(at)), acting_mw)
 
-    def _is_renewal_due(self, now_s: float, account: Account) -> bool:
-        if not self._can_be_reached(now_s, account):
-            return False
-        age_ns = account.report_id - account.granted_report_id
-        is_old = age_ns >= self.terms.renew_after * self.terms.lease_s * 1e9
-        return account.granted_report_id < 0 or is_old or account.seen_epoch != self.epoch
+    def _renewals(self, now_s: float, heard: Ints, sent: Ints) -> Ints:
+        """The nodes heard whose leases are to be renewed, but for those that are sent a cap anyway."""
+        accounts = self.accounts
+        is_asked = np.zeros(len(accounts), np.bool_)
+        is_asked[heard] = True
+        is_asked[sent] = False
+        heard = np.flatnonzero(is_asked)
+        age_ns = accounts.report_id[heard] - accounts.granted_report_id[heard]
+        is_due = age_ns >= self.terms.renew_after * self.terms.lease_s * 1e9
+        is_due |= (accounts.granted_report_id[heard] < 0) | (accounts.seen_epoch[heard] != self.epoch)
+        return heard[is_due & self._can_be_reached(now_s, heard)]
 
-    def _send(self, now_s: float, chosen: Mapping[str, int]) -> list[Grant]:
-        if not chosen:
+    def _send(self, now_s: float, at: Ints, caps_mw: Ints) -> list[Grant]:
+        if not len(at):
             return []
-        self._commit(chosen)
-        return [self._grant(now_s, self.accounts[name], cap_mw) for name, cap_mw in chosen.items()]
+        self._commit(at, caps_mw)
+        accounts = self.accounts
+        accounts.sequence[at] += 1
+        accounts.target_mw[at], accounts.granted_report_id[at] = caps_mw, accounts.report_id[at]
+        accounts.is_leased[at] = True
+        accounts.has_left[at] = accounts.is_leaving[at] & (caps_mw >= accounts.tdp_mw[at])
+        accounts.open_grants(at, caps_mw, self._deadline_s(at))
+        self._next_s = min(self._next_s, float(accounts.open_deadline_s[:, at].min()))
+        self._recount(now_s, at)
+        lease_ns, epoch = round(self.terms.lease_s * 1e9), self.epoch
+        names, boot_ids = accounts.names, accounts.boot_ids
+        columns = (at, accounts.sequence[at], caps_mw, accounts.report_id[at], accounts.has_left[at])
+        return [
+            Grant(names[place], epoch, boot_ids[place], sequence, cap_mw, report_id, lease_ns, is_leave)
+            for place, sequence, cap_mw, report_id, is_leave in zip(*(one.tolist() for one in columns), strict=True)
+        ]
 
-    def _commit(self, chosen: Mapping[str, int]) -> None:
+    def _commit(self, at: Ints, caps_mw: Ints) -> None:
         """Store every count before it can rise; counts that fell go along, but are no reason to write."""
-        stored: dict[str, Stored] = {}
-        for name, cap_mw in chosen.items():
-            account = self.accounts[name]
-            count_mw = max(cap_mw, int(self.count_mw[account.index]))
-            if count_mw > self._stored_mw.get(name, -1):
-                stored[name] = Stored(count_mw, account.declaration, True)
-        for name in self._unstored if stored else ():
-            account = self.accounts[name]
-            is_leased = account.is_leased or name in chosen
-            stored.setdefault(name, Stored(int(self.count_mw[account.index]), account.declaration, is_leased))
-        self._store.commit(self.epoch, stored)
-        self._stored_mw.update({name: one.count_mw for name, one in stored.items()})
-        if stored:
-            self._unstored = {}
-
-    def _grant(self, now_s: float, account: Account, cap_mw: int) -> Grant:
-        account.sequence += 1
-        account.target_mw, account.granted_report_id, account.is_leased = cap_mw, account.report_id, True
-        account.has_left = account.is_leaving and cap_mw >= account.declaration.tdp_mw
-        heapq.heappush(self._deadlines, (account.silent_from_s, account.name))
-        account.open.append(Open(account.sequence, cap_mw, account.silent_from_s))
-        if account.has_left or cap_mw == account.wanted_mw:
-            self._pending.pop(account.name, None)
-        self._recount(now_s, account)
-        lease_ns = round(self.terms.lease_s * 1e9)
-        return Grant(
-            account.name, self.epoch, account.boot_id, account.sequence, cap_mw, account.report_id, lease_ns,
-            account.has_left,
-        )  # fmt: skip
+        accounts = self.accounts
+        counts_mw = np.where(accounts.is_leased, accounts.count_mw, NONE)
+        counts_mw[at] = np.maximum(caps_mw, accounts.count_mw[at])
+        if (counts_mw[at] <= accounts.stored_mw[at]).all():
+            self._store.commit(self.epoch, {}, NOTHING, NOTHING)  # raises if we are deposed
+            return
+        nodes = {place: (accounts.names[place], accounts.declarations[place]) for place in accounts.unstored}
+        changed = np.flatnonzero(counts_mw != accounts.stored_mw)
+        self._store.commit(self.epoch, nodes, changed, counts_mw)
+        accounts.stored_mw[:] = counts_mw
+        accounts.unstored.clear()
 
 
-def after_lease_s(declaration: Declaration) -> float:
-    """How long after its lease is over a node may still draw more than its safe cap."""
-    watchdog_ms = declaration.watchdog_ms if declaration.lease_class == "os" else 0
-    return (declaration.settle_ms + watchdog_ms) / 1000
+def _one_of_each_node(reports: Sequence[Report]) -> Iterator[list[Report]]:
+    """The reports in order, in as many parts as the node with most of them has."""
+    while reports:
+        first: dict[str, Report] = {}
+        later = [one for one in reports if first.setdefault(one.node, one) is not one]
+        yield list(first.values())
+        reports = later

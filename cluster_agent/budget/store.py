@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+import numpy as np
+
+from cluster_agent.budget.accounts import Ints
 from cluster_agent.errors import ClusterError
 from nodectl.wire import Declaration
+
+NOTHING: Final[Ints] = np.zeros(0, np.int64)
 
 
 class DeposedError(ClusterError):
@@ -19,36 +24,31 @@ class DeposedError(ClusterError):
 
 
 @dataclass(slots=True)
-class Stored:
-    """A node as stored: the most it may draw by what has been granted, what it declared, and whether it has ever been
-    granted anything (only then it falls to its safe cap by itself)."""
-
-    count_mw: int
-    declaration: Declaration
-    is_leased: bool
-
-
-@dataclass(slots=True)
 class Snapshot:
-    """The store as found at a start. ``is_certain``: nothing that was committed can have been lost since, that is, the
-    machine that wrote it has not gone down."""
+    """What was stored when the store was taken over, under an epoch that is new since.
 
-    epoch: int = 0
-    nodes: dict[str, Stored] = field(default_factory=dict)
+    Nodes by place: the most that each may draw by what has been granted, -1 if it has never been granted anything
+    (only then it does not fall to its safe cap by itself). ``is_certain``: nothing that was committed can have been
+    lost since, that is, the machine that wrote it has not gone down.
+    """
+
+    epoch: int
+    names: list[str] = field(default_factory=list)
+    declarations: list[Declaration] = field(default_factory=list)
+    counts_mw: Ints = field(default_factory=lambda: NOTHING)
     is_certain: bool = True
 
 
 class LedgerStore(Protocol):
     """Durable and checked. Every method raises ``ClusterError`` when it cannot do its work, and then did nothing."""
 
-    def take_epoch(self, at_least: int = 0) -> int:
-        """Become the owner: the new epoch, above all before it and not below ``at_least`` (compare-and-set)."""
+    def take_over(self, at_least: int = 0) -> Snapshot:
+        """Become the owner, in one step: a new epoch, above all before it and not below ``at_least``, and all that is
+        stored. From then on nobody else can commit."""
         ...
 
-    def load(self) -> Snapshot:
-        """All that is stored."""
-        ...
+    def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
+        """Put on the disk who is at these places, and the counts of those that changed; ``counts_mw`` are all of them.
 
-    def commit(self, epoch: int, nodes: Mapping[str, Stored]) -> None:
-        """Put these on the disk; ``DeposedError`` if ``epoch`` is not the newest. Nothing to put only checks that."""
+        ``DeposedError`` if ``epoch`` is not the newest. Nothing to put only checks that."""
         ...

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from cluster_agent.budget.ledger import Account, Ledger, Terms
+import numpy as np
+
+from cluster_agent.budget.accounts import Account
+from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import Plan, plan
-from cluster_agent.budget.store import DeposedError, LedgerStore
+from cluster_agent.budget.store import NOTHING, DeposedError, LedgerStore
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.serve.sharing import Sharing
 from nodectl.wire import Declaration, Grant, Report
@@ -97,7 +100,7 @@ class Partition:
         self.ledger = Ledger(store, terms, budget, now_s)
         self.sharing = sharing
         self.is_observing = is_observing
-        self.plan = Plan({}, 0, 0, 0)
+        self.plan = Plan([], NOTHING, 0, 0, 0)
         self.reports: dict[str, Report] = {}
         self._heard_s: dict[str, float] = {}
         self._say = say
@@ -110,10 +113,8 @@ class Partition:
     def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
         """Take what has come and decide what to send. ``DeposedError``: this cluster agent has been replaced."""
         heard: list[str] = []
-        for report in reports:
+        for report in self.ledger.hear(now_s, *reports):
             before = self.reports.get(report.node)
-            if not self.ledger.hear(now_s, report):
-                continue
             heard.append(report.node)
             self.reports[report.node] = report
             is_back = now_s - self._heard_s.get(report.node, -math.inf) > self.ledger.terms.lease_s
@@ -154,7 +155,7 @@ class Partition:
         self._alarm("over", f"nodes could exceed the budget by {over_mw / 1000:.1f} W" if over_mw > 0 else "")
 
     def _planned(self, now_s: float) -> Plan:
-        return plan(self.ledger, now_s, lambda names, mw: self.sharing.share(self.ledger, names, mw))
+        return plan(self.ledger, now_s, lambda at, mw: self.sharing.share(self.ledger, at, mw))
 
     def due_s(self, now_s: float) -> float:
         """How long until ``turn`` has something to do by itself."""
@@ -193,8 +194,8 @@ class Partition:
     @property
     def mop_mw(self) -> int:
         """The least that all nodes that have told it can be capped to together."""
-        known = (one for one in self.ledger.accounts.values() if one.is_heard or one.is_leased)
-        return sum(one.declaration.mop_mw for one in known if not one.is_off)
+        accounts = self.ledger.accounts
+        return int(accounts.mop_mw[(accounts.is_heard | accounts.is_leased) & ~accounts.is_off].sum())
 
     def preview(self, now_s: float, budget_mw: int) -> list[str]:
         """What this budget would change, in sentences; nothing is changed."""
@@ -209,7 +210,7 @@ class Partition:
             self.plan = self._planned(now_s)
         lower = sum(cap < before.get(name, cap) for name, cap in after.caps_mw.items())
         higher = sum(cap > before.get(name, cap) for name, cap in after.caps_mw.items())
-        caps_w = sum(after.caps_mw.values()) / 1000
+        caps_w = int(after.caps.sum()) / 1000
         lines = [f"{len(after.caps_mw)} nodes within reach would get {caps_w:.1f} W: {lower} less, {higher} more"]
         if after.short_mw:
             lines.append(f"{after.short_mw / 1000:.1f} W would be missing even with every node at its MOP")
@@ -219,7 +220,9 @@ class Partition:
 
     def nodes(self, now_s: float) -> list[NodeRow]:
         """One row per node, by name."""
-        return [self._row(now_s, self.ledger.accounts[name]) for name in sorted(self.ledger.accounts)]
+        is_silent = self.ledger.is_silent(now_s)
+        accounts = [self.ledger.accounts[name] for name in sorted(self.ledger.accounts)]
+        return [self._row(now_s, account, bool(is_silent[account.index])) for account in accounts]
 
     def budget_view(self, now_s: float) -> BudgetView:
         """The sums."""
@@ -235,7 +238,7 @@ class Partition:
             mop_w=self.mop_mw / 1000,
             short_w=self.plan.short_mw / 1000,
             nodes=len(ledger.accounts),
-            silent=sum(ledger.is_silent(now_s, name) for name in ledger.accounts),
+            silent=int(ledger.is_silent(now_s).sum()),
             is_young=ledger.is_young,
             mode="observe" if self.is_observing else "cap",
             sharer=self.sharing.name,
@@ -252,7 +255,7 @@ class Partition:
         ledger, view = self.ledger, self.budget_view(now_s)
         declared = account.declaration
         lines = [
-            f"state: {self._state(now_s, account)}",
+            f"state: {self._state(account, bool(ledger.is_silent(now_s)[account.index]))}",
             f"budget {view.budget_w:g} W, of it {view.fixed_w:g} W fixed and {view.reserve_w:g} W set aside for"
             f" {ledger.terms.failing_together} node(s) that may reboot at once;"
             f" {self.plan.available_mw / 1000:g} W were shared among {len(self.plan.caps_mw)} nodes",
@@ -271,7 +274,7 @@ class Partition:
         granted = "none in this boot" if account.target_mw < 0 else f"{account.target_mw / 1000:g} W"
         lines.append(f"granted: {granted}; in force by its last report: {account.limit_mw / 1000:g} W")
         lines.append(
-            f"counts {int(ledger.count_mw[account.index]) / 1000:g} W (TDP {declared.tdp_mw / 1000:g},"
+            f"counts {account.count_mw / 1000:g} W (TDP {declared.tdp_mw / 1000:g},"
             f" MOP {declared.mop_mw / 1000:g}, safe {declared.safe_mw / 1000:g}, boot {declared.boot_mw / 1000:g} W,"
             f" class {declared.lease_class})"
         )
@@ -295,24 +298,23 @@ class Partition:
             return [f"{what} its next report"]
         if self.ledger.is_young:
             return [f"{what} leases of the cluster agent before this one may still run; none is raised until they end"]
-        falling = [
-            f"{one.name} (-{(int(self.ledger.count_mw[one.index]) - one.target_mw) / 1000:g} W)"
-            for one in self.ledger.accounts.values()
-            if 0 <= one.target_mw < int(self.ledger.count_mw[one.index])
-        ]
-        freed = f"; to be freed by {', '.join(falling[:5])}" if falling else ""
+        accounts = self.ledger.accounts
+        freed_mw = np.where(accounts.target_mw >= 0, accounts.count_mw - accounts.target_mw, 0)
+        first = np.flatnonzero(freed_mw > 0)[:5].tolist()
+        falling = [f"{accounts.names[at]} (-{int(freed_mw[at]) / 1000:g} W)" for at in first]
+        freed = f"; to be freed by {', '.join(falling)}" if falling else ""
         return [f"{what} {view.free_w:g} W are free now{freed}"]
 
-    def _row(self, now_s: float, account: Account) -> NodeRow:
+    def _row(self, now_s: float, account: Account, is_silent: bool) -> NodeRow:
         report = self.reports.get(account.name)
         wanted_mw = self.plan.caps_mw.get(account.name)
         return NodeRow(
             name=account.name,
-            state=self._state(now_s, account),
+            state=self._state(account, is_silent),
             cap_w=account.target_mw / 1000 if account.target_mw >= 0 else None,
             wanted_w=wanted_mw / 1000 if wanted_mw is not None else None,
             limit_w=account.limit_mw / 1000,
-            count_w=int(self.ledger.count_mw[account.index]) / 1000,
+            count_w=account.count_mw / 1000,
             power_w=report.power_mw / 1000 if report and report.power_mw >= 0 else None,
             tag=report.tag if report else "",
             quality=report.quality if report else "missing",
@@ -320,14 +322,14 @@ class Partition:
             heard_s_ago=now_s - self._heard_s[account.name] if account.name in self._heard_s else None,
         )
 
-    def _state(self, now_s: float, account: Account) -> str:
+    def _state(self, account: Account, is_silent: bool) -> str:
         if account.is_off:
             return "off"
         if account.has_left:
             return "left"
         if not account.is_heard:
             return "inherited" if account.is_leased else "never heard"
-        if self.ledger.is_silent(now_s, account.name):
+        if is_silent:
             return "silent"
         if account.is_leaving:
             return "leaving"

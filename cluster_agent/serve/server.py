@@ -12,14 +12,14 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import zmq
 from msgspec import Meta
 
 from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.store import LedgerStore, Snapshot, Stored
+from cluster_agent.budget.store import LedgerStore, Snapshot
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.admin import AdminSocket, Caller, Command
 from cluster_agent.fabric.allowed import Allowed
@@ -66,15 +66,11 @@ class AskWhy(msgspec.Struct, frozen=True):
 class Unstored:
     """A ledger store for observe mode, which writes nothing and owns nothing."""
 
-    def take_epoch(self, at_least: int = 0) -> int:
-        """Never sent to anybody."""
-        return max(1, at_least)
+    def take_over(self, at_least: int = 0) -> Snapshot:
+        """Nothing, under an epoch that is never sent to anybody."""
+        return Snapshot(max(1, at_least))
 
-    def load(self) -> Snapshot:
-        """Nothing."""
-        return Snapshot()
-
-    def commit(self, epoch: int, nodes: dict[str, Stored] | Any) -> None:
+    def commit(self, epoch: int, *changes: object) -> None:
         """Nothing is granted, so nothing is to be kept."""
 
 

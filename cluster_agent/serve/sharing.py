@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import numpy as np
-
-from cluster_agent.budget.ledger import Ledger, type_mw
+from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
 
@@ -29,17 +28,20 @@ class Sharing:
         self.name = text
         self._sharer = registry.choose(text).share
         self._jobs, self._need_mw = jobs, need_mw
+        self._at: Ints | None = None
         self._last: tuple[View, Shares] | None = None
         self._index: dict[str, int] = {}
 
-    def share(self, ledger: Ledger, names: list[str], available_mw: int) -> type_mw:
-        """A cap in mW for each node; ``available_mw`` is at least the sum of their MOPs."""
-        declared = [ledger.accounts[name].declaration for name in names]
-        tdp = np.array([one.tdp_mw for one in declared], np.int64)
-        mop = np.array([one.mop_mw for one in declared], np.int64)
-        view = View.of(names, tdp, mop, self._jobs(), self._need_mw())
+    def share(self, ledger: Ledger, at: Ints, available_mw: int) -> Ints:
+        """A cap in mW for each of the nodes at these places; ``available_mw`` is at least the sum of their MOPs."""
+        accounts = ledger.accounts
+        if self._last is None or at is not self._at:  # a plan asks more than once, of the same nodes
+            names = [accounts.names[place] for place in at.tolist()]
+            view = View.of(names, accounts.tdp_mw[at], accounts.mop_mw[at], self._jobs(), self._need_mw())
+        else:
+            view = self._last[0]
         shares = self._sharer(view, available_mw)
-        self._last, self._index = (view, shares), {}
+        self._at, self._last, self._index = at, (view, shares), {}
         return shares.caps_mw
 
     def why(self, name: str) -> str:

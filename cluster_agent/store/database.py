@@ -31,6 +31,15 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX job_ended ON job (ended_s);
     CREATE TABLE drained_node (name TEXT PRIMARY KEY, reason TEXT NOT NULL, uid INTEGER NOT NULL);
     """,
+    """
+    CREATE TABLE member (place INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, declaration BLOB NOT NULL);
+    INSERT INTO member SELECT row_number() OVER (ORDER BY rowid) - 1, name, declaration FROM node;
+    CREATE TABLE count (block INTEGER PRIMARY KEY, counts_mw BLOB NOT NULL);
+    INSERT INTO count SELECT place / 256, CAST(json_group_array(mw) AS BLOB) FROM
+        (SELECT place, iif(is_leased, count_mw, -1) AS mw FROM member JOIN node USING (name) ORDER BY place)
+        GROUP BY place / 256;
+    DROP TABLE node;
+    """,
 )
 """Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
 

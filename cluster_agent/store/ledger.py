@@ -4,51 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
+import numpy as np
 
-from cluster_agent.budget.store import DeposedError, Snapshot, Stored
+from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.store import DeposedError, Snapshot
 from cluster_agent.store.database import Database
 from nodectl.wire import Declaration
 
 _DECLARATIONS = msgspec.json.Decoder(Declaration)
+_COUNTS = msgspec.json.Decoder(list[int])
 _STEPS = msgspec.json.Decoder(list[tuple[float, int]])
+
+BLOCK: Final = 256
+"""Places in a row of the table ``count``. Stores are written with it: another number needs a migration."""
 
 
 class SqliteLedgerStore:
-    """A ``LedgerStore``. ``boot_id`` is of the machine that runs us: what another boot's store lost is not known."""
+    """A ``LedgerStore``. ``boot_id`` is of the machine that runs us: what another boot's store lost is not known.
+
+    Counts are stored in blocks of ``BLOCK`` places, a JSON array each: a budget that changes changes them all, and so
+    many rows would take longer than all the rest.
+    """
 
     def __init__(self, database: Database, boot_id: str) -> None:
         self._database, self._boot_id = database, boot_id
 
-    def take_epoch(self, at_least: int = 0) -> int:
-        """The write lock makes read, compare and set one step, also against a standby on the same disk."""
+    def take_over(self, at_least: int = 0) -> Snapshot:
+        """The write lock makes it one step, also against a standby on the same disk."""
         with self._database.writing() as connection:
-            (epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
+            epoch, boot_id = connection.execute("SELECT epoch, boot_id FROM owner").fetchone()
             epoch = max(epoch + 1, at_least)
             connection.execute("UPDATE owner SET epoch = ?, boot_id = ?", (epoch, self._boot_id))
-        return int(epoch)
+            members = connection.execute("SELECT name, declaration FROM member ORDER BY place").fetchall()
+            blocks = connection.execute("SELECT counts_mw FROM count ORDER BY block").fetchall()
+        counts_mw = np.array([mw for (block,) in blocks for mw in _COUNTS.decode(block)], np.int64)
+        declarations = [_DECLARATIONS.decode(declaration) for _, declaration in members]
+        return Snapshot(epoch, [name for name, _ in members], declarations, counts_mw, boot_id in ("", self._boot_id))
 
-    def load(self) -> Snapshot:
-        """All that is stored."""
-        ((epoch, boot_id),) = self._database.rows("SELECT epoch, boot_id FROM owner")
-        nodes = {
-            name: Stored(count_mw, _DECLARATIONS.decode(declaration), bool(is_leased))
-            for name, count_mw, declaration, is_leased in self._database.rows("SELECT * FROM node")
-        }
-        return Snapshot(epoch, nodes, boot_id in ("", self._boot_id))
-
-    def commit(self, epoch: int, nodes: Mapping[str, Stored]) -> None:
+    def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
         """Under the write lock, so that nobody takes the epoch in between."""
-        if not nodes:
+        if not nodes and not len(changed):
             self._check(epoch, self._database.rows("SELECT epoch FROM owner")[0][0])
             return
-        rows = [
-            (name, one.count_mw, msgspec.json.encode(one.declaration), one.is_leased) for name, one in nodes.items()
+        members = [(place, name, msgspec.json.encode(declared)) for place, (name, declared) in nodes.items()]
+        blocks = [
+            (block, msgspec.json.encode(counts_mw[block * BLOCK : (block + 1) * BLOCK].tolist()))
+            for block in np.unique(changed // BLOCK).tolist()
         ]
         with self._database.writing() as connection:
             self._check(epoch, connection.execute("SELECT epoch FROM owner").fetchone()[0])
-            connection.executemany("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)", rows)
+            connection.executemany("INSERT OR REPLACE INTO member VALUES (?, ?, ?)", members)
+            connection.executemany("INSERT OR REPLACE INTO count VALUES (?, ?)", blocks)
 
     def _check(self, epoch: int, newest: int) -> None:
         if epoch != newest:

@@ -7,11 +7,13 @@ import sqlite3
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
+from cluster_agent.budget.accounts import NONE
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.store import DeposedError, Stored
+from cluster_agent.budget.store import DeposedError
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.admin import MAX_REQUEST, AdminSocket, Caller, Command, ask
@@ -24,28 +26,51 @@ from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
 from nodectl.lease import NodeLease
 from tests.fabric.links import DECLARED, S
 
-STORED = Stored(300_000, DECLARED, True)
+
+def commit(store: SqliteLedgerStore, epoch: int, counts_mw: dict[str, int], changed: list[int] | None = None) -> None:
+    nodes = {at: (name, DECLARED) for at, name in enumerate(counts_mw) if changed is None}
+    places = np.array(range(len(counts_mw)) if changed is None else changed, np.int64)
+    store.commit(epoch, nodes, places, np.array(list(counts_mw.values()), np.int64))
 
 
 def test_what_was_committed_is_there_after_a_restart_and_certain_while_the_machine_was_up(tmp_path):
     store = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1")
-    assert store.load().is_certain
-    epoch = store.take_epoch()
-    store.commit(epoch, {"n0": STORED})
-    again = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1").load()
-    assert (again.epoch, again.nodes, again.is_certain) == (epoch, {"n0": STORED}, True)
-    assert not SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-2").load().is_certain
+    first = store.take_over()
+    assert first.is_certain and first.names == []
+    counts_mw = {f"n{n}": 300_000 + n for n in range(1000)} | {"never": NONE}
+    commit(store, first.epoch, counts_mw)
+    counts_mw["n300"] = 5
+    commit(store, first.epoch, counts_mw, changed=[300])
+    again = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1").take_over()
+    assert (again.epoch, again.is_certain) == (first.epoch + 1, True)
+    assert dict(zip(again.names, again.counts_mw.tolist(), strict=True)) == counts_mw
+    assert again.declarations == [DECLARED] * 1001
+    assert not SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-2").take_over().is_certain
 
 
 def test_who_has_not_the_newest_epoch_commits_nothing(tmp_path):
     old, new = (SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1") for _ in range(2))
-    first, second = old.take_epoch(), new.take_epoch()
+    first, second = old.take_over().epoch, new.take_over().epoch
     assert second > first
-    for nodes in ({}, {"n0": STORED}):
+    for nodes in ({}, {"n0": 300_000}):
         with pytest.raises(DeposedError, match="another cluster agent has taken over"):
-            old.commit(first, nodes)
-    assert new.load().nodes == {}
-    assert new.take_epoch(at_least=50) == 50
+            commit(old, first, nodes)
+    again = new.take_over(at_least=50)
+    assert (again.names, again.epoch) == ([], 50)
+
+
+def test_a_store_from_before_counts_were_stored_in_blocks_keeps_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", MIGRATIONS[:2])
+    old = Database(tmp_path / "a.db")
+    with old.writing() as connection:
+        for n in range(600):
+            row = (f"n{n}", 1000 + n, msgspec.json.encode(DECLARED), n != 7)
+            connection.execute("INSERT INTO node VALUES (?, ?, ?, ?)", row)
+    old.close()
+    monkeypatch.undo()
+    found = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1").take_over()
+    assert found.names == [f"n{n}" for n in range(600)]
+    assert found.counts_mw.tolist() == [1000 + n if n != 7 else NONE for n in range(600)]
 
 
 def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
-from cluster_agent.budget.ledger import Ledger, type_mw
+from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers.api import Sharer
 from cluster_agent.budget.sharers.view import Job, Shares, View, Why
 
@@ -22,16 +21,16 @@ class Sharing:
     ) -> None:
         self._sharer, self._ledger = sharer, ledger
         self._jobs, self._need_mw = tuple(jobs), need_mw or {}
+        self._at: Ints | None = None
         self.view: View | None = None
         self.shares: Shares | None = None
 
-    def __call__(self, names: list[str], available_mw: int) -> type_mw:
+    def __call__(self, at: Ints, available_mw: int) -> Ints:
         """A cap in mW for each of the nodes; ``plan`` asks more than once, of the same nodes and for other watts."""
-        if self.view is None or names is not self.view.nodes:
-            declared = [self._ledger.accounts[name].declaration for name in names]
-            tdp_mw = np.array([one.tdp_mw for one in declared], np.int64)
-            mop_mw = np.array([one.mop_mw for one in declared], np.int64)
-            self.view = View.of(names, tdp_mw, mop_mw, self._jobs, self._need_mw)
+        if self.view is None or at is not self._at:
+            accounts, self._at = self._ledger.accounts, at
+            names = [accounts.names[place] for place in at.tolist()]
+            self.view = View.of(names, accounts.tdp_mw[at], accounts.mop_mw[at], self._jobs, self._need_mw)
         self.shares = self._sharer(self.view, available_mw)
         return self.shares.caps_mw
 
