@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -79,15 +80,14 @@ class View:
         need_mw: Mapping[str, int] | None = None,
     ) -> View:
         """``jobs`` in the order of their starts; nodes of theirs that are not in ``nodes`` are passed over."""
-        index = {name: at for at, name in enumerate(nodes)}
+        index = dict(zip(nodes, range(len(nodes)), strict=True))
         running = tuple(jobs)
-        member: list[int] = []
-        first = [0]
-        for job in running:
-            member += [index[name] for name in job.nodes if name in index]
-            first.append(len(member))
-        known = need_mw or {}
-        need = [known.get(name, -1) for name in nodes] if known else np.full(len(nodes), -1)
+        found = np.array(list(map(index.get, chain.from_iterable(job.nodes for job in running), repeat(-1))), np.int64)
+        n_nodes = np.array([len(job.nodes) for job in running], np.int64)
+        job_of = np.repeat(np.arange(len(running)), n_nodes)[found >= 0]
+        first = np.concatenate(([0], np.cumsum(np.bincount(job_of, minlength=len(running)))))
+        member = found[found >= 0]
+        need = list(map(need_mw.get, nodes, repeat(-1))) if need_mw else np.full(len(nodes), -1)
         tag = [UNTAGGED if job.tag is None else int(job.tag) for job in running]
         columns = [np.array(column, np.int64) for column in (tdp_mw, mop_mw, need, tag, first, member)]
         for column in columns:
