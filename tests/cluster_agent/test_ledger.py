@@ -217,11 +217,11 @@ def test_open_grants_count_as_if_each_were_kept(moves: list[tuple[int, int, int,
     columns = Accounts()
     at = columns.add({"a": OS, "b": OS})[1:]
     kept: list[tuple[int, int, float]] = []
-    now_s, is_exact = 0.0, True
+    now_s, deadline_s, is_exact = 0.0, 0.0, True
     for sequence, (cap_mw, waits_s, lease_s, confirmed_back) in enumerate(moves, 1):
         now_s += waits_s
         columns.sequence[at] = sequence
-        deadline_s = max([now_s + lease_s, *(one[2] for one in kept)])
+        deadline_s = max(now_s + lease_s, deadline_s)
         columns.open_grants(at, np.array([cap_mw]), np.array([deadline_s]))
         kept.append((sequence, cap_mw, deadline_s))
         is_exact &= len({mw for n, mw, _ in kept if all(mw > later for m, later, _ in kept if m > n)}) <= OPEN
