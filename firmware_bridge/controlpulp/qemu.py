@@ -46,6 +46,7 @@ class QemuController(SharedMemory):
         os.ftruncate(descriptor, RAM_BYTES)
         self._map = mmap.mmap(descriptor, RAM_BYTES)
         memory: Any = np.frombuffer(self._map, dtype=np.uint8)
+        self._memory = memory
         super().__init__(memory[SHARED - rv32.RAM :])
         self.words("rig")[0] = RIG | time_mode
         self._process = subprocess.Popen(
@@ -91,6 +92,10 @@ class QemuController(SharedMemory):
     def is_alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    def code(self, address: int) -> Any:
+        """The instruction there, to be broken; one that has run already is not read again."""
+        return self._memory[address - rv32.RAM :][:4].view(np.uint32)
 
     def give_ticks(self, ticks: int, timeout_s: float = 10.0) -> None:
         """Has the jobs of so many ticks done (``TIME_BY_WORD``) and waits for them; the first tick begins a slot."""

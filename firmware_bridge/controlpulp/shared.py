@@ -46,6 +46,7 @@ def _layout() -> dict[str, tuple[int, int]]:
         "ticks_done": 4,
         "line_bytes": 4,
         "line_is_idle": 4,
+        "restarts": 4,
     }
     layout, at = {}, 0
     for name, size in sizes.items():

@@ -21,7 +21,7 @@ from benchmarks.firmware_rig import mixed_load
 from firmware_bridge.controlpulp import qemu, rv32
 from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.controlpulp.shared import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD
-from firmware_bridge.errors import LinkError, RefusedError, WrongDeviceError
+from firmware_bridge.errors import LinkError, NoAnswerError, RefusedError, WrongDeviceError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.codec import encode
 from firmware_bridge.scmi.controller import Controller
@@ -29,7 +29,7 @@ from firmware_bridge.scmi.lock_step import LockStepLine
 from firmware_bridge.scmi.performance import LevelGet, LevelSet
 from firmware_bridge.scmi.powercap import CapGet, CapSet
 from firmware_bridge.scmi.serial_line import POLL_S, SerialLine
-from firmware_bridge.scmi.telemetry import TelemetryStatus
+from firmware_bridge.scmi.telemetry import LeaseSet, TelemetryStatus
 from firmware_bridge.scmi.url import open_client, open_transport
 from twin.pulp.plant import CORES, Plant
 
@@ -99,6 +99,32 @@ def run_beside_the_host(client: Any, slots: int, seed: int, give: Any) -> None:
         host.advance_to(slot * 500_000 + 499_999)
         for name in ACTUATORS:
             assert (theirs[name] == host.wires[name]).all(), f"slot {slot}: {name}"
+
+
+ENDLESS, ILLEGAL = 0x0000006F, 0x00000000  # `j .`, and no instruction
+
+
+@pytest.mark.parametrize(("instruction", "mode"), [(ENDLESS, TIME_BY_TIMER), (ILLEGAL, TIME_BY_WORD)])
+def test_a_job_that_hangs_or_breaks_off_ends_in_a_restart(start: Any, image: Path, instruction: int, mode: int) -> None:
+    """One command of the firmware is made so; the others are served as before, with nothing remembered."""
+    controller = start(mode)
+    client = patient_client(controller)
+    client.ask(CapSet(0, 0, 100_000))
+    assert client.ask(CapGet(0)).cap == 100_000
+    controller.code(symbol(image, "lease_set"))[:] = instruction
+    with pytest.raises(NoAnswerError):
+        Client(client.transport, tries=1).ask(LeaseSet(0, 0), timeout_s=0.2)
+    deadline_s = time.monotonic() + 10.0
+    while controller.words("restarts")[0] == 0 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert controller.words("restarts")[0] == 1
+    assert patient_client(controller).ask(CapGet(0)).cap == 0
+
+
+def symbol(image: Path, name: str) -> int:
+    """Where a function of the image begins."""
+    said = subprocess.run(["riscv64-unknown-elf-nm", image], capture_output=True, text=True, check=True).stdout
+    return next(int(line.split()[0], 16) for line in said.splitlines() if line.split()[2] == name)
 
 
 def test_ticks_given_by_a_word_are_decided_as_on_the_host(start: Any) -> None:

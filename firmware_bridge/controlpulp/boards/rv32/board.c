@@ -27,8 +27,11 @@
 #define MSTATUS_MIE 8u
 #define MIE_SOFTWARE 8u
 #define MIE_TIMER 0x80u
+#define CAUSE_INTERRUPT 0x80000000u
 #define CAUSE_SOFTWARE 0x80000003u
 #define CAUSE_TIMER 0x80000007u
+
+#define WATCHDOG_TICKS 400u /* 50 ms */
 
 #ifndef PUBLISHED
 #define PUBLISHED 0
@@ -75,6 +78,7 @@ struct shared {
     uint32_t fast[AGENTS][FAST_WORDS];
     uint32_t rig, ticks_given, ticks_done;
     uint32_t line_bytes, line_is_idle; /* received so far; nothing to do and nothing left to send */
+    uint32_t restarts; /* by watchdog or exception, since power-on */
 };
 
 __attribute__((section(".shared"))) static volatile struct shared shared;
@@ -85,7 +89,8 @@ struct board {
     bool has_line;
     enum time_mode mode;
     uint64_t next_tick, given_us;
-    volatile uint32_t ticks_due, doorbells_due;
+    volatile uint32_t ticks_due, doorbells_due, unkicked_ticks;
+    uint32_t tree;
 };
 
 static struct board the_board;
@@ -181,6 +186,33 @@ void board_ring(struct board *b, int channel)
     firmware_doorbell(&b->firmware);
 }
 
+/* ---- watchdog ---- */
+
+/* As after power-on, but for what the rig and the loader have said. Interrupts are off in a trap, and stay so. */
+static void restart(void)
+{
+    shared.restarts++;
+    register uint32_t hart __asm__("a0") = 0, tree __asm__("a1") = the_board.tree;
+    __asm__ volatile("j _start" ::"r"(hart), "r"(tree));
+    __builtin_unreachable();
+}
+
+/*
+ * A job that does not end, or control that does not run, is ended by the timer, which no job can mask. Ticks made up for
+ * after a pause of the whole machine do not count, nor does time that a rig gives as it likes.
+ */
+static void watch(bool is_on_time)
+{
+    if (the_board.mode == TIME_BY_TIMER && is_on_time && the_board.unkicked_ticks++ >= WATCHDOG_TICKS)
+        restart();
+}
+
+void board_kick_watchdog(struct board *b)
+{
+    b->unkicked_ticks = 0;
+    shared.kicks++;
+}
+
 /* ---- interrupts ---- */
 
 void board_trap(uint32_t cause)
@@ -189,11 +221,15 @@ void board_trap(uint32_t cause)
         the_board.next_tick += TICK_TIME;
         the_board.ticks_due++;
         set_timer(the_board.next_tick);
+        bool is_on_time = time_now() < the_board.next_tick;
         if (the_board.has_line)
-            move_bytes(&the_board.line, time_now() < the_board.next_tick);
+            move_bytes(&the_board.line, is_on_time);
+        watch(is_on_time);
     } else if (cause == CAUSE_SOFTWARE) {
         *clint(0) = 0;
         the_board.doorbells_due++;
+    } else if (!(cause & CAUSE_INTERRUPT)) {
+        restart(); /* an exception: there is no way on from here */
     }
 }
 
@@ -227,12 +263,6 @@ void board_actuate(struct board *b, const struct operating_point *point)
 uint64_t board_time_us(struct board *b)
 {
     return b->mode == TIME_BY_TIMER ? time_now() / (TIMEBASE_HZ / 1000000u) : b->given_us;
-}
-
-void board_kick_watchdog(struct board *b)
-{
-    (void)b;
-    shared.kicks++;
 }
 
 /* ---- mailbox ---- */
@@ -360,6 +390,9 @@ void board_main(uint32_t hart, uint32_t tree)
 {
     struct board *b = &the_board;
     (void)hart;
+    b->tree = tree;
+    if (shared.magic != MAGIC)
+        shared.restarts = 0;
     b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
     b->has_line = find_line(tree);
     if (b->has_line)
