@@ -120,7 +120,10 @@ class Machine:
 
     @property
     def full_w(self) -> float:
-        """The whole machine, every core busy at the highest frequency, as planned with."""
+        """The whole machine, every core busy at the highest frequency, as planned with. ``WrongUseError`` without
+        watts."""
+        if not self.has_watts:
+            raise WrongUseError(f"{self.name}: the machine has no watts; give busy_w for every [[nodes]]")
         return self.fixed_w + sum(group.count * (group.busy_max_w or group.busy_w)[0] for group in self.groups)
 
     def slowdowns(self, application: str | None = None) -> tuple[float, ...]:

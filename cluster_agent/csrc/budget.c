@@ -49,7 +49,7 @@ void budget_pass(scheduler_t *s, int64_t now_s)
         return;
     l->since_j += (double)(p->model.budget.limit_uw - l->drawn_uw) * (double)(now_s - l->pass_s) / 1e6;
     l->pass_s = now_s;
-    l->drawn_uw = scheduler_plan_uw(s);
+    l->drawn_uw = scheduler_plan_uw(s, now_s);
     l->n_falls = -1;
 }
 
@@ -82,13 +82,13 @@ static void list_falls(scheduler_t *s, int64_t now_s)
     qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);
 }
 
-/* The joules above the limit that are drawn until the window ends, if all jobs run to their limits; no more than
- * enough to see that they are above `most_j`. */
-static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t limit_s, double most_j)
+/* The joules above the limit that are drawn until the window ends, if all jobs run to their limits, with `wake_uw` more
+ * from now on and `needed_uw` more until `limit_s`; no more than enough to see that they are above `most_j`. */
+static double path_j(scheduler_t *s, int64_t now_s, int64_t wake_uw, int64_t needed_uw, int64_t limit_s, double most_j)
 {
     ledger_t *l = &s->power->ledger;
     const budget_t *budget = &s->power->model.budget;
-    int64_t above_uw = l->drawn_uw + needed_uw - budget->limit_uw;
+    int64_t above_uw = l->drawn_uw + wake_uw + needed_uw - budget->limit_uw;
     double found_j = 0.0;
     int32_t i = 0;
     if (above_uw > 0 && l->n_falls < 0)
@@ -106,15 +106,15 @@ static double path_j(scheduler_t *s, int64_t now_s, int64_t needed_uw, int64_t l
 }
 
 /* What the job has to find of the stored joules to start now. */
-static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, double most_j)
+static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need, double most_j)
 {
     const power_t *p = s->power;
-    int64_t width = s->jobs.width[job], needed_uw = width * scheduler_extra_uw(s, job, level);
-    int64_t length_s = power_stretched(p, s->jobs.request_s[job], level);
+    int64_t width = s->jobs.width[job], needed_uw = need->busy_uw + need->wake_uw;
+    int64_t length_s = need->delay_s + power_stretched(p, s->jobs.request_s[job], level);
     int64_t above_uw = p->ledger.drawn_uw + needed_uw - p->model.budget.limit_uw;
 
     if (p->model.budget.test == TEST_PATH)
-        return path_j(s, now_s, needed_uw, now_s + length_s, most_j);
+        return path_j(s, now_s, need->wake_uw, need->busy_uw, now_s + length_s, most_j);
     if (p->model.budget.test == TEST_JOB)
         return joules(above_uw, least(length_s, p->model.budget.to_s - now_s));
     return above_uw > 0 ? joules(needed_uw + width * p->model.idle_uw, length_s) : 0.0;
@@ -124,14 +124,20 @@ static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level,
  * The rules
  ****************************************************************/
 
-int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need)
 {
     double stored_j = scheduler_stored_j(s);
-    return !s->power->ledger.is_open || taken_j(s, now_s, job, level, stored_j) <= stored_j;
+    return !s->power->ledger.is_open || taken_j(s, now_s, job, level, need, stored_j) <= stored_j;
 }
 
-int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t drawn_uw,
-                      double stored_j, int64_t next_s, reservation_t *found)
+int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int64_t limit_s)
+{
+    double stored_j = scheduler_stored_j(s);
+    return !s->power->ledger.is_open || path_j(s, now_s, 0, more_uw, limit_s, stored_j) <= stored_j;
+}
+
+int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t head_uw,
+                      int64_t drawn_uw, double stored_j, int64_t next_s, reservation_t *found)
 {
     const power_t *p = s->power;
     const budget_t *budget = &p->model.budget;
@@ -140,7 +146,7 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
     found->left_over_j = INFINITY;
     if (!p->ledger.is_open || found->at_s >= budget->to_s)
         return 1;
-    found->above_uw = drawn_uw + s->jobs.width[head] * scheduler_extra_uw(s, head, level) - budget->limit_uw;
+    found->above_uw = drawn_uw + head_uw - budget->limit_uw;
     found->length_s = least(power_stretched(p, s->jobs.request_s[head], level), budget->to_s - found->at_s);
     found->reserved_j = joules(found->above_uw, found->length_s);
     if (stored_j < found->reserved_j || found->at_s == now_s) {
@@ -155,12 +161,12 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
     return 1;
 }
 
-int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level,
+int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
                          const reservation_t *reserved, int ends_in_time, double *cost_j)
 {
     const power_t *p = s->power;
     const budget_t *budget = &p->model.budget;
-    int64_t needed_uw = waiting->width * scheduler_extra_uw(s, waiting->job, level);
+    int64_t needed_uw = need->busy_uw + need->wake_uw;
     int64_t drawn_uw = p->ledger.drawn_uw + needed_uw;
     double stored_j = scheduler_stored_j(s);
     int is_reserved = reserved->at_s < budget->to_s;
@@ -169,7 +175,7 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
     if (!p->ledger.is_open)
         return 1;
     if (is_reserved && ends_in_time)
-        *cost_j = joules(needed_uw, power_stretched(p, waiting->estimate_s, level));
+        *cost_j = joules(needed_uw, need->delay_s + power_stretched(p, waiting->estimate_s, level));
     else if (is_reserved)
         *cost_j = joules(needed_uw, reserved->at_s - now_s) +
                   (joules(reserved->above_uw + needed_uw, reserved->length_s) -
@@ -184,7 +190,7 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
     if (drawn_uw <= budget->limit_uw)
         return stored_j >= 0.0;
     return stored_j >= reserved_j &&
-           taken_j(s, now_s, waiting->job, level, stored_j - reserved_j) <= stored_j - reserved_j;
+           taken_j(s, now_s, waiting->job, level, need, stored_j - reserved_j) <= stored_j - reserved_j;
 }
 
 int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved)

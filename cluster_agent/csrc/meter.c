@@ -67,14 +67,19 @@ int meter_look(meter_t *m, const plan_row_t *row, int64_t processors)
 {
     int64_t away = processors - row->kept;
     int64_t off_share_uw = away ? row->off_uw / away : 0, switching_share_uw = away ? row->switching_uw / away : 0;
-    m->idle_uw = row->idle_uw - (m->busy - m->beyond) * m->model.idle_uw + (m->beyond ? row->bonus_uw : 0);
-    m->off_uw = row->off_uw - m->beyond * off_share_uw;
-    m->switching_uw = row->switching_uw - m->beyond * switching_share_uw;
+    const cold_t *cold = &m->cold;
+    int64_t cold_uw = cold->going * m->idle_off.switch_off_uw + cold->booting * m->idle_off.boot_uw;
+    int64_t not_idle_uw = (cold->off + cold->going + cold->booting) * m->model.idle_uw;
+    m->idle_uw =
+        row->idle_uw - (m->busy - m->beyond) * m->model.idle_uw + (m->beyond ? row->bonus_uw : 0) - not_idle_uw;
+    m->off_uw = row->off_uw - m->beyond * off_share_uw + cold->off * m->idle_off.off_uw;
+    m->switching_uw = row->switching_uw - m->beyond * switching_share_uw + cold_uw;
 
     power_step_t step = {
         .at_s = m->at_s,
         .drawn_uw = row->idle_uw + row->off_uw + row->switching_uw + (m->beyond ? row->bonus_uw : 0) + m->busy_uw -
-                    (m->busy - m->beyond) * m->model.idle_uw - m->beyond * (off_share_uw + switching_share_uw),
+                    (m->busy - m->beyond) * m->model.idle_uw - m->beyond * (off_share_uw + switching_share_uw) +
+                    cold->off * m->idle_off.off_uw + cold_uw - not_idle_uw,
         .cap_uw = row->cap_uw,
     };
     power_step_t *last = m->n_steps ? &m->steps[m->n_steps - 1] : NULL;

@@ -22,6 +22,8 @@ typedef struct {
     int64_t busy_uw;       /* of all running jobs */
     int64_t busy, beyond;  /* their processors; those of them where nodes should be off */
     int64_t idle_uw, off_uw, switching_uw;
+    idle_off_t idle_off;   /* all 0: nodes stay on */
+    cold_t cold;
     joules_t joules;
     int is_read;           /* whether somebody reads */
     int64_t unread_uj;     /* what the cluster has drawn since the last reading */
@@ -39,7 +41,7 @@ void meter_clear(meter_t *meter);
 /* Time passes until `now_s` as things are. */
 void meter_pass(meter_t *meter, int64_t now_s);
 
-/* The job has begun, goes on at another level, or has ended; to be called after meter_pass. */
+/* The job begins to run, goes on at another level, or has ended; to be called after meter_pass. */
 void meter_start(meter_t *meter, int32_t job, int64_t width, int32_t level);
 void meter_stop(meter_t *meter, int32_t job, int64_t width);
 

@@ -145,3 +145,49 @@ void placement_give_back(placement_t *p, const interval_t *intervals, int32_t co
     for (int32_t i = 0; i < count; i++)
         give_back(p, intervals[i]);
 }
+
+int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_t last)
+{
+    int64_t moved = 0;
+    int32_t at = from->begin, high = from->end; /* the first interval that reaches `first` */
+    while (at < high) {
+        int32_t middle = at + (high - at) / 2;
+        if (from->free[middle].last < first)
+            at = middle + 1;
+        else
+            high = middle;
+    }
+    while (at < from->end && from->free[at].first <= last) {
+        interval_t *found = &from->free[at], whole = *found;
+        interval_t part = {.first = whole.first < first ? first : whole.first, .last = whole.last > last ? last : whole.last};
+        int is_left = whole.first < part.first, is_right = part.last < whole.last;
+        if (is_left)
+            found->last = part.first - 1;
+        if (is_left && is_right) {
+            *open_place(from, at + 1) = (interval_t){.first = part.last + 1, .last = whole.last};
+        } else if (is_right) {
+            found->first = part.last + 1;
+        } else if (is_left) {
+            at++;
+        } else if (at == from->begin) {
+            at = ++from->begin;
+        } else {
+            memmove(found, found + 1, (size_t)(from->end - at - 1) * sizeof *found);
+            from->end--;
+        }
+        give_back(to, part);
+        moved += part.last - part.first + 1;
+        if (is_right)
+            break;
+    }
+    return moved;
+}
+
+int placement_hand_over(placement_t *from, placement_t *to, int32_t count)
+{
+    from->n_intervals -= count;
+    for (int32_t i = 0; i < count; i++)
+        if (append(to, from->intervals[from->n_intervals + i]) < 0)
+            return -1;
+    return 0;
+}

@@ -37,4 +37,10 @@ int64_t placement_free_below(const placement_t *placement, int64_t below);
 /* `intervals` are what a job took. */
 void placement_give_back(placement_t *placement, const interval_t *intervals, int32_t count);
 
+/* What is free from `first` to `last` becomes free in `to` instead. How many processors that are. */
+int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_t last);
+
+/* What was taken last, `count` intervals, counts as taken from `to`. 0, or -1: no memory. */
+int placement_hand_over(placement_t *from, placement_t *to, int32_t count);
+
 #endif

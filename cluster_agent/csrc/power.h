@@ -46,6 +46,19 @@ typedef struct {
     budget_t budget;
 } power_model_t;
 
+/* Nodes that go off when they are idle, and boot when a job needs them. Watts are those of one of a node's processors. */
+typedef struct {
+    int64_t idle_off_s;       /* after so long, at least 1 */
+    int32_t cores;
+    int64_t switch_off_s, boot_s;
+    int64_t off_uw, switch_off_uw, boot_uw;
+} idle_off_t;
+
+/* Processors of such nodes that are off, going off, and booting. */
+typedef struct {
+    int64_t off, going, booting;
+} cold_t;
+
 /*
  * From `from_s` until the next row: the cap, and the machine without jobs. Processors 0 to kept-1 are on, the others
  * are off or being switched. The rows are in order of time and the first begins now or earlier.

@@ -4,6 +4,11 @@
 
 #include "scheduler_inside.h"
 
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /****************************************************************
  * Making and unmaking
  ****************************************************************/
@@ -20,13 +25,20 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->since_s = column(n, sizeof *p->since_s);
     p->done_s = column(n, sizeof *p->done_s);
     p->level = column(n, sizeof *p->level);
+    p->woken = column(n, sizeof *p->woken);
     p->ledger.falls = column(n, sizeof *p->ledger.falls);
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
-    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level || !p->ledger.falls ||
+    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level || !p->woken || !p->ledger.falls ||
         placement_init(&p->placement, s->composition.processors) < 0)
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
     return scheduler_plan(s, &uncapped, 1);
+}
+
+int32_t scheduler_set_idle_off(scheduler_t *s, const idle_off_t *model)
+{
+    s->power->nodes = nodes_new(model, s->composition.processors, &s->power->placement);
+    return s->power->nodes ? 0 : -1;
 }
 
 void power_free(scheduler_t *s)
@@ -43,6 +55,8 @@ void power_free(scheduler_t *s)
     free(p->since_s);
     free(p->done_s);
     free(p->level);
+    free(p->woken);
+    nodes_free(p->nodes);
     free(p->ledger.falls);
     free(p);
 }
@@ -84,12 +98,74 @@ void scheduler_advance(scheduler_t *s, int64_t now_s)
     p->lowest_kept = INT64_MAX;
     for (int32_t k = p->row; k < p->n_rows; k++)
         p->lowest_kept = p->rows[k].kept < p->lowest_kept ? p->rows[k].kept : p->lowest_kept;
+    if (p->nodes)
+        nodes_follow(p->nodes, now_s, p->rows[p->row].kept);
 }
 
 int64_t scheduler_next_row(const scheduler_t *s)
 {
     const power_t *p = s->power;
     return p->row + 1 < p->n_rows ? p->rows[p->row + 1].from_s : INT64_MAX;
+}
+
+/****************************************************************
+ * Nodes that go off when they are idle
+ ****************************************************************/
+
+int64_t scheduler_next_switch(scheduler_t *s)
+{
+    return s->power->nodes ? nodes_next(s->power->nodes) : INT64_MAX;
+}
+
+void scheduler_settle(scheduler_t *s, int64_t now_s)
+{
+    if (s->power->nodes)
+        nodes_settle(s->power->nodes, now_s);
+}
+
+int64_t scheduler_begins(const scheduler_t *s, int32_t job)
+{
+    return s->power ? s->power->since_s[job] : s->started_s[job];
+}
+
+cold_t scheduler_cold(const scheduler_t *s)
+{
+    return s->power->nodes ? s->power->nodes->now : (cold_t){.off = 0};
+}
+
+int64_t scheduler_boots(const scheduler_t *s)
+{
+    return s->power->nodes ? s->power->nodes->boots : 0;
+}
+
+/* What a processor draws more while its node boots, or goes off, than idle; nothing if it is less. */
+static int64_t boot_rise_uw(const power_t *p)
+{
+    int64_t rise_uw = p->nodes->model.boot_uw - p->model.idle_uw;
+    return rise_uw > 0 ? rise_uw : 0;
+}
+
+static int64_t off_rise_uw(const power_t *p)
+{
+    int64_t rise_uw = p->nodes->model.switch_off_uw - p->model.idle_uw;
+    return rise_uw > 0 ? rise_uw : 0;
+}
+
+/*
+ * What nodes that are not on draw more than idle ones: in the present row those that are off draw less, as long as
+ * nobody boots them; in a later one they may be on again. Nodes that boot for a job count with it.
+ */
+static int64_t cold_uw(const scheduler_t *s, int64_t now_s, int is_present)
+{
+    const power_t *p = s->power;
+    if (!p->nodes)
+        return 0;
+    int64_t unclaimed = p->nodes->waking; /* the job for which they booted was killed, and another is on them too */
+    for (int32_t i = 0; unclaimed && i < s->n_running; i++)
+        if (p->since_s[s->running[i].job] > now_s)
+            unclaimed -= p->woken[s->running[i].job];
+    int64_t saved_uw = is_present ? p->nodes->now.off * (p->model.idle_uw - p->nodes->model.off_uw) : 0;
+    return p->nodes->now.going * off_rise_uw(p) + unclaimed * boot_rise_uw(p) - saved_uw;
 }
 
 /****************************************************************
@@ -168,11 +244,13 @@ static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
 }
 
 /* What the job draws in a row more than the machine without jobs; *is_left_on: it keeps nodes on that should be off. */
-static int64_t draw_uw(const scheduler_t *s, const plan_row_t *row, int32_t job, int *is_left_on)
+static int64_t draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on)
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job];
     int64_t draw = width * extra_uw(p, job, p->level[job]);
+    if (p->nodes && p->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
+        draw = p->woken[job] * boot_rise_uw(p);
     if (row->kept < s->composition.processors) {
         int64_t beyond = width - scheduler_held_below(s, job, row->kept);
         draw += beyond * (p->model.idle_uw - away_uw(s, row));
@@ -181,13 +259,13 @@ static int64_t draw_uw(const scheduler_t *s, const plan_row_t *row, int32_t job,
     return draw;
 }
 
-int64_t scheduler_plan_uw(const scheduler_t *s)
+int64_t scheduler_plan_uw(const scheduler_t *s, int64_t now_s)
 {
     const plan_row_t *row = scheduler_row(s);
-    int64_t drawn = row->idle_uw + row->off_uw + row->switching_uw;
+    int64_t drawn = row->idle_uw + row->off_uw + row->switching_uw + cold_uw(s, now_s, 1);
     int is_left_on = 0;
     for (int32_t i = 0; i < s->n_running; i++)
-        drawn += draw_uw(s, row, s->running[i].job, &is_left_on);
+        drawn += draw_uw(s, now_s, row, s->running[i].job, &is_left_on);
     return drawn + (is_left_on ? row->bonus_uw : 0);
 }
 
@@ -198,13 +276,19 @@ int64_t scheduler_plan_uw(const scheduler_t *s)
 void power_give_back(scheduler_t *s, int32_t job)
 {
     power_t *p = s->power;
-    placement_give_back(&p->placement, p->placement.intervals + p->interval_first[job], p->interval_count[job]);
+    const interval_t *intervals = p->placement.intervals + p->interval_first[job];
+    if (p->nodes)
+        nodes_give_back(p->nodes, intervals, p->interval_count[job]);
+    else
+        placement_give_back(&p->placement, intervals, p->interval_count[job]);
 }
 
-void scheduler_kill(scheduler_t *s, int32_t job)
+void scheduler_kill(scheduler_t *s, int64_t now_s, int32_t job)
 {
     scheduler_running_remove(s, job);
     power_give_back(s, job);
+    if (s->power->nodes)
+        nodes_date(s->power->nodes, now_s);
     if (s->ranks)
         priority_ended(s, job);
     if (s->learner)
@@ -217,8 +301,10 @@ void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
 {
     power_t *p = s->power;
     scheduler_running_remove(s, job);
-    p->done_s[job] += (double)(now_s - p->since_s[job]) / p->model.slowdown[p->level[job]];
-    p->since_s[job] = now_s;
+    if (now_s > p->since_s[job]) { /* else its nodes are still booting */
+        p->done_s[job] += (double)(now_s - p->since_s[job]) / p->model.slowdown[p->level[job]];
+        p->since_s[job] = now_s;
+    }
     p->level[job] = level;
     scheduler_running_add(s, job);
 }
@@ -227,9 +313,21 @@ void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
  * A pass
  ****************************************************************/
 
-static int64_t later(int64_t a, int64_t b)
+static void count_free(scheduler_t *s, int32_t k)
 {
-    return a > b ? a : b;
+    power_t *p = s->power;
+    outlook_t *outlook = &p->outlook[k];
+    int64_t kept = p->rows[k].kept;
+
+    outlook->cold = 0;
+    if (kept >= s->composition.processors) {
+        outlook->free = s->free;
+        outlook->cold = p->nodes ? p->nodes->n_cold : 0;
+        return;
+    }
+    if (p->nodes)
+        outlook->cold = placement_free_below(&p->nodes->cold, kept);
+    outlook->free = placement_free_below(&p->placement, kept) + outlook->cold;
 }
 
 /*
@@ -243,20 +341,21 @@ static void look_out(scheduler_t *s, int64_t now_s)
         const plan_row_t *row = &p->rows[k];
         outlook_t *outlook = &p->outlook[k];
         int64_t at_s = later(row->from_s, now_s);
-        outlook->free = row->kept < s->composition.processors ? placement_free_below(&p->placement, row->kept) : s->free;
+        count_free(s, k);
         if (row->cap_uw == NO_CAP || !p->model.asks_watts) {
             outlook->headroom_uw = outlook->expected_uw = NO_CAP;
             continue;
         }
         int is_left_on = 0, is_expected_on = 0;
-        int64_t headroom = row->cap_uw - row->idle_uw - row->off_uw - row->switching_uw, expected = headroom;
+        int64_t empty_uw = row->idle_uw + row->off_uw + row->switching_uw + cold_uw(s, now_s, k == p->row);
+        int64_t headroom = row->cap_uw - empty_uw, expected = headroom;
         for (int32_t i = 0; i < s->n_running; i++) {
             int32_t job = s->running[i].job;
             int64_t limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
             if (k == p->row || later(limit_s, now_s + 1) > at_s)
-                headroom -= draw_uw(s, row, job, &is_left_on);
+                headroom -= draw_uw(s, now_s, row, job, &is_left_on);
             if (k == p->row || later(s->running[i].expected_end_s, now_s + 1) > at_s)
-                expected -= draw_uw(s, row, job, &is_expected_on);
+                expected -= draw_uw(s, now_s, row, job, &is_expected_on);
         }
         outlook->headroom_uw = headroom - (is_left_on ? row->bonus_uw : 0);
         outlook->expected_uw = expected - (is_expected_on ? row->bonus_uw : 0);
@@ -273,66 +372,121 @@ static int32_t narrowest_row(const power_t *p, int32_t from, int64_t end_s)
     return narrowest;
 }
 
-/* May the job start now at this level, and stay under every cap if it runs to its limit? */
-static int is_admissible(const scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+/* On nodes that are on as far as there are any. */
+static need_t need_of(const scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 {
     const power_t *p = s->power;
-    int64_t width = s->jobs.width[job], needed_uw = width * extra_uw(p, job, level);
+    int64_t width = s->jobs.width[job];
+    need_t need = {.busy_uw = width * extra_uw(p, job, level)};
+    if (!p->nodes)
+        return need;
+    int64_t limit_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
+    const outlook_t *own = &p->outlook[narrowest_row(p, p->row, limit_s)];
+    if (width <= own->free - own->cold)
+        return need;
+    need.delay_s = nodes_ready_s(p->nodes, now_s) - now_s;
+    own = &p->outlook[narrowest_row(p, p->row, limit_s + need.delay_s)];
+    int64_t cores = p->nodes->model.cores;
+    int64_t woken = (width - (own->free - own->cold) + cores - 1) / cores * cores;
+    need.busy_uw = later(need.busy_uw, woken * boot_rise_uw(p));
+    need.wake_uw = woken * (p->model.idle_uw - p->nodes->model.off_uw);
+    return need;
+}
 
-    if (width > p->outlook[p->row].free || (p->model.asks_watts && needed_uw > p->outlook[p->row].headroom_uw))
+/* May the job start now at this level, and stay under every cap if it runs to its limit? */
+static int is_admissible(const scheduler_t *s, int64_t now_s, int32_t job, int32_t level, need_t *need)
+{
+    const power_t *p = s->power;
+    int64_t width = s->jobs.width[job];
+
+    if (width > p->outlook[p->row].free)
+        return 0;
+    *need = need_of(s, now_s, job, level);
+    if (p->model.asks_watts && need->busy_uw + need->wake_uw > p->outlook[p->row].headroom_uw)
         return 0;
     if (p->row + 1 == p->n_rows)
         return 1;
-    int64_t end_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
+    int64_t end_s = now_s + need->delay_s + power_stretched(p, s->jobs.request_s[job], level);
     for (int32_t k = p->row + 1; k < p->n_rows && p->rows[k].from_s < end_s; k++)
-        if (width > p->outlook[k].free || (p->model.asks_watts && needed_uw > p->outlook[k].headroom_uw))
+        if (width > p->outlook[k].free || (p->model.asks_watts && need->busy_uw > p->outlook[k].headroom_uw))
             return 0;
     return 1;
 }
 
 /* The highest frequency at which the job may start now; -1: none. */
-static int32_t admit(scheduler_t *s, int64_t now_s, int32_t job)
+static int32_t admit(scheduler_t *s, int64_t now_s, int32_t job, need_t *need)
 {
     const power_t *p = s->power;
     for (int32_t level = 0; level <= lowest_of(p, job); level++)
-        if (is_admissible(s, now_s, job, level) && budget_allows_head(s, now_s, job, level))
+        if (is_admissible(s, now_s, job, level, need) && budget_allows_head(s, now_s, job, level, need))
             return level;
     return -1;
+}
+
+/* Free processors below `kept`, those whose node is on first. How many intervals; below 0: no memory. */
+static int32_t take(power_t *p, int32_t width, int64_t kept)
+{
+    int is_early = p->lowest_kept < kept;
+    if (!p->nodes)
+        return is_early ? placement_take_highest(&p->placement, width, kept) : placement_take(&p->placement, width);
+    int64_t warm = p->nodes->n_cold ? placement_free_below(&p->placement, kept) : width;
+    int32_t first = warm < width ? (int32_t)warm : width, rest = width - first;
+    int32_t count = is_early ? placement_take_highest(&p->placement, first, kept) : placement_take(&p->placement, first);
+    if (count < 0 || !rest)
+        return count;
+    placement_t *cold = &p->nodes->cold;
+    int32_t more = is_early ? placement_take_highest(cold, rest, kept) : placement_take(cold, rest);
+    p->nodes->n_cold -= rest;
+    return more < 0 || placement_hand_over(cold, &p->placement, more) < 0 ? -1 : count + more;
 }
 
 /*
  * Starts the job. Where nodes will be switched off later, a job that ends before takes the highest processors it may
  * have, so that those which stay on are left for longer ones.
  */
-static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need)
 {
     power_t *p = s->power;
-    int64_t limit_s = now_s + power_stretched(p, s->jobs.request_s[job], level);
-    int64_t kept = p->rows[narrowest_row(p, p->row, limit_s)].kept;
-    int64_t width = s->jobs.width[job], drawn_uw = width * extra_uw(p, job, level);
+    int64_t limit_s = now_s + need->delay_s + power_stretched(p, s->jobs.request_s[job], level);
+    int64_t begins_s = now_s, kept = p->rows[narrowest_row(p, p->row, limit_s)].kept;
+    int32_t width = s->jobs.width[job];
 
     p->interval_first[job] = p->placement.n_intervals;
-    p->interval_count[job] = p->lowest_kept < kept ? placement_take_highest(&p->placement, (int32_t)width, kept)
-                                                   : placement_take(&p->placement, (int32_t)width);
+    p->interval_count[job] = take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
+    if (p->nodes)
+        nodes_take(p->nodes, now_s, p->placement.intervals + p->interval_first[job], p->interval_count[job], &begins_s,
+                   &p->woken[job]);
     p->level[job] = level;
-    p->since_s[job] = now_s;
+    p->since_s[job] = begins_s;
     p->done_s[job] = 0;
     scheduler_start(s, now_s, job);
-    budget_started(s, drawn_uw);
+    budget_started(s, need->busy_uw + need->wake_uw);
     int64_t expected_s = scheduler_expected_end(s, job);
     for (int32_t k = p->row; k < p->n_rows; k++) {
         outlook_t *outlook = &p->outlook[k];
-        outlook->free -= scheduler_held_below(s, job, p->rows[k].kept);
+        if (p->nodes)
+            count_free(s, k);
+        else
+            outlook->free -= scheduler_held_below(s, job, p->rows[k].kept);
         if (outlook->headroom_uw == NO_CAP)
             continue;
         if (k == p->row || p->rows[k].from_s < limit_s)
-            outlook->headroom_uw -= drawn_uw;
+            outlook->headroom_uw -= need->busy_uw + (k == p->row ? need->wake_uw : 0);
         if (k == p->row || p->rows[k].from_s < expected_s)
-            outlook->expected_uw -= drawn_uw;
+            outlook->expected_uw -= need->busy_uw + (k == p->row ? need->wake_uw : 0);
     }
     return 0;
+}
+
+/* What so many processors, at a time of a search for a reservation, will need of what nodes save that are off now. */
+static int64_t will_wake_uw(const power_t *p, int64_t width)
+{
+    if (!p->nodes)
+        return 0;
+    int64_t cold = width - (p->available[p->row] - p->outlook[p->row].cold);
+    return cold > 0 ? cold * (p->model.idle_uw - p->nodes->model.off_uw) : 0;
 }
 
 /*
@@ -340,10 +494,10 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
  * without the machine's own watts at at_s.
  */
 static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t row, int64_t running_uw,
-                    reservation_t *found)
+                    int64_t present_cold_uw, reservation_t *found)
 {
     const power_t *p = s->power;
-    int64_t width = s->jobs.width[job], needed_uw = width * extra_uw(p, job, level);
+    int64_t width = s->jobs.width[job], busy_uw = width * extra_uw(p, job, level);
     int64_t end_s = found->at_s + power_stretched(p, s->jobs.request_s[job], level);
 
     found->left_over_uw = NO_CAP;
@@ -355,7 +509,9 @@ static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t ro
             continue;
         int64_t left_uw = at->from_s >= found->at_s
                               ? p->outlook[k].expected_uw
-                              : at->cap_uw - at->idle_uw - at->off_uw - at->switching_uw - running_uw;
+                              : at->cap_uw - at->idle_uw - at->off_uw - at->switching_uw -
+                                    (k == p->row ? present_cold_uw : 0) - running_uw;
+        int64_t needed_uw = busy_uw + (k == p->row ? will_wake_uw(p, width) : 0);
         if (needed_uw > left_uw)
             return 0;
         if (left_uw - needed_uw < found->left_over_uw)
@@ -372,7 +528,7 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
     power_t *p = s->power;
     reservation_t found = {.at_s = now_s};
     int32_t row = p->row, ended = 0;
-    int64_t running_uw = 0, drawn_uw = p->ledger.drawn_uw;
+    int64_t running_uw = 0, drawn_uw = p->ledger.drawn_uw, present_cold_uw = cold_uw(s, now_s, 1);
     double stored_j = scheduler_stored_j(s);
 
     for (int32_t k = row; k < p->n_rows; k++)
@@ -388,9 +544,11 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
         int may_fit = (found.at_s > now_s || p->ledger.is_open) && s->jobs.width[head] <= p->available[row];
         for (int32_t level = 0; may_fit && level <= lowest_of(p, head); level++) {
             int64_t at_s = found.at_s;
-            if (will_fit(s, head, level, row, running_uw, &found) &&
-                budget_will_allow(s, now_s, head, level, drawn_uw, stored_j, next_s, &found) &&
-                (found.at_s == at_s || will_fit(s, head, level, row, running_uw, &found)))
+            int64_t head_uw =
+                s->jobs.width[head] * extra_uw(p, head, level) + will_wake_uw(p, s->jobs.width[head]);
+            if (will_fit(s, head, level, row, running_uw, present_cold_uw, &found) &&
+                budget_will_allow(s, now_s, head, level, head_uw, drawn_uw, stored_j, next_s, &found) &&
+                (found.at_s == at_s || will_fit(s, head, level, row, running_uw, present_cold_uw, &found)))
                 return found;
             found.at_s = at_s;
         }
@@ -412,14 +570,17 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
 }
 
 /* Of the processors that the job would take now, those that are on in `row`. */
-static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_t level, int32_t row)
+static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_t level, int64_t delay_s, int32_t row)
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[job];
-    int32_t own = narrowest_row(p, p->row, now_s + power_stretched(p, s->jobs.request_s[job], level));
+    int32_t own = narrowest_row(p, p->row, now_s + delay_s + power_stretched(p, s->jobs.request_s[job], level));
     if (p->rows[own].kept <= p->rows[row].kept)
         return width;
-    return later(width - (p->outlook[own].free - p->outlook[row].free), 0);
+    const outlook_t *all = &p->outlook[own], *on = &p->outlook[row];
+    int64_t warm = all->free - all->cold, from_cold = later(width - warm, 0);
+    return later(width - from_cold - (warm - (on->free - on->cold)), 0) +
+           later(from_cold - (all->cold - on->cold), 0);
 }
 
 /* EASY in processors and watts: who starts before the head may take neither from its reservation. */
@@ -447,21 +608,22 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
     for (; next < end; next++) {
         int32_t level = -1;
         int64_t taken = 0, needed_uw = 0;
+        need_t need = {.delay_s = 0};
         double cost_j = 0.0;
         int ends_in_time = 0;
         int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= most_uw);
         if (may_fit && !s->has_started[next->job] && next->job != head)
             for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
-                if (!is_admissible(s, now_s, next->job, tried))
+                if (!is_admissible(s, now_s, next->job, tried, &need))
                     continue;
                 ends_in_time = reserved.at_s == INT64_MAX ||
-                               power_stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
-                taken = ends_in_time ? 0 : taken_in(s, now_s, next->job, tried, reserved.narrowest);
-                needed_uw = ends_in_time ? 0 : next->width * extra_uw(p, next->job, tried);
+                               need.delay_s + power_stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
+                taken = ends_in_time ? 0 : taken_in(s, now_s, next->job, tried, need.delay_s, reserved.narrowest);
+                needed_uw = ends_in_time ? 0 : need.busy_uw + need.wake_uw;
                 if (taken > reserved.left_over) /* a lower frequency takes no less, and longer */
                     break;
                 if ((ends_in_time || needed_uw <= reserved.left_over_uw) &&
-                    budget_allows_behind(s, now_s, next, tried, &reserved, ends_in_time, &cost_j))
+                    budget_allows_behind(s, now_s, next, tried, &need, &reserved, ends_in_time, &cost_j))
                     level = tried;
             }
         if (level < 0) {
@@ -469,7 +631,7 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
                 narrowest = next->width < narrowest ? next->width : narrowest;
             continue;
         }
-        if (start(s, now_s, next->job, level) < 0)
+        if (start(s, now_s, next->job, level, &need) < 0)
             return -1;
         starts[count++] = next->job;
         s->overtook[next->job] = 1;
@@ -492,10 +654,11 @@ int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in
 {
     look_out(s, now_s);
     for (*in_turn = 0; s->head < s->tail; s->head++) {
-        int32_t job = s->queue[s->head].job, level = admit(s, now_s, job);
+        need_t need;
+        int32_t job = s->queue[s->head].job, level = admit(s, now_s, job, &need);
         if (level < 0)
             break;
-        if (start(s, now_s, job, level) < 0)
+        if (start(s, now_s, job, level, &need) < 0)
             return -1;
         starts[(*in_turn)++] = job;
     }
@@ -503,6 +666,35 @@ int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in
         s->power->outlook[s->power->row].free < 1)
         return 0;
     return backfill(s, now_s, starts + *in_turn);
+}
+
+/* Whether so many processors may draw `rise_uw` more each until `limit_s`. */
+static int allows_rise(scheduler_t *s, int64_t now_s, int64_t rise_uw, int64_t limit_s)
+{
+    power_t *p = s->power;
+    if (!rise_uw || !p->model.asks_watts)
+        return 1;
+    look_out(s, now_s);
+    for (int32_t k = p->row; k < p->n_rows && (k == p->row || p->rows[k].from_s < limit_s); k++)
+        if (rise_uw > p->outlook[k].headroom_uw)
+            return 0;
+    return budget_allows_switching(s, now_s, rise_uw, limit_s);
+}
+
+int power_idle(scheduler_t *s, int64_t now_s)
+{
+    power_t *p = s->power;
+    if (!p->nodes)
+        return 0;
+    int64_t due = nodes_due(p->nodes, now_s), rise_uw = due * off_rise_uw(p);
+    if (due) {
+        int is_allowed = allows_rise(s, now_s, rise_uw, now_s + p->nodes->model.switch_off_s);
+        nodes_go(p->nodes, now_s, is_allowed);
+        if (is_allowed)
+            budget_started(s, rise_uw);
+    }
+    nodes_settle(p->nodes, now_s);
+    return p->nodes->has_no_memory ? -1 : 0;
 }
 
 /****************************************************************

@@ -28,6 +28,7 @@ struct replay {
 
     int64_t now_s;
     heap_t ends, overruns;
+    heap_t begins;      /* of jobs whose nodes boot; only with power */
     int64_t foreseen;   /* events foreseen so far: numbers them */
     int32_t submitted, ended;
     int64_t passes;
@@ -121,6 +122,12 @@ static int64_t next_power(const replay_t *r)
     return row_s < announced_s ? row_s : announced_s;
 }
 
+/* When nodes go off, or are off or on. */
+static int64_t next_switch(const replay_t *r)
+{
+    return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_switch(r->scheduler) : INT64_MAX;
+}
+
 /* When a budget wants the joules read. */
 static int64_t next_reading(const replay_t *r)
 {
@@ -179,13 +186,23 @@ int32_t replay_set_power(replay_t *r, const power_model_t *model, const int64_t 
     r->n_announced = n_announced;
     r->ends.valid = column(n, sizeof *r->ends.valid);
     r->overruns.valid = column(n, sizeof *r->overruns.valid);
+    r->begins.events = column(1, sizeof *r->begins.events);
+    r->begins.capacity = 1;
+    r->begins.valid = column(n, sizeof *r->begins.valid);
     r->kills = column(n, sizeof *r->kills);
     r->lost = column(n, sizeof *r->lost);
     r->lost_uj = column(n, sizeof *r->lost_uj);
-    if (!r->meter || !r->ends.valid || !r->overruns.valid || !r->kills || !r->lost || !r->lost_uj)
+    if (!r->meter || !r->ends.valid || !r->overruns.valid || !r->begins.events ||
+        !r->begins.valid || !r->kills || !r->lost || !r->lost_uj)
         return -1;
     r->now_s = n ? r->submit_s[0] : 0;
     return meter_init(r->meter, model, n, r->now_s) < 0 || scheduler_set_power(r->scheduler, model) < 0 ? -1 : 0;
+}
+
+int32_t replay_set_idle_off(replay_t *r, const idle_off_t *model)
+{
+    r->meter->idle_off = *model;
+    return scheduler_set_idle_off(r->scheduler, model);
 }
 
 void replay_free(replay_t *r)
@@ -201,6 +218,8 @@ void replay_free(replay_t *r)
     free(r->ends.valid);
     free(r->overruns.events);
     free(r->overruns.valid);
+    free(r->begins.events);
+    free(r->begins.valid);
     free(r->end_s);
     free(r->kills);
     free(r->lost);
@@ -225,7 +244,8 @@ void replay_keep_queued(replay_t *r, int32_t waiting)
 static void meter_leaving(replay_t *r, int32_t job)
 {
     meter_t *m = r->meter;
-    meter_stop(m, job, r->jobs.width[job]);
+    if (r->start_s[job] <= r->now_s)
+        meter_stop(m, job, r->jobs.width[job]);
     scheduler_metered(r->scheduler, job, m->job_uj[job] / 1e6);
     if (m->beyond)
         m->beyond -= r->jobs.width[job] - scheduler_held_below(r->scheduler, job, scheduler_row(r->scheduler)->kept);
@@ -261,11 +281,12 @@ int32_t replay_kill(replay_t *r, int32_t job)
 {
     int requeues = r->meter->model.requeues;
     meter_leaving(r, job);
-    scheduler_kill(r->scheduler, job);
-    r->ends.valid[job] = r->overruns.valid[job] = -1;
+    scheduler_kill(r->scheduler, r->now_s, job);
+    r->ends.valid[job] = r->overruns.valid[job] = r->begins.valid[job] = -1;
     r->kills[job]++;
     r->lost_uj[job] = r->meter->job_uj[job]; /* all runs until now were killed */
-    r->lost[job] += (r->now_s - r->start_s[job]) * r->jobs.width[job];
+    if (r->start_s[job] < r->now_s)
+        r->lost[job] += (r->now_s - r->start_s[job]) * r->jobs.width[job];
     if (requeues) {
         r->start_s[job] = -1;
     } else {
@@ -277,9 +298,12 @@ int32_t replay_kill(replay_t *r, int32_t job)
 
 int32_t replay_set_level(replay_t *r, int32_t job, int32_t level)
 {
-    meter_stop(r->meter, job, r->jobs.width[job]);
+    int has_begun = r->start_s[job] <= r->now_s;
+    if (has_begun)
+        meter_stop(r->meter, job, r->jobs.width[job]);
     scheduler_set_level(r->scheduler, r->now_s, job, level);
-    meter_start(r->meter, job, r->jobs.width[job], level);
+    if (has_begun)
+        meter_start(r->meter, job, r->jobs.width[job], level);
     r->overruns.valid[job] = -1;
     foresee(r, &r->ends, ends_at(r, job), job);
     foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
@@ -309,6 +333,7 @@ static int32_t meter_now(replay_t *r)
     if (!r->is_beyond_known)
         r->meter->beyond = scheduler_beyond(r->scheduler);
     r->is_beyond_known = 1;
+    r->meter->cold = scheduler_cold(r->scheduler);
     return meter_look(r->meter, row, r->processors) < 0 ? REPLAY_NO_MEMORY : 0;
 }
 
@@ -317,6 +342,17 @@ static void read_joules(replay_t *r)
     scheduler_read_joules(r->scheduler, r->now_s, r->meter->unread_uj);
     r->meter->unread_uj = 0;
     r->meter->is_read = scheduler_next_reading(r->scheduler) < INT64_MAX;
+    r->is_pass_due = 1;
+}
+
+/* Nodes go off, or are off or on: then their jobs begin. */
+static void switch_nodes(replay_t *r)
+{
+    while (first_at(&r->begins) <= r->now_s) {
+        int32_t job = take_first(&r->begins);
+        meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
+    }
+    scheduler_settle(r->scheduler, r->now_s);
     r->is_pass_due = 1;
 }
 
@@ -338,8 +374,10 @@ static int32_t pass(replay_t *r)
         return REPLAY_NO_MEMORY;
     for (int32_t i = 0; i < count; i++) {
         int32_t job = r->starts[r->n_starts + i];
-        r->start_s[job] = r->now_s;
-        if (r->meter)
+        r->start_s[job] = scheduler_begins(r->scheduler, job);
+        if (r->start_s[job] > r->now_s)
+            foresee(r, &r->begins, r->start_s[job], job);
+        else if (r->meter)
             meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
         foresee(r, &r->ends, ends_at(r, job), job);
         foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
@@ -397,11 +435,12 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         if (r->has_no_memory || (r->meter && meter_now(r) < 0))
             return REPLAY_NO_MEMORY;
         int64_t submission_s = next_submission(r), end_s = first_at(&r->ends), overrun_s = first_at(&r->overruns);
-        int64_t power_s = next_power(r), reading_s = next_reading(r);
+        int64_t power_s = next_power(r), reading_s = next_reading(r), switch_s = next_switch(r);
         int64_t next_s = submission_s < end_s ? submission_s : end_s;
         next_s = overrun_s < next_s ? overrun_s : next_s;
         next_s = power_s < next_s ? power_s : next_s;
         next_s = reading_s < next_s ? reading_s : next_s;
+        next_s = switch_s < next_s ? switch_s : next_s;
         if (next_s > r->now_s || r->batch == BATCH_INSTANT) {
             int32_t status = place(r);
             if (status < 0)
@@ -430,6 +469,8 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
             while (next_submission(r) == next_s)
                 submit_job(r);
         }
+        if (switch_s == next_s)
+            switch_nodes(r);
         if (reading_s == next_s)
             read_joules(r);
         r->is_order_due = r->pauses_before_passes;

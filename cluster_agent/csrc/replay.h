@@ -35,6 +35,9 @@ void replay_free(replay_t *replay);
  */
 int32_t replay_set_power(replay_t *replay, const power_model_t *model, const int64_t *announced_s, int32_t n_announced);
 
+/* After that: idle nodes go off, and boot when a job needs them. 0, or -1: no memory. */
+int32_t replay_set_idle_off(replay_t *replay, const idle_off_t *model);
+
 /* The plan from now on. At REPLAY_POWER_DUE only, and before running. 0 or REPLAY_NO_MEMORY, as the next two. */
 int32_t replay_replan(replay_t *replay, const plan_row_t *rows, int32_t n_rows);
 /* What is done to running jobs at REPLAY_POWER_DUE. */
@@ -58,7 +61,7 @@ scheduler_t *replay_scheduler(replay_t *replay);
 /* When each job was submitted. */
 const int64_t *replay_submits(const replay_t *replay);
 
-/* Columns of n_jobs; start_s is -1 for a job that never started, end_s for one that has not ended. */
+/* Columns of n_jobs; start_s, when it begins to run (once nodes have booted), is -1 for a job that never started, end_s for one that has not ended. */
 const int64_t *replay_starts(const replay_t *replay);
 const int64_t *replay_ends(const replay_t *replay);
 /* The processors of job j are the intervals interval_first[j] to interval_first[j] + interval_count[j] - 1. */

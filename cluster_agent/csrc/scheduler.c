@@ -499,12 +499,14 @@ static void guard(scheduler_t *s, int64_t now_s)
     s->queue[s->head] = next;
 }
 
-int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
+static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int32_t count = 0, backfilled = 0;
     int64_t free = free_now(s, now_s);
 
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
+    if (s->power && s->power->nodes)
+        nodes_date(s->power->nodes, now_s);
     if (s->power)
         budget_pass(s, now_s);
     if (s->ranks)
@@ -545,6 +547,12 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     return count + backfilled;
 }
 
+int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    int32_t count = decide(s, now_s, starts);
+    return s->power && power_idle(s, now_s) < 0 ? -1 : count;
+}
+
 /****************************************************************
  * What a live partition does besides
  ****************************************************************/
@@ -581,6 +589,11 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
 int32_t scheduler_waiting(const scheduler_t *s)
 {
     return s->tail - s->head;
+}
+
+const int64_t *scheduler_decided(const scheduler_t *s)
+{
+    return s->started_s;
 }
 
 const int64_t *scheduler_submits(const scheduler_t *s)

@@ -130,6 +130,9 @@ double scheduler_used(const scheduler_t *scheduler, int64_t now_s, int32_t user)
  */
 int32_t scheduler_set_power(scheduler_t *scheduler, const power_model_t *model);
 
+/* After scheduler_set_power, before a plan: idle nodes go off. 0, or -1: no memory. */
+int32_t scheduler_set_idle_off(scheduler_t *scheduler, const idle_off_t *model);
+
 /* The plan from now on, which replaces the one before. 0, or -1: no memory. */
 int32_t scheduler_plan(scheduler_t *scheduler, const plan_row_t *rows, int32_t n_rows);
 
@@ -138,6 +141,19 @@ int64_t scheduler_next_row(const scheduler_t *scheduler);
 
 /* Time has come to `now_s`: which row of the plan holds. To be called when a row begins, before a pass. */
 void scheduler_advance(scheduler_t *scheduler, int64_t now_s);
+
+/* When a node goes off, or is off or on, next; INT64_MAX: never. Then a pass is due. */
+int64_t scheduler_next_switch(scheduler_t *scheduler);
+
+/* Time has come to `now_s` for nodes that were going off or booting. */
+void scheduler_settle(scheduler_t *scheduler, int64_t now_s);
+
+/* When the job that was decided to start begins to run: later than that if nodes have to boot. */
+int64_t scheduler_begins(const scheduler_t *scheduler, int32_t job);
+
+/* Processors of nodes that are not on since they were idle, and how many nodes have booted. */
+cold_t scheduler_cold(const scheduler_t *scheduler);
+int64_t scheduler_boots(const scheduler_t *scheduler);
 
 /* When the joules of a budget are to be read next; INT64_MAX: never. */
 int64_t scheduler_next_reading(const scheduler_t *scheduler);
@@ -148,11 +164,11 @@ void scheduler_read_joules(scheduler_t *scheduler, int64_t now_s, int64_t drawn_
 /* The joules that a budget has stored, below 0 if it is overdrawn. */
 double scheduler_stored_j(const scheduler_t *scheduler);
 
-/* What the cluster draws as planned with, in the present row. */
-int64_t scheduler_plan_uw(const scheduler_t *scheduler);
+/* What the cluster draws as planned with, in the present row: what it draws now, or will when nodes have booted. */
+int64_t scheduler_plan_uw(const scheduler_t *scheduler, int64_t now_s);
 
 /* The running job is ended before its time. It waits again if killed jobs are requeued. */
-void scheduler_kill(scheduler_t *scheduler, int32_t job);
+void scheduler_kill(scheduler_t *scheduler, int64_t now_s, int32_t job);
 
 /* The running job goes on at another frequency. */
 void scheduler_set_level(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t level);
@@ -176,6 +192,7 @@ int64_t scheduler_beyond(const scheduler_t *scheduler);
 int32_t scheduler_waiting(const scheduler_t *scheduler);
 
 /* What was decided about each job, for the record: columns of n_jobs. */
+const int64_t *scheduler_decided(const scheduler_t *scheduler); /* when it was to start, with nodes booted first */
 const int64_t *scheduler_submits(const scheduler_t *scheduler);
 const int64_t *scheduler_first_estimates(const scheduler_t *scheduler);
 const int32_t *scheduler_corrections(const scheduler_t *scheduler);

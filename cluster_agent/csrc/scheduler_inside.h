@@ -4,6 +4,7 @@
 
 #include "column.h"
 #include "learner.h"
+#include "nodes.h"
 #include "placement.h"
 #include "priority.h"
 #include "profile.h"
@@ -34,7 +35,8 @@ typedef struct {
 
 /* What a pass knows of one row of the plan. */
 typedef struct {
-    int64_t free;        /* free processors that are on in this row */
+    int64_t free;        /* free processors that the plan leaves on in this row */
+    int64_t cold;        /* those of them whose node is off, going off or booting */
     int64_t headroom_uw; /* under the cap, at the beginning of the row, with all jobs running to their limits */
     int64_t expected_uw; /* the same, with all jobs ending as expected */
 } outlook_t;
@@ -67,6 +69,13 @@ typedef struct {
     int64_t length_s;    /* for how long the budget cares */
 } reservation_t;
 
+/* What a job that starts now asks for, besides its processors. */
+typedef struct {
+    int64_t delay_s;     /* until its nodes have booted, at the latest */
+    int64_t busy_uw;     /* more than its processors draw idle, at most */
+    int64_t wake_uw;     /* what nodes that boot for it have saved by being off, and will not from now on */
+} need_t;
+
 /* Only on a machine with watts. */
 typedef struct {
     power_model_t model;
@@ -82,6 +91,8 @@ typedef struct {
     int64_t *since_s;
     double *done_s;
     int32_t *level;
+    int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
+    nodes_t *nodes;      /* only where idle nodes go off */
     ledger_t ledger;
 } power_t;
 
@@ -161,13 +172,16 @@ int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level);
 
 /* budget.c, for power_pass.c */
 /* Whether the budget allows the head to start now. */
-int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level);
+int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need);
 /* The same of another job behind a reservation; *cost_j is what it takes of the joules left over. */
-int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level,
+int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
                          const reservation_t *reserved, int ends_in_time, double *cost_j);
-/* Whether from found->at_s, and before `next_s`, there will be joules for the head; moves found->at_s to when. */
-int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t drawn_uw,
-                      double stored_j, int64_t next_s, reservation_t *found);
+/* Whether there are joules for so much more until `limit_s`. */
+int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int64_t limit_s);
+/* Whether from found->at_s, and before `next_s`, there will be joules for the head, which draws head_uw; moves
+ * found->at_s to when. */
+int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t head_uw,
+                      int64_t drawn_uw, double stored_j, int64_t next_s, reservation_t *found);
 void budget_started(scheduler_t *s, int64_t uw);
 /* No job that draws more than this, from idle, can start behind the reservation. */
 int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved);
@@ -187,6 +201,8 @@ void priority_order(scheduler_t *s, int64_t now_s);
 void power_free(scheduler_t *s);
 int64_t power_expected_end(const scheduler_t *s, int32_t job);
 void power_give_back(scheduler_t *s, int32_t job);
+/* The last step of a pass: idle nodes go off. 0, or -1: no memory. */
+int power_idle(scheduler_t *s, int64_t now_s);
 /* A pass without its last step, the sweep of the queue: *in_turn of the jobs that start were heads. -1: no memory. */
 int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in_turn);
 

@@ -5,7 +5,8 @@ The first line says of which replay (``Setting``), then one JSON array a line; j
 ["submit", time, job, is_pass_due]              the job joins the queue
 ["end", time, job]                              the running job has ended
 ["overrun", time, job, expected_end]            it outlived its estimate, which becomes this
-["react", time, [job, ...], [[job, level]]]     a cap or the plan of nodes changes: killed jobs, other frequencies
+["advance", time, is_asked]                     a cap or the plan of nodes changes, nodes are off or on; is *react* next
+["react", time, [job, ...], [[job, level]]]     killed jobs, other frequencies
 ["pass", time, [[job, level, expected_end]]]    one pass: what is started, at which frequency
 
 A scheduler that is told the same has to decide the same; ``check`` tells another one of the same policy and compares.
@@ -29,7 +30,7 @@ from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.power import Ends, Reaction
 
-VERSION = 1
+VERSION = 2
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -77,8 +78,14 @@ class LoggedScheduler:
         self._write("overrun", self._clock.now_s(), job, expected_end_s)
         return expected_end_s
 
+    def advance(self, now_s: int) -> bool:
+        """A cap or the plan of nodes changes, nodes are off or on."""
+        is_asked = self._scheduler.advance(now_s)
+        self._write("advance", now_s, is_asked)
+        return is_asked
+
     def react(self, now_s: int) -> Reaction:
-        """A cap or the plan of nodes changes."""
+        """Jobs may be killed or slowed."""
         reaction = self._scheduler.react(now_s)
         self._write("react", now_s, *_reaction(reaction))
         return reaction
@@ -93,8 +100,12 @@ class LoggedScheduler:
         """The frequency of a running job."""
         return self._scheduler.level(job)
 
+    def begins_s(self, now_s: int, job: int) -> int:
+        """When a job begins to run whose start was decided now."""
+        return self._scheduler.begins_s(now_s, job)
+
     def next_change_s(self) -> int | None:
-        """When *react* is to be called next."""
+        """When *advance* is to be called next."""
         return self._scheduler.next_change_s()
 
     @property
@@ -206,6 +217,8 @@ class _Told:
     def tell(self, kind: str, now_s: int, values: list[Any]) -> list[Any]:
         """One line told; what it would be in a log of this scheduler."""
         scheduler = self._scheduler
+        if kind == "advance":
+            return [scheduler.advance(now_s)]
         if kind == "react":
             reaction = scheduler.react(now_s)
             self._running -= set(reaction.kill)

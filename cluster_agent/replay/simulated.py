@@ -71,12 +71,12 @@ class SimulatedMachine:
             times.append(int(self._jobs.submit_s[self._submitted]))
         return min(times, default=None)
 
-    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """The job runs from now on."""
-        self.start_s[job] = now_s
-        self._pace[job] = (now_s, 0.0, level)
-        self._foresee(self._ends, self._end_s(now_s, job), job)
-        self.expect(now_s, job, expected_end_s)
+    def start(self, at_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """The job runs from then on."""
+        self.start_s[job] = at_s
+        self._pace[job] = (at_s, 0.0, level)
+        self._foresee(self._ends, self._end_s(at_s, job), job)
+        self.expect(at_s, job, expected_end_s)
 
     def kill(self, now_s: int, job: int) -> None:
         """The job is gone, and what it has done is lost."""
@@ -92,7 +92,9 @@ class SimulatedMachine:
     def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
         """The job goes on, slower or faster."""
         since_s, done_s, before = self._pace[job]
-        self._pace[job] = (now_s, done_s + (now_s - since_s) / self._slowdown[before], level)
+        if now_s > since_s:
+            since_s, done_s = now_s, done_s + (now_s - since_s) / self._slowdown[before]
+        self._pace[job] = (since_s, done_s, level)
         self._ends = [event for event in self._ends if event[2] != job]
         self._overruns = [event for event in self._overruns if event[2] != job]
         heapify(self._ends)

@@ -57,9 +57,9 @@ class Machine(Protocol):
         """When the next foreseeable event is due: an expected end, or in a simulation whatever comes next."""
         ...
 
-    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """Start the job at a frequency, 0 the highest. It counts as overrun if it has not ended at
-        ``expected_end_s``."""
+    def start(self, at_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """Start the job at a frequency, 0 the highest; ``at_s`` is later than now where nodes have to boot first. It
+        counts as overrun if it has not ended at ``expected_end_s``."""
         ...
 
     def kill(self, now_s: int, job: int) -> None:
@@ -98,13 +98,20 @@ class Scheduler(Protocol):
         """The frequency of a running job, 0 the highest."""
         ...
 
+    def begins_s(self, now_s: int, job: int) -> int:
+        """When a job begins to run whose start was decided now: later where nodes have to boot first."""
+        ...
+
     def next_change_s(self) -> int | None:
         """When a cap begins, changes, ends or becomes known next, or nodes are switched. None: never, as known now."""
         ...
 
+    def advance(self, now_s: int) -> bool:
+        """Such a time has come: a pass is due. True if *react* is to be called before it."""
+        ...
+
     def react(self, now_s: int) -> Reaction:
-        """Such a time has come: what is done to running jobs. It is decided, the machine has to follow; a pass is
-        due."""
+        """What is done to running jobs. It is decided, the machine has to follow."""
         ...
 
     @property
@@ -136,9 +143,17 @@ class OneFrequency:
         """The highest."""
         return 0
 
+    def begins_s(self, now_s: int, job: int) -> int:
+        """At once."""
+        return now_s
+
     def next_change_s(self) -> int | None:
         """Never."""
         return None
+
+    def advance(self, now_s: int) -> bool:
+        """Nothing comes."""
+        return False
 
     @property
     def reacts_to_ends(self) -> Ends:

@@ -32,12 +32,13 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
                 is_pass_due = True
             else:
                 machine.expect(now_s, job, scheduler.overrun(job))
-        if is_change_due or (has_ended and scheduler.reacts_to_ends == "before"):
+        is_asked = is_change_due and scheduler.advance(now_s)
+        if is_asked or (has_ended and scheduler.reacts_to_ends == "before"):
             _react(scheduler, machine, now_s)
         if is_pass_due:
             for job in scheduler.decide(now_s):
-                machine.start(now_s, job, scheduler.expected_end_s(job), scheduler.level(job))
-        if has_ended and not is_change_due and scheduler.reacts_to_ends == "after":
+                machine.start(scheduler.begins_s(now_s, job), job, scheduler.expected_end_s(job), scheduler.level(job))
+        if has_ended and not is_asked and scheduler.reacts_to_ends == "after":
             _react(scheduler, machine, now_s)
 
 

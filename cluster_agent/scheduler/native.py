@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
+from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.budget import Ledger
 from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Row, Watts, running_of
+from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
@@ -145,6 +148,15 @@ class CWatts:
         )
 
 
+def c_idle_off(composition: Composition, watts: Watts | None) -> Any:
+    """``idle_off_t *``, or None where nodes stay on; ``WrongUseError`` without watts."""
+    if composition.idle_off_s is None:
+        return None
+    if watts is None:
+        raise WrongUseError("idle_off_s needs a machine with watts, such as --machine curie")
+    return ffi.new("idle_off_t *", astuple(IdleOff.of(watts.machine, composition.idle_off_s)))
+
+
 def c_budget(ledger: Ledger | None) -> list[int]:
     """``budget_t`` of a ledger that is not open yet."""
     if ledger is None:
@@ -182,16 +194,16 @@ class CPriority:
         )
 
 
-def running(scheduler: Any, jobs: Jobs, watts: Watts, start_s: Callable[[int], int]) -> Running:
+def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
     """The running jobs of a native scheduler as *react* sees them."""
     room = ffi.new("int32_t[]", max(len(jobs), 1))
-    levels = lib.scheduler_levels(scheduler)
+    levels, start_s = lib.scheduler_levels(scheduler), lib.scheduler_decided(scheduler)
     rows = []
     for job in room[0 : lib.scheduler_running(scheduler, room)]:
         width, level = int(jobs.width[job]), levels[job]
         limit_s = lib.scheduler_finish(scheduler, job, int(jobs.request_s[job]))
         drawn_uw = width * (lib.scheduler_extra_uw(scheduler, job, level) + watts.idle_uw)
-        rows.append((start_s(job), job, width, level, watts.lowest_of(job), limit_s, drawn_uw / UW))
+        rows.append((start_s[job], job, width, level, watts.lowest_of(job), limit_s, drawn_uw / UW))
     return running_of(rows)
 
 
@@ -219,6 +231,7 @@ class NativeScheduler:
         meter: Meter = unmetered,
         users: Sequence[int] | None = None,
     ) -> None:
+        idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._order = composition.order
         self._jobs = CJobs(jobs)
@@ -230,7 +243,6 @@ class NativeScheduler:
             if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
                 raise MemoryError
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
-        self._start_s: dict[int, int] = {}
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
         self._announcements: list[int] = []
@@ -242,6 +254,8 @@ class NativeScheduler:
             self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
             self._announcements = list(self._governor.announced_s)
             if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
+                raise MemoryError
+            if idle_off is not None and lib.scheduler_set_idle_off(self._scheduler, idle_off) < 0:
                 raise MemoryError
             self._plan(first_s)
 
@@ -282,20 +296,22 @@ class NativeScheduler:
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
         if count < 0:
             raise MemoryError
-        started = list(self._starts[0:count])
-        if self._watts is not None:
-            self._start_s.update(dict.fromkeys(started, now_s))
-        return started
+        return list(self._starts[0:count])
 
     def level(self, job: int) -> int:
         """The frequency of a running job."""
         return 0 if self._watts is None else int(lib.scheduler_levels(self._scheduler)[job])
 
+    def begins_s(self, now_s: int, job: int) -> int:
+        """When a job begins to run whose start was decided now."""
+        return int(lib.scheduler_begins(self._scheduler, job))
+
     def next_change_s(self) -> int | None:
-        """The next row of the plan, or the next announcement."""
+        """The next row of the plan, announcement, reading of joules, or change of a node."""
         if self._watts is None:
             return None
-        times_s = [lib.scheduler_next_row(self._scheduler), lib.scheduler_next_reading(self._scheduler)]
+        later = lib.scheduler_next_row, lib.scheduler_next_reading, lib.scheduler_next_switch
+        times_s = [int(next_s(self._scheduler)) for next_s in later]
         return min([*self._announcements[:1], *(time_s for time_s in times_s if time_s < NEVER_S)], default=None)
 
     @property
@@ -304,22 +320,24 @@ class NativeScheduler:
         has_cap = self._watts is not None and lib.scheduler_row(self._scheduler).cap_uw != NO_CAP
         return self._watts.reacts_to_ends if self._watts is not None and has_cap else "unheard"
 
-    def react(self, now_s: int) -> Reaction:
-        """Read the joules if they are due; plan anew if a cap has become known; then do to running jobs what the
-        policy says."""
-        assert self._watts is not None
+    def advance(self, now_s: int) -> bool:
+        """Nodes are off or on; joules are read; the next row begins, or a cap becomes known and all is planned anew."""
+        lib.scheduler_settle(self._scheduler, now_s)
         if lib.scheduler_next_reading(self._scheduler) <= now_s:
             lib.scheduler_read_joules(self._scheduler, now_s, self._meter())
-            times_s = [*self._announcements[:1], int(lib.scheduler_next_row(self._scheduler))]
-            if min(times_s) > now_s and self.reacts_to_ends == "unheard":
-                return Reaction()
+        if min([*self._announcements[:1], int(lib.scheduler_next_row(self._scheduler))]) > now_s:
+            return False
         if self._announcements and self._announcements[0] <= now_s:
             self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
             self._plan(now_s)
         lib.scheduler_advance(self._scheduler, now_s)
-        reaction = reaction_of(self._governor, self._scheduler, self._jobs.jobs, now_s, self._start_s.__getitem__)
+        return True
+
+    def react(self, now_s: int) -> Reaction:
+        """Do to running jobs what the policy says."""
+        reaction = reaction_of(self._governor, self._scheduler, self._jobs.jobs, now_s)
         for job in reaction.kill:
-            lib.scheduler_kill(self._scheduler, job)
+            lib.scheduler_kill(self._scheduler, now_s, job)
         for job, level in reaction.level.items():
             lib.scheduler_set_level(self._scheduler, now_s, job, level)
         return reaction
@@ -334,15 +352,15 @@ class NativeScheduler:
             raise MemoryError
 
 
-def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int, start_s: Callable[[int], int]) -> Reaction:
+def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> Reaction:
     """What *react* answers for a native scheduler."""
     row = lib.scheduler_row(scheduler)
     present = Row(row.from_s, row.cap_uw, row.kept, row.idle_uw, row.off_uw, row.switching_uw, row.bonus_uw)
     return governor.react(
         now_s,
         present,
-        int(lib.scheduler_plan_uw(scheduler)),
-        lambda: running(scheduler, jobs, governor.watts, start_s),
+        int(lib.scheduler_plan_uw(scheduler, now_s)),
+        lambda: running(scheduler, jobs, governor.watts),
     )
 
 
@@ -370,6 +388,7 @@ class NativeReplay:
         caps: Sequence[Cap] = (),
         users: Sequence[int] | None = None,
     ) -> None:
+        idle_off = c_idle_off(composition, watts)
         self.jobs = jobs
         self.watts = watts
         self._order = composition.order
@@ -402,6 +421,8 @@ class NativeReplay:
             c = self._announced, len(self._announced)
             if lib.replay_set_power(self._replay, self._c_watts.c, *c) < 0:
                 raise MemoryError
+            if idle_off is not None and lib.replay_set_idle_off(self._replay, idle_off) < 0:
+                raise MemoryError
             self._plan(first_s)
 
     def _plan(self, now_s: int) -> None:
@@ -415,8 +436,7 @@ class NativeReplay:
         if self._announcements and self._announcements[0] <= now_s:
             self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
             self._plan(now_s)
-        start_s = lib.replay_starts(self._replay)
-        reaction = reaction_of(self._governor, self._scheduler, self.jobs, now_s, lambda job: int(start_s[job]))
+        reaction = reaction_of(self._governor, self._scheduler, self.jobs, now_s)
         for job in reaction.kill:
             lib.replay_kill(self._replay, job)
         for job, level in reaction.level.items():
@@ -501,6 +521,11 @@ class NativeReplay:
     def lost_j(self) -> npt.NDArray[np.float64]:
         """Joules of each job's killed runs."""
         return self._column(lib.replay_lost_uj(self._replay), np.float64) / UW
+
+    @property
+    def boots(self) -> int:
+        """How many nodes have booted for a job since they went off idle."""
+        return int(lib.scheduler_boots(self._scheduler))
 
     @property
     def joules(self) -> dict[str, float]:

@@ -9,7 +9,7 @@ backfill   which jobs behind a head that cannot start may start before it
 These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native, and of
 orders that by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
 machine that knows watts *admit* asks for those too, and there are two phases more, *react* (to power caps) and *idle*
-(switching nodes off): see ``power``.
+(switching nodes off): see ``power`` and ``idle_off``.
 """
 
 from __future__ import annotations
@@ -95,6 +95,9 @@ class Composition:
     backfill: Backfill = "none"
     scan: Scan = "queue"
     ties: Ties = "instant"
+    idle_off_s: int | None = None
+    """A node without a job goes off after so long, and boots when a job needs it (``idle_off``); None: it stays on.
+    Needs a machine with watts."""
     power: Power | None = None
     """What the policy does with watts, if it knows them; then ``backfill`` is none or easy and ``ties`` instant."""
     guard: float | None = None
@@ -111,6 +114,10 @@ class Composition:
             raise ValueError("a policy that knows watts has no guard")
         if self.power is not None and (self.ties != "instant" or self.backfill not in ("none", "easy")):
             raise ValueError("watts go with ties=instant and with EASY or no backfilling")
+        if self.idle_off_s is not None and not self.idle_off_s > 0:
+            raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
+        if self.idle_off_s is not None and not self.goes_with_watts:
+            raise ValueError("idle_off_s goes with ties=instant, EASY or no backfilling, and no guard")
 
     @property
     def goes_with_watts(self) -> bool:

@@ -94,6 +94,7 @@ compositions = st.builds(
     backfill=st.sampled_from(["none", "easy", "easy"]),
     scan=st.sampled_from(["queue", "shortest"]),
     power=st.one_of(st.none(), powers, powers, powers),
+    idle_off_s=st.sampled_from([None, 1, 3, 12]),
 )
 
 

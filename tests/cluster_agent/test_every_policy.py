@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +23,15 @@ from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 NAMES = [name for name in registry.names() if isinstance(registry.choose(name).composed, Composition)]
+SWITCHING_OFF = [
+    *("easy:idle_off_s=3", "easy-sjbf:idle_off_s=3", "wfp3:idle_off_s=3", "multifactor:idle_off_s=3"),
+    *(f"powercap:mode={mode},idle_off_s=3" for mode in ("idle", "shut", "dvfs", "mix")),
+    *(
+        f"energy-budget:rule={rule},joules=9000,from_s=5,to_s=45,idle_off_s=3"
+        for rule in ("powercap", "reducepc", "energybud")
+    ),
+]
+"""Idle nodes go off and boot on demand, with each policy that allows it."""
 
 
 def replayed(name: str, jobs: Jobs, caps: list[Cap]) -> NativeReplay:
@@ -33,7 +43,7 @@ def replayed(name: str, jobs: Jobs, caps: list[Cap]) -> NativeReplay:
     return replay
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + SWITCHING_OFF)
 @settings(max_examples=12, deadline=None)
 @given(jobs=traces(), caps=st.one_of(st.just([]), cap_lists()))
 def test_no_processor_is_used_twice_and_no_job_is_early_or_lost(name: str, jobs: Jobs, caps: list[Cap]) -> None:
@@ -54,7 +64,7 @@ def test_no_processor_is_used_twice_and_no_job_is_early_or_lost(name: str, jobs:
         assert place != other or until_s <= from_s
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + SWITCHING_OFF)
 @settings(max_examples=12, deadline=None)
 @given(jobs=traces(), caps=cap_lists())
 def test_the_joules_of_jobs_and_machine_are_the_clusters(name: str, jobs: Jobs, caps: list[Cap]) -> None:
@@ -64,6 +74,20 @@ def test_the_joules_of_jobs_and_machine_are_the_clusters(name: str, jobs: Jobs, 
     joules = replay.joules
     parts = float(replay.job_j.sum()) + joules["idle"] + joules["off"] + joules["switching"]
     assert parts == pytest.approx(joules["cluster"], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in SWITCHING_OFF if name.startswith("powercap")])
+@settings(max_examples=25, deadline=None)
+@given(jobs=traces(), caps=cap_lists())
+def test_booting_and_switching_off_keep_a_cap_known_from_the_start(name: str, jobs: Jobs, caps: list[Cap]) -> None:
+    """A boot of the test's node draws 45 W, going off 50 W, idling 30 W; the machine idle may be above a low cap."""
+    caps = [replace(cap, announced_s=0) for cap in caps]
+    composition, on = registry.choose(name).composition, machine(1.0, False)
+    replay = NativeReplay(composition, jobs, PROCESSORS, Watts.of(on, composition.power), caps)
+    replay.run(EVERYTHING_ENDED)
+    for drawn_w, cap_w in zip(*replay.power[1:], strict=True):
+        assert drawn_w <= max(cap_w, on.idle_w + 5 * 20) + 1e-6
+        assert cap_w < on.idle_w + 5 * 20 or drawn_w <= cap_w + 1e-6
 
 
 @pytest.mark.parametrize("policy", ["conservative", "conservative:ends=compress", "easy:ties=sc15", "easy:guard=2"])

@@ -17,6 +17,8 @@ WITHOUT_FULL_LOAD = ["eurora"]
 @pytest.mark.parametrize("name", WITHOUT_FULL_LOAD)
 def test_a_machine_that_does_not_say_what_full_load_is_has_no_watts(name: str) -> None:
     assert not load_machine(name).has_watts
+    with pytest.raises(WrongUseError, match=f"{name}: the machine has no watts; give busy_w"):
+        _ = load_machine(name).full_w
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_names() if name not in WITHOUT_FULL_LOAD])

@@ -46,18 +46,20 @@ class MeteredClock(JumpingClock):
         before_s, ledger = self.now_s(), self.scheduler.ledger
         jumps = super().wait_until(time_s)
         if time_s is not None and ledger is not None and ledger.is_open:
-            self._unread_uj += (time_s - before_s) * self._drawn_uw()
+            self._unread_uj += (time_s - before_s) * self._drawn_uw(before_s)
         return jumps
 
     def read(self) -> int:
         read_uj, self._unread_uj = self._unread_uj, 0
         return read_uj
 
-    def _drawn_uw(self) -> int:
+    def _drawn_uw(self, now_s: int) -> int:
         """With what jobs truly draw in place of what is planned."""
         assert self.scheduler is not None
-        found = self.scheduler._cluster_uw()
+        found = self.scheduler.present_uw(now_s)
         for job in self.scheduler.running:
+            if self.scheduler.pace[job][0] > now_s:
+                continue
             level, watts = self.scheduler.level(job), self._watts
             busy_uw, plan_uw = watts.busy_uw[level], watts.plan_uw[level]
             if watts.job_busy_uw is not None and watts.job_plan_uw is not None:
@@ -107,6 +109,7 @@ def budgets(draw: st.DrawFn) -> Budget:
     floor_mhz=st.sampled_from([None, 1000]),
     has_predictions=st.booleans(),
     off=st.sampled_from([None, off_by_cap(1)]),
+    idle_off_s=st.sampled_from([None, 1, 6]),
 )
 def test_with_a_budget_too_the_engines_give_the_same_schedule(
     jobs: Jobs,
@@ -118,9 +121,10 @@ def test_with_a_budget_too_the_engines_give_the_same_schedule(
     floor_mhz: int | None,
     has_predictions: bool,
     off: Idle | None,
+    idle_off_s: int | None,
 ) -> None:
     power = Power(floor_mhz=floor_mhz, idle=off, budget=budget)
-    composition = Composition(backfill="easy", estimate=estimate, scan=scan, power=power)
+    composition = Composition(backfill="easy", estimate=estimate, scan=scan, power=power, idle_off_s=idle_off_s)
     watts = watts_of(composition, on, jobs, has_predictions)
     assert replayed(composition, jobs, watts, caps).start_s.tolist() == referenced(composition, jobs, watts, caps)
 
@@ -133,16 +137,25 @@ def test_the_engines_agree_on_a_crowded_machine_with_a_budget(seed: int) -> None
     test: Test = "job" if seed % 5 == 0 else "whole" if seed % 5 == 1 else "path"
     budget = Budget(float(rng.integers(200, 480)) * 200, 20, 220, rule, test, [5, 60][seed % 2])
     composition = Composition(
-        backfill="easy", power=Power(budget=budget), estimate="mean2" if seed % 7 == 0 else "requested"
+        backfill="easy",
+        power=Power(budget=budget),
+        estimate="mean2" if seed % 7 == 0 else "requested",
+        idle_off_s=[None, None, 4, 20][seed % 4],
     )
     watts = watts_of(composition, on, jobs, seed % 2 == 0)
     assert replayed(composition, jobs, watts, []).start_s.tolist() == referenced(composition, jobs, watts, [])
 
 
 @settings(max_examples=50, deadline=None)
-@given(jobs=traces(), budget=budgets(), on=machines, has_predictions=st.booleans())
+@given(
+    jobs=traces(),
+    budget=budgets(),
+    on=machines,
+    has_predictions=st.booleans(),
+    idle_off_s=st.sampled_from([None, 1, 6]),
+)
 def test_the_windows_joules_stay_within_the_budget_if_nothing_ran_before(
-    jobs: Jobs, budget: Budget, on: Machine, has_predictions: bool
+    jobs: Jobs, budget: Budget, on: Machine, has_predictions: bool, idle_off_s: int | None
 ) -> None:
     """At every moment what was drawn is at most what the limit and idling alone would have come to."""
     if not len(jobs):
@@ -150,7 +163,7 @@ def test_the_windows_joules_stay_within_the_budget_if_nothing_ran_before(
     from_s = int(jobs.submit_s[0])
     budget = replace(budget, joules=budget.limit_w * (budget.to_s + 5), from_s=from_s, to_s=from_s + budget.to_s + 5)
     budget = replace(budget, test="path")
-    composition = Composition(backfill="easy", power=Power(budget=budget))
+    composition = Composition(backfill="easy", power=Power(budget=budget), idle_off_s=idle_off_s)
     replay = replayed(composition, jobs, watts_of(composition, on, jobs, has_predictions), [])
     for to_s in range(budget.from_s, min(budget.to_s, int(replay.end_s.max())) + 1):
         allowed_j = max(budget.limit_w, on.idle_w) * (to_s - budget.from_s)

@@ -80,7 +80,11 @@ def test_the_engines_agree_on_a_crowded_machine_under_caps(seed: int) -> None:
         caps = [Cap(0, 4000, float(rng.integers(260, 450)))]
     scan: Scan = "shortest" if seed % 5 == 0 else "queue"
     composition = Composition(
-        backfill="easy", scan=scan, power=power, estimate="mean2" if seed % 7 == 0 else "requested"
+        backfill="easy",
+        scan=scan,
+        power=power,
+        estimate="mean2" if seed % 7 == 0 else "requested",
+        idle_off_s=[None, 3, 15][seed // 2 % 3],
     )
     watts = watts_of(composition, on, jobs, seed % 2 == 0)
     simulated = SimulatedMachine(jobs, composition.ties, watts.slowdown, watts.requeues)

@@ -33,7 +33,7 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``.
 
     ``correct`` goes with estimates that a job can outlive, ``loss``, ``weight`` and ``model`` with ``learned``.
-    ``guard`` is a bounded slowdown (see ``Composition``).
+    ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see ``Composition``).
     """
 
     estimate: Estimate = "requested"
@@ -42,6 +42,7 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Weight | None = None
     model: Model | None = None
     guard: float | None = None
+    idle_off_s: int | None = None
 
     def phases(self) -> dict[str, Any]:
         """The fields of ``Composition`` that say how long a job is taken to run."""
@@ -60,4 +61,5 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "correct": self.correct or "requested",
             "learning": Learning(**given),
             "guard": self.guard,
+            "idle_off_s": self.idle_off_s,
         }

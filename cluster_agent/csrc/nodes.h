@@ -1,0 +1,87 @@
+/*
+ * Nodes that go off when they have been idle for long enough, and boot when a job needs them. Internal to the scheduler.
+ */
+#ifndef CLUSTER_NODES_H
+#define CLUSTER_NODES_H
+
+#include "placement.h"
+#include "power.h"
+
+#define NODE_ON 0
+#define NODE_GOING 1 /* off at at_s; with a job on it, it boots then */
+#define NODE_OFF 2
+#define NODE_BOOTING 3 /* on at at_s */
+
+typedef struct {
+    int64_t at_s;  /* of a node that is on and has no job: idle since */
+    int32_t used;  /* its processors with a job */
+    int32_t state;
+} node_t;
+
+/* Nodes `first` to `last`, and a time. */
+typedef struct {
+    int64_t at_s;
+    int32_t first, last;
+} span_t;
+
+/* Spans in order of time, spans[begin] to spans[end - 1]. */
+typedef struct {
+    span_t *spans;
+    int32_t begin, end, room;
+} spans_t;
+
+/*
+ * A free processor is warm if its node is on, else cold; the warm ones are the scheduler's placement. A timer is never
+ * stopped: when it is due, those of its nodes that have been idle all the while still say so by their own at_s. So an end
+ * of a job costs one span per interval.
+ */
+typedef struct {
+    idle_off_t model;
+    node_t *nodes;
+    placement_t *warm;
+    placement_t cold;
+    int64_t n_cold;
+    int64_t kept;       /* processors that the plan leaves on; the others' nodes are the plan's */
+    spans_t timers;     /* idle since at_s */
+    int32_t n_undated;  /* the last of them: freed since the last pass */
+    spans_t changes;    /* nodes going off and booting */
+    int64_t last_off_s; /* the last of those that went off is off by then */
+    cold_t now;         /* processors by state */
+    int64_t waking;     /* those that boot, or will when they are off */
+    int64_t boots;      /* nodes */
+    int32_t has_no_memory;
+} nodes_t;
+
+/* NULL: no memory. All nodes are on, and idle since the plan first says which are. */
+nodes_t *nodes_new(const idle_off_t *model, int32_t processors, placement_t *warm);
+void nodes_free(nodes_t *nodes);
+
+/* When a node goes off or is on or off next; INT64_MAX: never. */
+int64_t nodes_next(nodes_t *nodes);
+
+/* Time has come to `now_s`: nodes that are off or on by now. */
+void nodes_settle(nodes_t *nodes, int64_t now_s);
+
+/* Processors 0 to kept-1 are on in the plan from now on. */
+void nodes_follow(nodes_t *nodes, int64_t now_s, int64_t kept);
+
+/* Nodes that jobs have left since the last pass are idle from now on. */
+void nodes_date(nodes_t *nodes, int64_t now_s);
+
+/* A job gets processors. *begins_s: when all their nodes are on; *woken: the processors of nodes that boot for it. */
+void nodes_take(nodes_t *nodes, int64_t now_s, const interval_t *intervals, int32_t count, int64_t *begins_s,
+                int64_t *woken);
+
+/* A job gives processors back. If their node was booting for nobody else, the boot is cut short. */
+void nodes_give_back(nodes_t *nodes, const interval_t *intervals, int32_t count);
+
+/* At the latest when a job that takes a cold processor now begins. */
+int64_t nodes_ready_s(const nodes_t *nodes, int64_t now_s);
+
+/* How many processors' nodes have been idle for long enough. */
+int64_t nodes_due(const nodes_t *nodes, int64_t now_s);
+
+/* These go off; or wait for the same time again. */
+void nodes_go(nodes_t *nodes, int64_t now_s, int is_allowed);
+
+#endif

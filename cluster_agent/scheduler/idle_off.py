@@ -1,0 +1,57 @@
+"""Opportunistic switch-off: a node that has been idle for ``idle_off_s`` goes off, and boots when a job needs it.
+
+A part of the phase *idle* (Glesser, PhD thesis, Grenoble 2016, ch. 5, which gives no time; the simulator of Dutot et
+al., CCGrid 2017, has 300 s). What the sources leave open is read like this:
+
+- A job gets processors of nodes that are on before any other. If these are too few, nodes boot for it at once, one that
+  is going off when it is off, and the job begins when the last of them is on. Until then it holds all its processors.
+- A timer that is due comes after the pass of that instant: a job that starts then takes the node first.
+- Under a cap or a budget a node that is off counts as off for the cap that holds; a later row of the plan counts it as
+  idle, since a job may boot it before. A job that boots nodes asks for what they have saved too, and from its decision
+  on for its own watts or, if those are more, for the boot's.
+- Going off must not exceed a cap either. Where it would, the nodes wait for their time again.
+- Nodes that a plan switches off for a window (``powercap:mode=shut``) are the plan's while it lasts, and idle then.
+- A job that is killed while its nodes boot leaves them off. Chassis and racks stay on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from cluster_agent.machine import Machine
+
+UW = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class IdleOff:
+    """``idle_off_t`` in ``csrc/power.h``: watts are those of one of a node's processors, spans whole seconds."""
+
+    idle_off_s: int
+    cores: int
+    switch_off_s: int
+    boot_s: int
+    off_uw: int
+    switch_off_uw: int
+    boot_uw: int
+
+    @classmethod
+    def of(cls, machine: Machine, idle_off_s: int) -> IdleOff:
+        """Of the machine's first group of nodes. A switch that costs joules and no time takes a second."""
+        node = machine.node
+        switch_off_s = ceil(node.switch_off_s) or int(node.switch_off_j > 0)
+        boot_s = ceil(node.boot_s) or int(node.boot_j > 0)
+
+        def share(watts: float) -> int:
+            return round(watts * UW / node.cores)
+
+        return cls(
+            idle_off_s,
+            node.cores,
+            switch_off_s,
+            boot_s,
+            share(node.off_w),
+            share(node.switch_off_j / max(switch_off_s, 1)),
+            share(node.boot_j / max(boot_s, 1)),
+        )
