@@ -142,6 +142,7 @@ class _Step:
     def _before_exec(self) -> None:
         """In the child, before the job's first instruction: so there is no instant at which a job runs unknown."""
         (self._directory / SESSION).write_text(str(os.getpid()))
+        _be_ordinary()
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
     def _hook(self, command: str, environment: dict[str, str], output: Any, error: Any) -> bool:
@@ -193,6 +194,18 @@ class _Step:
                 _kill_all(signal.SIGTERM)
             _reap(child.pid)
         return child.returncode
+
+
+def _be_ordinary() -> None:
+    """A job has none of the privileges that the agent's unit gives the agent: neither before other processes, nor the
+    last to go when memory is short, nor its umask."""
+    os.umask(0o022)
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        if int(score.read_text()) < 0:
+            score.write_text("0")
 
 
 def descendants(pid: int) -> list[int]:

@@ -346,8 +346,11 @@ class Partition:
         # nodes that are away are held before anybody is told of the queue
         self._hold(now_s)
         # what is wider than the partition (it has lost keys since) waits until that has grown
-        queued = (job for job in self.jobs.values() if job.state == "queued" and job.spec.nodes <= len(self.nodes))
+        queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
         self._fresh: list[Job] = sorted(queued, key=lambda job: (job.queued_s, job.id))
+
+    def _fits(self, job: Job) -> bool:
+        return job.spec.nodes <= len(self.nodes)
 
     def _adopt(self, job: Job, known: _Run | None, now_s: int) -> None:
         assert job.started_s is not None
@@ -551,7 +554,8 @@ class Partition:
         """At the end of the queue: its place was taken when it started."""
         job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
         job.nodes, job.queued_s, job.expected_end_s = [], self._now(), None
-        self._fresh.append(job)
+        if self._fits(job):
+            self._fresh.append(job)
 
     def _save_now_and_then(self) -> None:
         now_s = self._now()

@@ -23,6 +23,9 @@ from nodectl.errors import nearest
 MOST_ROWS: Final = 1000
 """Ours: rows of one answer; who wants more asks for those behind the last one."""
 
+MOST_JOBS: Final = 20_000
+"""Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
+
 KINDS: Final = ("submit", "jobs", "job", "cancel", "requeue", "drain", "resume")
 
 MOST: Final = (1 << 63) - 1  # as SQLite numbers rows
@@ -146,6 +149,10 @@ class JobCommands:
         }
 
     def _submit(self, caller: Caller, spec: JobSpec) -> int:
+        if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= MOST_JOBS:
+            raise ClusterError(
+                f"{MOST_JOBS} jobs of {caller.name} wait or run already: submit more when some have ended"
+            )
         with self._side.changing() as live:
             return live.submit(caller.uid, caller.name, spec).id
 

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -30,18 +32,69 @@ print(json.dumps([free.strip(), capped.strip(), limit.read_text().strip()]))
 """
 
 
+RESTARTED_RUN = """
+import pathlib, signal, subprocess, sys, time
+config, at = sys.argv[1], pathlib.Path(sys.argv[2])
+def start():
+    return subprocess.Popen([sys.executable, "-m", "nodectl.cli", "run", "--config", config])
+def wait(file):
+    deadline = time.monotonic() + 40
+    while not (at / file).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+agent = start()
+wait("began")
+agent.send_signal(signal.SIGKILL)
+agent.wait()
+agent = start()
+wait("recorded")
+agent.terminate()
+agent.wait()
+"""
+
+
+def configure(cluster: Cluster, at: Path, jobs: bool = False) -> Path:
+    """Settings of a node agent."""
+    config = at / "node.toml"
+    config.write_text(
+        f'mode = "optimize"\nstate_dir = "{at}/state"\n[caps]\nrest_w = 60.0\n'
+        '[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n[cluster]\n'
+        f'url = "{cluster.url}"\nkey = "{cluster.keys}/twin.key"\njobs = {str(jobs).lower()}\n'
+        f"server_key = '{read_public(str(cluster.keys / 'cluster.key'))}'\n"
+        'tdp_w = 500.0\nmop_w = 200.0\nsafe_w = 220.0\nboot_w = 220.0\nsettle_s = 0.5\nname = "another"\n'
+    )
+    return config
+
+
+def test_a_job_outlives_the_agent_that_started_it_and_is_told_by_the_next(tmp_path):
+    with Cluster(tmp_path, 500.0, jobs={}) as cluster, ServedNode("skylake-6146", "--workload", "hpl") as node:
+        cluster.allow("twin")
+        cluster.serve()
+        cluster.until(lambda: cluster.ask("nodes"))
+        text = "echo $NODECTL_NODE >>began; while [ ! -e go ]; do sleep 0.1; done; nice; echo over"
+        job = cluster.ask("submit", "-D", str(tmp_path), "--", "/bin/sh", "-c", text)["job"]
+
+        def record() -> None:
+            cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["energy_j"], is_kept=False)
+            (tmp_path / "go").touch()
+            cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["state"] == "done", is_kept=False)
+            (tmp_path / "recorded").touch()
+
+        with ThreadPoolExecutor(1) as recorder:
+            recorded = recorder.submit(record)
+            node.python(RESTARTED_RUN, str(configure(cluster, tmp_path, jobs=True)), str(tmp_path))
+            recorded.result()
+        row = cluster.ask("jobs", str(job))["row"]
+        assert (row["attempts"], row["node_names"], row["status"]) == (1, "twin", 0)
+        assert row["energy_j"] > 0 and row["measured"] == 1.0
+        assert (tmp_path / "began").read_text() == "twin\n", "it ran once"
+        assert (tmp_path / f"job-{job}.out").read_text() == "0\nover\n"
+
+
 def test_a_served_twin_is_capped_over_the_wire_and_restore_keeps_the_safe_cap_after_a_kill(tmp_path):
     with Cluster(tmp_path, 300.0) as cluster, ServedNode("skylake-6146", "--workload", "hpl") as node:
         cluster.allow("twin")
         cluster.serve()
-        config = tmp_path / "node.toml"
-        config.write_text(
-            f'mode = "optimize"\nstate_dir = "{tmp_path}/state"\n[caps]\nrest_w = 60.0\n'
-            '[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n[cluster]\n'
-            f'url = "{cluster.url}"\nkey = "{cluster.keys}/twin.key"\n'
-            f"server_key = '{read_public(str(cluster.keys / 'cluster.key'))}'\n"
-            'tdp_w = 500.0\nmop_w = 200.0\nsafe_w = 220.0\nboot_w = 220.0\nsettle_s = 0.5\nname = "another"\n'
-        )
+        config = configure(cluster, tmp_path)
         free, capped, left = json.loads(node.python(KILLED_RUN, str(config), LIMIT, "2.0"))
         assert (capped, left) == ("120000000", "120000000")
         (row,) = cluster.ask("nodes")

@@ -16,6 +16,7 @@ from pmu.system import LOCK_DIRECTORY
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
+JOBS = ROOT / "systemd" / "jobs.conf"
 SEALED_TO = 2.0
 """Exposure on systemd's scale of 0 to 10; an ordinary service without any protection is at 9.6."""
 
@@ -43,6 +44,24 @@ def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path):
         ["systemd-analyze", "verify", str(installed(tmp_path, "/bin/true"))], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # an unknown key is rc 0 and a line on stderr
+
+
+@needs_analyze
+def test_systemd_finds_nothing_to_say_about_a_node_that_runs_jobs(tmp_path):
+    unit = installed(tmp_path, "/bin/true")
+    drop_in = tmp_path / f"{UNIT.name}.d" / JOBS.name
+    drop_in.parent.mkdir()
+    shutil.copy(JOBS, drop_in)
+    verify = ["systemd-analyze", "verify", str(unit)]
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    drop_in.write_text(JOBS.read_text().replace("KillMode=", "KilMode="))
+    assert "KilMode" in subprocess.run(verify, capture_output=True, text=True, timeout=60).stderr, "it was read"
+
+
+def test_jobs_outlive_the_agent_and_their_memory_is_their_own_matter():
+    lines = JOBS.read_text().splitlines()
+    assert {"KillMode=process", "OOMPolicy=continue", "PrivateTmp=no"} <= set(lines)
 
 
 @needs_analyze

@@ -1,0 +1,324 @@
+"""The jobs' half of the cluster agent without processes: what it asks, refuses and survives; time is made up."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster_agent.budget.store import DeposedError
+from cluster_agent.duration import seconds, shown
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.fabric.admin import PROTOCOL, AdminSocket, Caller
+from cluster_agent.live.job import JobSpec
+from cluster_agent.live.store import JobStore
+from cluster_agent.serve.config import JobSettings
+from cluster_agent.serve.job_commands import KINDS, JobCommands, no_jobs
+from cluster_agent.serve.jobs import STORE_RETRY_S, JobSide
+from cluster_agent.store.database import Database
+from nodectl.job_desk import JobDesk, Message
+from nodectl.job_wire import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
+from tests.fabric.links import report
+
+ROOT_USER, EVE = Caller(0, "root", "admin"), Caller(1000, "eve", "viewer")
+
+
+class Side:
+    """A side with made-up nodes: what it sends is in ``sent``; ``speak`` is a second in which they report."""
+
+    def __init__(self, tmp_path: Path, nodes: int = 2) -> None:
+        self.now_s = 1_000_000.0
+        self.sent: list[tuple[str, Message | JobQuery]] = []
+        self.said: list[str] = []
+        self.older: set[str] = set()
+        self.silent: set[str] = set()
+        self.parts: dict[str, list[JobPart]] = {f"n{n}": [] for n in range(nodes)}
+        self.database = Database(tmp_path / "a.db")
+        self.store = JobStore(self.database)
+        self.side = JobSide(
+            JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older, self.said.append,
+            lambda: self.now_s,
+        )  # fmt: skip
+        self.ask = JobCommands(self.side).commands
+
+    def _send(self, name: str, message: Message | JobQuery) -> bool:
+        self.sent.append((name, message))
+        if isinstance(message, JobStart):
+            self.parts[name].append(JobPart(message.job, message.attempt, "running", started_s=self.now_s))
+        elif isinstance(message, JobForget):
+            self.parts[name].clear()
+        return True
+
+    def speak(self, **given: Any) -> None:
+        self.now_s += 1.0
+        reports = [report(name, round(self.now_s * 1e9), **given) for name in self.parts]
+        news = [
+            NodeJobs(name, "boot", list(parts))
+            for name, parts in self.parts.items()
+            if name not in self.silent and name not in self.older
+        ]
+        self.side.hear(news, reports, lambda one: ("fspc: static", 0.25))
+        self.side.turn()
+
+    def submit(self, caller: Caller = ROOT_USER, **given: Any) -> int:
+        return int(self.ask["submit"].answer(caller, JobSpec(["true"], 600, "/", **given)))
+
+
+def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
+    made = Side(tmp_path)
+    made.silent = {"n1"}
+    made.speak()
+    assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n0", "n1"]
+    made.sent.clear()
+    made.speak()
+    assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n1"]
+    assert made.side.node_state("n0") == ("idle", "", "")
+    state, _, why = made.side.node_state("n1")
+    assert (state, why) == ("down", "its agent runs no jobs (`jobs = true` in its [cluster])")
+
+
+def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs_no_jobs(tmp_path):
+    made = Side(tmp_path)
+    made.older = {"n0"}
+    made.speak()
+    made.submit()
+    made.speak()
+    assert {name for name, _ in made.sent} == {"n1"}
+    assert made.side.node_state("n0") == ("down", "", "its agent is older than jobs")
+    made.now_s += 100.0
+    assert made.side.node_state("n0")[2] == "nothing is heard of it"
+
+
+def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_stored(tmp_path):
+    made = Side(tmp_path)
+    made.speak()
+    running, waiting = made.submit(nodes=2), made.submit()
+    made.speak()
+    made.speak()
+    pages = made.database.rows("PRAGMA page_count")[0][0]
+    made.database.rows(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ClusterError, match="full"):
+        for _ in range(100):
+            made.submit(name="x" * 90, env={"A": "x" * 3000})
+    stored = {job.id: job.state for job in made.store.find()}
+    assert made.said[-1].startswith("ALARM:") and not made.side.is_open
+    with pytest.raises(ClusterError, match="all else about jobs waits"):
+        made.ask["cancel"].answer(ROOT_USER, msgspec.convert({"jobs": [waiting]}, made.ask["cancel"].body))
+    assert made.ask["jobs"].answer(EVE, msgspec.convert({"everything": True}, made.ask["jobs"].body))
+    made.sent.clear()
+    made.speak()
+    assert made.sent == [], "nothing is started that could not be written down"
+    made.database.rows("PRAGMA max_page_count = 1000000")
+    made.now_s += STORE_RETRY_S
+    made.speak()
+    made.speak()
+    assert made.said[-1].startswith("over:")
+    assert {number: job.state for number, job in made.side.live.jobs.items()} == stored
+    assert (stored[running], stored[waiting]) == ("running", "queued")
+
+
+def test_who_has_lost_the_epoch_starts_no_job(tmp_path):
+    made = Side(tmp_path)
+    made.store.own()
+    made.speak()
+    made.submit()
+    JobStore(Database(tmp_path / "a.db")).own()
+    with pytest.raises(DeposedError, match="another cluster agent has taken over"):
+        made.speak()
+    assert not any(isinstance(one, JobStart) for _, one in made.sent)
+
+
+def test_a_jobs_record_says_what_it_drew_how_well_that_is_known_and_what_bound_it(tmp_path):
+    made = Side(tmp_path, 1)
+    made.speak()
+    job = made.submit()
+    made.speak()
+    made.speak()
+    for _ in range(10):
+        made.speak(power_mw=300_000, asked_mw=300_000, quality="measured")
+    for _ in range(10):
+        made.speak(power_mw=200_000, asked_mw=300_000, quality="estimated")
+    (part,) = made.parts["n0"]
+    made.parts["n0"] = [msgspec.structs.replace(part, phase="ended", ended_s=made.now_s)]
+    made.speak(power_mw=100_000)
+    found, _ = made.ask["job"].answer(ROOT_USER, msgspec.convert({"job": job}, made.ask["job"].body))
+    assert found.state == "done"
+    assert found.energy_j == pytest.approx(300.0 * 10 + 200.0 * 10 + 250.0, abs=1.0)  # 250 W: the report's default
+    assert (found.measured, found.covered) == (pytest.approx(3000 / 5250, abs=0.01), pytest.approx(1.0, abs=0.05))
+    assert (found.cap_w, found.bound_by) == (pytest.approx(300.0), "fspc: static")
+    assert found.bound == pytest.approx(10 / 21, abs=0.05)
+    assert (found.slowdown, found.slowdown_from) == (pytest.approx(0.25), "predicted by the sharer")
+
+
+def test_nodes_energy_counters_count_rather_than_the_power_of_an_instant(tmp_path):
+    made = Side(tmp_path, 1)
+    made.speak()
+    job = made.submit()
+    made.speak()
+    for n in range(1, 11):
+        made.speak(power_mw=400_000, energy_mj=100_000 * n, quality="measured")  # 100 J in each second
+    found, _ = made.ask["job"].answer(ROOT_USER, msgspec.convert({"job": job}, made.ask["job"].body))
+    assert found.energy_j == pytest.approx(400.0 + 9 * 100.0)  # before the first reading there is nothing to subtract
+
+
+def test_tags_come_from_the_user_then_the_nodes_then_the_last_such_job(tmp_path):
+    made = Side(tmp_path, 1)
+
+    def tags(**given: Any) -> list[str]:
+        made.speak(**given)
+        return [f"{job.tag.name if job.tag is not None else None} {job.tag_source}" for job in made.side.sharers_jobs()]
+
+    def over() -> None:
+        made.parts["n0"] = [msgspec.structs.replace(one, phase="ended") for one in made.parts["n0"]]
+        made.speak()
+        made.speak()
+
+    made.speak()
+    made.submit(EVE, name="a")
+    assert tags() == ["None "]
+    assert tags(tag="memory") == ["MEMORY node agent"]
+    assert tags(tag="what a newer agent says") == ["None "]
+    tags(tag="memory")
+    over()
+    made.submit(EVE, name="a")
+    assert tags() == ["MEMORY job history"]
+    assert tags(tag="mixed") == ["MIXED node agent"]
+    over()
+    made.submit(EVE, name="a", tag="compute")
+    assert tags(tag="mixed") == ["COMPUTE user"]
+    over()
+    made.submit(ROOT_USER, name="a")
+    assert tags() == ["None "], "another user's job says nothing"
+
+
+def test_whatever_is_asked_of_jobs_is_answered_and_breaks_nothing(tmp_path):
+    dice = random.Random(9)
+    made = Side(tmp_path)
+    made.speak()
+    job = made.submit()
+    door = AdminSocket(tmp_path / "ctl.sock", made.ask)
+    fields = ["job", "jobs", "node", "reason", "states", "user", "after", "everything", "command", "walltime_s",
+              "workdir", "script", "nodes", "env", "tag", "name", "grace_s", "requeue", "output"]  # fmt: skip
+    values: list[Any] = [
+        None, True, -1, 0, 1, job, 1 << 62, (1 << 64) - 1, 1.5, float("nan"), "", "x" * 70_000, "\0", "n0", "memory",
+        "/", b"\xff", [], ["a"], [1, 2], [[]], {}, {"A": "b"}, {"A": 1}, [1 << 63], ["queued"], "root", "-1",
+    ]  # fmt: skip
+    n_accepted = 0
+    right: dict[str, Any] = {
+        "submit": {"command": ["a"], "walltime_s": 10, "workdir": "/"}, "jobs": {"everything": True},
+        "job": {"job": job},
+        "cancel": {"jobs": [job]}, "requeue": {"jobs": [job]}, "drain": {"node": "n0"}, "resume": {"node": "n0"},
+    }  # fmt: skip
+    for _ in range(3000):
+        kind = dice.choice(KINDS)
+        body: Any = dict(right[kind])
+        for _ in range(dice.randrange(3)):
+            body[dice.choice(fields) if dice.random() < 0.3 else dice.choice(list(body))] = dice.choice(values)
+        if dice.random() < 0.1:
+            body = dice.choice(values)
+        frame = msgspec.msgpack.encode([PROTOCOL, kind, body])
+        if dice.random() < 0.2:
+            frame = frame[: dice.randrange(len(frame))]
+        answer = door._answer(EVE, frame)
+        assert answer.error or answer.status == 0
+        assert "\n" not in answer.error
+        n_accepted += not answer.error
+    assert n_accepted > 300, "not all of it was garbage"
+    assert made.side.live.jobs[job].state in ("queued", "starting", "running"), "eve may not touch it"
+    assert made.side.live.nodes["n0"].drained is None
+    assert all(one.uid == EVE.uid for one in made.store.find() if one.id != job)
+    made.speak()
+    door.close()
+
+
+def test_an_agent_that_runs_no_jobs_says_so():
+    for command in no_jobs().values():
+        with pytest.raises(ClusterError, match=r"a \[jobs\] table in its settings"):
+            command.answer(EVE, {})
+
+
+class SlowBackend:
+    """Starts take as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.runs: list[JobPart] = []
+        self.signals: list[int] = []
+
+    def start(self, start: JobStart) -> None:
+        assert self.may_go_on.wait(20)
+        if start.job == 13:
+            raise OSError("no")
+        self.runs.append(JobPart(start.job, start.attempt, "running"))
+
+    def signal(self, signal: JobSignal) -> None:
+        self.signals.append(signal.signal)
+
+    def forget(self, forget: JobForget) -> None:
+        self.runs = [part for part in self.runs if part.job != forget.job]
+
+    def parts(self) -> list[JobPart]:
+        return list(self.runs)
+
+    def close(self) -> None: ...
+
+
+def job_start(job: int) -> JobStart:
+    return JobStart(job, 1, 0, ["a"], "", "/", "o", "", {}, 60, 1, "", "", 0, ["n0"])
+
+
+def test_a_start_that_takes_its_time_does_not_hold_up_the_nodes_loop(tmp_path):
+    backend, said = SlowBackend(), []
+    desk = JobDesk(backend, "n0", "boot", said.append)
+    try:
+        before_s = time.perf_counter()
+        for job in (13, *range(20, 20 + MAX_PARTS + 1)):
+            desk.hear(job_start(job))
+            assert desk.news().parts == []
+        assert time.perf_counter() - before_s < 1.0
+        backend.may_go_on.set()
+        deadline = time.monotonic() + 20
+        while len(desk.news().parts) < MAX_PARTS:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert said == ["job 13: no"]
+        desk.hear(JobSignal(20, 1, 15))
+        while not backend.signals:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        backend.may_go_on.set()
+        desk.close()
+    assert len(desk.news().parts) == MAX_PARTS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_s"),
+    [
+        ("90s", 90),
+        ("30min", 1800),
+        ("1.5h", 5400),
+        ("1d", 86_400),
+        ("00:00:05", 5),
+        ("1-02:03:04", 93_784),
+        ("0.1s", 1),
+    ],
+)
+def test_durations_are_read_as_batch_systems_write_them(text, expected_s):
+    assert seconds(text) == expected_s
+
+
+@pytest.mark.parametrize("text", ["", "90", "1:2:3", "00:60:00", "-5s", "1w", "inf", "1e3s", "9" * 30 + "s"])
+def test_what_is_no_duration_is_one_line(text):
+    with pytest.raises(WrongUseError, match="is no duration"):
+        seconds(text)
+
+
+def test_durations_are_shown_as_they_are_read():
+    for duration_s in (0, 59, 3600, 86_399, 86_400, 10**6):
+        assert seconds(shown(duration_s)) == duration_s
