@@ -167,6 +167,16 @@ class ClusterCap:
         self._say(f"no leave within {LEAVE_S:g} s: the cap stays, at most {self._declared.safe_mw / 1000:g} W")
         return False
 
+    @property
+    def cap_w(self) -> float | None:
+        """The cap that should act; None while nobody has capped this node."""
+        return self._lease.cap_mw / 1000 if self._lease and self._is_capped else None
+
+    @property
+    def limit_w(self) -> float | None:
+        """The highest cap that may still act; None while nobody has capped this node."""
+        return self._lease.limit_mw / 1000 if self._lease and self._is_capped else None
+
     def close(self) -> None:
         """Let go of the link. Jobs go on."""
         if self._jobs:

@@ -165,7 +165,7 @@ def check_bias(bias: float) -> None:
 
 def duration_s(text: str) -> float:
     """Seconds of a duration with its unit; a bare number is seconds."""
-    units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "": 1.0}
+    units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text)
     if not match or match[2] not in units or float(match[1]) <= 0:
         raise TwinError(f"{text}: not a time above 0 such as 30s or 2min")

@@ -2,7 +2,7 @@
 
 A job names a twin workload and how long it takes at the highest clock, once for each of its nodes:
 
-    clusterctl submit --nodes 2 --time 5m --tag memory -- twin-workload stream 30s
+    clusterctl submit --nodes 2 --time 5min --tag memory -- twin-workload stream 30s
 
 It ends when that work is done, so what a cap costs is seen in when it ends. A twin workload cannot clean up: any signal
 that would end a program without handlers ends it at once. When the emulated node ends, so do its jobs, and the next

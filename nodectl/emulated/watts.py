@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from nodectl.errors import UsageError
 from twin.errors import TwinError
-from twin.machine import Machine
+from twin.machine import Machine, load_machine
 from twin.model import Report, Twin
 from twin.workload import WORKLOADS, Workload, load_workload
 
@@ -30,6 +31,17 @@ class NodeWatts:
     mop_w: float
     safe_w: float
     rest_w: float
+
+
+def watts_of(machine: str) -> tuple[NodeWatts, float]:
+    """Of a machine by its name or file, and the window over which its packages' limits are averaged, in seconds.
+    ``UsageError`` for one that there is not."""
+    try:
+        found = load_machine(machine)
+    except TwinError as error:
+        raise UsageError(str(error)) from None
+    windows_us = [zone.constraints[0].window_us for zone in found.zones if zone.kind == "package" and zone.constraints]
+    return node_watts(found), max(windows_us, default=1_000_000) / 1e6
 
 
 def node_watts(machine: Machine) -> NodeWatts:
