@@ -1,12 +1,13 @@
-# nodectl: `make demo` and `make test` do all set-up themselves on a fresh Debian or Ubuntu machine.
+# nodectl: `make demo`, `make demo-cluster` and `make test` do all set-up themselves on a fresh Debian or Ubuntu machine.
 .POSIX:
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests
 
-.PHONY: help setup demo test hil-linux bench fuzz lint clean
+.PHONY: help setup demo demo-cluster test hil-linux bench fuzz lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
+	@echo "make demo-cluster  16 emulated nodes under one power budget, shared three ways: table, plot and JSON in out/"
 	@echo "make test   the whole test suite"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
@@ -20,6 +21,10 @@ setup:
 demo:
 	@scripts/setup.sh core
 	@.venv/bin/nodectl demo
+
+demo-cluster:
+	@scripts/setup.sh core
+	@.venv/bin/clusterctl demo
 
 test: setup
 	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)

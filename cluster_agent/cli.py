@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "resume": ("cluster_agent.commands.jobs", "resume", "A node may get jobs again."),
     "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
+    "demo": ("cluster_agent.commands.demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),
     "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),
 }
 

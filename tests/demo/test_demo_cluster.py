@@ -1,0 +1,140 @@
+"""`clusterctl demo`: a partition of emulated nodes from nothing, what it counts, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from cluster_agent.cli import main
+from cluster_agent.demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
+from cluster_agent.demo.course import Scene
+from cluster_agent.errors import ClusterError
+from nodectl.emulated.node import Truth
+
+ROOT = Path(__file__).parents[2]
+
+
+def trace(name: str, watts: list[float], limit_w: float, tag: str = "memory", speed: float = 1.0) -> NodeTrace:
+    """A node that draws these watts, each for a second, and works at this speed."""
+    at_s = np.arange(len(watts) + 1.0)
+    joules = np.concatenate([[0.0], np.cumsum(watts)])
+    limit = np.full(len(at_s), limit_w)
+    return NodeTrace(name, at_s, joules, limit, limit, {tag: (at_s, at_s * speed)})
+
+
+def test_watts_above_the_budget_are_counted_when_their_mean_over_the_window_is_above_its_mean() -> None:
+    budget = Steps(np.array([-100.0, 10.0]), np.array([500.0, 300.0]))
+    nodes = [trace("a", [250.0] * 10 + [150.0] * 10, 250.0), trace("b", [250.0] * 10 + [150.0] * 10, 250.0)]
+    assert over_budget(nodes, budget, 0.0, 20.0, window_s=5.0) == Over(0.0, 0.0)
+    late = [nodes[0], trace("b", [250.0] * 11 + [150.0] * 9, 250.0)]  # one second too late: 100 W too much
+    over = over_budget(late, budget, 0.0, 20.0, window_s=5.0)
+    assert over.most_w == pytest.approx(20.0)  # of its five seconds one
+    assert over.ws == pytest.approx(100.0, rel=0.02)  # each moment is in five seconds' worth of windows
+    assert over_budget(late, budget, 0.0, 10.0, window_s=5.0).ws == 0.0
+
+
+def test_a_node_is_held_against_the_highest_cap_that_may_act_on_it() -> None:
+    good, bad = trace("a", [200.0] * 20, 200.0), trace("b", [201.0] * 20, 200.0)
+    assert over_limits([good], 0.0, 20.0, 5.0).ws == 0.0
+    assert over_limits([good, bad], 0.0, 20.0, 5.0).most_w == pytest.approx(1.0)
+
+
+def test_slowdown_is_of_the_work_between_two_times_whatever_ends_in_between() -> None:
+    nodes = [trace("a", [1.0] * 20, 1.0, speed=0.8), trace("b", [1.0] * 20, 1.0, tag="compute")]
+    work = work_of(nodes, 5.0, 15.0)
+    assert work["memory"].slowdown == pytest.approx(0.25)
+    assert work["compute"].slowdown == pytest.approx(0.0)
+
+
+def test_a_trace_whose_last_line_was_cut_off_is_read_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    line = msgspec.json.encode(Truth(1.0, 100.0, None, None, {}))
+    (tmp_path / "n1.jsonl").write_bytes(line + b"\n" + line[:9])
+    assert read_trace(tmp_path / "n1.jsonl").node_j.tolist() == [100.0]
+    (tmp_path / "n2.jsonl").write_bytes(line[:9])
+    with pytest.raises(ClusterError, match="left no trace"):
+        read_trace(tmp_path / "n2.jsonl")
+
+
+def test_every_sharer_gets_the_same_backlog_and_it_outlasts_the_run() -> None:
+    scene = Scene("curie", 16, 110.0, 378.0, 223.0, 10.0)
+    jobs = scene.backlog()
+    assert jobs == scene.backlog()
+    work_s = sum(job.nodes * float(job.command[2].rstrip("s")) for job in jobs)
+    assert work_s > 1.4 * 16 * 110
+    tags = [job.tag for job in jobs]
+    assert tags.count("memory") == tags.count("mixed") == tags.count("compute")
+
+
+def test_a_quick_demo_keeps_its_budget_and_leaves_plot_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["demo", "--quick", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "EMULATED" in printed and "clusterctl why n01" in printed
+    assert (tmp_path / "demo-cluster.png").read_bytes().startswith(b"\x89PNG")
+    content = json.loads((tmp_path / "demo-cluster.json").read_text())
+    assert content["emulated"] is True
+    (course,) = content["courses"]
+    assert status == 0 or course["timing"]["missed"] > 0.05, printed
+    assert course["over"] == {"ws": 0.0, "most_w": 0.0}
+    assert course["failed"] == 0 and course["ended"] > 0
+    assert course["throughput"] > 0.5
+    # caps go below what the budget will be before it is
+    dropped = [line for line in course["lines"] if line["budget_w"] < content["budget_w"] - 1]
+    assert dropped and all(sum(line["caps_w"]) <= line["budget_w"] + 0.01 for line in dropped)
+    assert min(line["power_w"] for line in dropped) > 0.5 * content["budget_w"]
+
+
+def test_a_demo_that_is_told_to_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "cluster_agent.cli", "demo", "--quick", "--out", str(tmp_path / "out")],
+        env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    ours = psutil.Process(demo.pid)
+    deadline_s = time.monotonic() + 60
+    while len(children := ours.children(recursive=True)) < 6:  # serve, the parent of the nodes, four nodes
+        assert demo.poll() is None and time.monotonic() < deadline_s
+        time.sleep(0.05)
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(60) == 130
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+    assert list(tmp_path.glob("nodectl-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (("--machine", "curry", "n1"), 2, 'unknown machine "curry" (nearest: curie)'),
+        (("--keys", "{tmp}", "n1"), 1, "cannot read the key"),
+        (("--config", "{tmp}/none.toml", "n1"), 2, "cannot read the settings"),
+    ],
+)
+def test_a_node_that_cannot_be_emulated_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], status: int, why: str
+) -> None:
+    given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
+    done: Any = subprocess.run(
+        [sys.executable, "-m", "nodectl.cli", "twin", "node", *given], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if "EMULATED" not in line]
+    assert done.returncode == status
+    assert why in lines[0] and "Traceback" not in done.stderr
+
+
+def test_a_sharer_that_there_is_not_is_one_line_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--sharer", "aapcc", "--quick"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
