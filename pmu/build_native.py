@@ -1,6 +1,7 @@
-"""Builds ``pmu._native``: the sweeps over counters and kept files, and sleeping to a deadline (see ``csrc/sweep.h``).
+"""Builds ``pmu._native``: the sweeps over counters and kept files, sleeping to a deadline (``csrc/sweep.h``), and what
+happened between two sweeps (``csrc/decode.h``).
 
-The declarations are read from the header itself, so that C and Python cannot drift apart.
+The declarations are read from the headers themselves, so that C and Python cannot drift apart.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ def declarations(header: str) -> str:
     )
 
 
+HEADERS, SOURCES = ("sweep.h", "decode.h"), ("sweep.c", "decode.c")
+
 ffibuilder = FFI()
-ffibuilder.cdef(declarations((ROOT / CSRC / "sweep.h").read_text()))
+for name in HEADERS:
+    ffibuilder.cdef(declarations((ROOT / CSRC / name).read_text()))
 ffibuilder.set_source(
     "pmu._native",
-    '#include "sweep.h"',
-    sources=[str(CSRC / "sweep.c")],
-    depends=[str(CSRC / "sweep.h")],
+    "\n".join(f'#include "{name}"' for name in HEADERS),
+    sources=[str(CSRC / name) for name in SOURCES],
+    depends=[str(CSRC / name) for name in HEADERS],
     include_dirs=[str(CSRC)],
     define_macros=[("_GNU_SOURCE", None)],
-    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-ffp-contract=off"],
 )
 
 if __name__ == "__main__":

@@ -22,12 +22,9 @@ import errno
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from pmu.findings import Finding, absent, read_number, read_or_none
 from pmu.layout import EnergyZone
 from pmu.ports import Files
-from pmu.readings import RAW_MISSING, Quality, type_f64, type_i64, type_u8
 
 POWERCAP = "/sys/class/powercap"
 MMIO = "intel-rapl-mmio"
@@ -42,12 +39,6 @@ MAX_POWER_PSYS_UW = 10_000_000_000
 
 PEAK_OVER_LIMIT = 4
 """Ours: a package may draw more than its limits for milliseconds; client processors peak at some 3 x TDP (PL4)."""
-
-STEP_S = 0.01
-"""Ours: the counter's 1 ms steps, and the time between reading the clock and the last zone of a sweep."""
-
-STUCK_S = 0.005
-"""Ours: five of the counter's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,35 +98,6 @@ def find(files: Files) -> Rapl:
         if name.startswith("package") and not parent and not zone_limits:
             findings.append(absent(f"{name} limits", "limit", "the zone has no constraints (AMD shows energy only)"))
     return Rapl(tuple(zones), tuple(limits), tuple(findings))
-
-
-def interval_energy(
-    previous_uj: type_i64,
-    current_uj: type_i64,
-    range_uj: type_i64,
-    max_power_w: type_f64,
-    never_idle: type_u8,
-    elapsed_s: float,
-) -> tuple[type_f64, type_u8]:
-    """Joules between two readings of each zone, and how far they can be trusted; all arrays ``[n_zones]``.
-
-    ``range_uj`` is where the counter starts again (0: it does not), ``max_power_w`` what the zone cannot exceed,
-    ``never_idle`` true where an unmoved counter means a stuck one. NaN comes with MISSING, or STALE if stuck.
-    """
-    is_read = (previous_uj != RAW_MISSING) & (current_uj != RAW_MISSING)
-    is_read &= (previous_uj >= 0) & (current_uj >= 0)
-    is_read &= (range_uj == 0) | ((previous_uj <= range_uj) & (current_uj <= range_uj))
-    step_uj = np.where(is_read, current_uj - previous_uj, 0)
-    is_wrapped = (step_uj < 0) & (range_uj > 0)
-    step_uj = np.where(is_wrapped, step_uj + range_uj, step_uj)
-    is_late = (range_uj > 0) & (elapsed_s * max_power_w * 1e6 >= range_uj)
-    is_possible = (step_uj >= 0) & (step_uj <= max_power_w * 1e6 * (elapsed_s + STEP_S))
-    is_stuck = (step_uj == 0) & (never_idle != 0) & (elapsed_s >= STUCK_S)
-    energy_j = np.where(is_read & (is_possible | is_late) & ~is_stuck, step_uj * 1e-6, np.nan)
-    quality = np.where(is_wrapped, np.uint8(Quality.WRAPPED), np.uint8(Quality.MEASURED))
-    quality[is_late | is_stuck] = Quality.STALE
-    quality[~is_read | ~(is_possible | is_late)] = Quality.MISSING
-    return energy_j, quality
 
 
 def max_power_w(zone: EnergyZone) -> float:

@@ -289,8 +289,14 @@ def test_decoding_changes_neither_sweep_and_repeats_to_the_same_bytes() -> None:
         assert np.array_equal(kept, now)
 
 
-def test_a_genoa_node_with_eight_gpus_decodes_within_two_yardsticks() -> None:
-    """A quarter of a millisecond on a machine left to itself."""
+def test_a_sweep_of_another_shape_than_the_layout_is_refused() -> None:
+    before = first()
+    with pytest.raises(PmuError, match="shape"):
+        decode(node(cpus=5), before, later(before))
+
+
+def test_a_genoa_node_with_eight_gpus_decodes_within_a_yardstick() -> None:
+    """An eighth of a millisecond on a machine left to itself."""
     layout = node(GENOA_CPUS, H100S)
     before = first(layout)
     after = later(before, layout)
@@ -300,4 +306,4 @@ def test_a_genoa_node_with_eight_gpus_decodes_within_two_yardsticks() -> None:
         begin_ns = time.thread_time_ns()
         decode(layout, before, after)
         costs_ns.append(time.thread_time_ns() - begin_ns)
-    assert np.median(costs_ns) < 2 * np.median(yardsticks_ns)
+    assert np.median(costs_ns) < np.median(yardsticks_ns)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmu import rapl
-from pmu.layout import EnergyZone
-from pmu.readings import RAW_MISSING, Quality
+from pmu.decode import decode
+from pmu.layout import EnergyZone, Layout
+from pmu.readings import GPU_FIELDS, RAW_MISSING, Quality, RawSweep
 from pmu.system import OsFiles
 from tests.pmu.trees import POWERCAP, grow, limit, package, type_tree
 
@@ -25,15 +26,14 @@ MAX_W = 1000.0
 def energy(
     before: int, after: int, elapsed_s: float = 0.1, range_uj: int = RANGE_UJ, never_idle: bool = False
 ) -> tuple[float, Quality]:
-    joules, quality = rapl.interval_energy(
-        np.array([before]),
-        np.array([after]),
-        np.array([range_uj]),
-        np.array([MAX_W]),
-        np.array([never_idle], np.uint8),
-        elapsed_s,
-    )
-    return float(joules[0]), Quality(quality[0])
+    zone = EnergyZone("zone", "intel-rapl:0", "package" if never_idle else "core", 0, range_uj, int(MAX_W * 1e6))
+    layout = Layout((), (), (), (), 0, (), (zone,), ())
+    sweeps = [
+        RawSweep(time_ns, np.zeros((0, 0), np.int64), np.array([uj]), np.zeros((0, len(GPU_FIELDS)), np.int64))
+        for time_ns, uj in ((0, before), (round(elapsed_s * 1e9), after))
+    ]
+    sample = decode(layout, *sweeps)
+    return float(sample.energy_j[0]), Quality(sample.energy_quality[0])
 
 
 def test_joules_are_the_step_of_the_counter() -> None:
