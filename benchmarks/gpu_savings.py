@@ -4,7 +4,7 @@ On the 22 measured V100 curves by k-fold: for each fold the parameter set is the
 the other folds, judged with other seeds. The rest (EasyWave, HPCG, QE-PW, mixed phases) is judged with the shipped
 defaults. *Share* = saving of the policy / saving of the oracle (best clock per phase, same bound), GPU boards. Slowdown
 and saving are the node model's truth against the fixed highest clock. The policy runs in the real agent. All results
-are emulated.
+are emulated. The whole takes hours of one core: with ``--rows FILE`` each run is kept as it ends, and not run again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -56,6 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     saving: float
     slowdown: float
     estimated_slowdown: float | None
+    duration_s: float
 
     @property
     def share(self) -> float:
@@ -88,7 +90,34 @@ def judge(task: Task) -> Row:
         1.0 - result.joules("gpu") / reference_j,
         result.time_s / reference_s - 1.0,
         result.estimated_slowdown,
+        task.duration_s,
     )
+
+
+class Runs:
+    """Judges tasks in processes of its own.
+
+    Where ``kept`` names a file of JSON lines, rows that it holds are taken from it, and new ones are added as they
+    come. It says nothing of the code that they come from: after a change of a policy begin another.
+    """
+
+    def __init__(self, processes: int, kept: Path | None) -> None:
+        self._pool = multiprocessing.get_context("fork").Pool(processes)
+        self._kept = kept
+        lines = kept.read_bytes().splitlines() if kept and kept.exists() else []
+        self._rows = {_key(row): row for row in (msgspec.json.decode(line, type=Row) for line in lines)}
+
+    def judge(self, tasks: Sequence[Task]) -> list[Row]:
+        """The row of each task, in their order."""
+        for row in self._pool.imap_unordered(judge, [task for task in tasks if _key(task) not in self._rows]):
+            self._rows[_key(row)] = row
+            if self._kept:
+                with self._kept.open("ab") as file:
+                    file.write(msgspec.json.encode(row) + b"\n")
+        return [self._rows[_key(task)] for task in tasks]
+
+    def close(self) -> None:
+        self._pool.terminate()
 
 
 def figures(rows: Sequence[Row]) -> dict[str, float]:
@@ -114,13 +143,13 @@ def merit(rows: Sequence[Row]) -> tuple[float, float]:
     return -excess, float(np.mean([row.share for row in rows if row.oracle_saving >= WORTH]))
 
 
-def choose(names: Sequence[str], duration_s: float, pool: Any) -> dict[str, dict[str, float]]:
+def choose(names: Sequence[str], duration_s: float, runs: Runs) -> dict[str, dict[str, float]]:
     """The parameter set of each curve, chosen on the curves of the other folds; prints the folds."""
     tasks = [
         Task("v100", f"v100:{name}", seed, BIASES[0], params, duration_s)
         for params in GRID for name in names for seed in CHOOSING_SEEDS
     ]  # fmt: skip
-    rows: list[Row] = pool.map(judge, tasks, chunksize=2)
+    rows = runs.judge(tasks)
     chosen: dict[str, dict[str, float]] = {}
     for fold in range(FOLDS):
         held_out = [f"v100:{name}" for name in names[fold::FOLDS]]
@@ -164,6 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_savings", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every third curve, one seed, no choice, bias 20 %% only")
     parser.add_argument("--duration", type=float, default=DURATION_S, help="seconds per run at the highest clock")
+    parser.add_argument("--processes", type=int, default=2, help="how many runs at a time")
+    parser.add_argument("--rows", type=Path, help="keep each run in this file, and go on from those that it holds")
     options = parser.parse_args(argv)
     names = v100_names()[:: 3 if options.quick else 1]
     seeds = JUDGING_SEEDS[:1] if options.quick else JUDGING_SEEDS
@@ -173,28 +204,34 @@ def main(argv: Sequence[str] | None = None) -> int:
           f"{options.duration:.0f} s each")  # fmt: skip
     summary: dict[str, Any] = {}
     table: list[Row] = []
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        chosen = {} if options.quick else choose(names, options.duration, pool)
-        groups = {
-            "V100 curves": [("v100", f"v100:{name}") for name in names],
-            "named codes": list(named),
-            "mixed phases": list(mixed),
-        }
+    runs = Runs(options.processes, options.rows)
+    chosen = {} if options.quick else choose(names, options.duration, runs)
+    groups = {
+        "V100 curves": [("v100", f"v100:{name}") for name in names],
+        "named codes": list(named),
+        "mixed phases": list(mixed),
+    }
+    for bias in biases:
         for title, pairs in groups.items():
-            for bias in biases:
-                tasks = [
-                    Task(machine, workload, seed, bias, chosen.get(workload, {}), options.duration)
-                    for machine, workload in pairs for seed in seeds
-                ]  # fmt: skip
-                rows = pool.map(judge, tasks, chunksize=1)
-                summary[f"{title}, bias {bias:.0%}"] = show(f"{title}, bias {bias:.0%}", rows, bias == biases[0])
-                table += rows
+            tasks = [
+                Task(machine, workload, seed, bias, chosen.get(workload, {}), options.duration)
+                for machine, workload in pairs for seed in seeds
+            ]  # fmt: skip
+            rows = runs.judge(tasks)
+            summary[f"{title}, bias {bias:.0%}"] = show(f"{title}, bias {bias:.0%}", rows, bias == biases[0])
+            table += rows
+    runs.close()
     print("targets at bias 20 %: median share >= 70 %, worst >= 40 %; elsewhere saving >= -0.5 %; slowdown <= 3.5 % on "
           ">= 95 % of runs, <= 5 % always; EasyWave, HPCG share >= 75 %; QE-PW saving >= -0.5 % at <= 1 %")  # fmt: skip
     if not options.quick:
         content = {"duration_s": options.duration, "chosen": chosen, "summary": summary, "rows": table}
         print("JSON:", save("gpu_savings", content))
     return 0
+
+
+def _key(run: Task | Row) -> tuple[Any, ...]:
+    """What tells one run from another."""
+    return run.machine, run.workload, run.seed, run.bias, tuple(sorted(run.params.items())), run.duration_s
 
 
 def _words(params: dict[str, float]) -> str:
