@@ -19,6 +19,7 @@ A package whose signature cannot be read runs free.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -38,7 +39,7 @@ from nodectl.policies.cpu_phases import (
     PhaseTable,
     agree,
 )
-from nodectl.policies.cpu_views import View, observe, package_count, package_of
+from nodectl.policies.cpu_views import View, observe, package_count, package_of, package_sizes
 from pmu.layout import Layout
 from pmu.readings import Sample, type_f64, type_i64
 
@@ -142,6 +143,10 @@ class State:
     time_s: float
 
 
+NO_VIEW = (math.nan,) * 4
+"""Of a package that showed nothing."""
+
+
 def initial(params: Params, layout: Layout) -> State:
     """No phase known, every package at its highest clock."""
     packages = package_count(layout)
@@ -172,25 +177,23 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     clock[0] = max(top_clock, 1.0)
     table = PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s)
     closed_s, changed = state.closed_s, set[int]()
-    phase, is_known, agreed = state.phase.copy(), np.zeros(len(views), np.bool_), np.zeros(len(views), np.int64)
-    last_level, last_view = np.full(len(views), -1, np.int64), np.full((len(views), 4), np.nan)
-    shift = np.zeros(len(views))
+    asked, phase, before_at = state.level.tolist(), state.phase.tolist(), state.last_level.tolist()
+    is_known, agreed, shift = [False] * len(views), [0] * len(views), [0.0] * len(views)
+    last_level, last_view = [-1] * len(views), [NO_VIEW] * len(views)
 
     for package, view in enumerate(views):
         if view is None:
             phase[package] = -1
             continue
-        level = _level_of(clock, view, int(state.level[package]))
-        last_level[package] = level
+        level = last_level[package] = _level_of(clock, view, asked[package])
         last_view[package] = (view.ipc, view.clock, view.beta, view.watts)
-        before = View(*state.last_view[package])
-        if level >= 0 and level == state.last_level[package] and agree(view, before):
-            agreed[package] = state.agreed[package] + 1
-        found, is_shown, lost_s = _place(table, view, level, int(phase[package]), int(agreed[package]))
+        before = View(*state.last_view[package].tolist())
+        if level >= 0 and level == before_at[package] and agree(view, before):
+            agreed[package] = int(state.agreed[package]) + 1
+        found, is_shown, lost_s = _place(table, view, level, phase[package], agreed[package])
         if is_shown and level > 0:
-            shift[package] = state.shift[package] + SHIFT_MEMORY * (
-                table.shift(found, view, level) - state.shift[package]
-            )
+            was = float(state.shift[package])
+            shift[package] = was + SHIFT_MEMORY * (table.shift(found, view, level) - was)
             is_shown = abs(shift[package]) < SHIFT
         is_known[package] = is_shown
         phase[package], closed_s = found, closed_s + lost_s
@@ -202,26 +205,37 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     for found in sorted(changed):
         table.conclude(found)
 
-    ran_at = np.where(last_level >= 0, last_level, state.level)
+    ran_at = [level if level >= 0 else asked[package] for package, level in enumerate(last_level)]
     losses, lost_s = _charge(table, sample.elapsed_s, phase, ran_at, is_known)
     closed_s += lost_s
     is_due = int(table.time_s / PLAN_S) != int(state.time_s / PLAN_S)
-    plan = _planned(params, table, len(views), closed_s) if is_due else state.plan
-    budget = _Budget(params, table, len(views), plan, closed_s)
-    level_next, reason = np.zeros(len(views), np.int64), np.full(len(views), FREE, np.int64)
-    saved_w = np.full(len(views), np.nan)
+    spent_s = closed_s + float(table.lost_s(params.margin).sum())
+    plan = _planned(params, table, len(views), spent_s) if is_due else state.plan
+    budget = _Budget(params, table, len(views), plan, spent_s)
+    level_next, reason, saved_w = [0] * len(views), [FREE] * len(views), [math.nan] * len(views)
     for package, view in enumerate(views):
         if view is not None and is_known[package]:
-            found = int(phase[package])
-            level_next[package], reason[package] = budget.choose(found, int(state.level[package]), sample.elapsed_s)
-            saved_w[package] = table.curves[POWER, found, 0] - view.watts
+            found = phase[package]
+            level_next[package], reason[package] = budget.choose(found, asked[package], sample.elapsed_s)
+            saved_w[package] = float(table.curves[POWER, found, 0]) - view.watts
         elif view is not None:
             reason[package] = UNKNOWN
     after = State(
-        table.facts, table.curves, phase, level_next, reason, last_level, last_view, agreed, shift, plan, top_clock,
-        closed_s, table.time_s,
-    )  # fmt: skip
-    return after, _request(params, layout, ladder, sample, after, losses, saved_w)
+        table.facts,
+        table.curves,
+        np.array(phase, np.int64),
+        np.array(level_next, np.int64),
+        np.array(reason, np.int64),
+        np.array(last_level, np.int64),
+        np.array(last_view).reshape(-1, len(NO_VIEW)),
+        np.array(agreed, np.int64),
+        np.array(shift),
+        plan,
+        top_clock,
+        closed_s,
+        table.time_s,
+    )
+    return after, _request(params, layout, ladder, sample, after, losses, np.array(saved_w))
 
 
 def _top_clock(state: State, views: list[View | None]) -> float:
@@ -258,34 +272,34 @@ def _place(table: PhaseTable, view: View, level: int, phase: int, agreed: int) -
 
 
 def _charge(
-    table: PhaseTable, elapsed_s: float, phase: type_i64, level: type_i64, is_known: npt.NDArray[np.bool_]
+    table: PhaseTable, elapsed_s: float, phase: list[int], level: list[int], is_known: list[bool]
 ) -> tuple[type_f64, float]:
     """Charge the interval to the slowest package, which holds a parallel job up: the losses of all packages, and the
     seconds that no phase can be charged with because the interval showed none: half of it may be a phase's to come."""
-    losses = np.zeros(len(phase))
+    losses, slowest = [0.0] * len(phase), -1
     for package, found in enumerate(phase):
         if found >= 0:
             beta = float(table.facts[found, BETA])
             beta = beta if is_known[package] else 0.5 * (beta + NEXT_BETA)
-            losses[package] = beta * table.steepness(int(level[package]))
-    if not (phase >= 0).any():
-        return losses, 0.0
-    slowest = int(np.argmax(np.where(phase >= 0, losses, -1.0)))
+            losses[package] = beta * float(table.steepness[level[package]])
+            slowest = package if slowest < 0 or losses[package] > losses[slowest] else slowest
+    if slowest < 0:
+        return np.array(losses), 0.0
     if not is_known[slowest]:
-        return losses, elapsed_s * float(losses[slowest] / (1.0 + losses[slowest]))
-    table.pass_time(int(phase[slowest]), int(level[slowest]), elapsed_s)
-    return losses, 0.0
+        return np.array(losses), elapsed_s * (losses[slowest] / (1.0 + losses[slowest]))
+    table.pass_time(phase[slowest], level[slowest], elapsed_s)
+    return np.array(losses), 0.0
 
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
     """Watts at each level times the time a piece of work takes there: one package and its part of the node's rest."""
-    loss = table.facts[rows, BETA, None] * table.steepnesses()
+    loss = table.facts[rows, BETA, None] * table.steepness
     allowed = (table.clock >= params.floor * table.clock[0]) & np.concatenate(([True], np.diff(table.clock) < 0))
     energy = (table.curves[POWER, rows] + params.rest_w / max(packages, 1)) * (1.0 + loss)
     return np.asarray(np.where(allowed, energy, np.inf))
 
 
-def _planned(params: Params, table: PhaseTable, packages: int, closed_s: float) -> Plan:
+def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -> Plan:
     """The price at which the phases known so far, coming again as often, spend what they may."""
     rows = table.known()
     share = table.facts[rows, SHARE_S]
@@ -295,7 +309,7 @@ def _planned(params: Params, table: PhaseTable, packages: int, closed_s: float) 
     energy = _energy(params, table, packages, rows)
     mean = float(share @ energy[:, 0])
     energy = energy / mean
-    loss = table.facts[rows, BETA, None] * table.steepnesses()
+    loss = table.facts[rows, BETA, None] * table.steepness
     chosen = np.argmin(energy + params.caution * loss**2 + PRICES[:, None, None] * loss, axis=2)
     each = np.arange(len(rows))
     spends = loss[each, chosen] @ share
@@ -303,7 +317,7 @@ def _planned(params: Params, table: PhaseTable, packages: int, closed_s: float) 
     promise = float(np.interp(params.bound, spends[::-1], saves[::-1]))
     ramp = (promise - params.least_saving) / (params.full_saving - params.least_saving)
     bound = params.small_bound + (params.bound - params.small_bound) * min(max(ramp, 0.0), 1.0)
-    room_s = bound * table.time_s - closed_s - float(table.lost_s(params.margin).sum())
+    room_s = bound * table.time_s - spent_s
     price = float(PRICES[np.argmax(spends <= max(bound + room_s / params.horizon_s, 0.0))])
     return Plan(price, promise, bound, mean)
 
@@ -316,7 +330,7 @@ class _Budget:
     table: PhaseTable
     packages: int
     plan: Plan
-    closed_s: float
+    spent_s: float
 
     def choose(self, phase: int, current: int, period_s: float) -> tuple[int, int]:
         """Level and reason of a known phase for the next interval."""
@@ -324,13 +338,12 @@ class _Budget:
         measured = table.curves[IPC_N, phase]
         if measured[0] * period_s < params.baseline_s - period_s / 2:
             return 0, BASELINE
-        spent_s = self.closed_s + float(table.lost_s(params.margin).sum())
         if facts[STALL_N] == 0 and measured[1:].sum() * period_s < params.probe_s - period_s / 2:
             probe = int(np.argmin(np.abs(table.clock / table.clock[0] - params.probe_clock)))
             begun = current == probe
-            needed_s = 0.5 * params.probe_s * table.steepness(probe)  # half of what the worst phase would lose
-            return (probe, PROBE) if begun or params.bound * table.time_s - spent_s > needed_s else (0, ACCOUNT)
-        loss = facts[BETA] * table.steepnesses()
+            needed_s = 0.5 * params.probe_s * float(table.steepness[probe])  # half of what the worst phase would lose
+            return (probe, PROBE) if begun or params.bound * table.time_s - self.spent_s > needed_s else (0, ACCOUNT)
+        loss = facts[BETA] * table.steepness
         energy = _energy(params, table, self.packages, phase) / plan.mean_w
         cost = energy + params.caution * loss**2 + plan.price * loss
         wanted = int(np.argmin(cost))
@@ -340,8 +353,8 @@ class _Budget:
             return 0, NOT_WORTH_IT
         if table.time_s - facts[TOP_S] > params.rebaseline_s:
             return 0, BASELINE
-        room_s = plan.bound * table.time_s - spent_s
-        charged = min(facts[BETA] + params.margin * facts[BETA_ERROR], 1.0) * table.steepnesses()
+        room_s = plan.bound * table.time_s - self.spent_s
+        charged = min(facts[BETA] + params.margin * facts[BETA_ERROR], 1.0) * table.steepness
         affordable = charged <= (plan.bound + room_s / SPEND_S if room_s > 0 else 0.0)
         if affordable[wanted]:
             return wanted, BOUNDED
@@ -360,15 +373,16 @@ def _request(
     of_cpu = package_of(layout)
     if len(of_cpu) == 0:
         return Request.free(0)
-    busy = sample.cpu.busy
-    missing = ~np.isfinite(busy) | ((busy >= params.idle) & ~np.isfinite(sample.cpu.ipc))
-    idle = np.isfinite(busy) & (busy < params.idle)
-    level = np.minimum(state.level[of_cpu], ladder.levels - 1)
+    is_there = np.isfinite(sample.cpu.busy)
+    is_busy = sample.cpu.busy >= params.idle
+    missing = ~is_there | (is_busy & ~np.isfinite(sample.cpu.ipc))
+    idle = is_there & ~is_busy
+    level = np.minimum(state.level[of_cpu], ladder.lowest)
     level = ladder.hold_no_domain_up(np.where(missing, 0, level), ~idle)
     reason = state.reason[of_cpu].astype(np.uint8)
     reason[idle], reason[missing] = IDLE, MISSING
     loss = np.where(idle | missing, np.nan, losses[of_cpu])
-    saved = (saved_w / np.maximum(np.bincount(of_cpu, minlength=len(saved_w)), 1))[of_cpu]
+    saved = (saved_w / package_sizes(layout))[of_cpu]
     return Request(ladder.target_khz(level), reason, loss, saved)
 
 

@@ -20,6 +20,9 @@ class ClockLadder:
     domain_of: type_i64  # [n_cpus] index into layout.domains; -1 = no clock of its own to set
     relative: type_f64  # [n_levels] clock over highest clock of the first CPU, which stands for all
     rows: type_i64  # [n_cpus] 0, 1, 2, ...: to index ``khz`` with
+    lowest: type_i64  # [n_cpus] the last distinct level
+    is_free: npt.NDArray[np.bool_]  # [n_cpus] without a clock to set
+    n_domains: int
 
     @staticmethod
     def of(layout: Layout, step_mhz: int) -> ClockLadder:
@@ -37,7 +40,7 @@ class ClockLadder:
     def target_khz(self, level: type_i64) -> type_i64:
         """Clock of each CPU at ``level``; 0, no wish, at level 0 and for CPUs without a clock domain."""
         chosen = self.khz[self.rows, level]
-        return np.where((level == 0) | (self.domain_of < 0), 0, chosen)
+        return np.where((level == 0) | self.is_free, 0, chosen)
 
     def hold_no_domain_up(self, level: type_i64, judged: npt.NDArray[np.bool_]) -> type_i64:
         """Let CPUs that are not judged follow the others of their clock domain.
@@ -46,10 +49,12 @@ class ClockLadder:
         of its busy core up. Where a domain has judged CPUs, the rest of it asks for no more than they do; a domain
         with none runs free.
         """
-        most = np.full(int(self.domain_of.max(initial=-1)) + 2, -1, np.int64)  # the last row: CPUs without a domain
+        if judged.all():
+            return level
+        most = np.full(self.n_domains + 1, -1, np.int64)  # the last row: CPUs without a domain
         np.maximum.at(most, self.domain_of[judged], level[judged])
-        followed = most[self.domain_of]
-        return np.where(judged, level, followed.clip(0, self.levels - 1))
+        followed = np.minimum(np.maximum(most[self.domain_of], 0), self.lowest)
+        return np.where(judged, level, followed)
 
 
 _kept: dict[int, tuple[Layout, ClockLadder]] = {}
@@ -68,7 +73,8 @@ def _ladder(layout: Layout, step_mhz: int) -> ClockLadder:
             levels[cpu] = len(row)
             domain_of[cpu] = index
     first = khz[0] if len(khz) and khz[0, 0] > 0 else np.ones(width, np.int64)
-    return ClockLadder(khz, levels, domain_of, first / first[0], np.arange(len(layout.cpus)))
+    rows, n_domains = np.arange(len(layout.cpus)), len(layout.domains)
+    return ClockLadder(khz, levels, domain_of, first / first[0], rows, levels - 1, domain_of < 0, n_domains)
 
 
 def _descending(domain: FrequencyDomain, step_mhz: int) -> list[int]:

@@ -15,7 +15,8 @@ share: they run on the same silicon.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +86,12 @@ class PhaseTable:
     curves: type_f64  # [len(CURVES), PHASES, levels]
     clock: type_f64  # [levels] over the highest; the first may be above 1: turbo
     time_s: float
+    steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
+    drop: type_f64 = field(init=False)  # [levels] of what follows the clock in a package's power
+
+    def __post_init__(self) -> None:
+        self.steepness = self.clock[0] / self.clock - 1.0
+        self.drop = 1.0 - (self.clock / self.clock[0]) ** POWER_EXPONENT
 
     @staticmethod
     def empty(levels: int) -> tuple[type_f64, type_f64]:
@@ -119,7 +126,7 @@ class PhaseTable:
         facts, ipc, watts = self.facts[phase], float(self.curves[IPC, phase, level]), self.curves[POWER, phase]
         slack_w = 0.0
         if self.curves[IPC_N, phase, level] == 0:  # only predicted here: anything its beta may make of it will do
-            top, steepness = float(self.curves[IPC, phase, 0]), self.steepness(level)
+            top, steepness = float(self.curves[IPC, phase, 0]), float(self.steepness[level])
             beta, slack = (float(facts[BETA]), BETA_SLACK) if facts[BETA_ERROR] > 0 else (0.5, 0.7)
             slowest, fastest = (
                 top / (1.0 + (beta + slack) * steepness),
@@ -133,7 +140,7 @@ class PhaseTable:
             highest_w = max(expected_w + slack_w, float(watts[0])) if slack_w else expected_w
             expected_w = min(max(view.watts, expected_w - slack_w), highest_w)  # a lower clock may save nothing at all
             distance = max(distance, apart(view.watts, expected_w) / WATTS_WIDTH)
-        if np.isfinite(view.beta) and facts[STALL_N] > 0:
+        if math.isfinite(view.beta) and facts[STALL_N] > 0:
             distance = max(distance, abs(view.beta - float(facts[STALL_BETA])) / BETA_WIDTH)
         return distance
 
@@ -152,13 +159,13 @@ class PhaseTable:
         watts = view.watts if level == 0 else view.watts / max(float(self.curves[WATTS, phase, 0]), 1e-9)
         memory_ticks = RECENT_TICKS if level == 0 else MEMORY_TICKS
         for mean, weight, value, most in ((IPC, IPC_N, view.ipc, MEMORY_TICKS), (WATTS, WATTS_N, watts, memory_ticks)):
-            if np.isfinite(value) and (level == 0 or self.curves[weight, phase, 0] > 0):
+            if math.isfinite(value) and (level == 0 or self.curves[weight, phase, 0] > 0):
                 n = self.curves[weight, phase, level] = min(self.curves[weight, phase, level] + 1.0, most)
                 self.curves[mean, phase, level] += (value - self.curves[mean, phase, level]) / n
         facts = self.facts[phase]
         if level == 0:
             facts[TOP_S] = self.time_s
-        if np.isfinite(view.beta):
+        if math.isfinite(view.beta):
             facts[STALL_N] = min(facts[STALL_N] + 1.0, MEMORY_TICKS)
             facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
 
@@ -171,7 +178,7 @@ class PhaseTable:
         """Charge an interval to a phase at a clock, and count it to the phase's share of the run."""
         self.curves[SECONDS, phase, level] += elapsed_s
         self.facts[:, SHARE_S] *= max(1.0 - elapsed_s / SHARE_MEMORY_S, 0.0)
-        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, BETA] * self.steepness(level))
+        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, BETA] * self.steepness[level])
         self.facts[phase, LAST_S] = self.time_s
 
     def _beta(self, phase: int) -> tuple[float, float]:
@@ -182,7 +189,7 @@ class PhaseTable:
             value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
             weight = (WITNESS_ERROR * value + 0.02) ** -2
             total, weighted = total + weight, weighted + weight * value
-        steepness = self.steepnesses()
+        steepness = self.steepness
         count = np.minimum(self.curves[IPC_N, phase], 30.0) * (steepness > 0)
         leverage = float(count @ steepness**2)
         if leverage > 0 and ipc[0] > 0:
@@ -197,37 +204,27 @@ class PhaseTable:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
         count, watts = self.curves[WATTS_N, phase], self.curves[WATTS, phase]
         top = float(watts[0]) if count[0] > 0 else UNKNOWN_WATTS
-        drop = 1.0 - (self.clock / self.clock[0]) ** POWER_EXPONENT
-        common = self._fall(self.curves[WATTS_N], self.curves[WATTS], drop, DYNAMIC_SHARE)
-        own = self._fall(count[None], watts[None], drop, common)
-        curve = 1.0 - own * drop
-        known = np.flatnonzero(count > 0)[:0:-1]  # clocks ascend for interp; at the highest there is nothing to correct
-        if len(known):
+        common = self._fall(self.curves[WATTS_N], self.curves[WATTS], DYNAMIC_SHARE)
+        curve = 1.0 - self._fall(count[None], watts[None], common) * self.drop
+        known = np.flatnonzero(count > 0)[::-1]  # clocks ascend for interp; the last one is the highest
+        if len(known) > 1:
             off = (watts[known] - curve[known]) * count[known] / (count[known] + 2.0)
-            curve = curve + np.interp(self.clock, np.append(self.clock[known], self.clock[0]), np.append(off, 0.0))
+            off[-1] = 0.0  # its watts are no share, and need no correction
+            curve = curve + np.interp(self.clock, self.clock[known], off)
         return np.asarray(top * np.minimum.accumulate(np.maximum(curve, 0.05)))
 
-    @staticmethod
-    def _fall(count: type_f64, watts: type_f64, drop: type_f64, guess: float) -> float:
+    def _fall(self, count: type_f64, watts: type_f64, guess: float) -> float:
         """The share of the watts at the highest clock that falls with ``drop``, by least squares from a guess."""
-        weight = np.minimum(count, 30.0) * drop  # drop is 0 at the highest clock
+        weight = np.minimum(count, 30.0) * self.drop  # drop is 0 at the highest clock
         fallen = float((weight * (1.0 - watts)).sum())
-        return (fallen + GUESS_WEIGHT * guess) / (float((weight * drop).sum()) + GUESS_WEIGHT)
+        return (fallen + GUESS_WEIGHT * guess) / (float((weight * self.drop).sum()) + GUESS_WEIGHT)
 
     # -- what each clock costs ---------------------------------------------------------------------------------------
-
-    def steepnesses(self) -> type_f64:
-        """Loss at each level for beta = 1."""
-        return np.asarray(self.clock[0] / self.clock - 1.0)
-
-    def steepness(self, level: int) -> float:
-        """Loss at one level for beta = 1."""
-        return float(self.clock[0] / self.clock[level]) - 1.0
 
     def loss(self, margin: float = 0.0) -> type_f64:
         """Predicted loss ``[phase, level]``, with ``margin`` standard errors on top."""
         beta = np.minimum(self.facts[:, BETA] + margin * self.facts[:, BETA_ERROR], 1.0)
-        return np.asarray(beta[:, None] * self.steepnesses())
+        return np.asarray(beta[:, None] * self.steepness)
 
     def lost_s(self, margin: float) -> type_f64:
         """Seconds lost so far in each phase, by what is known of it now."""

@@ -5,6 +5,7 @@ A package is seen through the median of its busy CPUs: one straggler or one inte
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,25 +31,27 @@ def observe(layout: Layout, ladder: ClockLadder, sample: Sample, idle: float) ->
     cpu = sample.cpu
     judged = np.isfinite(cpu.ipc) & (cpu.busy >= idle) & np.isfinite(cpu.frequency_khz)
     everyone = bool(judged.all())
+    seen = np.array((cpu.ipc, cpu.frequency_khz / ladder.khz[:, 0], cpu.stall))
+    energy_j = sample.energy_j.tolist()
     views: list[View | None] = []
     for package in _of(layout).each:
         members = package.cpus if everyone else package.cpus[judged[package.cpus]]
         if not len(members):
             views.append(None)
             continue
-        clock = median(cpu.frequency_khz[members] / ladder.khz[members, 0])
-        stall = median(cpu.stall[members])
+        ipc, clock, stall = _medians(seen[:, members])
         scaling = clock * (1.0 - stall)
-        beta = scaling / (stall + scaling) if 0.0 <= stall <= 1.0 and clock > 0 else float("nan")
-        watts = float(sample.energy_j[package.zones].sum()) / sample.elapsed_s if len(package.zones) else float("nan")
-        views.append(View(median(cpu.ipc[members]), clock, beta, watts if watts > 0 else float("nan")))
+        beta = scaling / (stall + scaling) if 0.0 <= stall <= 1.0 and clock > 0 else math.nan
+        watts = sum(energy_j[zone] for zone in package.zones) / sample.elapsed_s if package.zones else math.nan
+        views.append(View(ipc, clock, beta, watts if watts > 0 else math.nan))
     return views
 
 
-def median(values: type_f64) -> float:
-    """The upper median; NaN where values are missing. ``numpy.median`` costs many times as much on short arrays."""
-    middle = len(values) // 2
-    return float(np.partition(values, middle)[middle])
+def _medians(rows: type_f64) -> list[float]:
+    """The upper median of each row; NaN where values are missing. ``numpy.median`` costs many times as much."""
+    middle = rows.shape[1] // 2
+    medians: list[float] = np.partition(rows, middle, axis=1)[:, middle].tolist()
+    return medians
 
 
 def package_of(layout: Layout) -> type_i64:
@@ -56,15 +59,21 @@ def package_of(layout: Layout) -> type_i64:
     return _of(layout).of_cpu
 
 
+def package_sizes(layout: Layout) -> type_i64:
+    """Logical CPUs of each package, at least 1."""
+    return _of(layout).sizes
+
+
 @dataclass(frozen=True, slots=True)
 class _Package:
     cpus: npt.NDArray[np.intp]
-    zones: npt.NDArray[np.intp]  # those whose joules add up: package and DRAM
+    zones: tuple[int, ...]  # those whose joules add up: package and DRAM
 
 
 @dataclass(frozen=True, slots=True)
 class _Packages:
     of_cpu: type_i64
+    sizes: type_i64
     each: tuple[_Package, ...]
 
 
@@ -76,15 +85,18 @@ def _of(layout: Layout) -> _Packages:
     if not _kept or _kept[0][0] is not layout:
         of_cpu = np.asarray(layout.package_of, np.int64)
         each = tuple(
-            _Package(np.flatnonzero(of_cpu == package), np.asarray(_added_zones(layout, package), np.intp))
+            _Package(np.flatnonzero(of_cpu == package), _added_zones(layout, package))
             for package in range(package_count(layout))
         )
-        _kept[:] = [(layout, _Packages(of_cpu, each))]
+        sizes = np.array([max(len(package.cpus), 1) for package in each], np.int64)
+        _kept[:] = [(layout, _Packages(of_cpu, sizes, each))]
     return _kept[0][1]
 
 
-def _added_zones(layout: Layout, package: int) -> list[int]:
-    return [i for i, zone in enumerate(layout.zones) if zone.package == package and zone.kind in ("package", "dram")]
+def _added_zones(layout: Layout, package: int) -> tuple[int, ...]:
+    return tuple(
+        i for i, zone in enumerate(layout.zones) if zone.package == package and zone.kind in ("package", "dram")
+    )
 
 
 def package_count(layout: Layout) -> int:
