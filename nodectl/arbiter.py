@@ -22,6 +22,7 @@ from pmu.readings import type_i64, type_u8
 
 FREE, POLICY, CAP, THERMAL, MISSING = range(len(BOUNDS))
 
+_FREE, _MISSING = np.uint8(FREE), np.uint8(MISSING)
 _NO_LIMIT: Final = int(np.iinfo(np.int64).max)
 
 
@@ -42,6 +43,7 @@ class ClockTable:
         self._last = np.array([len(values) - 1 for values in inside], np.int64)
         self._knobs = np.arange(len(low))
         self._has_steps = self._last >= 0
+        self._all_have_steps = bool(self._has_steps.all())
 
     def __len__(self) -> int:
         return len(self.low)
@@ -55,6 +57,8 @@ class ClockTable:
         return self._pick(clocks, (self._steps <= clocks).sum(axis=0) - 1)
 
     def _pick(self, clocks: type_i64, index: npt.NDArray[np.int64]) -> type_i64:
+        if self._all_have_steps:
+            return np.asarray(self._steps[np.minimum(np.maximum(index, 0), self._last), self._knobs])
         between: type_i64 = np.minimum(np.maximum(clocks, self.low), self.high)
         if not len(self._steps):
             return between
@@ -114,11 +118,13 @@ def arbitrate(
     ``is_missing``, the wish rests on a sensor that is gone and is dropped, while limits still hold. Returns the clocks
     (0: none asked) and the bounds; when two opinions agree, the one nearer the policy is named.
     """
-    value = np.full(len(clocks), _NO_LIMIT)
-    bound = np.where(is_missing, np.uint8(MISSING), np.uint8(FREE))
-    if wish is not None:
-        value = np.where((wish > 0) & ~is_missing, clocks.up(wish), _NO_LIMIT)
-        bound[value < _NO_LIMIT] = POLICY
+    bound = np.where(is_missing, _MISSING, _FREE)
+    if wish is None:
+        value = np.full(len(clocks), _NO_LIMIT)
+    else:
+        is_heard = (wish > 0) & ~is_missing
+        value = np.where(is_heard, clocks.up(wish), _NO_LIMIT)
+        bound[is_heard] = POLICY
     for limit, name in ((cap, CAP), (thermal, THERMAL)):
         if limit is not None:
             limited = np.where(limit > 0, clocks.down(limit), _NO_LIMIT)

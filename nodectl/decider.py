@@ -22,6 +22,9 @@ from nodectl.policies.api import Policy
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_i64
 
+MISSING: Final = int(Quality.MISSING)
+"""As a plain number: NumPy compares arrays with that five times as fast."""
+
 _POWER: Final = ClockTable([1], [2**31 - 1], [()])
 """The packages' cap in milliwatts: any value; whoever takes it knows its own range."""
 
@@ -77,14 +80,14 @@ class Decider:
             self._shared.fastest(cpu.request.target) if cpu else None,
             _lower(self._domain_cap, walk.request.target if walk else None),
             None,
-            self._shared.any_of(sample.cpu.quality == Quality.MISSING),
+            self._shared.any_of(sample.cpu.quality == MISSING),
         )
         gpu_mhz, gpu_bound = arbitrate(
             self._gpus,
             gpu.request.target if gpu else None,
             self._gpu_cap,
             hot.request.target if hot else None,
-            sample.gpu.quality == Quality.MISSING,
+            sample.gpu.quality == MISSING,
         )
         values, bounds = [domain_khz, gpu_mhz], [domain_bound, gpu_bound]
         if self._caps_power:

@@ -294,7 +294,7 @@ def _charge(
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
     """Watts at each level times the time a piece of work takes there: one package and its part of the node's rest."""
     loss = table.facts[rows, BETA, None] * table.steepness
-    allowed = (table.clock >= params.floor * table.clock[0]) & np.concatenate(([True], np.diff(table.clock) < 0))
+    allowed = table.is_step & (table.clock >= params.floor * table.clock[0])
     energy = (table.curves[POWER, rows] + params.rest_w / max(packages, 1)) * (1.0 + loss)
     return np.asarray(np.where(allowed, energy, np.inf))
 
@@ -379,7 +379,7 @@ def _request(
     idle = is_there & ~is_busy
     level = np.minimum(state.level[of_cpu], ladder.lowest)
     level = ladder.hold_no_domain_up(np.where(missing, 0, level), ~idle)
-    reason = state.reason[of_cpu].astype(np.uint8)
+    reason = state.reason.astype(np.uint8)[of_cpu]
     reason[idle], reason[missing] = IDLE, MISSING
     loss = np.where(idle | missing, np.nan, losses[of_cpu])
     saved = (saved_w / package_sizes(layout))[of_cpu]

@@ -88,10 +88,13 @@ class PhaseTable:
     time_s: float
     steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
     drop: type_f64 = field(init=False)  # [levels] of what follows the clock in a package's power
+    is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
 
     def __post_init__(self) -> None:
         self.steepness = self.clock[0] / self.clock - 1.0
         self.drop = 1.0 - (self.clock / self.clock[0]) ** POWER_EXPONENT
+        self.is_step = np.ones(len(self.clock), np.bool_)
+        np.less(self.clock[1:], self.clock[:-1], out=self.is_step[1:])
 
     @staticmethod
     def empty(levels: int) -> tuple[type_f64, type_f64]:

@@ -10,11 +10,11 @@ what is known. When nothing has run on any GPU for a while, a job has ended, and
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from nodectl.policies.gpu_state import State, writable
 from pmu.readings import type_f64, type_i64

@@ -28,11 +28,12 @@ The highest clock is asked for by name rather than by no wish, because the bound
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from nodectl.policies.api import Policy, Request
 from nodectl.policies.gpu_choice import MISSING, NO_CLOCKS, REASONS, Params
@@ -74,7 +75,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     gpu, elapsed_s = sample.gpu, sample.elapsed_s
     rate = np.where(cards.has_gpm, gpu.dram_active, gpu.memory_utilization)
     watts = np.where(np.isfinite(gpu.energy_j), gpu.energy_j / elapsed_s, gpu.power_w)
-    row = np.array([np.ones(len(rate)), rate, watts, gpu.gpu_utilization]).T * elapsed_s
+    row = np.array([cards.ones, rate, watts, gpu.gpu_utilization]).T * elapsed_s
     is_whole = np.isfinite(row).all(axis=1) & cards.has_clocks
     pulse, time_s = state.pulse + row, state.time_s + elapsed_s
     if pulse[0, SECONDS_SUM] < PULSE_S:
@@ -103,8 +104,7 @@ def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s:
     is_learning = is_whole & (moved_s >= params.latency_s + SETTLED_WINDOWS * window_s - 1e-6)
     power_w, range_w = _expected_power(state, has_power, watts, cards.every)
     odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
-    one = np.ones(len(watts))
-    add = np.array([one, pulse_s * one, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]]).T
+    add = np.array([cards.ones, pulse_s * cards.ones, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]]).T
     sums = np.where(is_learning[:, None], state.sums + add, 0.0)
     is_full = is_learning & (sums[:, BLOCK_SECONDS] >= np.maximum(params.block_s, window_s) - 1e-6)
     is_guess = (state.phase < 0) & is_learning & (sums[:, PULSES] == GUESS_PULSES)
@@ -187,6 +187,7 @@ class _Cards:
     has_gpm: npt.NDArray[np.bool_]
     kind: type_i64  # [n_gpus] the first GPU of the same model
     every: type_i64  # [n_gpus] 0, 1, 2 ...
+    ones: type_f64
 
 
 _kept: list[_Cards] = []
@@ -198,11 +199,9 @@ def _cards(params: Params, layout: Layout) -> _Cards:
         banks = [curve_bank(gpu, params.floor) for gpu in layout.gpus]
         mhz = np.stack([bank.mhz for bank in banks])
         has_gpm = np.array([gpu.has_gpm for gpu in layout.gpus])
-        _kept[:] = [
-            _Cards(
-                layout, params.floor, banks, mhz, mhz[:, 0] > 0, has_gpm, first_of_kind(layout), np.arange(len(banks))
-            )
-        ]
+        every, ones = np.arange(len(banks)), np.ones(len(banks))
+        kind = first_of_kind(layout)
+        _kept[:] = [_Cards(layout, params.floor, banks, mhz, mhz[:, 0] > 0, has_gpm, kind, every, ones)]
     return _kept[0]
 
 

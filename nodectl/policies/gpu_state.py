@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from nodectl.policies.gpu_choice import BASELINE, Params
 from nodectl.policies.gpu_curves import LEVELS
@@ -30,8 +31,7 @@ PULSES, BLOCK_SECONDS, BLOCK_RATE, RATE_SQUARES, BLOCK_WATTS, WATTS_SQUARES, BLO
 SUMS: Final = 7
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True, eq=False):
     """What is known of each group of GPUs and where it stands. A group's row is that of its first GPU, ``leader``.
 
     ``table`` ``[n_gpus, PHASES, COLUMNS, LEVELS]`` and ``facts`` ``[n_gpus, PHASES, FACTS]`` are the phases. ``phase``
@@ -113,7 +113,7 @@ def initial(params: Params, layout: Layout) -> State:
 
 def writable(state: State) -> State:
     """A copy whose arrays may be written, so that the state given stays as it was."""
-    fields = {name: getattr(state, name) for name in State.__slots__}
+    fields = {name: getattr(state, name) for name in State.__struct_fields__}
     copies: dict[str, Any] = {name: value.copy() for name, value in fields.items() if isinstance(value, np.ndarray)}
     return replace(state, **copies)
 
