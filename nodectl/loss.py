@@ -50,18 +50,17 @@ class LossAccount:
     def add(self, request: Request, weight_s: type_f64) -> None:
         """Count one interval; ``weight_s`` ``[size]`` is the time each clock was in use during it."""
         is_known = np.isfinite(request.loss)
-        known_s = np.where(is_known, weight_s, 0.0)
-        loss = np.where(is_known, request.loss, 0.0)
+        lost_s = weight_s * request.loss / (1 + request.loss)
         self._all_s += weight_s
-        self._known_s += known_s
-        self._lost_s += known_s * loss / (1 + loss)
+        np.add(self._known_s, weight_s, out=self._known_s, where=is_known)
+        np.add(self._lost_s, lost_s, out=self._lost_s, where=is_known)
 
     def add_saving(self, request: Request, elapsed_s: float) -> None:
         """Count the watts saved over one interval of ``elapsed_s``."""
-        is_known = np.isfinite(request.saved_w)
-        if is_known.any():
+        known_w = request.saved_w[np.isfinite(request.saved_w)]
+        if known_w.size:
             self._is_saving_known = True
-            self._saved_j += float(request.saved_w[is_known].sum()) * elapsed_s
+            self._saved_j += float(known_w.sum()) * elapsed_s
 
     def estimate(self) -> Estimate:
         """What is known by now."""
