@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
     "demo": ("cluster_agent.commands.demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),
+    "top": ("cluster_agent.commands.top", "top", "Budget, nodes and jobs, as they change."),
+    "metrics": ("cluster_agent.commands.metrics", "metrics", "The partition for Prometheus."),
     "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),
 }
 

@@ -55,8 +55,8 @@ def jobs(
         click.echo(f"{_export(export, rows)} jobs in {export}")
     elif as_json:
         click.echo(msgspec.json.encode(list(rows)).decode())
-    elif cells := [_cells(row) for row in rows]:
-        click.echo(render(HEADINGS, cells))
+    elif lines := [cells(row) for row in rows]:
+        click.echo(render(HEADINGS, lines))
     else:
         click.echo("no jobs" + ("" if everything or states else " wait or run (--all shows those that have ended)"))
 
@@ -104,7 +104,8 @@ def _rows(socket: Path, asked: dict[str, Any]) -> Iterator[JobRow]:
         after = rows[-1].job
 
 
-def _cells(row: JobRow) -> tuple[str, ...]:
+def cells(row: JobRow) -> tuple[str, ...]:
+    """Below ``HEADINGS``."""
     end_s = row.ended_s or (time.time() if row.state in ACTIVE else None)
     took = shown(end_s - row.started_s) if end_s is not None and row.started_s is not None else "-"
     energy = "-" if row.energy_j is None else f"{row.energy_j / 1000:.1f}"

@@ -29,7 +29,7 @@ def nodes(as_json: bool, socket: Path) -> None:
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
     elif rows:
-        click.echo(render(HEADINGS, [_cells(row) for row in rows]))
+        click.echo(render(HEADINGS, [cells(row) for row in rows]))
     else:
         click.echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
 
@@ -46,7 +46,8 @@ def why(node: str, as_json: bool, socket: Path) -> None:
     )
 
 
-def _cells(row: NodeRow) -> tuple[str, ...]:
+def cells(row: NodeRow) -> tuple[str, ...]:
+    """Below ``HEADINGS``."""
     watts = [row.cap_w, row.wanted_w, row.limit_w, row.count_w, row.power_w]
     heard = "-" if row.heard_s_ago is None else f"{row.heard_s_ago:.1f} s ago"
     shown = ["-" if one is None else f"{one:.1f}" for one in watts]

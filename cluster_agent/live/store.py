@@ -90,6 +90,10 @@ class JobStore:
                 values += wanted
         return self._select(f"WHERE {' AND '.join(wheres)} ORDER BY id LIMIT ?", (*values, limit))
 
+    def tally(self) -> dict[str, int]:
+        """How many jobs there are by state, of all that were ever submitted."""
+        return dict(self._database.rows("SELECT state, COUNT(*) FROM job GROUP BY state"))
+
     def drained(self) -> dict[str, str]:
         """Nodes that are to get no more jobs, and why."""
         return dict(self._database.rows("SELECT name, reason FROM drained_node"))

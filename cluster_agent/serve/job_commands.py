@@ -26,7 +26,7 @@ MOST_ROWS: Final = 1000
 MOST_JOBS: Final = 20_000
 """Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
 
-KINDS: Final = ("submit", "jobs", "job", "cancel", "requeue", "drain", "resume")
+KINDS: Final = ("submit", "jobs", "job", "job-tally", "cancel", "requeue", "drain", "resume")
 
 MOST: Final = (1 << 63) - 1  # as SQLite numbers rows
 
@@ -142,6 +142,7 @@ class JobCommands:
             "submit": Command("viewer", JobSpec, self._submit),
             "jobs": Command("viewer", AskJobs, self._jobs),
             "job": Command("viewer", AskJob, self._job),
+            "job-tally": Command("viewer", dict[str, str], self._tally),
             "cancel": Command("viewer", TellJobs, self._cancel),
             "requeue": Command("viewer", TellJobs, self._requeue),
             "drain": Command("admin", Drain, self._drain),
@@ -178,6 +179,9 @@ class JobCommands:
             spec = msgspec.structs.replace(job.spec, env={}, script="(its owner's)" if job.spec.script else "")
             shown = msgspec.structs.replace(job, spec=spec)
         return row(job), shown
+
+    def _tally(self, caller: Caller, asked: dict[str, str]) -> dict[str, int]:
+        return self._side.store.tally()
 
     def _cancel(self, caller: Caller, asked: TellJobs) -> list[str]:
         jobs = self._own(caller, asked)

@@ -17,6 +17,7 @@ from pmu.system import LOCK_DIRECTORY
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
 JOBS = ROOT / "systemd" / "jobs.conf"
+UNITS = [UNIT, ROOT / "systemd" / "clusterctl.service", ROOT / "systemd" / "clusterctl-metrics.service"]
 SEALED_TO = 2.0
 """Exposure on systemd's scale of 0 to 10; an ordinary service without any protection is at 9.6."""
 
@@ -31,18 +32,18 @@ def settings():
     return [tuple(line.split("=", 1)) for line in lines]
 
 
-def installed(directory, program):
+def installed(directory, program, unit=UNIT):
     """The unit with another program in place of the installed one."""
-    path = directory / UNIT.name
-    path.write_text(re.sub(r"/opt/nodectl/bin/nodectl", program, UNIT.read_text()))
+    path = directory / unit.name
+    path.write_text(re.sub(r"/opt/nodectl/bin/(nodectl|clusterctl)", program, unit.read_text()))
     return path
 
 
 @needs_analyze
-def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path):
-    done = subprocess.run(
-        ["systemd-analyze", "verify", str(installed(tmp_path, "/bin/true"))], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_finds_nothing_to_say_about_the_unit(unit, tmp_path):
+    path = installed(tmp_path, "/bin/true", unit)
+    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # an unknown key is rc 0 and a line on stderr
 
 
@@ -73,11 +74,20 @@ def test_a_misspelt_key_would_be_noticed(tmp_path):
 
 
 @needs_analyze
-def test_the_unit_is_sealed_as_far_as_its_work_allows(tmp_path):
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_unit_is_sealed_as_far_as_its_work_allows(unit, tmp_path):
     command = ["systemd-analyze", "security", "--offline=true", "--json=short", f"--threshold={SEALED_TO * 10:.0f}"]
-    done = subprocess.run([*command, str(installed(tmp_path, "/bin/true"))], capture_output=True, text=True, timeout=60)
+    path = installed(tmp_path, "/bin/true", unit)
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) > 50
+
+
+@pytest.mark.parametrize("unit", UNITS[1:], ids=lambda unit: unit.stem)
+def test_what_serves_the_cluster_is_nobody_special(unit):
+    lines = unit.read_text().splitlines()
+    assert "CapabilityBoundingSet=" in lines
+    assert "User=clusterctl" in lines or "DynamicUser=yes" in lines
 
 
 def test_every_right_that_is_kept_is_explained_in_the_unit():

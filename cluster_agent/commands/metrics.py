@@ -1,0 +1,120 @@
+"""``clusterctl metrics``: the partition for Prometheus.
+
+A process of its own, beside the cluster agent: it asks over the agent's socket whenever it is scraped and may run as
+anybody, since looking needs no right. So nobody who can reach the metrics can reach the loop that grants watts.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import prometheus_client
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from cluster_agent.commands.nodes import socket_option
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.fabric.admin import ask
+from cluster_agent.live.job import STATES
+from cluster_agent.serve.partition import BudgetView, NodeRow
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9741"
+
+
+class _Gauge(NamedTuple):
+    name: str
+    field: str
+    help: str
+
+
+BUDGET: Final = (
+    _Gauge("budget_watts", "budget_w", "The power budget in force, DC watts of nodes and what is fixed."),
+    _Gauge("fixed_watts", "fixed_w", "What of the budget nobody caps."),
+    _Gauge("counted_watts", "counts_w", "What all nodes count together: the most that they may draw."),
+    _Gauge("reserve_watts", "reserve_w", "Set aside for nodes that reboot."),
+    _Gauge("free_watts", "free_w", "What could still be granted."),
+    _Gauge("over_watts", "over_w", "By how much nodes could exceed the budget now."),
+    _Gauge("short_watts", "short_w", "What is missing for every node at its minimal operating power."),
+    _Gauge("nodes", "nodes", "Nodes known."),
+    _Gauge("silent_nodes", "silent", "Nodes without a lease."),
+    _Gauge("epoch", "epoch", "Of the cluster agent."),
+)
+
+NODES: Final = (
+    _Gauge("node_cap_watts", "cap_w", "The cap granted."),
+    _Gauge("node_wanted_watts", "wanted_w", "The cap wished for by the last plan."),
+    _Gauge("node_limit_watts", "limit_w", "The cap in force by the node's last report."),
+    _Gauge("node_counted_watts", "count_w", "What the node counts in the ledger."),
+    _Gauge("node_power_watts", "power_w", "What it draws by its last report."),
+    _Gauge("node_report_age_seconds", "heard_s_ago", "Since it was heard last."),
+)
+
+
+class PartitionCollector(Collector):
+    """Asks the cluster agent at ``socket`` for each scrape; ``clusterctl_up`` 0 when it does not answer."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other; what is not known is left out."""
+        try:
+            budget = ask(self._socket, "budget", {}, BudgetView)
+            rows = ask(self._socket, "nodes", {}, list[NodeRow])
+        except ClusterError:
+            yield GaugeMetricFamily("clusterctl_up", "Whether the cluster agent answers.", 0)
+            return
+        yield GaugeMetricFamily("clusterctl_up", "Whether the cluster agent answers.", 1)
+        for name, field, help_ in BUDGET:
+            yield GaugeMetricFamily(f"clusterctl_{name}", help_, getattr(budget, field))
+        yield GaugeMetricFamily("clusterctl_alarms", "Alarms that are on.", len(budget.alarms))
+        for name, field, help_ in NODES:
+            family = GaugeMetricFamily(f"clusterctl_{name}", help_, labels=["node"])
+            for row in rows:
+                if (value := getattr(row, field)) is not None:
+                    family.add_metric([row.name], value)
+            yield family
+        states = GaugeMetricFamily(
+            "clusterctl_node_info", "1; the node's states.", labels=["node", "state", "jobs", "tag", "lease_class"]
+        )
+        for row in rows:
+            states.add_metric([row.name, row.state, row.jobs, row.tag, row.lease_class], 1)
+        yield states
+        yield from self._jobs()
+
+    def _jobs(self) -> Iterator[Metric]:
+        try:
+            tally = ask(self._socket, "job-tally", {}, dict[str, int])
+        except ClusterError:
+            return  # it runs no jobs, or is gone since
+        jobs = GaugeMetricFamily("clusterctl_jobs", "Jobs in the store.", labels=["state"])
+        for state in STATES:
+            jobs.add_metric([state], tally.get(state, 0))
+        yield jobs
+
+
+@click.command()
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Where to be scraped.")
+@socket_option
+def metrics(listen: str, socket: Path) -> None:
+    """Serve the partition to Prometheus, at http://HOST:PORT/metrics, until SIGTERM or Ctrl-C."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise WrongUseError(f"--listen {listen}: give HOST:PORT, like {DEFAULT_LISTEN}")
+    ask(socket, "budget", {}, BudgetView)  # at the start it must be there; later it may come and go
+    registry = CollectorRegistry()
+    registry.register(PartitionCollector(socket))
+    stops = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), registry)
+    except OSError as error:
+        raise ClusterError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
+    click.echo(f"clusterctl metrics: http://{listen}/metrics", err=True)
+    signal.sigwait(stops)
+    server.shutdown()
+    server.server_close()

@@ -1,0 +1,159 @@
+"""``clusterctl top``: the partition as it changes. It only looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Final
+
+import click
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Static
+from textual.worker import get_current_worker
+
+from cluster_agent.commands import jobs, nodes
+from cluster_agent.commands.nodes import socket_option
+from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.admin import ask
+from cluster_agent.serve.job_commands import JobRow
+from cluster_agent.serve.partition import BudgetView, NodeRow, Why
+
+BAR: Final = 40
+
+
+class Top(App[None]):
+    """Two tables and the budget above them, read every ``every_s`` seconds."""
+
+    TITLE = "clusterctl top"
+    CSS = """
+    #budget { height: auto; padding: 0 1; }
+    DataTable { height: 1fr; }
+    Reason { align: center middle; }
+    Reason VerticalScroll { width: 90%; height: auto; max-height: 80%; border: round $accent; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("tab", "app.focus_next", "nodes / jobs"),
+    ]
+
+    def __init__(self, socket: Path, every_s: float) -> None:
+        super().__init__()
+        self._socket, self._every_s = socket, every_s
+
+    def compose(self) -> ComposeResult:
+        """The three parts."""
+        yield Static("…", id="budget", markup=False)
+        yield DataTable[str](id="nodes", cursor_type="row", zebra_stripes=True)
+        yield DataTable[str](id="jobs", cursor_type="row", zebra_stripes=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Headings, and the first look."""
+        self.query_one("#nodes", DataTable).add_columns(*nodes.HEADINGS)
+        self.query_one("#jobs", DataTable).add_columns(*jobs.HEADINGS)
+        self.look()
+        self.set_interval(self._every_s, self.look)
+
+    @work(thread=True, exclusive=True)
+    def look(self) -> None:
+        """Ask, beside the screen's loop, so that an agent that is slow to answer does not stop the keys."""
+        worker = get_current_worker()
+        try:
+            budget = ask(self._socket, "budget", {}, BudgetView)
+            rows = ask(self._socket, "nodes", {}, list[NodeRow])
+        except ClusterError as error:
+            if not worker.is_cancelled:
+                self.call_from_thread(self._say, f"{error}\n(what is below was true before)")
+            return
+        try:
+            queue = ask(self._socket, "jobs", {}, list[JobRow])
+        except ClusterError:
+            queue = []  # it runs no jobs
+        if not worker.is_cancelled:
+            self.call_from_thread(self._show, budget, rows, queue)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Enter on a node: why it has its cap."""
+        if event.data_table.id == "nodes" and event.row_key.value is not None:
+            try:
+                why = ask(self._socket, "why", {"node": event.row_key.value}, Why)
+            except ClusterError as error:
+                self._say(str(error))
+                return
+            self.push_screen(Reason(why))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#budget", Static).update(text)
+
+    def _show(self, budget: BudgetView, rows: list[NodeRow], queue: list[JobRow]) -> None:
+        self._say(summary(budget, rows))
+        _fill(self.query_one("#nodes", DataTable), {row.name: nodes.cells(row) for row in rows})
+        _fill(self.query_one("#jobs", DataTable), {str(row.job): jobs.cells(row) for row in queue})
+
+
+class Reason(ModalScreen[None]):
+    """Why a node has its cap; any of the keys closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "back")]
+
+    def __init__(self, why: Why) -> None:
+        super().__init__()
+        self._why = why
+
+    def compose(self) -> ComposeResult:
+        """The sentences."""
+        with VerticalScroll():
+            yield Static("\n".join([self._why.node, *self._why.lines]), markup=False)
+
+
+def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
+    """The lines above the tables: where the budget's watts are, and what is wrong."""
+    draws_w = sum(row.power_w for row in rows if row.power_w is not None)
+    unheard = sum(row.power_w is None for row in rows)
+    scale = BAR / budget.budget_w if budget.budget_w > 0 else 0.0
+    fixed, drawn = (max(min(round(part * scale), BAR), 0) for part in (budget.fixed_w, budget.fixed_w + draws_w))
+    counted = max(min(round((budget.fixed_w + budget.counts_w) * scale), BAR), drawn)
+    bar = "#" * fixed + "=" * (drawn - fixed) + "-" * (counted - drawn) + "." * (BAR - counted)
+    lines = [
+        f"[{bar}] of {budget.budget_w:g} W: # fixed {budget.fixed_w:g}, = drawn {draws_w:.0f}, - granted up to"
+        f" {budget.counts_w:.0f}, free {budget.free_w:.0f}, reserve {budget.reserve_w:g}",
+        f"{budget.mode}, {budget.sharer}, epoch {budget.epoch}; {budget.nodes} nodes, {budget.silent} silent"
+        + (f", {unheard} without a reading of power" if unheard else ""),
+    ]
+    lines += [f"in {at_s:.0f} s: {watts:g} W" for at_s, watts in budget.steps[:1]]
+    return "\n".join(lines + [f"ALARM: {alarm}" for alarm in budget.alarms])
+
+
+def _fill(table: DataTable[str], rows: dict[str, tuple[str, ...]]) -> None:
+    """Make it show these rows; the cursor and what is scrolled to stay where they are."""
+    known = {str(key.value): key for key in table.rows}
+    if list(known) != list(rows):
+        if set(rows) - set(known) or [name for name in known if name in rows] != list(rows):
+            at = table.cursor_row
+            table.clear()
+            for name, cells in rows.items():
+                table.add_row(*cells, key=name)
+            table.move_cursor(row=min(at, max(len(rows) - 1, 0)))
+            return
+        for name in set(known) - set(rows):
+            table.remove_row(known[name])
+    for name, cells in rows.items():
+        for column, cell in zip(table.ordered_columns, cells, strict=True):
+            if table.get_cell(name, column.key) != cell:
+                table.update_cell(name, column.key, cell)
+
+
+@click.command()
+@click.option("--every", "every_s", type=click.FloatRange(0.2, 60.0), default=1.0, show_default=True, help="Seconds.")
+@socket_option
+def top(every_s: float, socket: Path) -> None:
+    """Budget, nodes and jobs, as they change. Enter on a node says why it has its cap; q ends it."""
+    import sys
+
+    ask(socket, "budget", {}, BudgetView)  # an agent that is not there is said in one line, on no screen of its own
+    if not sys.stdout.isatty():
+        raise ClusterError("top draws on a terminal; `clusterctl nodes` and `clusterctl budget show` print")
+    Top(socket, every_s).run()

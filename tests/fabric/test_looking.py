@@ -1,0 +1,149 @@
+"""`clusterctl top` and `clusterctl metrics`: looking at a partition without a right to change it."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tests.fabric.cluster import PATIENCE_S, ROOT, Cluster, free_port
+
+pytest.importorskip("textual", reason="textual is not installed")
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+
+from prometheus_client.parser import text_string_to_metric_families
+from textual.widgets import DataTable, Static
+
+from cluster_agent.commands.metrics import PartitionCollector
+from cluster_agent.commands.top import Reason, Top, summary
+from cluster_agent.serve.partition import BudgetView, NodeRow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two nodes, one job that runs and one that waits."""
+    with Cluster(tmp_path_factory.mktemp("looking"), 1000.0, jobs={}) as made:
+        made.serve()
+        for name in ("n0", "n1"):
+            made.node(name, cap_w=150.0)
+        made.until(lambda: sum(row["jobs"] == "idle" for row in made.ask("nodes") or []) == 2)
+        for _ in range(2):
+            done = made.ctl("submit", "-D", str(made.at), "-N", "2", "-J", "one", "--", "sleep", "600")
+            assert done.returncode == 0, done.stderr
+        made.until(lambda: made.ask("jobs", "1")["row"]["state"] == "running")
+        yield made
+        made.ctl("cancel", "1", "2")
+        made.until(lambda: made.ask("jobs", "1")["row"]["state"] == "cancelled", is_kept=False)
+
+
+def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
+    port = free_port()
+    options = ["metrics", "--listen", f"127.0.0.1:{port}", "--socket", str(cluster.socket)]
+    process = cluster.start("-m", "cluster_agent.cli", *options, log="metrics.log")
+    cluster.until(lambda: "http://" in (cluster.at / "metrics.log").read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["clusterctl_up",] == 1
+    assert found["clusterctl_budget_watts",] == 1000.0
+    assert found["clusterctl_nodes",] == 2
+    row = next(row for row in cluster.ask("nodes") if row["name"] == "n0")
+    assert found["clusterctl_node_limit_watts", ("node", "n0")] == pytest.approx(row["limit_w"])
+    assert found["clusterctl_node_power_watts", ("node", "n1")] > 0
+    assert found["clusterctl_jobs", ("state", "running")] == 1
+    assert found["clusterctl_jobs", ("state", "queued")] == 1
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_without_its_agent_a_scrape_says_so_and_nothing_else(tmp_path):
+    (family,) = PartitionCollector(tmp_path / "nobody.sock").collect()
+    assert (family.name, [sample.value for sample in family.samples]) == ("clusterctl_up", [0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", "here"], "--listen here: give HOST:PORT, like 127.0.0.1:9741"),
+        (["--listen", "127.0.0.1:99999"], "give HOST:PORT"),
+        (["--listen", "203.0.113.1:9741"], "cannot listen there"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_in_one_line(cluster, options, said):
+    done = cluster.ctl("metrics", *options)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_top_shows_budget_nodes_and_jobs_and_why_a_node_has_its_cap(cluster):
+    async def look() -> None:
+        app = Top(cluster.socket, 0.2)
+        async with app.run_test(size=(160, 40)) as pilot:
+            nodes, jobs = app.query_one("#nodes", DataTable), app.query_one("#jobs", DataTable)
+            for _ in range(200):
+                await pilot.pause(0.05)
+                if nodes.row_count == 2 and jobs.row_count == 2:
+                    break
+            assert [nodes.get_row_at(n)[0] for n in range(2)] == ["n0", "n1"]
+            assert [jobs.get_row_at(n)[3] for n in range(2)] == ["running", "queued"]
+            assert "of 1000 W" in str(app.query_one("#budget", Static).render())
+            await pilot.press("down", "enter")
+            await pilot.pause(0.2)
+            assert isinstance(app.screen, Reason)
+            assert "job 1" in str(app.screen.query_one(Static).render())
+            await pilot.press("escape", "q")
+        assert app.return_code == 0
+
+    asyncio.run(look())
+
+
+def test_top_goes_on_when_the_agent_is_away(tmp_path):
+    async def look() -> str:
+        app = Top(tmp_path / "nobody.sock", 0.2)
+        async with app.run_test() as pilot:
+            await pilot.pause(0.5)
+            return str(app.query_one("#budget", Static).render())
+
+    assert "no cluster agent" in asyncio.run(look())
+
+
+def test_top_wants_a_terminal_and_leaves_it_as_it_was(cluster):
+    assert "top draws on a terminal" in cluster.ctl("top").stderr
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cluster_agent.cli", "top", "--socket", str(cluster.socket)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=ROOT) as process:
+        os.close(theirs)
+        drawn, is_asked = b"", False
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # the last one who had it open has ended
+                break
+            drawn += part
+            if not is_asked and b"epoch" in drawn:
+                is_asked = True
+                os.write(ours, b"q")
+        assert process.wait(PATIENCE_S) == 0
+    os.close(ours)
+    assert b"\x1b[?1049h" in drawn and b"\x1b[?1049l" in drawn, "it draws on a screen of its own, and leaves it"
+
+
+def test_the_bar_of_top_adds_up():
+    view = BudgetView(
+        budget_w=1000, fixed_w=100, counts_w=700, reserve_w=50, free_w=150, over_w=0, mop_w=200, short_w=0, nodes=2,
+        silent=0, is_young=False, mode="cap", sharer="fspc", epoch=3, steps=[(60.0, 800.0)], alarms=["nodes burn"],
+    )  # fmt: skip
+    row = NodeRow("n0", "capped", 400, 400, 400, 400, 300, "", "measured", "sticky", 0.5)
+    lines = summary(view, [row]).splitlines()
+    bar = lines[0].partition("]")[0][1:]
+    assert (bar.count("#"), bar.count("="), bar.count("-"), bar.count(".")) == (4, 12, 16, 8)
+    assert lines[-2:] == ["in 60 s: 800 W", "ALARM: nodes burn"]
