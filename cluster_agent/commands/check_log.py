@@ -10,7 +10,7 @@ import msgspec
 
 from cluster_agent.commands import replay, replay_moldable, replay_nodes
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay.event_log import EventLog
+from cluster_agent.replay.event_log import EventLog, ToldMeter
 from cluster_agent.replay.tables import has_nodes
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.native import NativeScheduler
@@ -32,6 +32,7 @@ def check_log(log: str, trace: str | None) -> int:
     _is_the_same(setting.trace, told)
     choice = registry.choose(setting.policy)
     scheduler: Scheduler
+    meter = ToldMeter()
     if has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
@@ -43,9 +44,9 @@ def check_log(log: str, trace: str | None) -> int:
         workload, watts, caps = replay.world(setting, choice.composition)
         count = len(workload.jobs)
         scheduler = NativeScheduler(
-            choice.composition, workload.jobs, workload.processors, watts, caps, users=workload.users
+            choice.composition, workload.jobs, workload.processors, watts, caps, meter, workload.users
         )
-    lines = told.check(scheduler, count)
+    lines = told.check(scheduler, count, meter)
     click.echo(f"{log}: {lines} events and decisions of {count} jobs under {setting.policy}, all the same")
     return 0
 

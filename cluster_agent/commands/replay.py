@@ -14,7 +14,7 @@ from cluster_agent.commands.progress import progress
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
-from cluster_agent.replay.event_log import Setting, write_log
+from cluster_agent.replay.event_log import ReplayMeter, Setting, write_log
 from cluster_agent.replay.job_watts import of_jobs, read_job_watts
 from cluster_agent.replay.run import replay as run_replay
 from cluster_agent.replay.simulated import SimulatedMachine
@@ -22,6 +22,7 @@ from cluster_agent.replay.swf import Log, read_swf
 from cluster_agent.replay.tables import has_nodes
 from cluster_agent.replay.workload import Workload, machine_of, prepare
 from cluster_agent.scheduler.governor import Watts
+from cluster_agent.scheduler.interfaces import unmetered
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
@@ -112,9 +113,12 @@ def replay(
     with progress(len(workload.jobs)) as advance:
         result = run_replay(workload, composition, advance, watts, caps)
     if log_file:
-        scheduler = NativeScheduler(composition, workload.jobs, workload.processors, watts, caps, users=workload.users)
+        meter = ReplayMeter(result.schedule.power_uw) if watts is not None else None
+        scheduler = NativeScheduler(
+            composition, workload.jobs, workload.processors, watts, caps, meter or unmetered, workload.users
+        )
         simulated = simulated_machine(workload, composition, watts)
-        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s)
+        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s, meter)
     measured = metrics.measure(result)
     if swf_file:
         outputs.write_swf(swf_file, result, policy)
@@ -166,20 +170,17 @@ def world(
         watts = replace(watts, job_busy_uw=drawn.uw)
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
-    if setting.closed_loop and watts is not None and (watts.job_lowest is not None or watts.job_busy_uw is not None):
-        what = "with watts of single jobs" if watts.job_lowest is None else "where only volunteers' jobs may be slowed"
-        raise WrongUseError(f"--closed-loop {setting.closed_loop}: not {what}; leave it out")
-    if setting.closed_loop and composition.priority is not None:
-        raise WrongUseError(
-            f"--closed-loop {setting.closed_loop}: not with priorities of users, which tell equal jobs apart by their "
-            "place in the log; choose a policy that serves in order of submission"
-        )
     if setting.closed_loop:
         # only here: a replay of a small log is as long as its imports
         from cluster_agent.replay.closed_loop import closed_loop as closed_loop_of
         from cluster_agent.replay.closed_loop import submissions
 
         loop = closed_loop_of(setting.closed_loop, setting.seed)
+        if loop.queue is None and watts is not None and (watts.job_lowest is not None or watts.job_busy_uw is not None):
+            what = "watts of single jobs" if watts.job_lowest is None else "jobs of volunteers"
+            raise WrongUseError(
+                f"--closed-loop {setting.closed_loop}: not with {what}, whose order it changes; give queue=JOBS"
+            )
         workload = submissions(workload, composition, loop, watts, caps)
     return workload, watts, caps
 

@@ -5,6 +5,7 @@ The first line says of which replay (``Setting``), then one JSON array a line; j
 ["submit", time, job, is_pass_due]              the job joins the queue
 ["end", time, job]                              the running job has ended
 ["overrun", time, job, expected_end]            it outlived its estimate, which becomes this
+["meter", time, microjoules]                    the cluster has drawn so much since the last of these lines
 ["advance", time, is_asked]                     a cap or the plan of nodes changes, nodes are off or on; is *react* next
 ["react", time, [job, ...], [[job, level]]]     killed jobs, other frequencies
 ["pass", time, [[job, level, expected_end]]]    one pass: what is started, at which frequency
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import numpy as np
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.simulated import JumpingClock
@@ -132,15 +134,64 @@ def writing(path: str, setting: Setting, sha256: str) -> Iterator[IO[bytes]]:
         raise ClusterError(f"{path}: {error.strerror or error}; choose another --log") from None
 
 
+class ReplayMeter:
+    """The meter of a loop that repeats a replay: what the cluster drew there. ``power_uw``: times, and microwatts from
+    each to the next."""
+
+    def __init__(self, power_uw: tuple[Int64s, Int64s]) -> None:
+        self._times_s, self._uw = power_uw
+        self._read_s: int | None = None
+        self._clock: Clock | None = None
+        self._file: IO[bytes] | None = None
+
+    def follow(self, clock: Clock, file: IO[bytes]) -> None:
+        """Read by this clock, and write every reading down."""
+        self._clock, self._file = clock, file
+
+    def __call__(self) -> int:
+        """Microjoules since the last call."""
+        assert self._clock is not None and self._file is not None
+        now_s = self._clock.now_s()
+        from_s = int(self._times_s[0]) if self._read_s is None else self._read_s
+        edges_s = np.clip([*self._times_s, max(now_s, int(self._times_s[-1]))], from_s, now_s)
+        drawn_uj = int((np.diff(edges_s) * self._uw).sum())
+        self._read_s = now_s
+        self._file.write(msgspec.json.encode(("meter", now_s, drawn_uj)) + b"\n")
+        return drawn_uj
+
+
+class ToldMeter:
+    """The meter of a scheduler that is told a log: reads what the log says next."""
+
+    def __init__(self) -> None:
+        self.drawn_uj: int | None = None
+
+    def __call__(self) -> int:
+        """``ValueError`` if the log has no reading here."""
+        if self.drawn_uj is None:
+            raise ValueError("no reading")
+        drawn_uj, self.drawn_uj = self.drawn_uj, None
+        return drawn_uj
+
+
 def write_log(
-    path: str, setting: Setting, sha256: str, scheduler: Scheduler, machine: Machine, start_s: Int64s
+    path: str,
+    setting: Setting,
+    sha256: str,
+    scheduler: Scheduler,
+    machine: Machine,
+    start_s: Int64s,
+    meter: ReplayMeter | None = None,
 ) -> None:
     """Run the engine's loop and log it. ``start_s``: when a replay of whole logs started each job, -1 never.
+    ``meter``: that of the scheduler.
 
     ``ClusterError`` if the loop starts any at another time.
     """
     clock, started = JumpingClock(), _Started(machine)
     with writing(path, setting, sha256) as file:
+        if meter is not None:
+            meter.follow(clock, file)
         run(LoggedScheduler(scheduler, clock, file), clock, started)
     for job, at_s in enumerate(start_s.tolist()):
         if started.start_s.get(job, -1) != at_s:
@@ -187,12 +238,12 @@ class EventLog:
         self.setting = header.setting
         self.sha256 = header.sha256
 
-    def check(self, scheduler: Scheduler, jobs: int) -> int:
-        """Tell ``scheduler`` what the log tells; the lines that were compared.
+    def check(self, scheduler: Scheduler, jobs: int, meter: ToldMeter | None = None) -> int:
+        """Tell ``scheduler`` (and its ``meter``) what the log tells; the lines that were compared.
 
         ``ClusterError`` with the line at which it decides otherwise, or which is damaged.
         """
-        told = _Told(scheduler, jobs)
+        told = _Told(scheduler, jobs, meter or ToldMeter())
         for number, line in enumerate(self._lines, 2):
             where = f"{self.path}:{number}"
             try:
@@ -209,8 +260,9 @@ class EventLog:
 class _Told:
     """Tells a scheduler lines of a log. Native ones trust what they are told, so what cannot be is stopped here."""
 
-    def __init__(self, scheduler: Scheduler, jobs: int) -> None:
+    def __init__(self, scheduler: Scheduler, jobs: int, meter: ToldMeter) -> None:
         self._scheduler = scheduler
+        self._meter = meter
         self._unsubmitted = set(range(jobs))
         self._running: set[int] = set()
 
@@ -218,7 +270,13 @@ class _Told:
         """One line told; what it would be in a log of this scheduler."""
         scheduler = self._scheduler
         if kind == "advance":
-            return [scheduler.advance(now_s)]
+            is_asked = scheduler.advance(now_s)
+            if self._meter.drawn_uj is not None:
+                raise ValueError("a reading that nobody asked for")
+            return [is_asked]
+        if kind == "meter":
+            self._meter.drawn_uj = int(values[0])
+            return [self._meter.drawn_uj]
         if kind == "react":
             reaction = scheduler.react(now_s)
             self._running -= set(reaction.kill)

@@ -131,8 +131,7 @@ Meter: TypeAlias = Callable[[], int]
 def unmetered() -> int:
     """The meter of a scheduler that has no budget of joules."""
     raise WrongUseError(
-        "a budget of joules needs a meter, which --log and --closed-loop do not have; leave them out, or use another"
-        " policy"
+        "a budget of joules needs a meter, which --closed-loop does not have; leave it out, or use another policy"
     )
 
 

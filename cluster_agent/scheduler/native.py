@@ -239,7 +239,10 @@ class NativeScheduler:
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
         if composition.priority is not None:
-            self._c_priority = CPriority(composition.priority, users or range(jobs.n_users), watts)
+            users = users or range(jobs.n_users)
+            if len(users) < jobs.n_users:
+                raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
+            self._c_priority = CPriority(composition.priority, users, watts)
             if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
                 raise MemoryError
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
@@ -408,7 +411,10 @@ class NativeReplay:
         self._scheduler = lib.replay_scheduler(self._replay)
         self._room = np.empty(len(jobs), np.int32)
         if composition.priority is not None:
-            self._c_priority = CPriority(composition.priority, users or range(jobs.n_users), watts)
+            users = users or range(jobs.n_users)
+            if len(users) < jobs.n_users:
+                raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
+            self._c_priority = CPriority(composition.priority, users, watts)
             if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
                 raise MemoryError
         if watts is not None:
@@ -540,15 +546,24 @@ class NativeReplay:
         }
 
     @property
+    def power_uw(self) -> tuple[Int64s, Int64s]:
+        """The cluster's microwatts, each from a time until the next, as (times, microwatts)."""
+        table = self._power_table()
+        return table[:, 0].copy(), table[:, 1].copy()
+
+    @property
     def power(self) -> tuple[Int64s, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The cluster's watts and cap (infinite: none), each from a time until the next, as (times, watts, caps)."""
-        count = ffi.new("int64_t *")
-        steps = lib.replay_power(self._replay, count)
-        table = np.empty((0, 3), np.int64)
-        if count[0]:
-            table = np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
+        table = self._power_table()
         caps = np.where(table[:, 2] == NO_CAP, np.inf, table[:, 2] / UW)
         return table[:, 0].astype(np.int64), table[:, 1] / UW, caps
+
+    def _power_table(self) -> Int64s:
+        count = ffi.new("int64_t *")
+        steps = lib.replay_power(self._replay, count)
+        if not count[0]:
+            return np.empty((0, 3), np.int64)
+        return np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
 
     def power_csv(self) -> bytes:
         """``power`` as lines of text, the watts with six decimals and nothing where there is no cap."""

@@ -13,12 +13,13 @@ from cluster_agent.caps import Cap
 from cluster_agent.cli import main
 from cluster_agent.machine import Machine
 from cluster_agent.replay.closed_loop import answered, closed_loop, submissions
-from cluster_agent.replay.swf import Log
+from cluster_agent.replay.swf import USER, Log
 from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.native import NativeReplay
 from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies import registry
 from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces
@@ -28,6 +29,7 @@ loops = st.sampled_from(["think=log", "think=7", "queue=1", "queue=4"])
 
 def workload_of(jobs: Jobs) -> Workload:
     columns = np.full((18, len(jobs)), -1, np.int64)
+    columns[USER] = jobs.user
     log = Log("rows", "", {}, columns, np.arange(len(jobs)), ())
     return Workload(log, PROCESSORS, jobs, np.arange(len(jobs)), True, np.zeros(len(jobs), np.bool_), ())
 
@@ -66,7 +68,7 @@ def test_a_regulated_queue_is_filled_a_second_after_a_job_has_left_it() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(jobs=traces(), text=loops, composition=compositions().filter(lambda one: one.priority is None))
+@given(jobs=traces(), text=loops, composition=compositions())
 def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     jobs: Jobs, text: str, composition: Composition
 ) -> None:
@@ -110,3 +112,11 @@ def test_a_slower_machine_gets_its_jobs_later(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert main([*command[:5], "think=never"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_jobs_of_equal_priority_are_served_in_the_order_in_which_they_come() -> None:
+    """The users' first jobs come at once and in the order of the log; later ones as their users' earlier ones end."""
+    policy = registry.choose("multifactor:cpu=0,energy=0").composition
+    jobs = jobs_of([(0, 30, 30, 10, 0), (0, 10, 10, 10, 1), (50, 10, 10, 10, 1)])
+    found = submitted(jobs, "think=log", policy)
+    assert starts(found, policy) == starts(found, FCFS)

@@ -106,3 +106,22 @@ def test_the_commands_log_and_check(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.endswith("events and decisions of 100 jobs under easy-power, all the same\n")
     assert main(["check-log", str(log), "--trace", str(cap)]) == 1
     assert "not the trace that" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["energybud", "reducepc"])
+def test_a_log_holds_what_the_meter_of_a_budget_read(
+    rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "events.log"
+    policy = f"energy-budget:rule={rule},joules=2.2e8,from_s=20000,to_s=100000,tick_s=600"
+    given = ["--machine", "generic:nodes=16,cores=16", "--policy", policy, "--log", str(path)]
+    assert main(["replay", str(SAMPLES / "generated-500.swf"), *given]) == 0
+    lines = path.read_text().splitlines()
+    readings = [at for at, line in enumerate(lines) if line.startswith('["meter"')]
+    assert len(readings) > 100
+    assert main(["check-log", str(path)]) == 0
+    capsys.readouterr()
+    del lines[readings[50]]
+    path.write_text("\n".join(lines))
+    assert main(["check-log", str(path)]) == 1
+    assert f"events.log:{readings[50] + 1}: damaged line, or one out of order" in capsys.readouterr().err
