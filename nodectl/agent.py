@@ -31,6 +31,7 @@ from nodectl.errors import NodectlError
 from nodectl.histogram import Histogram
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
+from nodectl.load_tag import LoadTag
 from nodectl.pace import Pace
 from nodectl.restore import left_behind
 from nodectl.saves import node_id
@@ -210,6 +211,7 @@ class Agent:
     def _join(self) -> None:
         if self._cluster:
             self._shares = NodeShares(self._layout, self._config)
+            self._load_tag = LoadTag(self._layout)
             self._cluster.begin(self._actuation.held_mw if self._actuation else 0)
 
     def _delegation(self) -> Delegation | None:
@@ -287,7 +289,8 @@ class Agent:
         outcomes = actuation.apply(decisions, sample, share.boards_mw)
         trouble = actuation.trouble if share.packages_mw else "not capped"
         power_w, quality = shares.node_power(sample)
-        cluster.follow(sample.elapsed_s, power_w, quality, trouble)
+        self._load_tag.add(sample)
+        cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag)
         self._say_what_the_link_says()
         return decisions, outcomes
 

@@ -23,6 +23,7 @@ from nodectl.job_desk import JobDesk
 from nodectl.job_wire import NodeJobs
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
+from nodectl.load_tag import MEASURED, Tag
 from nodectl.wire import Declaration, Grant, Report
 
 REPORT_NS: Final = 1_000_000_000
@@ -105,6 +106,7 @@ class ClusterCap:
         self._told_ns = -1
         self._power_mw = -1
         self._quality = "missing"
+        self._tag: Tag = ""
         self._energy_j = 0.0
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
@@ -134,13 +136,13 @@ class ClusterCap:
         self._note_link()
         return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
 
-    def follow(self, elapsed_s: float, power_w: float, quality: str, trouble: str) -> None:
-        """What the node drew in the tick that has ended, and what is wrong with the knobs that hold the cap, if
-        anything. Confirms, and reports when it is time."""
+    def follow(self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "") -> None:
+        """What the node drew in the tick that has ended, what is wrong with the knobs that hold the cap, if anything,
+        and what its load is by its counters. Confirms, and reports when it is time."""
         lease = self._lease
         assert lease is not None, "not begun"
         here_ns = self._now_ns()
-        self._quality = quality
+        self._quality, self._tag = quality, tag
         self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
         if self._power_mw >= 0:
             self._energy_j += power_w * elapsed_s
@@ -225,6 +227,8 @@ class ClusterCap:
                 energy_mj=round(self._energy_j * 1000),
                 asked_mw=self._lease.cap_mw if self._is_capped else -1,
                 quality=self._quality,
+                tag=self._tag,
+                tag_source=MEASURED if self._tag else "",
             )
         )
         self._report_ns = here_ns + REPORT_NS

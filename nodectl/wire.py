@@ -88,6 +88,7 @@ class Report(msgspec.Struct, frozen=True):
     asked_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1  # the cap that should act; -1: none
     tag: Word = ""  # what the node's load is, as its agent sees it; "" when it does not
     quality: Word = "missing"  # of the power: measured, estimated, ..., missing (pmu.readings.Quality)
+    tag_source: Word = ""  # where the tag is from: "measured" by counters; "" with no tag, or from an older agent
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +20,10 @@ from cluster_agent.budget.sharers.gap import Gap
 from cluster_agent.budget.sharers.needs import Needs
 from cluster_agent.budget.sharers.sharing import Sharing
 from cluster_agent.budget.sharers.tags import (
-    HOLD,
-    Counted,
     History,
     Known,
-    Source,
-    Witness,
-    from_counters,
-    from_user,
+    in_order,
+    most_sensitive,
     resolve,
 )
 from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
@@ -234,10 +229,10 @@ def test_the_first_source_that_can_say_is_the_tags_source() -> None:
     history = History()
     for tag in (Tag.MEMORY, Tag.MIXED, Tag.MEMORY):
         history.ended("ann", "sim", tag)
-    sources: list[tuple[str, Source]] = [("user", from_user), ("measured", from_counters), ("history", history)]
+    sources = in_order(history)
     assert resolve(Known("ann", "sim", Tag.COMPUTE, Tag.MIXED), sources) == (Tag.COMPUTE, "user")
-    assert resolve(Known("ann", "sim", None, Tag.MIXED), sources) == (Tag.MIXED, "measured")
-    assert resolve(Known("ann", "sim"), sources) == (Tag.MEMORY, "history")
+    assert resolve(Known("ann", "sim", None, Tag.MIXED), sources) == (Tag.MEMORY, "history")
+    assert resolve(Known("bob", "sim", None, Tag.MIXED), sources) == (Tag.MIXED, "measured")
     assert resolve(Known("bob", "sim"), sources) == (None, "")
 
 
@@ -249,33 +244,6 @@ def test_history_needs_more_than_one_job_and_takes_the_sensitive_one_of_equals()
     assert history(Known("ann", "sim")) == Tag.COMPUTE
 
 
-@pytest.mark.parametrize(
-    ("counted", "tag"),
-    [
-        (Counted(ipc=2.4), Tag.COMPUTE),  # the emulated HPL, NAS and STREAM
-        (Counted(ipc=1.1), Tag.MIXED),
-        (Counted(ipc=0.55), Tag.MEMORY),
-        (Counted(stalled=0.7, ipc=2.4), Tag.MEMORY),  # stalls say more than IPC
-        (Counted(dram=0.05, ipc=0.5), Tag.COMPUTE),
-    ],
-)
-def test_counters_make_a_tag_after_some_reports(counted: Counted, tag: Tag) -> None:
-    witness = Witness()
-    for _ in range(HOLD - 1):
-        witness = witness.after(counted)
-        assert witness.tag is None
-    assert witness.after(counted).tag == tag
-
-
-def test_a_value_at_a_mark_does_not_flicker() -> None:
-    witness = Witness(Tag.MEMORY)
-    for stalled in itertools.islice(itertools.cycle([0.51, 0.49, 0.48]), 300):
-        witness = witness.after(Counted(stalled=stalled))
-        assert witness.tag == Tag.MEMORY
-    for _ in range(HOLD):
-        witness = witness.after(Counted(stalled=0.4))
-    assert witness.tag == Tag.MIXED
-
-
-def test_a_report_without_counters_says_nothing() -> None:
-    assert Witness(Tag.MIXED, Tag.MEMORY, 3).after(Counted()) == Witness(Tag.MIXED, Tag.MEMORY, 3)
+def test_a_job_is_as_sensitive_as_the_most_sensitive_of_its_nodes() -> None:
+    assert most_sensitive(["memory", "", "mixed", "of a newer agent"]) == Tag.MIXED
+    assert most_sensitive(["", ""]) is None

@@ -1,28 +1,18 @@
 """Where a job's tag comes from: its user, the jobs before it, or what its nodes count. The source is always named.
 
 A source is a function from what is known of a job to a tag, or None if it cannot say; ``resolve`` asks them in the
-order in which they are configured. A user's word goes first by default, as the source has it (REGALE D2.3 §4.2, D11).
-All thresholds are ours: rough marks between Linpack, the NAS benchmarks and STREAM on two-socket x86 nodes.
+order in which they are configured. A user's word goes first, as the source has it (REGALE D2.3 §4.2, D11), then
+what jobs of the same name were, then what the nodes' agents see in their counters now (``nodectl.load_tag``).
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from cluster_agent.budget.sharers.view import Tag
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What a job's nodes counted over a report, as far as they have it: the share of cycles in which cores waited for
-    memory, instructions per reference cycle, and the share of DRAM in the watts of processors and DRAM."""
-
-    stalled: float | None = None
-    ipc: float | None = None
-    dram: float | None = None
+from cluster_agent.budget.sharers.view import Tag, tag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +34,7 @@ def from_user(job: Known) -> Tag | None:
 
 
 def from_counters(job: Known) -> Tag | None:
-    """As ``Witness`` found it while it runs."""
+    """As its nodes' agents report it while it runs (``most_sensitive``)."""
     return job.measured
 
 
@@ -77,50 +67,13 @@ def resolve(job: Known, sources: Sequence[tuple[str, Source]]) -> tuple[Tag | No
     return None, ""
 
 
-# --- measured
-
-STALLED: Final = (0.5, 0.2)
-IPC: Final = (0.8, 1.6)
-DRAM: Final = (0.2, 0.08)
-"""At or beyond the first it is memory-bound, at or beyond the second compute-bound."""
-MARGIN: Final = 0.1
-"""To leave a tag a value has to be past the mark by this part of the distance between the two."""
-HOLD: Final = 5
-"""So many reports in a row have to say so."""
+def in_order(history: Source) -> Sequence[tuple[str, Source]]:
+    """The sources in the order in which they are asked."""
+    return (("user", from_user), ("history", history), ("measured", from_counters))
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """What a job is measured to be. Pure: ``after`` is the next state. The first tag needs as many reports as any."""
-
-    tag: Tag | None = None
-    candidate: Tag | None = None
-    n: int = 0
-
-    def after(self, counted: Counted) -> Witness:
-        """Stalls say most, then watts of DRAM, then IPC; a report without any of them says nothing."""
-        seen = classify(counted, self.tag)
-        if seen is None:
-            return self
-        if seen == self.tag:
-            return replace(self, candidate=None, n=0)
-        n = self.n + 1 if seen == self.candidate else 1
-        return Witness(seen) if n >= HOLD else Witness(self.tag, seen, n)
-
-
-def classify(counted: Counted, present: Tag | None) -> Tag | None:
-    """One report's tag, seen from the present one."""
-    marks = ((counted.stalled, STALLED), (counted.dram, DRAM), (counted.ipc, IPC))
-    for value, (memory, compute) in marks:
-        if value is not None:
-            return _tag((value - compute) / (memory - compute), present)
-    return None
-
-
-def _tag(boundness: float, present: Tag | None) -> Tag:
-    """``boundness``: 0 at the mark of compute, 1 at that of memory."""
-    lower = -MARGIN if present == Tag.MIXED else MARGIN if present == Tag.COMPUTE else 0.0
-    upper = 1 + (MARGIN if present == Tag.MIXED else -MARGIN if present == Tag.MEMORY else 0.0)
-    if boundness <= lower:
-        return Tag.COMPUTE
-    return Tag.MEMORY if boundness >= upper else Tag.MIXED
+def most_sensitive(reported: Iterable[str]) -> Tag | None:
+    """A job's measured tag from its nodes' reports: all wait for the slowest, so the most sensitive one; words that are
+    no tag, of nodes that cannot say or newer agents, say nothing."""
+    tags = [tag_of(word) for word in reported if word.upper() in Tag.__members__]
+    return max(tags, default=None)
