@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from cluster_agent.budget.accounts import Ints
@@ -301,6 +302,7 @@ class World:
         lease_type: type[NodeLease] = NodeLease,
         declares: Callable[[Declaration], Declaration] = lambda declaration: declaration,
         expects_nodes: bool = True,
+        node_type: type[Node] = Node,
     ) -> None:
         """``declares``: what nodes say of themselves to the ledger, where that is to differ from what they do."""
         self.dice = random.Random(seed)
@@ -316,7 +318,7 @@ class World:
         self._arrived: dict[int, list[Report]] = {}
         self.is_healed = False
         self.holds_demand = False
-        self.nodes = {f"n{i:02d}": Node(self, f"n{i:02d}", self._declaration(i)) for i in range(n)}
+        self.nodes = {f"n{i:02d}": node_type(self, f"n{i:02d}", self._declaration(i)) for i in range(n)}
         self.expects_nodes = expects_nodes
         tdp = sum(node.declaration.tdp_mw for node in self.nodes.values())
         self.least_mw = self.terms.fixed_mw + self._least_mw()
@@ -417,8 +419,7 @@ class World:
             self.after(self.dice.uniform(0.5, LONGEST_DELAY_S) if is_late else self.dice.uniform(0.001, 0.05), deliver)
 
     def send_report(self, report: Report) -> None:
-        said = Report(*[getattr(report, name) for name in Report.__struct_fields__[:-2]],
-                      self.declares(report.declaration), report.is_leaving)  # fmt: skip
+        said = msgspec.structs.replace(report, declaration=self.declares(report.declaration))
         reached = [i for i, ledger in enumerate(self.ledgers) if ledger is not None]
         if reached:
             which = self.dice.choice(reached)
@@ -459,7 +460,7 @@ class World:
             self.ledgers[which] = None
 
     def _plan(self) -> None:
-        for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), 8):
+        for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), min(8, len(self.nodes))):
             self.demand[name] = self.dice.choice((0.0, 1.0, 1.0))
             self.nodes[name].draw = self.dice.uniform(0.3, 1.0)
         for i, ledger in enumerate(self.ledgers):
