@@ -22,8 +22,9 @@ from cluster_agent.budget.sharers.sharing import Sharing
 from cluster_agent.budget.sharers.tags import (
     History,
     Known,
-    in_order,
-    most_sensitive,
+    Source,
+    from_counters,
+    from_user,
     resolve,
 )
 from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
@@ -229,10 +230,10 @@ def test_the_first_source_that_can_say_is_the_tags_source() -> None:
     history = History()
     for tag in (Tag.MEMORY, Tag.MIXED, Tag.MEMORY):
         history.ended("ann", "sim", tag)
-    sources = in_order(history)
+    sources: list[tuple[str, Source]] = [("user", from_user), ("measured", from_counters), ("history", history)]
     assert resolve(Known("ann", "sim", Tag.COMPUTE, Tag.MIXED), sources) == (Tag.COMPUTE, "user")
-    assert resolve(Known("ann", "sim", None, Tag.MIXED), sources) == (Tag.MEMORY, "history")
-    assert resolve(Known("bob", "sim", None, Tag.MIXED), sources) == (Tag.MIXED, "measured")
+    assert resolve(Known("ann", "sim", None, Tag.MIXED), sources) == (Tag.MIXED, "measured")
+    assert resolve(Known("ann", "sim"), sources) == (Tag.MEMORY, "history")
     assert resolve(Known("bob", "sim"), sources) == (None, "")
 
 
@@ -242,8 +243,3 @@ def test_history_needs_more_than_one_job_and_takes_the_sensitive_one_of_equals()
     assert history(Known("ann", "sim")) is None
     history.ended("ann", "sim", Tag.COMPUTE)
     assert history(Known("ann", "sim")) == Tag.COMPUTE
-
-
-def test_a_job_is_as_sensitive_as_the_most_sensitive_of_its_nodes() -> None:
-    assert most_sensitive(["memory", "", "mixed", "of a newer agent"]) == Tag.MIXED
-    assert most_sensitive(["", ""]) is None

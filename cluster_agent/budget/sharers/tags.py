@@ -1,18 +1,18 @@
 """Where a job's tag comes from: its user, the jobs before it, or what its nodes count. The source is always named.
 
 A source is a function from what is known of a job to a tag, or None if it cannot say; ``resolve`` asks them in the
-order in which they are configured. A user's word goes first, as the source has it (REGALE D2.3 §4.2, D11), then
-what jobs of the same name were, then what the nodes' agents see in their counters now (``nodectl.load_tag``).
+order in which they are configured. A user's word goes first by default, as the source has it (REGALE D2.3 §4.2,
+D11). What counters say is decided on the nodes (``nodectl.load_tag``).
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cluster_agent.budget.sharers.view import Tag, tag_of
+from cluster_agent.budget.sharers.view import Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def from_user(job: Known) -> Tag | None:
 
 
 def from_counters(job: Known) -> Tag | None:
-    """As its nodes' agents report it while it runs (``most_sensitive``)."""
+    """As its nodes' agents report it while it runs."""
     return job.measured
 
 
@@ -65,15 +65,3 @@ def resolve(job: Known, sources: Sequence[tuple[str, Source]]) -> tuple[Tag | No
         if tag is not None:
             return tag, name
     return None, ""
-
-
-def in_order(history: Source) -> Sequence[tuple[str, Source]]:
-    """The sources in the order in which they are asked."""
-    return (("user", from_user), ("history", history), ("measured", from_counters))
-
-
-def most_sensitive(reported: Iterable[str]) -> Tag | None:
-    """A job's measured tag from its nodes' reports: all wait for the slowest, so the most sensitive one; words that are
-    no tag, of nodes that cannot say or newer agents, say nothing."""
-    tags = [tag_of(word) for word in reported if word.upper() in Tag.__members__]
-    return max(tags, default=None)
