@@ -24,11 +24,14 @@ DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
 class BudgetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``w``: the budget at the very first start, DC watts of all nodes and what is fixed; after that the one that was
     set last holds. ``fixed_w``: what nobody caps (switches, storage, nodes without an agent). ``schedule``:
-    a file of time,watts (CSV)."""
+    a file of time,watts (CSV). ``feed``: a file that is replaced by whoever decides (``serve.feed``);
+    ``feed_stale_s``: it is an alarm if that does not happen for so long."""
 
     w: float = 0.0
     fixed_w: float = 0.0
     schedule: str = ""
+    feed: str = ""
+    feed_stale_s: float = 300.0
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +122,10 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
             "budget.w",
             f"{budget.w:g} W is not above fixed_w ({budget.fixed_w:g} W): nothing would be left for the nodes",
         )
+    if budget.feed and budget.schedule:
+        yield "budget.feed", "is given together with a schedule: only one of them can say what the budget is"
+    if not 1.0 <= budget.feed_stale_s < math.inf:
+        yield "budget.feed_stale_s", f"{budget.feed_stale_s:g} s is below 1 s or no number"
     if nodes.tdp_w == 0:
         yield "nodes.tdp_w", "is missing: a node that has not been heard counts this many watts"
     if nodes.failing_together < 0:

@@ -138,9 +138,9 @@ class Partition:
             raise
         except ClusterError as error:
             self._store_back_s = now_s + STORE_RETRY_S
-            self._alarm("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
+            self.alarm("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
             return []
-        self._alarm("store", "")
+        self.alarm("store", "")
         return grants
 
     def replan(self, now_s: float) -> None:
@@ -150,9 +150,9 @@ class Partition:
         self._spendable_mw = self.ledger.spendable_mw(now_s)
         self._planned_s, self._is_stale = now_s, was_young != self.ledger.is_young
         short = f"the budget is {self.plan.short_mw / 1000:.1f} W less than every node at its MOP needs"
-        self._alarm("short", short if self.plan.short_mw and self.ledger.accounts else "")
+        self.alarm("short", short if self.plan.short_mw and self.ledger.accounts else "")
         over_mw = self.ledger.over_mw(now_s)
-        self._alarm("over", f"nodes could exceed the budget by {over_mw / 1000:.1f} W" if over_mw > 0 else "")
+        self.alarm("over", f"nodes could exceed the budget by {over_mw / 1000:.1f} W" if over_mw > 0 else "")
 
     def _planned(self, now_s: float) -> Plan:
         return plan(self.ledger, now_s, lambda at, mw: self.sharing.share(self.ledger, at, mw))
@@ -337,7 +337,7 @@ class Partition:
             return "joining"
         return "young" if self.ledger.is_young else "capped"
 
-    def _alarm(self, kind: str, what: str) -> None:
+    def alarm(self, kind: str, what: str) -> None:
         """Say an alarm when it begins, and when it ends; keep its newest words for whoever asks."""
         if what and kind not in self._alarms:
             self._say(f"ALARM: {what}")

@@ -16,6 +16,11 @@ def read_schedule(path: Path) -> list[tuple[float, int]]:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUseError(f"{path}: cannot read the schedule: {error}") from None
+    return parse_schedule(path, text)
+
+
+def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
+    """The same of a text; ``path`` is where it came from, for messages."""
     steps: list[tuple[float, int]] = []
     for number, row in enumerate(csv.reader(text.splitlines()), start=1):
         if not row or row[0].startswith("#") or (number == 1 and row[0].strip() == "time"):

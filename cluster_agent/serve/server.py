@@ -26,6 +26,7 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.router import Router
 from cluster_agent.live.store import JobStore
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
+from cluster_agent.serve.feed import Feed
 from cluster_agent.serve.job_commands import JobCommands, no_jobs
 from cluster_agent.serve.jobs import JobSide
 from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
@@ -118,6 +119,8 @@ class Server:
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
         self.commands |= JobCommands(self.jobs).commands if self.jobs else no_jobs()
+        budget = settings.budget
+        self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
         self._expected: set[str] = set()
         self._expect_s = now
         self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -152,6 +155,8 @@ class Server:
         now_s = self._now_s()
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
+        if self._feed:
+            self._follow(self._feed, now_s)
         reports = self.router.receive(now_s)
         self._send(self.partition.hear(now_s, reports))
         if self.jobs:
@@ -265,6 +270,25 @@ class Server:
         short = [mw for _, mw in coming if mw < fixed_mw + self.partition.mop_mw]
         worst_w = (fixed_mw + self.partition.mop_mw - min(short, default=0)) / 1000
         return [what] + ([f"ALARM: at its lowest {worst_w:g} W are missing for every node's MOP"] if short else [])
+
+    def _follow(self, feed: Feed, now_s: float) -> None:
+        """Set what the feed says, if that is another budget than the one in force."""
+        fed, line = feed.look(now_s, self._wall_s), self.partition.ledger.budget
+        self.partition.alarm("feed", feed.alarm)
+        if fed is None:
+            return
+        budget_mw, steps = fed.budget_mw or line.budget_mw, self._here(fed.steps, now_s)
+        same_steps = [mw for _, mw in steps] == [mw for _, mw in line.steps] and all(
+            abs(new_s - old_s) < 1.0 for (new_s, _), (old_s, _) in zip(steps, line.steps, strict=True)
+        )
+        if budget_mw == line.budget_mw and same_steps:
+            return
+        what = f"{budget_mw / 1000:g} W" + (f", {len(steps)} steps to come" if steps else "")
+        self._budgets.change(Change(self._wall_s(), "feed", what), budget_mw, fed.steps)
+        line.set(budget_mw)
+        line.steps = steps
+        self._say(f"the feed set the budget to {what}")
+        self._changed(now_s)
 
     def _changed(self, now_s: float) -> None:
         self.partition.replan(now_s)
