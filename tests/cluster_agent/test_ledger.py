@@ -277,7 +277,9 @@ def test_no_seed_breaks_the_budget(seed: int, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "kind"),
-    [("without 1, counts", "network and agents"), ("without 5, retiring", "network and agents"),
+    [("without 1, counts", "network and agents"), ("without 2, order", "network and agents"),
+     ("without 4, lapse", "a bad network"), ("without 5, retiring", "network and agents"),
+     ("without 6, classes", "sticky controllers"), ("without 9, new ledgers", "cluster agents"),
      ("without 7, reserve", "kernels and reboots"), ("without 8, new boots", "joining nodes"),
      ("without 10, drops", "network and agents")],
 )  # fmt: skip
