@@ -25,6 +25,7 @@ NAMES = (
     "powercap_curie",
     "ledger",
     "fabric",
+    "network_cut",
     "rebalance",
     "sharers",
     "firmware_cap",

@@ -37,6 +37,7 @@ collect() {
     if [ "$scope" = all ]; then
         need "$(first_known linux-perf linux-tools-generic)" perf --version
         need "$(first_known linux-cpupower linux-tools-generic)" cpupower --version
+        need iproute2 sh -c 'command -v ip'
         need powercap-utils sh -c 'command -v powercap-info'
         need systemd sh -c 'command -v systemd-analyze'
         need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'

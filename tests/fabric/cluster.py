@@ -64,10 +64,12 @@ class Cluster:
     def run(self, *arguments: str) -> None:
         assert main(list(arguments)) == 0
 
-    def start(self, *command: str, log: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, log: str, within: list[str] | None = None) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with open(self.at / log, "ab") as file:
-            made = subprocess.Popen([sys.executable, *command], env=environment, cwd=ROOT, stdout=file, stderr=file)
+            made = subprocess.Popen(
+                [*(within or []), sys.executable, *command], env=environment, cwd=ROOT, stdout=file, stderr=file
+            )
         self._processes.append(made)
         return made
 
@@ -87,6 +89,7 @@ class Cluster:
         if name not in self.names:
             self.names.append(name)
             hardware.write_text(str(round(cap_w * 1000)))
+            hardware.with_suffix(".history").write_text(f"0 0 {round(cap_w * 1000)}\n")
         script = str(ROOT / "tests" / "fabric" / "scripted_node.py")
         made = self.start(script, name, self.url, str(self.keys), str(hardware), boot_id, log=f"{name}.log")
         self.started[name] = made
@@ -126,6 +129,27 @@ class Cluster:
         caps_w = self.caps_w()
         self.worst_w = max(self.worst_w, caps_w)
         assert caps_w <= self.budget_w, f"{caps_w} W of {self.budget_w} W"
+
+    def highest_w(self, begin_s: float, end_s: float) -> float:
+        """The most that all nodes together could draw at any instant of this time (CLOCK_BOOTTIME), by their histories:
+        a raise counts from before it was written, a decrease from after."""
+        changes: list[tuple[int, int, str]] = []
+        for name in self.names:
+            cap_mw = 0
+            for line in (self.at / f"{name}.history").read_text().splitlines():
+                before_ns, after_ns, written_mw = map(int, line.split())
+                changes.append((before_ns if written_mw > cap_mw else after_ns, written_mw, name))
+                cap_mw = written_mw
+        caps: dict[str, int] = {}
+        highest_mw = held_mw = 0
+        for at_ns, cap_mw, name in sorted(changes):
+            if at_ns > end_s * 1e9:
+                break
+            if at_ns >= begin_s * 1e9:
+                highest_mw = max(highest_mw, held_mw)
+            caps[name] = cap_mw
+            held_mw = sum(caps.values())
+        return max(highest_mw, held_mw) / 1000
 
     def watch(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -27,9 +27,13 @@ DECLARED = Declaration(
 
 
 def put(hardware: Path, cap_mw: int) -> None:
+    """Write a cap, and when: before and after, in ns of CLOCK_BOOTTIME."""
+    before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     anew = hardware.with_suffix(".new")
     anew.write_text(str(cap_mw))
     os.replace(anew, hardware)
+    with open(hardware.with_suffix(".history"), "a") as history:
+        history.write(f"{before_ns} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {cap_mw}\n")
 
 
 def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
