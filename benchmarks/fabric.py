@@ -249,6 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--quick", action="store_true", help="200 agents, few events; 1000 instead of 10 000 that report"
     )
     parser.add_argument("--only", choices=("raise", "start", "many"), help="one of the three parts")
+    parser.add_argument("--peers", type=int, default=0, help="so many that report instead of 10 000")
     options = parser.parse_args(arguments)
     n, events = (200, 2) if options.quick else (1000, 5)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -268,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
     holds &= all(row.get("rss_mb", 0.0) <= RSS_MB for row in rows)
     result: dict[str, Any] = {"events": rows}
     if options.only in (None, "many"):
-        peers = min(1000 if options.quick else 10_000, hard - 1000)
+        peers = min(options.peers or (1000 if options.quick else 10_000), hard - 1000)
         result["many"] = row = many(peers, 4, 10.0 if options.quick else 30.0)
         print(
             "{agents} agents at 1 Hz: all connected and capped in {connect_s:.0f} s; {heard_percent:.1f} % of a "

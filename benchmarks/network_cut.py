@@ -141,8 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):  # keys are told there
         row = run(Path(directory), *((6, 5.0) if is_quick else (16, 30.0)))
     print(f"{row['nodes']} real node agents, half of them cut off for {row['cut_s']:.1f} s, {row['budget_w']:.0f} W")
-    print(f"the most that could be drawn: {row['highest_cut_w']:.0f} W while they were away ({row['cut_w']:.0f} W at "
-          f"the end), {row['highest_back_w']:.0f} W after; all capped alike again after {row['back_s']:.1f} s")  # fmt: skip
+    print("the most that could be drawn: {highest_cut_w:.0f} W while they were away ({cut_w:.0f} W at the end), "
+          "{highest_back_w:.0f} W after; all capped alike again after {back_s:.1f} s".format(**row))  # fmt: skip
     save("network_cut", row)
     return 0 if max(row["highest_cut_w"], row["highest_back_w"]) <= row["budget_w"] else 1
 
