@@ -34,6 +34,19 @@ QUEUED: Final = 4
 _LOOPBACK: Final = ("tcp://127.", "tcp://[::1]", "tcp://localhost:", "ipc://", "inproc://")
 
 
+HANDSHAKES: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+"""What libzmq tells of handshakes that fail."""
+
+
+def why_refused(event: int) -> str:
+    """One of them in words; "" for another event."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "our key is not on its list (`clusterctl keys allow`)"
+    return "the handshake failed: is its public key the one given here?" if event & HANDSHAKES else ""
+
+
 def refuse_open_link(url: str, is_insecure: bool) -> None:
     """Plain text only where it is asked for by name and cannot leave this machine."""
     if not is_insecure:
@@ -63,9 +76,8 @@ class ClusterLink:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_CLOSED
-        )  # fmt: skip
+            HANDSHAKES | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+        )
         self._waiting: Report | None = None
         self._jobs_waiting: NodeJobs | None = None
         self._job_messages: deque[Message] = deque(maxlen=WAITING)
@@ -169,9 +181,7 @@ class ClusterLink:
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     # it may have been replaced by an older one
                     self._peer_speaks, self.wants_jobs, self._jobs_waiting = OLDEST, False, None
-                elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                    self.why_down = "our key is not on its list (`clusterctl keys allow`)"
-                elif event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                    self.why_down = "the handshake failed: is its public key the one given here?"
+                elif why := why_refused(event):
+                    self.why_down = why
                 elif event == zmq.EVENT_DISCONNECTED and "key" not in self.why_down:
                     self.why_down = "the connection was lost"

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.fabric.admin import ask
+from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.partition import BudgetView
 from cluster_agent.serve.schedule import read_schedule
 from cluster_agent.store.ledger import Change
@@ -24,7 +24,7 @@ def budget() -> None:
 @budget.command()
 @json_option
 @socket_option
-def show(as_json: bool, socket: Path) -> None:
+def show(as_json: bool, socket: Place) -> None:
     """The budget, what counts against it, and what is announced."""
     view = ask(socket, "budget", {}, BudgetView)
     if as_json:
@@ -47,7 +47,7 @@ def show(as_json: bool, socket: Path) -> None:
 @click.argument("watts", type=float)
 @click.option("--dry-run", is_flag=True, help="Say what it would change; change nothing.")
 @socket_option
-def set_budget(watts: float, dry_run: bool, socket: Path) -> None:
+def set_budget(watts: float, dry_run: bool, socket: Place) -> None:
     """From now on the budget is WATTS; steps that were announced are void."""
     click.echo("\n".join(ask(socket, "budget-set", {"w": watts, "dry_run": dry_run}, list[str])))
 
@@ -55,7 +55,7 @@ def set_budget(watts: float, dry_run: bool, socket: Path) -> None:
 @budget.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @socket_option
-def schedule(path: Path, socket: Path) -> None:
+def schedule(path: Path, socket: Place) -> None:
     """From now on the budget follows FILE: lines TIME,WATTS; drops are obeyed ahead of their time."""
     steps = read_schedule(path)
     click.echo("\n".join(ask(socket, "budget-schedule", {"steps": steps, "source": str(path)}, list[str])))
@@ -64,7 +64,7 @@ def schedule(path: Path, socket: Path) -> None:
 @budget.command("log")
 @json_option
 @socket_option
-def log(as_json: bool, socket: Path) -> None:
+def log(as_json: bool, socket: Place) -> None:
     """Who changed the budget, when and to what; the newest first."""
     changes = ask(socket, "budget-changes", {}, list[Change])
     if as_json:

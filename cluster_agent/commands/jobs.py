@@ -16,7 +16,7 @@ import msgspec
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.duration import shown
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.admin import ask
+from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.live.job import ACTIVE, STATES, Job
 from cluster_agent.serve.job_commands import MOST_ROWS, JobRow
 from nodectl.table import render
@@ -41,7 +41,7 @@ def jobs(
     states: tuple[str, ...],
     export: Path | None,
     as_json: bool,
-    socket: Path,
+    socket: Place,
 ) -> None:
     """Jobs that wait or run; with a number, all that is known of that JOB."""
     if job is not None:
@@ -64,7 +64,7 @@ def jobs(
 @click.command()
 @click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
 @socket_option
-def cancel(job: tuple[int, ...], socket: Path) -> None:
+def cancel(job: tuple[int, ...], socket: Place) -> None:
     """End JOB..., wherever they are: SIGTERM, and SIGKILL after their grace."""
     click.echo("\n".join(ask(socket, "cancel", {"jobs": job}, list[str])))
 
@@ -72,7 +72,7 @@ def cancel(job: tuple[int, ...], socket: Path) -> None:
 @click.command()
 @click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
 @socket_option
-def requeue(job: tuple[int, ...], socket: Path) -> None:
+def requeue(job: tuple[int, ...], socket: Place) -> None:
     """Run JOB... again from their start; what runs is ended first."""
     click.echo("\n".join(ask(socket, "requeue", {"jobs": job}, list[str])))
 
@@ -81,7 +81,7 @@ def requeue(job: tuple[int, ...], socket: Path) -> None:
 @click.argument("node")
 @click.option("--reason", default="", help="Why; `clusterctl nodes` shows it.")
 @socket_option
-def drain(node: str, reason: str, socket: Path) -> None:
+def drain(node: str, reason: str, socket: Place) -> None:
     """No more jobs for NODE; the one that it has goes on. For administrators."""
     click.echo("\n".join(ask(socket, "drain", {"node": node, "reason": reason}, list[str])))
 
@@ -89,12 +89,12 @@ def drain(node: str, reason: str, socket: Path) -> None:
 @click.command()
 @click.argument("node")
 @socket_option
-def resume(node: str, socket: Path) -> None:
+def resume(node: str, socket: Place) -> None:
     """NODE may get jobs again. For administrators."""
     click.echo("\n".join(ask(socket, "resume", {"node": node}, list[str])))
 
 
-def _rows(socket: Path, asked: dict[str, Any]) -> Iterator[JobRow]:
+def _rows(socket: Place, asked: dict[str, Any]) -> Iterator[JobRow]:
     """All of them, a thousand at a time."""
     after = 0
     while rows := ask(socket, "jobs", asked | {"after": after}, list[JobRow]):

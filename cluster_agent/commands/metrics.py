@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -18,7 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.admin import ask
+from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.live.job import STATES
 from cluster_agent.serve.partition import BudgetView, NodeRow
 
@@ -57,7 +56,7 @@ NODES: Final = (
 class PartitionCollector(Collector):
     """Asks the cluster agent at ``socket`` for each scrape; ``clusterctl_up`` 0 when it does not answer."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Place) -> None:
         self._socket = socket
 
     def collect(self) -> Iterator[Metric]:
@@ -100,7 +99,7 @@ class PartitionCollector(Collector):
 @click.command()
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Where to be scraped.")
 @socket_option
-def metrics(listen: str, socket: Path) -> None:
+def metrics(listen: str, socket: Place) -> None:
     """Serve the partition to Prometheus, at http://HOST:PORT/metrics, until SIGTERM or Ctrl-C."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:

@@ -7,14 +7,21 @@ from pathlib import Path
 import click
 import msgspec
 
-from cluster_agent.fabric.admin import ask
+from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
 from cluster_agent.serve.partition import NodeRow, Why
 from nodectl.table import render
 
+
+def _place(context: click.Context, parameter: click.Parameter, value: str) -> Place:
+    """A path, or a link for tcp://HOST:PORT."""
+    return link_of(value) if value.startswith("tcp://") else Path(value)
+
+
 socket_option = click.option(
-    "--socket", type=click.Path(path_type=Path), default=DEFAULT_SOCKET, show_default=True, help="Of the cluster agent."
-)
+    "--socket", callback=_place, default=DEFAULT_SOCKET, show_default=True, envvar="CLUSTERCTL_SOCKET",
+    metavar="PATH|tcp://HOST:PORT", help="The cluster agent; from another machine with a key of role admin or viewer.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 HEADINGS = ("node", "state", "cap W", "wanted W", "limit W", "counts W", "draws W", "tag", "class", "heard", "jobs")
@@ -23,7 +30,7 @@ HEADINGS = ("node", "state", "cap W", "wanted W", "limit W", "counts W", "draws 
 @click.command()
 @json_option
 @socket_option
-def nodes(as_json: bool, socket: Path) -> None:
+def nodes(as_json: bool, socket: Place) -> None:
     """Every node: its state, the cap granted and wanted, what is in force, what it counts, what it draws, its job."""
     rows = ask(socket, "nodes", {}, list[NodeRow])
     if as_json:
@@ -38,7 +45,7 @@ def nodes(as_json: bool, socket: Path) -> None:
 @click.argument("node")
 @json_option
 @socket_option
-def why(node: str, as_json: bool, socket: Path) -> None:
+def why(node: str, as_json: bool, socket: Place) -> None:
     """Why NODE has its cap: the budget, what is set aside, the sharer's reason, and what a pending raise waits for."""
     answer = ask(socket, "why", {"node": node}, Why)
     click.echo(

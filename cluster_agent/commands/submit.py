@@ -15,7 +15,8 @@ from click.core import ParameterSource
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.duration import seconds
 from cluster_agent.errors import WrongUseError
-from cluster_agent.fabric.admin import MAX_REQUEST, ask
+from cluster_agent.fabric.ask import ask
+from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.live.job import JobSpec
 
 MARK: Final = "#NODECTL"

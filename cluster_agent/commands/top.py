@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Final
 
 import click
@@ -17,7 +16,7 @@ from textual.worker import get_current_worker
 from cluster_agent.commands import jobs, nodes
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.admin import ask
+from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.job_commands import JobRow
 from cluster_agent.serve.partition import BudgetView, NodeRow, Why
 
@@ -39,7 +38,7 @@ class Top(App[None]):
         Binding("tab", "app.focus_next", "nodes / jobs"),
     ]
 
-    def __init__(self, socket: Path, every_s: float) -> None:
+    def __init__(self, socket: Place, every_s: float) -> None:
         super().__init__()
         self._socket, self._every_s = socket, every_s
 
@@ -149,7 +148,7 @@ def _fill(table: DataTable[str], rows: dict[str, tuple[str, ...]]) -> None:
 @click.command()
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 60.0), default=1.0, show_default=True, help="Seconds.")
 @socket_option
-def top(every_s: float, socket: Path) -> None:
+def top(every_s: float, socket: Place) -> None:
     """Budget, nodes and jobs, as they change. Enter on a node says why it has its cap; q ends it."""
     import sys
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from cluster_agent.commands.keys import new
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.admin import ask
+from cluster_agent.fabric.ask import ask
 from cluster_agent.serve.partition import BudgetView, NodeRow
 
 PATIENCE_S: Final = 90.0

@@ -11,59 +11,19 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from cluster_agent.errors import ClusterError
-from nodectl.errors import NodectlError, nearest
-
-PROTOCOL: Final = 1
-MAX_REQUEST: Final = 1 << 18
-"""Ours: what a job's start may have on its way to a node."""
+from cluster_agent.fabric.people import MAX_REQUEST, PATIENCE_S, Caller, Command, answer
 
 MAX_CONNECTIONS: Final = 32
-PATIENCE_S: Final = 5.0
 _LENGTH: Final = struct.Struct("!I")
 _PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks. ``role``: admin or viewer."""
-
-    uid: int
-    name: str
-    role: str
-
-
-class Request(msgspec.Struct, frozen=True, array_like=True):
-    """What is asked."""
-
-    version: int
-    kind: str
-    body: msgspec.Raw
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """``error`` is empty, or one line with its exit status."""
-
-    version: int
-    error: str
-    status: int
-    body: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Who may ask it, the type of what is asked, and what answers."""
-
-    role: str
-    body: type[Any]
-    answer: Callable[[Caller, Any], Any]
 
 
 @dataclass(slots=True)
@@ -161,8 +121,9 @@ class AdminSocket:
             return True
         if len(got) < _LENGTH.size + size:
             return False
-        answer = msgspec.msgpack.encode(self._answer(connection.caller, bytes(got[_LENGTH.size : _LENGTH.size + size])))
-        connection.to_send = _LENGTH.pack(len(answer)) + answer
+        frame = bytes(got[_LENGTH.size : _LENGTH.size + size])
+        encoded = msgspec.msgpack.encode(answer(self._commands, connection.caller, frame))
+        connection.to_send = _LENGTH.pack(len(encoded)) + encoded
         return self._write(connection)
 
     def _write(self, connection: _Connection) -> bool:
@@ -173,67 +134,8 @@ class AdminSocket:
         connection.to_send = connection.to_send[sent:]
         return not connection.to_send
 
-    def _answer(self, caller: Caller, frame: bytes) -> Answer:
-        try:
-            request = msgspec.msgpack.decode(frame, type=Request)
-            if request.version != PROTOCOL:
-                return Answer(PROTOCOL, f"clusterctl speaks version {request.version}, the agent {PROTOCOL}", 1)
-            command = self._commands.get(request.kind)
-            if command is None:
-                return Answer(
-                    PROTOCOL, f"no command {request.kind[:40]!r} here{nearest(request.kind, self._commands)}", 1
-                )
-            if command.role == "admin" and caller.role != "admin":
-                return Answer(
-                    PROTOCOL, f"{caller.name} may look, but not change anything (`admins` in the settings)", 1
-                )
-            body = msgspec.msgpack.decode(request.body, type=command.body)
-            return Answer(PROTOCOL, "", 0, command.answer(caller, body))
-        except NodectlError as error:
-            return Answer(PROTOCOL, str(error), error.exit_status)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            return Answer(PROTOCOL, f"not understood: {error}", 2)
-
     def _drop(self, descriptor: int) -> None:
         self._connections.pop(descriptor).door.close()
-
-
-def ask(path: Path, kind: str, body: Any, answer: type[Any]) -> Any:
-    """Ask the cluster agent at ``path``; its error is raised here as if it were ours."""
-    request = msgspec.msgpack.encode(Request(PROTOCOL, kind, msgspec.Raw(msgspec.msgpack.encode(body))))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.settimeout(PATIENCE_S)
-        try:
-            door.connect(str(path))
-            door.sendall(_LENGTH.pack(len(request)) + request)
-            (size,) = _LENGTH.unpack(_exactly(door, _LENGTH.size))
-            got = msgspec.msgpack.decode(_exactly(door, size), type=Answer)
-        except OSError as error:
-            why = error.strerror or "no answer"
-            raise ClusterError(f"{path}: no cluster agent: {why}; is `clusterctl serve` running? (--socket)") from None
-        except (struct.error, msgspec.MsgspecError):
-            raise ClusterError(f"{path}: what answers is no cluster agent of this version") from None
-    if got.error:
-        raise RefusedError(got.error, got.status)
-    return msgspec.convert(got.body, answer)
-
-
-class RefusedError(ClusterError):
-    """What the agent answered."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.exit_status = status
-
-
-def _exactly(door: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = door.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            raise OSError(0, "it closed the connection")
-        parts += part
-    return bytes(parts)
 
 
 def _clear(path: Path) -> None:

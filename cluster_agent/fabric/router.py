@@ -24,6 +24,7 @@ from zmq.utils import z85
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed, Entry
+from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, Answer, Caller
 from nodectl.job_desk import Message
 from nodectl.job_wire import UP, JobQuery, NodeJobs, kind_of, read_job_message
 from nodectl.keys import KeyPair
@@ -42,7 +43,8 @@ from nodectl.wire import (
     unpack,
 )
 
-LARGEST: Final = max(MAX_BYTES, *UP.values())
+LARGER: Final = {**UP, ASK: LINK_REQUEST}
+LARGEST: Final = max(MAX_BYTES, *LARGER.values())
 
 RATE: Final = 20.0
 """Ours: messages a second and key, in the long run; a node sends a report and its jobs once, and once more for each cap
@@ -86,6 +88,15 @@ class _Way:
     speaks: int
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody with a key of role admin or viewer asks: an encoded ``people.Request``."""
+
+    caller: Caller
+    frame: bytes
+    way: _Way
+
+
 class Router:
     """Listens at ``url``; the loop polls ``sockets`` and calls ``receive``. ``say`` takes lines for the log.
 
@@ -114,6 +125,7 @@ class Router:
         self.dropped = 0
         """Messages that were none, or too many, or of somebody who may not send them."""
         self._job_news: list[NodeJobs] = []
+        self._asked: list[Asked] = []
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 65_535)
         self._zap = self._context.socket(zmq.REP)
@@ -154,6 +166,17 @@ class Router:
         """What ``receive`` found of jobs since this was called last, in order, each under the name of its key."""
         found, self._job_news = self._job_news, []
         return found
+
+    def asked(self) -> list[Asked]:
+        """What ``receive`` found that people ask, since this was called last."""
+        found, self._asked = self._asked, []
+        return found
+
+    def answer(self, asked: Asked, answer: Answer) -> None:
+        """Queue it; who does not wait for it any more gets none."""
+        with contextlib.suppress(zmq.ZMQError):
+            frame = pack(ANSWER, answer, asked.way.speaks)
+            self._socket.send_multipart((asked.way.connection, frame), zmq.NOBLOCK)
 
     def send_job(self, node: str, message: Message | JobQuery) -> bool:
         """As ``send``. Nothing to a node that is older than messages about jobs."""
@@ -249,13 +272,18 @@ class Router:
             self._complain(entry.name, "a message in parts, or a connection with a name of its own")
             return None
         try:
-            envelope = unpack(frame, UP)
+            envelope = unpack(frame, LARGER)
             return self._read(name, connection, entry, envelope)
         except WireError as error:
             self._complain(entry.name, str(error))
             return None
 
     def _read(self, name: bytes, connection: _Connection, entry: Entry, envelope: Envelope) -> Report | None:
+        way = _Way(name, max(min(envelope.speaks, PROTOCOL), OLDEST))
+        if envelope.kind == ASK and entry.role != "node":
+            caller = Caller(NOBODY, f"key {entry.name}", entry.role)
+            self._asked.append(Asked(caller, bytes(envelope.body), way))
+            return None
         if envelope.kind not in ("report", "jobs"):
             self._complain(entry.name, f"kind {envelope.kind[:40]!r} is not known here")
             return None
@@ -268,7 +296,7 @@ class Router:
             self._complain(entry.name, f"calls itself {message.node!r}; its key counts")
             message = msgspec.structs.replace(message, node=entry.name)
         connection.name = message.node
-        self._ways[message.node] = _Way(name, max(min(envelope.speaks, PROTOCOL), OLDEST))
+        self._ways[message.node] = way
         if isinstance(message, Report):
             return message
         self._job_news.append(message)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.admin import Caller, Command
+from cluster_agent.fabric.people import NOBODY, Caller, Command
 from cluster_agent.live.job import STATES, Job, JobSpec, State
 from cluster_agent.live.partition import Partition
 from cluster_agent.serve.jobs import JobSide
@@ -150,6 +150,10 @@ class JobCommands:
         }
 
     def _submit(self, caller: Caller, spec: JobSpec) -> int:
+        if caller.uid == NOBODY:
+            raise WrongUseError(
+                f"{caller.name} is no user here, and jobs belong to users: submit on the agent's machine"
+            )
         if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= MOST_JOBS:
             raise ClusterError(
                 f"{MOST_JOBS} jobs of {caller.name} wait or run already: submit more when some have ended"

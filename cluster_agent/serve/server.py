@@ -21,8 +21,9 @@ from msgspec import Meta
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.store import LedgerStore, Snapshot
 from cluster_agent.errors import WrongUseError
-from cluster_agent.fabric.admin import AdminSocket, Caller, Command
+from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.allowed import Allowed
+from cluster_agent.fabric.people import Caller, Command, answer
 from cluster_agent.fabric.router import Router
 from cluster_agent.live.store import JobStore
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
@@ -173,7 +174,9 @@ class Server:
         for descriptor in asked:
             self.admin.serve(now_s, descriptor)
         self.admin.tidy(now_s)
-        if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked))):
+        for question in (from_afar := self.router.asked()):
+            self.router.answer(question, answer(self.commands, question.caller, question.frame))
+        if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked or from_afar))):
             self.partition.jobs_changed("start" in happened)
             self._send(self.partition.turn(now_s))
         return True

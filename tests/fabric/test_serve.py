@@ -16,7 +16,9 @@ from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.admin import MAX_REQUEST, AdminSocket, Caller, Command, ask
+from cluster_agent.fabric.admin import AdminSocket
+from cluster_agent.fabric.ask import ask
+from cluster_agent.fabric.people import MAX_REQUEST, Caller, Command, answer
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.partition import Partition
 from cluster_agent.serve.schedule import read_schedule, refuse_past
@@ -208,11 +210,12 @@ class Door:
         self.asked: list[Caller] = []
         self.path = tmp_path / "ctl.sock"
 
-        def answer(caller: Caller, body: dict[str, str]) -> list[str]:
+        def echo(caller: Caller, body: dict[str, str]) -> list[str]:
             self.asked.append(caller)
             return ["x" * int(body.get("size", "1"))]
 
-        self.admin = AdminSocket(self.path, {"echo": Command(role, dict[str, str], answer)})
+        self.commands = {"echo": Command(role, dict[str, str], echo)}
+        self.admin = AdminSocket(self.path, self.commands)
 
     def serve(self, now_s: float = 0.0) -> None:
         for descriptor in self.admin.interests():
@@ -222,8 +225,8 @@ class Door:
 def test_the_kernel_says_who_asks_and_only_admins_change_things(tmp_path, monkeypatch):
     door = Door(tmp_path, "admin")
     frame = msgspec.msgpack.encode([1, "echo", {}])
-    assert door.admin._answer(Caller(1000, "eve", "viewer"), frame).error.startswith("eve may look, but not change")
-    assert door.admin._answer(Caller(0, "root", "admin"), frame).body == ["x"]
+    assert answer(door.commands, Caller(1000, "eve", "viewer"), frame).error.startswith("eve may look, but not change")
+    assert answer(door.commands, Caller(0, "root", "admin"), frame).body == ["x"]
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect(str(door.path))
         asker.sendall(len(frame).to_bytes(4, "big") + frame)

@@ -1,0 +1,131 @@
+"""Asking the cluster agent: over the Unix socket on its machine, or from elsewhere over a link, with a key."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, PATIENCE_S, PROTOCOL, Answer, Request
+
+LARGEST_ANSWER: Final = 1 << 26
+_LENGTH: Final = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cluster agent on another machine. ``key``: the file of one's own key pair; ``server``: the agent's public key,
+    or a file that has it."""
+
+    url: str
+    key: Path
+    server: str
+
+
+Place: TypeAlias = Path | Link
+
+
+def ask(place: Place, kind: str, body: Any, answer: type[Any]) -> Any:
+    """Ask the cluster agent there; its error is raised here as if it were ours (``RefusedError``). ``ClusterError``
+    when nobody answers."""
+    request = Request(PROTOCOL, kind, msgspec.Raw(msgspec.msgpack.encode(body)))
+    try:
+        got = _by_link(place, request) if isinstance(place, Link) else _by_socket(place, request)
+    except (struct.error, msgspec.MsgspecError):
+        where = place.url if isinstance(place, Link) else place
+        raise ClusterError(f"{where}: what answers is no cluster agent of this version") from None
+    if got.error:
+        raise RefusedError(got.error, got.status)
+    return msgspec.convert(got.body, answer)
+
+
+class RefusedError(ClusterError):
+    """What the agent answered."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_status = status
+
+
+def _by_socket(path: Path, request: Request) -> Answer:
+    frame = msgspec.msgpack.encode(request)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.settimeout(PATIENCE_S)
+        try:
+            door.connect(str(path))
+            door.sendall(_LENGTH.pack(len(frame)) + frame)
+            (size,) = _LENGTH.unpack(_exactly(door, _LENGTH.size))
+            return msgspec.msgpack.decode(_exactly(door, size), type=Answer)
+        except OSError as error:
+            why = error.strerror or "no answer"
+            raise ClusterError(f"{path}: no cluster agent: {why}; is `clusterctl serve` running? (--socket)") from None
+
+
+def _exactly(door: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = door.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise OSError(0, "it closed the connection")
+        parts += part
+    return bytes(parts)
+
+
+def _by_link(link: Link, request: Request) -> Answer:
+    import zmq
+    from zmq.utils.monitor import recv_monitor_message
+
+    from nodectl.keys import read_pair, read_public
+    from nodectl.link import HANDSHAKES, why_refused
+    from nodectl.wire import WireError, pack, unpack
+
+    pair, server = read_pair(link.key), read_public(link.server)
+    frame = pack(ASK, request)
+    if len(frame) > LINK_REQUEST:
+        raise ClusterError(f"{len(frame)} bytes are more than can be asked over a link ({LINK_REQUEST})")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as door:
+        door.linger = 0
+        door.setsockopt(zmq.MAXMSGSIZE, LARGEST_ANSWER)
+        door.curve_publickey, door.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        door.curve_serverkey = server.encode()
+        monitor = door.get_monitor_socket(HANDSHAKES)
+        try:
+            door.connect(link.url)
+        except zmq.ZMQError as error:
+            raise ClusterError(f"{link.url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
+        door.send(frame)
+        poller = zmq.Poller()
+        poller.register(door, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        until_s = time.monotonic() + PATIENCE_S
+        why = "nobody answers"
+        while (left_s := until_s - time.monotonic()) > 0:
+            ready = dict(poller.poll(round(left_s * 1000) + 1))
+            if monitor in ready and (refused := why_refused(recv_monitor_message(monitor)["event"])):
+                why = refused
+                break
+            if door in ready:
+                try:
+                    envelope = unpack(door.recv(), {ANSWER: LARGEST_ANSWER})
+                except WireError as error:
+                    raise ClusterError(f"{link.url}: {error}") from None
+                if envelope.kind == ANSWER:
+                    return msgspec.msgpack.decode(envelope.body, type=Answer)
+        door.disable_monitor()
+        monitor.close(0)
+    raise ClusterError(f"{link.url}: no answer from a cluster agent: {why}")
+
+
+def link_of(url: str) -> Link:
+    """To ``url`` with the key that CLUSTERCTL_KEY and CLUSTERCTL_SERVER name: by default ``clusterctl.key`` and
+    ``cluster.pub`` in ~/.config/nodectl."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nodectl"
+    key = os.environ.get("CLUSTERCTL_KEY") or home / "clusterctl.key"
+    return Link(url, Path(key), os.environ.get("CLUSTERCTL_SERVER") or str(home / "cluster.pub"))
