@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "policies": (
         "cluster_agent.commands.policies",
         "policies",
-        "The scheduling policies, their parameters and papers.",
+        "The scheduling policies and the sharers of watts, their parameters and papers.",
     ),
     "serve": ("cluster_agent.commands.serve", "serve", "Keep a partition's power budget and run its jobs: the agent."),
     "nodes": ("cluster_agent.commands.nodes", "nodes", "Every node, its cap, its job, and what it draws."),
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, click.Abort):
-        return 130
+        return _complain(who, "stopped", 130)
 
 
 def _complain(who: str, what: str, status: int) -> int:

@@ -9,6 +9,12 @@ class ClusterError(NodectlError):
     """The run failed: a trace that cannot be read, an output that cannot be written. Exit status 1."""
 
 
+class StoppedError(ClusterError):
+    """The user has stopped it (Ctrl-C). Exit status 130, as shells have it."""
+
+    exit_status = 130
+
+
 class WrongUseError(ClusterError):
     """The command line does not fit: a policy, parameter or machine that does not exist. Exit status 2."""
 

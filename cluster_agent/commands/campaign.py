@@ -17,7 +17,7 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
 from cluster_agent.scheduler.policies import registry
 from nodectl import __version__
 
@@ -170,8 +170,14 @@ def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str,
                 click.echo(f"\r\033[K{done}/{len(todo)}  {left_s:.0f} s left  {name}", err=True, nl=done == len(todo))
 
     with ThreadPoolExecutor(jobs) as pool:
-        for waiting in [pool.submit(one, name, cell) for name, cell in todo.items()]:
-            waiting.result()
+        try:
+            for waiting in [pool.submit(one, name, cell) for name, cell in todo.items()]:
+                waiting.result()
+        except KeyboardInterrupt:
+            # a terminal has told the running replays too; what they leave unfinished does not count as done
+            pool.shutdown(cancel_futures=True)
+            left = sum(not _is_done(root / name, cell) for name, cell in todo.items())
+            raise StoppedError(f"stopped with {left} replays to do; the same command goes on with them") from None
     return failed
 
 

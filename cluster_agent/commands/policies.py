@@ -1,30 +1,47 @@
-"""``clusterctl policies``: what can be chosen, with its parameters and the papers it comes from."""
+"""``clusterctl policies``: what can be chosen, with its parameters and the papers it comes from.
+
+Policies say which job starts when, for replays and partitions; sharers divide a partition's budget of watts among its
+nodes (``budget.sharers``).
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 import msgspec
 
+from cluster_agent import choosing
+from cluster_agent.budget.sharers import registry as sharers
+from cluster_agent.budget.sharers.api import Method
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.scheduler.policies.api import Policy
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policies(as_json: bool) -> None:
-    """List every scheduling policy with its parameters (the default first) and its papers."""
-    rows = [
+    """List every scheduling policy and every sharer of a budget with its parameters (the default first) and papers."""
+    of_kinds: dict[str, list[Policy] | list[Method]] = {
+        "policy": [registry.policy(name) for name in registry.names()],
+        "sharer": [sharers.method(name) for name in sharers.names()],
+    }
+    rows: list[dict[str, Any]] = [
         {
-            "name": policy.name,
-            "summary": policy.summary,
-            "source": policy.source,
-            "parameters": registry.values(policy),
+            "name": one.name,
+            "kind": kind,
+            "summary": one.summary,
+            "source": one.source,
+            "parameters": choosing.values(one.params),
         }
-        for policy in map(registry.policy, registry.names())
+        for kind, listed in of_kinds.items()
+        for one in listed
     ]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
         return
     for row in rows:
-        click.echo(f"{row['name']}: {row['summary']}\n    {row['source']}")
-        for key, values in row["parameters"].items():  # type: ignore[attr-defined]
+        kind = "" if row["kind"] == "policy" else f" ({row['kind']} of a budget)"
+        click.echo(f"{row['name']}{kind}: {row['summary']}\n    {row['source']}")
+        for key, values in row["parameters"].items():
             click.echo(f"    {key}={'|'.join(values)}")

@@ -11,7 +11,7 @@ import msgspec
 
 from cluster_agent.caps import FOREVER_S, Cap, read_caps
 from cluster_agent.commands.progress import progress
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.machine import load_machine
 from cluster_agent.replay import metrics, outputs
 from cluster_agent.replay.event_log import ReplayMeter, Setting, write_log
@@ -37,7 +37,7 @@ MOST_PROCESSORS = 2**31 - 1
     "--policy", default="easy", metavar="NAME[:KEY=VALUE,...]", help="Default: easy; see `clusterctl policies`."
 )
 @click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
-@click.option("--cap", metavar="WATTS|FILE[:PROFILE]", help="Power cap; needs a machine with watts.")
+@click.option("--cap", metavar="WATTS|FILE[:PROFILE]|rte:FILE:...", help="Power cap; needs a machine with watts.")
 @click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
 @click.option(
     "--configurations", metavar="cab|FILE[:KEY=VALUE,...]", help="Ways to run each job, for policies that choose them."
@@ -112,6 +112,11 @@ def replay(
         click.echo(f"{trace}: {finding}", err=True)
     with progress(len(workload.jobs)) as advance:
         result = run_replay(workload, composition, advance, watts, caps)
+    if result.unstarted == len(workload.jobs):
+        raise ClusterError(
+            f"{trace}: no job was ever started under {policy}: what may be drawn is too little for any of"
+            f" {len(workload.jobs)}; give more watts or joules"
+        )
     if log_file:
         meter = ReplayMeter(result.schedule.power_uw) if watts is not None else None
         scheduler = NativeScheduler(
@@ -207,9 +212,21 @@ def _watts(machine: str | None, cap: str | None, composition: Composition) -> tu
     if cap is None:
         return watts, []
     try:
-        return watts, [Cap(0, FOREVER_S, float(cap))]
+        constant_w = float(cap)
     except ValueError:
-        return watts, read_caps(cap)
+        return watts, _read_caps(cap)
+    if not 0 < constant_w < float("inf"):
+        raise WrongUseError(f"--cap {cap}: give watts above 0, or a file")
+    return watts, [Cap(0, FOREVER_S, constant_w)]
+
+
+def _read_caps(text: str) -> list[Cap]:
+    """Of a file, or of the load of a country."""
+    if not text.startswith("rte:"):
+        return read_caps(text)
+    from cluster_agent.replay.rte import rte_caps  # see ``world``
+
+    return rte_caps(text)
 
 
 def _processors(text: str) -> int:

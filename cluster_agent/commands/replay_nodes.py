@@ -19,6 +19,7 @@ from cluster_agent.replay.node_power import PredictedPower
 from cluster_agent.replay.node_run import CappedMachine, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
 from cluster_agent.replay.node_trace import NodeTrace
+from cluster_agent.replay.rte import is_rte, rte_caps
 from cluster_agent.replay.sacct import read_sacct
 from cluster_agent.replay.tables import first_line, is_eurora
 from cluster_agent.scheduler.node_aware import NodeComposition, NodeScheduler, PowerSource
@@ -85,6 +86,8 @@ def cap_of(text: str | None) -> PowerCap:
     try:
         watts = float(text)
     except ValueError:
+        if is_rte(text):
+            return from_caps(rte_caps(text))
         path, colon, profile = text.partition(":")
         if first_line(path).startswith("profile,"):
             return read_cap_profile(path, profile if colon else None)

@@ -10,6 +10,7 @@ import click
 import msgspec
 import numpy as np
 
+from cluster_agent.commands.campaign import Published
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay.compare import BLOCKS, Run, find, name_of, paired
 
@@ -101,8 +102,13 @@ def _published(folders: Sequence[str]) -> dict[tuple[str, str], float]:
         path = Path(folder) / "published.json"
         if not path.exists():
             continue
-        for one in msgspec.json.decode(path.read_bytes()):
-            found[one["trace"], name_of(one["policy"])] = one["AVEbsld"]
+        try:
+            for one in msgspec.json.decode(path.read_bytes(), type=list[Published]):
+                found[one.trace, name_of(one.policy)] = one.AVEbsld
+        except OSError as error:
+            raise ClusterError(f"{path}: {error.strerror}; run the campaign again") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, WrongUseError):
+            raise ClusterError(f"{path}: not as a campaign writes it; run the campaign again") from None
     return found
 
 

@@ -84,9 +84,13 @@ def find(folders: Sequence[str]) -> list[Run]:
     """Every replay in and below the folders, in order of name or of the campaign; ``WrongUseError``: there is none."""
     found: list[Path] = []
     for one in map(Path, folders):
-        if (one / "campaign.csv").exists():
-            with (one / "campaign.csv").open(newline="") as file:
-                found += [one / row["folder"] for row in csv.DictReader(file)]
+        table = one / "campaign.csv"
+        if table.exists():
+            try:
+                with table.open(newline="") as file:
+                    found += [one / row["folder"] for row in csv.DictReader(file)]
+            except (OSError, KeyError, TypeError, UnicodeDecodeError, csv.Error):
+                raise ClusterError(f"{table}: not as a campaign writes it; run the campaign again") from None
         else:
             found += [path.parent for path in sorted(one.rglob("metrics.json"))]
     if not found:
@@ -115,6 +119,9 @@ def read(folder: Path) -> Run:
         name = "jobs.csv"
         with (folder / name).open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["starting_time"] not in ("", "-1")]
+
+        if len(rows) + metrics["unstarted"] != metrics["jobs"]:
+            raise ValueError("rows are missing")
 
         def column(key: str) -> Int64s:
             return np.array([float(row[key]) for row in rows], np.float64).astype(np.int64)

@@ -17,6 +17,7 @@ The scheduler is wrapped, not changed, so a live one can be logged in the same w
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,8 +227,9 @@ class EventLog:
             content = Path(path).read_bytes()
             if path.endswith(".gz"):
                 content = gzip.decompress(content)
-        except (OSError, EOFError) as error:
-            raise ClusterError(f"{path}: cannot read the event log: {getattr(error, 'strerror', error)}") from None
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ClusterError(f"{path}: cannot read the event log: {reason}") from None
         first, *self._lines = content.splitlines() or [b""]
         try:
             header = msgspec.json.decode(first, type=_Header)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ POINTS: Final = 2000
 def of_group(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """(title, image) for replays of one trace and machine."""
     found = [("Bounded slowdown: share of jobs at or below", _slowdowns(runs)), ("Waiting jobs", _queues(runs))]
+    found.append(("Processors or nodes in use", _used(runs)))
     if any(run.power for run in runs):
         found.append(("Power and cap", _power(runs)))
     found += [(f"Schedule: {run.policy}", _gantt(run)) for run in runs if 0 < len(run.job) <= GANTT_JOBS]
@@ -59,16 +60,24 @@ def _slowdowns(runs: Sequence[Run]) -> str:
 
 
 def _queues(runs: Sequence[Run]) -> str:
+    return _counts(runs, "waiting jobs", lambda run: (run.submit_s, run.start_s, np.ones(len(run.job), np.int64)))
+
+
+def _used(runs: Sequence[Run]) -> str:
+    return _counts(runs, "in use", lambda run: (run.start_s, run.end_s, run.width))
+
+
+def _counts(runs: Sequence[Run], what: str, of: Callable[[Run], tuple[Int64s, Int64s, Int64s]]) -> str:
+    """What is there over time; ``of`` a run: from when, until when, how much of it."""
     figure, axes = plt.subplots(figsize=(9, 4 + 0.2 * len(runs)))
     for at, run in enumerate(runs):
-        times_s = np.concatenate([run.submit_s, run.start_s])
-        steps = np.repeat([1, -1], len(run.job))
+        from_s, to_s, much = of(run)
+        times_s, steps = np.concatenate([from_s, to_s]), np.concatenate([much, -much])
         order = np.argsort(times_s, kind="stable")
         is_last = np.append(np.diff(times_s[order]) > 0, True)  # of its instant
-        waiting = np.cumsum(steps[order])[is_last].astype(np.float64)
-        days, waiting = _drawn(times_s[order][is_last], waiting, run)
-        axes.step(days, waiting, where="post", color=_colour(at), label=run.policy, linewidth=1)
-    axes.set(xlabel="days", ylabel="waiting jobs")
+        days, there = _drawn(times_s[order][is_last], np.cumsum(steps[order])[is_last].astype(np.float64), run)
+        axes.step(days, there, where="post", color=_colour(at), label=run.policy, linewidth=1)
+    axes.set(xlabel="days", ylabel=what, ylim=(0, None))
     axes.grid(alpha=0.3)
     _legend(axes)
     return _image(figure)

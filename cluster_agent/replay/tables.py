@@ -75,4 +75,4 @@ def _damaged(path: str, error: Exception) -> TraceError:
 
 
 def _unreadable(path: str, error: OSError) -> TraceError:
-    return TraceError(f"{path}: {error.strerror or error}; name a readable table")
+    return TraceError(f"{path}: {error.strerror or error}; name a readable trace or table")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +57,7 @@ def test_a_campaign_resumes_and_its_report_compares(campaign: Path, capsys: pyte
     pytest.importorskip("matplotlib", reason="matplotlib is missing: install nodectl[plots]")
     assert main(["report", str(out), "--html", str(page)]) == 0
     html = page.read_text()
-    assert html.count('src="data:image/png;base64,iVBOR') == 2
+    assert html.count('src="data:image/png;base64,iVBOR') == 3
     assert "http" not in html.replace("data:", "")  # self-contained
 
 
@@ -131,3 +136,61 @@ def test_a_damaged_folder_is_named(campaign: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(["report", str(out)]) == 1
     assert "manifest.json: not as a replay writes it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["nonsense", "[{}]", '[{"trace":"log","policy":"esy","AVEbsld":1}]', "\xff"])
+def test_damaged_published_figures_are_said_in_one_line(
+    campaign: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    out = campaign.parent / "out"
+    assert main(["campaign", str(campaign), "--out", str(out)]) == 0
+    (out / "published.json").write_bytes(content.encode("latin-1"))
+    capsys.readouterr()
+    assert main(["report", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert "published.json: not as a campaign writes it" in error and error.count("\n") == 1
+
+
+def test_a_stopped_campaign_starts_nothing_more_and_goes_on_when_it_is_called_again(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C as a terminal sends it: to the command and to the replay that runs."""
+    campaign.write_text('policies = ["easy", "fcfs", "easy-sjbf", "conservative"]\ntraces = ["log.swf"]')
+    out = campaign.parent / "out"
+    command = [sys.executable, "-m", "cluster_agent.cli", "campaign", str(campaign), "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+        while running.poll() is None and not list(out.glob("*/campaign.json")):
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.stderr is not None
+        said = running.stderr.read()
+        assert running.wait() == 130
+    assert "stopped with" in said.splitlines()[-1] and "Traceback" not in said
+    done = len(list(out.glob("*/campaign.json")))
+    assert done >= 1
+    assert main(["campaign", str(campaign), "--out", str(out)]) == 0
+    assert f"{done} done before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"x,y\n1,2\n", b"folder\n\xff\x00\n", b"\x81"])
+def test_a_damaged_table_of_a_campaign_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    (tmp_path / "campaign.csv").write_bytes(content)
+    assert main(["report", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "campaign.csv: not as a campaign writes it" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("bytes_left", [0, 1, 400])
+def test_a_table_of_jobs_that_lacks_its_end_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bytes_left: int
+) -> None:
+    log = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
+    assert main(["replay", str(log), "--out", str(tmp_path)]) == 0
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_bytes(jobs.read_bytes()[:bytes_left])
+    capsys.readouterr()
+    assert main(["report", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "jobs.csv: not as a replay writes it" in error and error.count("\n") == 1

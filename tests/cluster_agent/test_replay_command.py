@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.cli import main
 from cluster_agent.replay.swf import read_swf
 from cluster_agent.scheduler.policies import registry
@@ -190,10 +191,12 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
 
 def test_policies_lists_names_parameters_and_papers() -> None:
     listed = {row["name"]: row for row in json.loads(clusterctl("policies", "--json").stdout)}
-    assert list(listed) == registry.names()
+    assert list(listed) == [*registry.names(), *sharers.names()]
     assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2", "learned"]
     assert "Lifka" in listed["easy"]["source"]
+    assert (listed["aapc"]["kind"], listed["easy"]["kind"]) == ("sharer", "policy")
     assert "easy-sjbf: EASY whose backfilling" in clusterctl("policies").stdout
+    assert "aapc (sharer of a budget): " in clusterctl("policies").stdout
 
 
 def test_an_unknown_command_is_answered_with_the_nearest() -> None:
@@ -229,3 +232,17 @@ def test_a_policy_that_knows_no_watts_is_measured_against_the_cap(log: Path) -> 
     done = clusterctl("replay", log, "--machine", "nodes=5,cores=2", "--cap", "1000", "--json")
     assert "easy does not know watts: the cap is only measured" in done.stderr
     assert json.loads(done.stdout)["over_cap_ws"] > 0
+
+
+@pytest.mark.parametrize("cap", ["nan", "inf", "-5", "0"])
+def test_a_cap_that_is_no_amount_of_watts_is_said(log: Path, cap: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--machine", "generic", "--policy", "powercap", "--cap", cap]
+    assert main(["replay", str(log), *given]) == 2
+    assert capsys.readouterr().err == f"clusterctl replay: --cap {cap}: give watts above 0, or a file\n"
+
+
+def test_a_cap_under_which_nobody_can_ever_start_is_said(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--machine", "generic", "--policy", "powercap:mode=idle", "--cap", "1000"]
+    assert main(["replay", str(log), *given]) == 1
+    error = capsys.readouterr().err
+    assert "no job was ever started under powercap:mode=idle" in error.splitlines()[-1]
