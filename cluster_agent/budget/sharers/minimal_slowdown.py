@@ -41,14 +41,15 @@ APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``guard``: in % of what a node draws or is to draw, how much more it may. ``floor``: in % of full speed.
+    """``guard``: in % of what a node draws or is to draw, how much more it may: above ``needs.SLACK``, and no more than
+    that needs, since a measured need is already the highest of some time. ``floor``: in % of full speed.
     ``machine``: whose table serves jobs without a model of their own; empty: none does.
 
     A job without any model counts as the most sensitive one that there is; if there is none at all, ``aapc`` decides,
     with its defaults.
     """
 
-    guard: float = 5.0
+    guard: float = 2.5
     floor: float = 0.0
     weight: Literal["work", "nodes"] = "work"
     machine: str = ""
