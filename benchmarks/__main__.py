@@ -26,6 +26,7 @@ NAMES = (
     "ledger",
     "fabric",
     "network_cut",
+    "job_kills",
     "rebalance",
     "sharers",
     "firmware_cap",

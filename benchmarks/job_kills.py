@@ -1,0 +1,88 @@
+"""A cluster agent that is killed again and again while jobs run: none is lost or run twice, and the budget is held.
+
+`clusterctl serve` and four nodes as processes, with their real links, leases and job runners; what a node's hardware
+would hold is a file. 500 jobs are submitted while the agent gets SIGKILL 100 times, at any moment of its life, starts
+included. A submission is *accepted* when it has been answered; each accepted job must have written its line exactly
+once, any other at most once, and the caps that hardware holds are added up every ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from tests.fabric.cluster import Cluster
+
+OUT = Path(__file__).parent.parent / "out" / "bench" / "job_kills.json"
+NODES, BUDGET_W = 4, 1000.0
+LONGEST_LIFE_S = 4.0
+"""Of a cluster agent, from the start of its process; it needs one to two seconds until it listens."""
+
+PATIENCE_S = 600.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks job_kills", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="40 jobs and 8 kills")
+    n_jobs, n_kills = (40, 8) if parser.parse_args(arguments).quick else (500, 100)
+    with tempfile.TemporaryDirectory() as directory:
+        found = run(Path(directory), n_jobs, n_kills)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    return int(found["lost"] != 0 or found["twice"] != 0 or found["over_budget"] != 0 or found["strange"] != 0)
+
+
+def run(at: Path, n_jobs: int, n_kills: int) -> dict[str, float]:
+    dice = random.Random(1)
+    accepted: set[int] = set()
+    unanswered = looks = over = kills = 0
+    worst_w = 0.0
+    began_s = time.monotonic()
+    with Cluster(at, BUDGET_W, jobs={}, sharer="aapc") as cluster:
+        for n in range(NODES):
+            cluster.node(f"n{n}", cap_w=150.0)
+        serve = cluster.serve()
+        dies_s = time.monotonic() + LONGEST_LIFE_S
+        while True:
+            now_s = time.monotonic()
+            if now_s - began_s > PATIENCE_S:
+                raise SystemExit(f"not over after {PATIENCE_S:g} s: {cluster.said()[-2000:]}")
+            if kills < n_kills and now_s >= dies_s:
+                serve.kill()
+                serve.wait()
+                kills += 1
+                serve = cluster.serve()
+                dies_s = now_s + (dice.uniform(0.0, LONGEST_LIFE_S) if kills < n_kills else float("inf"))
+            if len(accepted) < n_jobs * min((kills + 1) / n_kills, 1.0):
+                text = f"echo $NODECTL_JOB_ID >>ran; sleep {dice.choice((0, 0, 0.2, 0.5))}"
+                done = cluster.ctl("submit", "-D", str(at), "-o", "/dev/null", "--", "/bin/sh", "-c", text)
+                if done.returncode == 0:
+                    accepted.add(int(done.stdout.removeprefix("job ")))
+                else:
+                    unanswered += 1
+            caps_w = cluster.caps_w()
+            looks, over, worst_w = looks + 1, over + (caps_w > BUDGET_W), max(worst_w, caps_w)
+            if kills == n_kills and len(accepted) >= n_jobs and looks % 100 == 0 and cluster.ask("jobs") == []:
+                break
+            time.sleep(0.01)
+        rows = {row["job"]: row for row in cluster.ask("jobs", "--all")}
+    ran = Counter(int(line) for line in (at / "ran").read_text().split())
+    return {
+        "jobs": len(accepted), "kills": kills, "submissions_unanswered": unanswered,
+        "lost": sum(ran[job] == 0 for job in accepted), "twice": sum(count > 1 for count in ran.values()),
+        "strange": sum((rows[job]["state"], rows[job]["attempts"]) != ("done", 1) for job in accepted),
+        "over_budget": over, "looks": looks, "worst_w": worst_w, "budget_w": BUDGET_W,
+        "wall_s": round(time.monotonic() - began_s, 1), "load": round(psutil.getloadavg()[0], 1),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
