@@ -25,7 +25,7 @@ NODES, BUDGET_W = 4, 1000.0
 LONGEST_LIFE_S = 4.0
 """Of a cluster agent, from the start of its process; it needs one to two seconds until it listens."""
 
-PATIENCE_S = 600.0
+PATIENCE_S = 1200.0
 
 
 def main(arguments: list[str] | None = None) -> int:
