@@ -24,6 +24,7 @@ NAMES = (
     "eco_killer",
     "powercap_curie",
     "ledger",
+    "true_power",
     "fabric",
     "network_cut",
     "job_kills",
