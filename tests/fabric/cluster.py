@@ -100,7 +100,12 @@ class Cluster:
         return int((self.at / f"{name}.cap").read_text()) / 1000
 
     def caps_w(self) -> float:
-        return sum(self.cap_w(name) for name in self.names)
+        """At one instant. Files are read one after the other, which may take long on a loaded machine; what two
+        readings in a row agree on was there all at once, between them."""
+        before: list[float] = []
+        while (caps_w := [self.cap_w(name) for name in self.names]) != before:
+            before = caps_w
+        return sum(caps_w)
 
     def ctl(self, *arguments: str) -> Done:
         """A command of ``clusterctl`` at this cluster agent."""
