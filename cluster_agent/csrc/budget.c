@@ -162,7 +162,7 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
 }
 
 int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
-                         const reservation_t *reserved, int ends_in_time, double *cost_j)
+                         const reservation_t *reserved, int ends_in_time, double *cost_j, int *is_for_all)
 {
     const power_t *p = s->power;
     const budget_t *budget = &p->model.budget;
@@ -172,6 +172,7 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
     int is_reserved = reserved->at_s < budget->to_s;
 
     *cost_j = 0.0;
+    *is_for_all = 0;
     if (!p->ledger.is_open)
         return 1;
     if (is_reserved && ends_in_time)
@@ -183,6 +184,7 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
     if (*cost_j > (is_reserved ? reserved->left_over_j : INFINITY))
         return 0;
     double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
+    *is_for_all = 1; /* what follows asks for no less of a job that is wider or longer */
     if (budget->rule == BUDGET_REDUCEPC) {
         double aside_uw = is_reserved ? reserved_j * 1e6 / (double)(reserved->at_s - now_s) : 0.0;
         return stored_j >= 0.0 && (double)drawn_uw <= (double)budget->limit_uw - aside_uw;
@@ -191,6 +193,11 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
         return stored_j >= 0.0;
     return stored_j >= reserved_j &&
            taken_j(s, now_s, waiting->job, level, need, stored_j - reserved_j) <= stored_j - reserved_j;
+}
+
+int budget_leaves_over(const scheduler_t *s, int64_t uw, int64_t seconds, const reservation_t *reserved)
+{
+    return reserved->at_s >= s->power->model.budget.to_s || joules(uw, seconds) <= reserved->left_over_j;
 }
 
 int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved)

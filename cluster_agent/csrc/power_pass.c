@@ -583,6 +583,39 @@ static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_
            later(from_cold - (all->cold - on->cold), 0);
 }
 
+/*
+ * Widths and requests for which a pass has found too few joules. Wider and longer jobs need more of them, and each start
+ * takes some, so whoever is no narrower and no shorter need not be asked again in that pass. A few tell of most.
+ */
+enum { MOST_REFUSED = 8 };
+typedef struct {
+    struct {
+        int64_t request_s;
+        int32_t width;
+    } jobs[MOST_REFUSED];
+    int32_t count;
+} refused_t;
+
+static int is_refused(const refused_t *refused, int32_t width, int64_t request_s)
+{
+    for (int32_t i = 0; i < refused->count; i++)
+        if (refused->jobs[i].width <= width && refused->jobs[i].request_s <= request_s)
+            return 1;
+    return 0;
+}
+
+static void refuse(refused_t *refused, int32_t width, int64_t request_s)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < refused->count; i++)
+        if (refused->jobs[i].width < width || refused->jobs[i].request_s < request_s)
+            refused->jobs[kept++] = refused->jobs[i];
+    kept -= kept == MOST_REFUSED;
+    refused->jobs[kept].width = width;
+    refused->jobs[kept].request_s = request_s;
+    refused->count = kept + 1;
+}
+
 /* EASY in processors and watts: who starts before the head may take neither from its reservation. */
 static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
@@ -600,6 +633,11 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
     /* the least that a processor needs, where all jobs are alike: most that cannot start are told by it */
     int64_t least_uw = p->model.asks_watts && !p->model.job_plan_uw ? extra_uw(p, head, p->model.lowest) : 0;
 
+    int asks_once = least_uw && !p->model.lowest && p->ledger.is_open;
+    refused_t refused = {.count = 0};
+    int32_t refused_late = INT32_MAX; /* the narrowest job that would not end before the reservation and takes too much */
+    int is_by_width = p->row + 1 == p->n_rows || !p->nodes; /* what a job takes does not depend on its length */
+    int64_t until_s = reserved.at_s == INT64_MAX ? INT64_MAX : reserved.at_s - now_s;
     int64_t most_uw = least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP;
     most_uw = present->headroom_uw < most_uw ? present->headroom_uw : most_uw;
 
@@ -612,6 +650,11 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
         double cost_j = 0.0;
         int ends_in_time = 0;
         int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= most_uw);
+        if (may_fit && asks_once)
+            may_fit = !is_refused(&refused, next->width, s->jobs.request_s[next->job]) &&
+                      (later(next->estimate_s, 1) <= until_s
+                           ? budget_leaves_over(s, next->width * least_uw, later(next->estimate_s, 1), &reserved)
+                           : next->width < refused_late);
         if (may_fit && !s->has_started[next->job] && next->job != head)
             for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
                 if (!is_admissible(s, now_s, next->job, tried, &need))
@@ -620,11 +663,19 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
                                need.delay_s + power_stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
                 taken = ends_in_time ? 0 : taken_in(s, now_s, next->job, tried, need.delay_s, reserved.narrowest);
                 needed_uw = ends_in_time ? 0 : need.busy_uw + need.wake_uw;
-                if (taken > reserved.left_over) /* a lower frequency takes no less, and longer */
+                if (taken > reserved.left_over) { /* a lower frequency takes no less, and longer */
+                    if (p->row + 1 == p->n_rows && next->width < refused_late)
+                        refused_late = next->width;
                     break;
-                if ((ends_in_time || needed_uw <= reserved.left_over_uw) &&
-                    budget_allows_behind(s, now_s, next, tried, &need, &reserved, ends_in_time, &cost_j))
+                }
+                int has_room = ends_in_time || needed_uw <= reserved.left_over_uw, is_for_all = 0;
+                if (has_room && budget_allows_behind(s, now_s, next, tried, &need, &reserved, ends_in_time, &cost_j,
+                                                     &is_for_all))
                     level = tried;
+                else if (is_by_width && !ends_in_time && !is_for_all && next->width < refused_late)
+                    refused_late = next->width;
+                else if (asks_once && is_for_all)
+                    refuse(&refused, next->width, s->jobs.request_s[next->job]);
             }
         if (level < 0) {
             if (!s->has_started[next->job])

@@ -173,9 +173,10 @@ int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level);
 /* budget.c, for power_pass.c */
 /* Whether the budget allows the head to start now. */
 int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need);
-/* The same of another job behind a reservation; *cost_j is what it takes of the joules left over. */
+/* The same of another job behind a reservation; *cost_j is what it takes of the joules left over. If it is refused and
+ * *is_for_all, so would be all that are no narrower and no shorter. */
 int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
-                         const reservation_t *reserved, int ends_in_time, double *cost_j);
+                         const reservation_t *reserved, int ends_in_time, double *cost_j, int *is_for_all);
 /* Whether there are joules for so much more until `limit_s`. */
 int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int64_t limit_s);
 /* Whether from found->at_s, and before `next_s`, there will be joules for the head, which draws head_uw; moves
@@ -183,6 +184,8 @@ int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int6
 int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t head_uw,
                       int64_t drawn_uw, double stored_j, int64_t next_s, reservation_t *found);
 void budget_started(scheduler_t *s, int64_t uw);
+/* Whether the head leaves joules over for so much until then. */
+int budget_leaves_over(const scheduler_t *s, int64_t uw, int64_t seconds, const reservation_t *reserved);
 /* No job that draws more than this, from idle, can start behind the reservation. */
 int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved);
 

@@ -237,6 +237,15 @@ def test_a_budget_without_sense_is_refused(text: str, message: str) -> None:
 
 @pytest.mark.skipif(not LOGS["MetaCentrum"].exists(), reason="the job log is not there")
 def test_at_90_percent_every_rule_is_above_the_line_of_the_thesis_on_a_week_of_metacentrum() -> None:
-    found = {row["rule"]: row for row in runs(["MetaCentrum"], 1, (90,))}
+    found = {row["rule"]: row for row in runs(["MetaCentrum"], 1, (90,), switching=(None,))}
     assert all(row["utilization"] > 3 / 7 * 0.9 + 4 / 7 and row["of_budget"] <= 1 for row in found.values())
     assert found["energybud"]["AVEbsld"] <= found["powercap"]["AVEbsld"]
+
+
+@pytest.mark.skipif(not LOGS["MetaCentrum"].exists(), reason="the job log is not there")
+def test_with_switch_off_energybud_keeps_a_low_budget_that_is_overdrawn_without_on_a_week_of_metacentrum() -> None:
+    found = {(row["rule"], row["idle_off_s"]): row for row in runs(["MetaCentrum"], 1, (60,))}
+    stays_on, goes_off = found["energybud", None], found["energybud", 300]
+    assert stays_on["of_budget"] > 1.1 and goes_off["of_budget"] <= 1
+    assert goes_off["AVEbsld"] < stays_on["AVEbsld"] and goes_off["energy"] < stays_on["energy"]
+    assert goes_off["AVEbsld"] == min(row["AVEbsld"] for row in found.values())  # of all six, as published
