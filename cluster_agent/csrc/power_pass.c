@@ -455,6 +455,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     p->interval_count[job] = take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
+    int64_t present_uw = cold_uw(s, now_s, 1), later_uw = cold_uw(s, now_s, 0); /* from here on what they rise by */
     if (p->nodes)
         nodes_take(p->nodes, now_s, p->placement.intervals + p->interval_first[job], p->interval_count[job], &begins_s,
                    &p->woken[job]);
@@ -464,6 +465,9 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     scheduler_start(s, now_s, job);
     budget_started(s, need->busy_uw + need->wake_uw);
     int64_t expected_s = scheduler_expected_end(s, job);
+    limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
+    present_uw = cold_uw(s, now_s, 1) - present_uw;
+    later_uw = cold_uw(s, now_s, 0) - later_uw;
     for (int32_t k = p->row; k < p->n_rows; k++) {
         outlook_t *outlook = &p->outlook[k];
         if (p->nodes)
@@ -472,10 +476,11 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
             outlook->free -= scheduler_held_below(s, job, p->rows[k].kept);
         if (outlook->headroom_uw == NO_CAP)
             continue;
-        if (k == p->row || p->rows[k].from_s < limit_s)
-            outlook->headroom_uw -= need->busy_uw + (k == p->row ? need->wake_uw : 0);
-        if (k == p->row || p->rows[k].from_s < expected_s)
-            outlook->expected_uw -= need->busy_uw + (k == p->row ? need->wake_uw : 0);
+        int is_left_on = 0;
+        int64_t drawn_uw = draw_uw(s, now_s, &p->rows[k], job, &is_left_on);
+        int64_t rise_uw = k == p->row ? present_uw : later_uw;
+        outlook->headroom_uw -= rise_uw + (k == p->row || p->rows[k].from_s < limit_s ? drawn_uw : 0);
+        outlook->expected_uw -= rise_uw + (k == p->row || p->rows[k].from_s < expected_s ? drawn_uw : 0);
     }
     return 0;
 }
