@@ -60,8 +60,8 @@ def record(config: Config, workload: str, ticks: int) -> tuple[Layout, list[RawS
     return records[0].keyframe.layout, [record.raw for record in records]
 
 
-def own_code(layout: Layout, sweeps: Sequence[RawSweep], config: Config) -> tuple[dict[str, type_f64], float]:
-    """Microseconds per tick of each stage, and of a yardstick (median)."""
+def own_code(layout: Layout, sweeps: Sequence[RawSweep], config: Config) -> tuple[dict[str, type_f64], type_f64]:
+    """Microseconds per tick of each stage, and of the yardstick taken last before it."""
     decider, account = Decider(layout, config), RunAccount(layout)
     sides = {policy.name: policy.domain for policy in decider.policies if policy}
     took_ns: list[list[int]] = []
@@ -72,6 +72,8 @@ def own_code(layout: Layout, sweeps: Sequence[RawSweep], config: Config) -> tupl
         for before, now in itertools.pairwise(sweeps):
             if len(took_ns) % TICKS_PER_YARDSTICK == 0:
                 yardsticks_ns.append(yardstick_ns())
+            else:
+                yardsticks_ns.append(yardsticks_ns[-1])
             at = [time.thread_time_ns()]
             sample = decode(layout, before, now)
             at.append(time.thread_time_ns())
@@ -85,25 +87,30 @@ def own_code(layout: Layout, sweeps: Sequence[RawSweep], config: Config) -> tupl
             took_ns.append([end - begin for begin, end in itertools.pairwise(at)])
         journal.close()
     stages = np.array(took_ns).T * 1e-3
-    return dict(zip(STAGES, stages, strict=True)), float(np.median(yardsticks_ns)) * 1e-3
+    return dict(zip(STAGES, stages, strict=True)), np.array(yardsticks_ns) * 1e-3
 
 
-def served(machine: str, workload: str, period: str, seconds: int) -> tuple[Summary, float] | str:
-    """The daemon on a served node: its own summary and its peak RSS in MB, or why it could not be run."""
+def served(machine: str, workload: str, period: str, seconds: int) -> tuple[Summary, float, float] | str:
+    """The daemon on a served node: its own summary, its peak RSS in MB and its processor time in seconds from start to
+    end, or why it could not be run."""
     nodectl = [sys.executable, "-m", "nodectl.cli"]
-    peak = "import resource,subprocess,sys;subprocess.run(sys.argv[1:]);print(resource.getrusage(-1).ru_maxrss)"
+    watch = (
+        "import resource,subprocess,sys;subprocess.run(sys.argv[1:]);u=resource.getrusage(resource.RUSAGE_CHILDREN);"
+        "print(u.ru_maxrss, u.ru_utime + u.ru_stime)"
+    )
     with tempfile.TemporaryDirectory() as state:
         command = [
             *nodectl, "twin", "run", "--machine", machine, "--workload", workload,
             "--duration", str(seconds + 10), "--",
-            sys.executable, "-c", peak, *nodectl, "run", "--mode", "optimize", "--period", period,
+            sys.executable, "-c", watch, *nodectl, "run", "--mode", "optimize", "--period", period,
             "--duration", f"{seconds}s", "--state-dir", state, "--json",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
     lines = done.stdout.splitlines()
     if done.returncode or len(lines) < 2:
         return (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return msgspec.json.decode(lines[-2], type=Summary), int(lines[-1]) / 1024
+    rss_kb, processor_s = lines[-1].split()
+    return msgspec.json.decode(lines[-2], type=Summary), int(rss_kb) / 1024, float(processor_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,11 +129,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 mode="optimize", cpu_policy=PolicyChoice(cpu), gpu_policy=PolicyChoice(gpu), budget=Budget(core_share=0)
             )
             layout, sweeps = record(config, load, ticks)
-            took, yardstick_us = own_code(layout, sweeps, config)
+            took, yardsticks = own_code(layout, sweeps, config)
             total = sum(took.values())
             figures = {stage: float(np.median(values)) for stage, values in took.items()}
             figures |= {"sum": float(np.median(total)), "p99": float(np.percentile(total, 99))}
-            figures |= {"yardstick": yardstick_us, "in these": float(np.median(total)) / yardstick_us}
+            figures |= {"yardstick": float(np.median(yardsticks)), "in these": float(np.median(total / yardsticks))}
             row = "".join(f"{figures[column]:10.0f}" for column in columns[:-1])
             print(f"{cpu + ', ' + gpu:30}{load:14}{row}{figures['in these']:10.2f}", flush=True)
             content[f"{cpu}, {gpu}, {load}"] = figures
@@ -140,15 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(outcome, str):
             print(f"served {machine} at {period}: not measured: {outcome}")
             continue
-        summary, rss_mb = outcome
+        summary, rss_mb, processor_s = outcome
         late = summary.lateness
         print(
             f"served {machine} at {period}: {summary.ticks} ticks, {summary.missed_periods} periods missed, period now "
             f"{summary.period_ms:g} ms, lateness p50 {late.p50_ms:.2f} p99 {late.p99_ms:.2f} ms, "
             f"sweep p50 {summary.sweep.p50_ms:.2f} ms, own code with knob writes p50 {summary.own_code.p50_ms:.2f} ms, "
+            f"processor time {1e3 * processor_s / max(summary.ticks, 1):.2f} ms per period, "
             f"peak RSS {rss_mb:.1f} MB (target < 60)"
         )
-        content[f"served {machine} {period}"] = {"summary": summary, "rss_mb": rss_mb}
+        content[f"served {machine} {period}"] = {"summary": summary, "rss_mb": rss_mb, "processor_s": processor_s}
         # "holds its period": not backed off, and at most one period in a hundred missed, which a shared machine needs
         missed += rss_mb >= MOST_RSS_MB or summary.period_ms > float(period[:-2])
         missed += summary.missed_periods > 0.01 * summary.ticks
