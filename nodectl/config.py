@@ -160,6 +160,8 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
 
     for path, known in _unknown_keys(settings, Config, ()):
         raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_unit_hint(path[-1], known)}")
+    for path in _oversized(settings, ()):
+        raise ConfigError(f"{where(path)}: {'.'.join(path)}: needs more than 64 bits")
     mode = settings.get("mode", MODES[0])
     if mode not in MODES:
         raise ConfigError(f"{where(('mode',))}: no mode is called {mode!r}{nearest(str(mode), MODES)}")
@@ -248,6 +250,15 @@ def _unknown_keys(
             yield (*path, key), tuple(fields)
         elif isinstance(inner, type) and issubclass(inner, msgspec.Struct) and isinstance(value, Mapping):
             yield from _unknown_keys(value, inner, (*path, key))
+
+
+def _oversized(settings: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Whole numbers that neither an array nor a journal can hold."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _oversized(value, (*path, key))
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            yield (*path, key)
 
 
 def _unit_hint(key: str, known: tuple[str, ...]) -> str:

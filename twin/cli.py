@@ -45,7 +45,9 @@ def twin() -> None:
 @twin.command(context_settings=_PASSED_ON)
 @click.option("--machine", required=True, help="Name of a shipped machine, or a TOML file.")
 @click.option("--workload", help="What the emulated node runs, from the moment the command starts.")
-@click.option("--seed", default=1, show_default=True, help="Seed of everything that is drawn.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Seed of everything that is drawn."
+)
 @click.option(
     "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth, 0 to 0.9."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import TypeVar
 
@@ -192,6 +193,8 @@ def trace_table(path: Path) -> WorkloadTable:
         with path.open(newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=2):
                 unit = row.pop("unit", "")
+                if None in row:
+                    raise TwinError(f"{path}:{number}: more cells than the header has columns")
                 fields = {("name" if key == "phase" else key): value for key, value in row.items() if value}
                 if unit not in ("cpu", "gpu"):
                     raise TwinError(f'{path}:{number}: unit: "{unit}" is neither cpu nor gpu')
@@ -201,6 +204,10 @@ def trace_table(path: Path) -> WorkloadTable:
                     gpu.append(_trace_row(path, number, fields, GpuPhase))
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TwinError(f"{path}: is no CSV text: {error}") from None
+    if not cpu and not gpu:
+        raise TwinError(f"{path}: holds no phases")
     return WorkloadTable(
         name=f"trace:{path}",
         summary="a phase trace",
@@ -216,6 +223,12 @@ def _trace_row(path: Path, number: int, fields: dict[str, str], kind: type[_Phas
         if key not in known:
             raise TwinError(f'{path}:{number}: unknown column "{key}"{nearest(key, known)}')
     try:
-        return msgspec.convert(fields, kind, strict=False)
+        phase = msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
         raise TwinError(f"{path}:{number}: {error}") from None
+    for key, value in msgspec.structs.asdict(phase).items():
+        if isinstance(value, float) and not 0 <= value < math.inf:
+            raise TwinError(f"{path}:{number}: {key}: {value:g} is negative or no number")
+    if not phase.seconds > 0 or phase.iterations < 1:
+        raise TwinError(f"{path}:{number}: a phase lasts longer than 0 s and has at least one iteration")
+    return phase

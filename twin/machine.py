@@ -153,6 +153,10 @@ def machine_names() -> list[str]:
     return sorted(path.stem for path in MACHINES.glob("*.toml"))
 
 
+MOST_CPUS = 4096
+"""Ours: several times what the largest node of today has; each costs a few files and counters."""
+
+
 def load_machine(name: str) -> Machine:
     """A shipped machine by name, or one described in a TOML file by path."""
     path = Path(name)
@@ -220,6 +224,11 @@ def expand(table: MachineTable, path: Path) -> Machine:
 
 def _check(table: MachineTable, path: Path) -> None:
     frequency = table.frequency
+    for key in ("sockets", "cores_per_socket", "threads_per_core", "tsc_khz"):
+        if getattr(table.cpu, key) < 1:
+            raise TwinError(f"{path}: cpu.{key}: {getattr(table.cpu, key)} is below 1")
+    if table.cpu.sockets * table.cpu.cores_per_socket * table.cpu.threads_per_core > MOST_CPUS:
+        raise TwinError(f"{path}: cpu: more than {MOST_CPUS} logical CPUs")
     for event in (*table.cpu.events, *table.cpu.raw_events):
         if event not in EVENTS:
             raise TwinError(f'{path}: cpu.events: unknown event "{event}"{nearest(event, EVENTS)}')

@@ -26,6 +26,8 @@ def read_toml(path: Path, kind: type[_T]) -> _T:
         text = path.read_text()
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TwinError(f"{path}: is no UTF-8 text") from None
     try:
         return msgspec.convert(tomllib.loads(text), kind)
     except tomllib.TOMLDecodeError as error:

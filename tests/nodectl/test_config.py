@@ -64,6 +64,10 @@ def test_a_dry_run_decides_but_does_not_write(tmp_path):
         ("[caps]\n\ngpu_max_ghz = 1", "nodectl.toml:3: unknown key 'caps.gpu_max_ghz': it is given in mhz"
          " (nearest: gpu_max_mhz)"),
         ("[jurnal]\ndir = ''", "nodectl.toml:1: unknown key 'jurnal' (nearest: journal)"),
+        (
+            "[journal]\nmax_bytes = 99999999999999999999",
+            "nodectl.toml:2: journal.max_bytes: needs more than 64 bits",
+        ),
         ("mode = 'optimise'", "nodectl.toml:1: no mode is called 'optimise' (nearest: optimize)"),
         ("period_ms = '100ms'", "nodectl.toml:1: period_ms: expected float, got str"),
         ("period_ms = 0.5", "nodectl.toml:1: period_ms: 0.5 ms is outside 1..60000"),

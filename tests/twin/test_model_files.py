@@ -1,5 +1,6 @@
 """Machine and workload files: what is shipped loads, what is wrong is said in one line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,10 @@ def test_a_phase_trace_runs_row_by_row(tmp_path: Path) -> None:
         ("unit,phase,seconds,bet\ncpu,a,1.0,0.5\n", ':2: unknown column "bet" (nearest: beta)'),
         ("unit,phase,seconds\ncpu,a,soon\n", ":2: "),
         ("unit,phase,seconds\ntpu,a,1.0\n", ':2: unit: "tpu" is neither cpu nor gpu'),
+        ("unit,phase,seconds\ncpu,a,1.0,7\n", ":2: more cells than the header has columns"),
+        ("unit,phase,seconds,beta\ncpu,a,1.0,nan\n", ":2: beta: nan is negative or no number"),
+        ("unit,phase,seconds\ncpu,a,0\n", ":2: a phase lasts longer than 0 s"),
+        ("unit,phase,seconds\n", ": holds no phases"),
     ],
 )
 def test_a_wrong_trace_is_explained(tmp_path: Path, row: str, said: str) -> None:
@@ -178,6 +183,30 @@ def test_a_wrong_trace_is_explained(tmp_path: Path, row: str, said: str) -> None
     with pytest.raises(TwinError) as raised:
         load_workload(f"trace:{path}", load_machine("v100"))
     assert f"{path}{said}" in str(raised.value)
+
+
+def test_files_that_are_no_text_are_named(tmp_path: Path) -> None:
+    for name, prefix in (("trace.csv", "trace:"), ("load.toml", "")):
+        path = tmp_path / name
+        path.write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(TwinError, match=f"{name}: is no"):
+            load_workload(f"{prefix}{path}", load_machine("v100"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("sockets = 99999", "more than 4096 logical CPUs"),
+        ("cores_per_socket = 0", "cpu.cores_per_socket: 0 is below 1"),
+    ],
+)
+def test_a_machine_of_no_cpus_or_of_too_many_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    key = line.split()[0]
+    shipped = Path(load_machine("curie").path).read_text()
+    path = tmp_path / "node.toml"
+    path.write_text(re.sub(rf"(?m)^{key} .*$", line, shipped))
+    with pytest.raises(TwinError, match=said):
+        load_machine(str(path))
 
 
 def test_seeded_mixes_differ_in_length_and_boundness() -> None:
