@@ -1,6 +1,6 @@
 """The node's end of the link to its cluster agent: reports up, grants down, jobs both ways, and never a wait.
 
-libzmq owns the connection in a thread of its own: the handshake, encryption, heartbeats, reconnection with growing and
+libzmq owns the connection in a thread of its own: the handshake, encryption, reconnection with growing and
 jittered delays. What is left here never blocks, so the agent's loop may call it at every tick. Only the newest report
 waits while the link is slow or down: an older one could only bring a grant that is nearer its end.
 """
@@ -24,9 +24,10 @@ RECONNECT_MS: Final = 200
 LAST_RECONNECT_MS: Final = 5_000
 """Ours: from a fifth of a second, doubling, to half a lease; libzmq adds jitter of up to the first to each."""
 
-HEARTBEAT_MS: Final = 1_000
 SILENT_MS: Final = 4_000
-"""Ours: a connection that brought nothing, not even the answer to a heartbeat, for so long is opened anew."""
+"""Ours: a connection on which nothing sent was acknowledged for so long is opened anew (TCP_USER_TIMEOUT; something is
+sent every second). libzmq's heartbeats are not used: version 4.3.5 aborts the process when one is due, or comes, on a
+connection that is gone while messages of it wait to be read."""
 
 QUEUED: Final = 4
 """Ours: messages waiting in libzmq in each direction; what does not fit is dropped, and a later one says it all."""
@@ -90,8 +91,7 @@ class ClusterLink:
             (zmq.MAXMSGSIZE, MAX_START),
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, LAST_RECONNECT_MS),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
+            (zmq.TCP_MAXRT, SILENT_MS),
             (zmq.HANDSHAKE_IVL, SILENT_MS),
             (zmq.TCP_KEEPALIVE, 1),
         ):

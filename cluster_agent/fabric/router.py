@@ -28,7 +28,7 @@ from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, Answe
 from nodectl.job_desk import Message
 from nodectl.job_wire import UP, JobQuery, NodeJobs, kind_of, read_job_message
 from nodectl.keys import KeyPair
-from nodectl.link import HEARTBEAT_MS, QUEUED, SILENT_MS, refuse_open_link
+from nodectl.link import QUEUED, SILENT_MS, refuse_open_link
 from nodectl.wire import (
     MAX_BYTES,
     OLDEST,
@@ -213,8 +213,7 @@ class Router:
             (zmq.RCVHWM, QUEUED),
             (zmq.MAXMSGSIZE, LARGEST),
             (zmq.BACKLOG, BACKLOG),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
+            (zmq.TCP_MAXRT, SILENT_MS),
             (zmq.HANDSHAKE_IVL, SILENT_MS),
             (zmq.TCP_KEEPALIVE, 1),
             (zmq.IPV6, 1 if "[" in url else 0),

@@ -3,7 +3,10 @@
 import os
 import random
 import stat
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +22,8 @@ from nodectl.keys import KeyFileError, read_pair, read_public
 from nodectl.link import ClusterLink
 from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, WireError, pack, read_report, unpack
 from tests.fabric.links import DECLARED, Fabric, grant, pair, report
+
+ROOT = Path(__file__).parents[2]
 
 
 def news(node: str = "n0") -> NodeJobs:
@@ -367,3 +372,40 @@ def test_a_damaged_list_of_keys_names_file_and_line(tmp_path):
     (tmp_path / "allowed").write_text("node n1 short\n")
     with pytest.raises(ClusterError, match=r"allowed:1: not ROLE NAME PUBLIC-KEY"):
         Allowed(tmp_path).entries()
+
+
+VANISHING_NODE = """
+rude = fabric.dealer("n1")
+rude.send(pack("report", report("n1")))
+fabric.until(lambda: fabric.heard[-1].node == "n1")
+for n in range(40):
+    rude.send(bytes(3000))
+time.sleep(0.5)
+rude.close(0)
+"""
+VANISHING_CLUSTER_AGENT = """
+for n in range(40):
+    fabric.router.send(grant("n0", n))
+    time.sleep(0.01)
+fabric.router.close()
+"""
+
+
+@pytest.mark.parametrize("vanishing", [VANISHING_NODE, VANISHING_CLUSTER_AGENT])
+def test_a_peer_that_vanishes_with_its_messages_unread_takes_nobody_along(tmp_path, vanishing):
+    """libzmq 4.3.5 aborts a process whose heartbeat is due on such a connection."""
+    script = f"""
+import sys, time, pathlib
+from nodectl.wire import pack
+from tests.fabric.links import Fabric, grant, report
+fabric = Fabric(pathlib.Path(sys.argv[1]))
+fabric.tell(fabric.link("n0"), report("n0"))
+{vanishing}
+time.sleep(3.0)
+print("alive", flush=True)
+"""
+    made = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
+    with made:
+        assert made.stdout is not None
+        assert made.stdout.readline() == b"alive\n"
+        made.kill()
