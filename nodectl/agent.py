@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from firmware_bridge.scmi.client import Client
     from nodectl.cluster_cap import ClusterCap
     from nodectl.delegation import Delegation
+    from nodectl.wire import Held
 
 CALM_NS: Final = 600_000_000_000
 """Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is said once."""
@@ -290,7 +291,8 @@ class Agent:
         trouble = actuation.trouble if share.packages_mw else "not capped"
         power_w, quality = shares.node_power(sample)
         self._load_tag.add(sample)
-        cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag)
+        held: Held = "yes" if shares.is_full(share, sample) else self._decider.held(decisions, sample)
+        cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, held)
         self._say_what_the_link_says()
         return decisions, outcomes
 

@@ -24,7 +24,7 @@ from nodectl.job_wire import NodeJobs
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.load_tag import MEASURED, Tag
-from nodectl.wire import Declaration, Grant, Report
+from nodectl.wire import Declaration, Grant, Held, Report
 
 REPORT_NS: Final = 1_000_000_000
 WINDOW_NS: Final = 200_000_000
@@ -36,6 +36,10 @@ TOLERANCE: Final = 1.02
 LEAVE_S: Final = 3.0
 ASK_AGAIN_S: Final = 0.5
 """Ours: how long a run that ends waits for leave to go uncapped, and how often it asks."""
+
+
+_HELD: Final[tuple[Held, ...]] = ("", "no", "unsure", "yes")
+"""What was once so since the report before goes before what was not."""
 
 
 def boottime_ns() -> int:
@@ -107,6 +111,7 @@ class ClusterCap:
         self._power_mw = -1
         self._quality = "missing"
         self._tag: Tag = ""
+        self._held: Held = ""
         self._energy_j = 0.0
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
@@ -136,13 +141,16 @@ class ClusterCap:
         self._note_link()
         return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
 
-    def follow(self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "") -> None:
+    def follow(
+        self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", held: Held = "no"
+    ) -> None:
         """What the node drew in the tick that has ended, what is wrong with the knobs that hold the cap, if anything,
-        and what its load is by its counters. Confirms, and reports when it is time."""
+        what its load is by its counters, and whether the cap holds it back. Confirms, and reports when it is time."""
         lease = self._lease
         assert lease is not None, "not begun"
         here_ns = self._now_ns()
         self._quality, self._tag = quality, tag
+        self._held = max(self._held, held, key=_HELD.index)
         self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
         if self._power_mw >= 0:
             self._energy_j += power_w * elapsed_s
@@ -229,8 +237,10 @@ class ClusterCap:
                 quality=self._quality,
                 tag=self._tag,
                 tag_source=MEASURED if self._tag else "",
+                held=self._held,
             )
         )
+        self._held = ""
         self._report_ns = here_ns + REPORT_NS
 
     def _note_link(self) -> None:

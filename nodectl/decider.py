@@ -7,23 +7,30 @@ must come to the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 from nodectl import power_walk, thermal
-from nodectl.arbiter import ClockTable, SharedClocks, arbitrate, domain_clocks, gpu_clocks
+from nodectl.arbiter import CAP, ClockTable, SharedClocks, arbitrate, domain_clocks, gpu_clocks
 from nodectl.caps import CAP_ROW, NO_CAP, PackageCap
 from nodectl.config import Config
 from nodectl.decisions import Decisions, PolicyDecision
+from nodectl.knobs.effect import BUSY_SHARE
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_i64
 
+if TYPE_CHECKING:
+    from nodectl.wire import Held
+
 MISSING: Final = int(Quality.MISSING)
 """As a plain number: NumPy compares arrays with that five times as fast."""
+
+SLOW: Final = 0.03
+"""Ours: a clock within this part of another is the same; counters are noisy."""
 
 _POWER: Final = ClockTable([1], [2**31 - 1], [()])
 """The packages' cap in milliwatts: any value; whoever takes it knows its own range."""
@@ -56,6 +63,9 @@ class Decider:
         self._domain_cap: type_i64 | None = None
         self._gpu_cap: type_i64 | None = None
         self._caps_power = config.decides and config.caps_power
+        self._base_khz = np.array([domain.base_khz or domain.max_khz for domain in layout.domains], np.int64)
+        domain_of = {cpu: row for row, domain in enumerate(layout.domains) for cpu in domain.cpus}
+        self._domain_of = np.array([domain_of.get(cpu, -1) for cpu in layout.cpus], np.int64)
         if self._caps_power:
             self._knobs = (*self._knobs, CAP_ROW)
         if config.decides:
@@ -100,6 +110,26 @@ class Decider:
             np.concatenate(bounds),
             cap,
         )
+
+    def held(self, decisions: Decisions, sample: Sample) -> Held:
+        """Whether the cap in watts, and nothing else, keeps a clock where it is. Unsure while clocks come back, and
+        where hardware runs them slower than they were asked to: its limit repays what it lent, or it is hot."""
+        walk = next((one for one in decisions.policies if one.policy == power_walk.POLICY.name), None)
+        if walk is None:
+            return "no"
+        by_watts = (walk.request.target > 0) & (decisions.bound[: len(self._domains)] == CAP)
+        if self._domain_cap is not None:
+            by_watts &= walk.request.target < self._domain_cap
+        if not by_watts.any():
+            return "unsure" if decisions.cap.packages_mw and self._is_slowed(decisions, sample) else "no"
+        return "yes" if (walk.request.reason[by_watts] != power_walk.BELOW).any() else "unsure"
+
+    def _is_slowed(self, decisions: Decisions, sample: Sample) -> bool:
+        """Whether a busy CPU runs below the clock that it is asked to, or the one that is no gift (a turbo is)."""
+        asked_khz = decisions.values[: len(self._domains)]
+        floor_khz = np.where(asked_khz > 0, np.minimum(asked_khz, self._base_khz), self._base_khz)
+        is_slow = sample.cpu.frequency_khz < (1 - SLOW) * np.append(floor_khz, 0)[self._domain_of]
+        return bool((is_slow & (sample.cpu.busy >= BUSY_SHARE)).any())
 
     def _choose(self, config: Config, states: Mapping[str, Any]) -> None:
         if self._layout.cpus and config.cpu_policy.name != registry.NONE:

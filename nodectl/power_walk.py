@@ -83,7 +83,7 @@ def decide(params: WalkParams, layout: Layout, state: WalkState, sample: Sample)
         rise = min((AIM * state.cap_w / max(power_w, 1e-3)) ** 0.5 - 1.0, RISE_PER_S * sample.elapsed_s)
         scale, reason = state.scale * (1.0 + rise), BELOW
     else:
-        scale, reason = state.scale, BELOW
+        scale, reason = state.scale, AT
     scale = min(max(scale, lowest), 1.0)
     reasons = np.full_like(free.reason, reason)
     return WalkState(state.cap_w, scale), Request(_limits(highest, scale), reasons, free.loss, free.saved_w)
@@ -93,14 +93,14 @@ def _limits(highest: type_i64, scale: float) -> type_i64:
     return (highest * scale).astype(np.int64) if scale < 1.0 else np.zeros_like(highest)
 
 
-BELOW, ABOVE, BLIND = range(3)
+BELOW, ABOVE, BLIND, AT = range(4)
 
 POLICY: Final = Policy(
     name="power-walk",
     domain="cpu",
     summary="holds a cap in watts by clocks while no controller does",
     source="ours",
-    reasons=("below the cap", "above the cap", "no power reading"),
+    reasons=("below the cap", "above the cap", "no power reading", "at the cap"),
     params=WalkParams,
     initial=initial,
     decide=decide,

@@ -19,6 +19,9 @@ from pmu.readings import Quality, Sample
 
 AGAIN_S: Final = 1.0
 
+FULL: Final = 0.02
+"""Ours: a draw within this part of a device's share is held there; RAPL's own step and the sensors' noise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -57,6 +60,14 @@ class NodeShares:
             self._last = self._split(cap_w, self._packages_w(sample), sample.gpu.power_w.tolist())
             self._cap_w, self._age_s = cap_w, 0.0
         return self._last
+
+    def is_full(self, share: Share, sample: Sample) -> bool:
+        """Whether a device draws all that its share allows: then hardware holds it there."""
+        if not share.packages_mw:
+            return False
+        boards_w = np.array(share.boards_mw[: len(self._gpus)]) / 1000
+        is_full = bool((sample.gpu.power_w[: len(boards_w)] >= (1 - FULL) * boards_w).any())
+        return is_full or self._packages_w(sample) * 1000 >= (1 - FULL) * share.packages_mw
 
     def node_power(self, sample: Sample) -> tuple[float, str]:
         """Watts of the whole node in the interval, and the worst quality in them; NaN and "missing" if a part is."""

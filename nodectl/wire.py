@@ -49,6 +49,11 @@ and clock or power followed. ``provisional``: nothing followed, but the draw sta
 idle node). ``unseen``: neither, or not yet."""
 
 
+Held: TypeAlias = Literal["", "no", "unsure", "yes"]
+"""Whether a cap holds a node back: ``yes``, it would draw more; ``unsure`` while clocks come back to a higher cap. "":
+an older agent, which does not say."""
+
+
 class Declaration(msgspec.Struct, frozen=True):
     """What a node says of itself, and ``doctor`` checks. Powers in mW, DC, of the whole node.
 
@@ -89,6 +94,7 @@ class Report(msgspec.Struct, frozen=True):
     tag: Word = ""  # what the node's load is, as its agent sees it; "" when it does not
     quality: Word = "missing"  # of the power: measured, estimated, ..., missing (pmu.readings.Quality)
     tag_source: Word = ""  # where the tag is from: "measured" by counters; "" with no tag, or from an older agent
+    held: Held = ""  # whether its cap has held it back since the report before
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from cluster_agent.commands.keys import new
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.ask import ask
+from cluster_agent.fabric.ask import RefusedError, ask
 from cluster_agent.serve.partition import BudgetView, NodeRow
 
 PATIENCE_S: Final = 90.0
@@ -74,8 +74,14 @@ class EmulatedPartition:
         self.close()
 
     def ask(self, kind: str, body: Any, answer: type[Any]) -> Any:
-        """What a person asks on the command line."""
-        return ask(self.socket, kind, body, answer)
+        """What a person asks on the command line. If nobody answers any more, what the cluster agent said last."""
+        try:
+            return ask(self.socket, kind, body, answer)
+        except RefusedError:
+            raise
+        except ClusterError:
+            self.check()
+            raise
 
     def check(self) -> None:
         """``ClusterError`` if a process has ended, with the last that it said."""

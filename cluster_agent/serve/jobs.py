@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from cluster_agent.budget.sharers import view
-from cluster_agent.budget.sharers.needs import SLACK, Needs
+from cluster_agent.budget.sharers.needs import Needs, is_at_cap
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.live.job import OVER, Job
@@ -236,10 +236,10 @@ class JobSide:
         job, power_mw = self._job_on.get(name, ""), self._mean_mw(report)
         cap_mw = report.asked_mw
         tdp_mw = report.declaration.tdp_mw
-        self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw)
+        self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw, report.held)
         if job:
             by, slowdown = bound(report)
-            is_bound = cap_mw >= 0 and report.power_mw >= (1 - SLACK) * cap_mw
+            is_bound = cap_mw >= 0 and is_at_cap(report.power_mw, cap_mw, report.held)
             live.draws(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
 
     def _mean_mw(self, report: Report) -> int:

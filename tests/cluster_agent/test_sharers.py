@@ -223,6 +223,18 @@ def test_a_node_held_back_from_its_start_has_no_known_need() -> None:
     assert _hear(Needs(), [(0, 0, 200), (20, 200, 200), (60, 200, 200)]) == -1
 
 
+def test_a_nodes_word_goes_before_the_distance_from_its_cap() -> None:
+    needs = Needs()
+    for now_s in (0, 20, 40):  # as controllers do, it keeps 5 % below the cap that holds it
+        needs.hear(now_s, "n", "j", 190_000, 200_000, 400_000, held="yes")
+    assert needs.need_mw == {}
+    needs.hear(60, "n", "j", 210_000, 260_000, 400_000, held="unsure")
+    assert needs.need_mw == {}
+    needs.hear(61, "n", "j", 250_000, 260_000, 400_000, held="no")
+    needs.hear(62, "n", "j", 199_000, 200_000, 400_000, held="no")
+    assert needs.need_mw == {"n": 250_000}
+
+
 # --- tags
 
 

@@ -197,3 +197,51 @@ def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(t
 def test_a_wrong_cluster_setting_is_named(tmp_path, wrong, message):
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **wrong)
+
+
+def test_a_node_says_whether_its_cap_holds_it_back(tmp_path):
+    with node("skylake-6146", "hpl") as inside:
+        capped = CappedNode(inside, tmp_path)
+        capped.agent.start()
+        try:
+            capped.ticks(20)
+            assert capped.wire.sent[-1].held == "no", "nobody has capped it"
+            capped.wire.grant(500.0, 1)
+            capped.ticks(20)
+            assert capped.wire.sent[-1].held == "no", "it draws less"
+            capped.wire.grant(260.0, 2)
+            capped.ticks(40)
+            report = capped.wire.sent[-1]
+            assert report.held == "yes"
+            assert report.power_mw < 260_000
+            before = len(capped.wire.sent)
+            capped.wire.grant(500.0, 3)
+            capped.ticks(40)
+            words = [one.held for one in capped.wire.sent[before:]]
+            assert words[0] != "no", "its clocks are still on their way up"
+            assert words[-1] == "no"
+        finally:
+            capped.agent.stop()
+
+
+def test_a_node_whose_power_limit_pays_back_what_it_lent_is_not_said_to_be_free(tmp_path):
+    with node("curie", "nas") as inside:  # its limit is a mean over ten seconds
+        capped = CappedNode(inside, tmp_path)
+        capped.agent.start()
+        try:
+            capped.ticks(20)
+            for number in range(1, 6):  # a lease is five seconds long
+                capped.wire.grant(300.0, number)
+                capped.ticks(40)
+            next_job = inside.twin.workload
+            inside.twin.stop_workload()
+            capped.wire.grant(200.0, 6)
+            capped.ticks(8)  # idle: its clocks are free again
+            inside.twin.start_workload(next_job)
+            before = len(capped.wire.sent)
+            capped.ticks(40)
+            reports = capped.wire.sent[before + 1 :]
+            assert min(report.power_mw for report in reports) < 0.96 * 200_000, "it repays"
+            assert {report.held for report in reports} <= {"yes", "unsure"}
+        finally:
+            capped.agent.stop()

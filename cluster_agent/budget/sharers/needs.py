@@ -1,8 +1,10 @@
 """What each node draws in its present job when no cap holds it back, learned from its reports.
 
-A draw below the cap is the node's own. A draw at the cap only says that it wants at least that: what was known before
-stays if it is more, else the node may want its TDP. The need is the highest own draw of the last one to two windows,
-so that a job that goes to and fro between phases keeps the watts of its hungry one.
+A node says whether its cap holds it back: only it knows whether its clocks would be higher without, as controllers keep
+some distance from caps. If an older one does not say, a draw at the cap is taken to be held back by it. The draw of a
+node that is not held back is its own. One that is says only that the node wants at least that: what was known before
+stays if it is more than the cap, else the node may want its TDP. The need is the highest own draw of the last one to
+two windows, so that a job that goes to and fro between phases keeps the watts of its hungry one.
 """
 
 from __future__ import annotations
@@ -10,8 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from nodectl.wire import Held
+
 SLACK: Final = 0.02
-"""Ours: a draw within this part of the cap is held back by it. The guard of a sharer has to be wider."""
+"""Ours: a draw within this part of the cap is held back by it, where the node does not say. The guard of a sharer has
+to be wider."""
+
+
+def is_at_cap(power_mw: int, cap_mw: int, held: Held) -> bool:
+    """Whether the cap holds a node back: by its own word, else by what it draws."""
+    return held == "yes" if held else power_mw >= (1 - SLACK) * cap_mw
 
 
 @dataclass(slots=True)
@@ -33,8 +43,9 @@ class Needs:
         self._settle_s, self._window_s = settle_s, window_s
         self._nodes: dict[str, _Node] = {}
 
-    def hear(self, now_s: float, node: str, job: str, power_mw: int, cap_mw: int, tdp_mw: int) -> None:
-        """A node drew ``power_mw`` under ``cap_mw`` (-1: not measured) while it ran ``job`` (empty: none)."""
+    def hear(self, now_s: float, node: str, job: str, power_mw: int, cap_mw: int, tdp_mw: int, held: Held = "") -> None:
+        """A node drew ``power_mw`` (-1: not measured) under ``cap_mw``, which held it back or not, while it ran ``job``
+        (empty: none). When the node is unsure, nothing is learned."""
         if not job:
             self._nodes.pop(node, None)
             return
@@ -43,7 +54,9 @@ class Needs:
             known = self._nodes[node] = _Node(job, now_s, window_from_s=now_s)
         if power_mw < 0 or now_s - known.since_s < self._settle_s:
             return
-        if power_mw >= (1 - SLACK) * cap_mw and cap_mw < tdp_mw:
+        if held == "unsure":
+            return
+        if is_at_cap(power_mw, cap_mw, held) and cap_mw < tdp_mw:
             if 0 <= known.need_mw <= cap_mw:
                 known.need_mw = known.window_mw = tdp_mw
                 known.window_from_s = now_s
