@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import msgspec
 from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
 from cluster_agent.scheduler.policies import registry
 from nodectl import __version__
+from nodectl.errors import nearest
 
 SHIPPED = Path(__file__).parents[1] / "campaigns"
 DONE = "campaign.json"
@@ -68,7 +70,7 @@ Runner = Callable[[Sequence[str]], tuple[int, str]]
 def campaign(file: str, out: str, traces: tuple[str, ...], jobs: int) -> int:
     """Replay every combination that FILE (TOML, or the name of one that ships: sc15) lists.
 
-    What is done already, with the same files and version, is not done again. `clusterctl report DIR` compares.
+    What is done already, with the same files, policy and version, is not done again. `clusterctl report DIR` compares.
     """
     path = _found(file)
     asked = read_campaign(path)
@@ -97,7 +99,10 @@ def read_campaign(path: Path) -> Campaign:
     try:
         asked = msgspec.toml.decode(path.read_bytes(), type=Campaign)
     except OSError as error:
-        raise WrongUseError(f"{path}: cannot read the campaign: {error.strerror}") from None
+        shipped = nearest(path.name, [one.stem for one in SHIPPED.glob("*.toml")])
+        raise WrongUseError(
+            f"{path}: cannot read the campaign: {error.strerror}; give a TOML file, or one that ships{shipped}"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WrongUseError(f"{path}: {str(error).replace('`$.', '`')}") from None
     for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations"):
@@ -132,12 +137,14 @@ def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell
             if Path(one).is_file()
         }
         if trace not in sha256:
-            raise WrongUseError(f"{trace}: traces: there is no such file")
+            where = f"--trace {trace}" if traces else f"{trace}: traces"
+            raise WrongUseError(f"{where}: there is no such file")
         words = [Path(trace).name.partition(".")[0], instance, policy, Path(machine).stem, Path(cap).stem, loop]
         words += [Path(rows).name] if rows else []
         words += [f"seed={seed}"] if loop else []
         name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
-        cell = Cell(arguments, sha256, __version__)
+        source = inspect.getfile(registry.choose(policy).policy.compose)
+        cell = Cell(arguments, sha256 | {"policy": _sha256(source, known)}, __version__)
         if cells.get(name, cell) != cell:  # files of one name in two folders
             name += "__" + hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
         cells[name] = cell

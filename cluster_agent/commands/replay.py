@@ -159,7 +159,7 @@ def world(
 ) -> tuple[Workload, Watts | None, list[Cap]]:
     """The jobs and the machine of a replay on processors."""
     machine = setting.machine
-    watts, caps = _watts(machine, setting.cap, composition)
+    watts, caps = _watts(setting, composition)
     given = watts.machine.processors if watts else _processors(machine) if machine else None
     log = read_swf(setting.trace)
     needs_requests = composition.needs_requests or composition.power is not None
@@ -196,11 +196,12 @@ def simulated_machine(workload: Workload, composition: Composition, watts: Watts
     return SimulatedMachine(workload.jobs, composition.ties, *given)
 
 
-def _watts(machine: str | None, cap: str | None, composition: Composition) -> tuple[Watts | None, list[Cap]]:
+def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, list[Cap]]:
     """The machine's watts, if it was given by name or as a file, and the caps."""
+    machine, cap = setting.machine, setting.cap
     if machine is None or machine.isdecimal():
         if composition.power is not None or cap is not None:
-            what = f"--cap {cap}" if cap is not None else "this policy"
+            what = f"--cap {cap}" if cap is not None else f"--policy {setting.policy}"
             raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
         return None, []
     if not composition.goes_with_watts:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from cluster_agent.cli import main
-from cluster_agent.commands.campaign import SHIPPED, grid, read_campaign
+from cluster_agent.commands.campaign import SHIPPED, Campaign, grid, read_campaign
 from cluster_agent.replay.compare import find, interval, paired
+from cluster_agent.scheduler.policies import fcfs, registry
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 
@@ -71,6 +72,27 @@ def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.Captur
     assert all(before[name] != after[name] for name in before)
 
 
+def test_a_policy_whose_file_has_changed_is_replayed_again(campaign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = campaign.parent / "mine_of_a_test.py"
+    file.write_text(Path(fcfs.__file__).read_text())
+    monkeypatch.syspath_prepend(campaign.parent)
+    monkeypatch.setitem(registry._MODULES, "mine", "mine_of_a_test")
+    asked = Campaign(policies=("mine", "easy"))
+    log = [str(campaign.parent / "log.swf")]
+    before = grid(asked, campaign.parent, log)
+    file.write_text(file.read_text() + "# another rule\n")
+    after = grid(asked, campaign.parent, log)
+    assert [name for name in before if before[name] != after[name]] == ["log__mine"]
+
+
+def test_a_campaign_or_trace_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["campaign", "sc16", "--out", str(tmp_path)]) == 2
+    assert "sc16: cannot read the campaign" in (complaint := capsys.readouterr().err)
+    assert "or one that ships (nearest: sc15)" in complaint
+    assert main(["campaign", "sc15", "--trace", "none.swf", "--out", str(tmp_path)]) == 2
+    assert "--trace none.swf: there is no such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -97,7 +119,7 @@ def test_a_replay_that_fails_is_named_and_the_others_go_on(campaign: Path, capsy
     assert main(["campaign", str(campaign), "--out", str(campaign.parent / "out")]) == 1
     printed = capsys.readouterr()
     assert "campaign.csv: 1 replays" in printed.out
-    assert "log__powercap: clusterctl replay: this policy: watts are needed" in printed.err
+    assert "log__powercap: clusterctl replay: --policy powercap: watts are needed" in printed.err
 
 
 def test_campaigns_that_ship_can_be_read() -> None:
