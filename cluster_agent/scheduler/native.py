@@ -20,7 +20,7 @@ from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.phases import Composition, Learning, Order
 from cluster_agent.scheduler.power import Ends, Reaction, Running
 from cluster_agent.scheduler.priority import Priority
-from cluster_agent.scheduler.queue import columns
+from cluster_agent.scheduler.queue import columns, served
 
 ESTIMATES: Final = {
     "requested": lib.ESTIMATE_REQUESTED,
@@ -372,7 +372,7 @@ def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) 
     n = len(jobs)
     queued = room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
     estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
-    positions = order(columns(jobs, queued, estimate_s), now_s)
+    positions = served(order, columns(jobs, queued, estimate_s), now_s)
     lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(queued[positions])))
 
 

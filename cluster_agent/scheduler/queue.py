@@ -1,4 +1,4 @@
-"""The queue as the columns that an *order* phase sees."""
+"""The queue as the columns that an *order* phase sees, and its answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.jobs import Int32s, Int64s, Jobs
-from cluster_agent.scheduler.phases import Queue
+from cluster_agent.scheduler.phases import Order, Queue
 
 
 def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int, int] | Int64s) -> Queue:
@@ -22,3 +23,20 @@ def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int,
         width=jobs.width[job],
         user=jobs.user[job],
     )
+
+
+def served(order: Order, queue: Queue, now_s: int) -> Int64s:
+    """The positions that ``order`` answers; ``ClusterError`` unless each is there once, as the native queue trusts."""
+    n = len(queue.job)
+    positions = np.asarray(order(queue, now_s))
+    is_served = np.zeros(n, np.bool_)
+    try:
+        is_served[positions] = True
+    except IndexError:  # beyond the queue, or not integers
+        is_served[:] = False
+    if positions.shape != (n,) or np.count_nonzero(is_served) != n:
+        raise ClusterError(
+            f"the policy's order has to answer the positions 0 to {n - 1} of the waiting jobs, each once, as one"
+            f" array of integers; it answered {positions.dtype} of shape {positions.shape} at {now_s} s"
+        )
+    return positions

@@ -13,7 +13,7 @@ from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.learner import OnlineLearner
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.priority import Usage
-from cluster_agent.scheduler.queue import columns
+from cluster_agent.scheduler.queue import columns, served
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
 """Tsafrir, Etzion, Feitelson 2007, §3.3. Each step replaces the one before."""
@@ -122,7 +122,8 @@ class ReferenceScheduler(OneFrequency):
 
     def _order(self, now_s: int) -> None:
         if self.composition.order is not None:
-            positions = self.composition.order(columns(self.jobs, self.queue, self.estimate_s), now_s)
+            queue = columns(self.jobs, self.queue, self.estimate_s)
+            positions = served(self.composition.order, queue, now_s)
             self.queue = [self.queue[position] for position in positions]
         if self.usage:
             for job, start_s in self.uncharged:
