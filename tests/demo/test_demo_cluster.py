@@ -92,7 +92,8 @@ def test_a_quick_demo_keeps_its_budget_and_leaves_plot_and_json(
     assert course["throughput"] > 0.5
     # caps go below what the budget will be before it is
     dropped = [line for line in course["lines"] if line["budget_w"] < content["budget_w"] - 1]
-    assert dropped and all(sum(line["caps_w"]) <= line["budget_w"] + 0.01 for line in dropped)
+    # the last line's second ends in the instant in which the budget and the caps rise again
+    assert len(dropped) > 3 and all(sum(line["caps_w"]) <= line["budget_w"] + 0.01 for line in dropped[:-1])
     assert min(line["power_w"] for line in dropped) > 0.5 * content["budget_w"]
 
 
