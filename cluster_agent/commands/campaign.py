@@ -66,14 +66,21 @@ Runner = Callable[[Sequence[str]], tuple[int, str]]
 @click.argument("file", type=click.Path())
 @click.option("--out", required=True, metavar="DIR", help="One folder per replay, and campaign.csv.")
 @click.option("--trace", "traces", multiple=True, metavar="FILE", help="Instead of the file's traces; may be repeated.")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="POLICY", help="Instead of the file's policies; may be repeated."
+)
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Replays at the same time (default: 1).")
-def campaign(file: str, out: str, traces: tuple[str, ...], jobs: int) -> int:
+def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, ...], jobs: int) -> int:
     """Replay every combination that FILE (TOML, or the name of one that ships: sc15) lists.
 
     What is done already, with the same files, policy and version, is not done again. `clusterctl report DIR` compares.
     """
     path = _found(file)
     asked = read_campaign(path)
+    if policies:
+        asked = msgspec.structs.replace(asked, policies=policies)
+        for one in policies:
+            registry.choose(one)
     if not (traces or asked.traces):
         raise WrongUseError(f"{path}: traces: none are listed; give --trace FILE")
     cells = grid(asked, path.parent, traces)

@@ -85,6 +85,19 @@ def test_a_policy_whose_file_has_changed_is_replayed_again(campaign: Path, monke
     assert [name for name in before if before[name] != after[name]] == ["log__mine"]
 
 
+def test_a_part_of_a_campaign_can_be_asked_for_with_a_policy_of_ones_own(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = campaign.parent / "out"
+    command = ["campaign", str(campaign), "--out", str(out), "--policy", "easy", "--policy"]
+    assert main([*command, "esy"]) == 2
+    assert "no policy is called 'esy' (nearest: easy)" in capsys.readouterr().err
+    assert main([*command, "fcfs"]) == 0
+    assert {one.name for one in out.iterdir() if one.is_dir()} == {"log__easy", "log__fcfs"}
+    assert main(["report", str(out)]) == 0
+    assert re.search(r"\| easy \| [\d.,]+ \| 12\.5 \|", capsys.readouterr().out), "published figures stay"
+
+
 def test_a_campaign_or_trace_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["campaign", "sc16", "--out", str(tmp_path)]) == 2
     assert "sc16: cannot read the campaign" in (complaint := capsys.readouterr().err)
