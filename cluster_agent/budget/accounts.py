@@ -46,6 +46,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "is_leaving": (np.bool_, 0),
     "has_left": (np.bool_, 0),
     "is_off": (np.bool_, 0),
+    "is_awaited": (np.bool_, 0),
     "owes_epoch": (np.bool_, 0),
     "sequence": (np.int64, 0),
     "target_mw": (np.int64, NONE),
@@ -115,6 +116,8 @@ class Accounts(Mapping[str, Account]):
     is_leaving: Bools
     has_left: Bools
     is_off: Bools
+    is_awaited: Bools
+    """Whether it is to be switched on as soon as there are watts for its boot."""
     owes_epoch: Bools
     """Whether it has not acknowledged the ledger's epoch, and is waited for."""
 

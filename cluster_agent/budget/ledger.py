@@ -14,6 +14,8 @@ What moves a count, and the rule it follows (docs/ledger.md):
     a node comes back anew    at least safe cap and boot power, until it confirms                    8
     a node was never heard    its TDP                                                                8
     a node leaves             its TDP, before it may                                                 4
+    a node is switched off    nothing, once it has no power                                          6
+    a node is switched on     at least safe cap and boot power, before it may be                     8
 
 The ledger is told the time (CLOCK_BOOTTIME of this machine, seconds), what arrives, and what caps are wanted; it
 returns the grants to send. It opens no socket and reads no clock, so a simulation can try it with faults of any kind.
@@ -96,7 +98,37 @@ class Ledger:
         at, accounts = self.accounts.at([name]), self.accounts
         accounts.is_off[at], accounts.has_left[at] = True, False
         accounts.close_grants(at)
+        accounts.limit_mw[at] = 0
+        accounts.owes_epoch[at] = False  # it has no lease of anybody's
         self._recount(now_s, at)
+
+    def await_boots(self, names: Iterable[str]) -> None:
+        """These nodes and no others are to be switched on: ``plan`` sets watts aside for them."""
+        self.accounts.is_awaited[:] = False
+        self.accounts.is_awaited[self.accounts.at(list(names))] = True
+
+    def boot_costs_mw(self, at: Ints) -> Ints:
+        """What these nodes would count more from when they are switched on."""
+        costs_mw: Ints = np.maximum(self._unconfirmed_mw(at, self._held_mw(at)) - self.accounts.count_mw[at], 0)
+        return costs_mw
+
+    def switch_on(self, now_s: float, name: str) -> bool:
+        """Whether the node may be switched on now: from here on it counts as one that has booted (8), which is on the
+        disk. False: there are no watts for that yet. Only for a node that is off or silent.
+
+        ``DeposedError`` and ``ClusterError`` as ``grants``.
+        """
+        self.pass_time(now_s)
+        at, accounts = self.accounts.at([name]), self.accounts
+        costs_mw = self.boot_costs_mw(at)
+        if not self._affordable(now_s, at, costs_mw)[0]:
+            return False
+        self._commit(at, accounts.count_mw[at] + costs_mw)
+        accounts.limit_mw[at] = np.maximum(accounts.limit_mw[at], accounts.count_mw[at] + costs_mw)
+        accounts.is_off[at] = accounts.is_awaited[at] = accounts.has_confirmed[at] = accounts.has_left[at] = False
+        accounts.target_mw[at] = NONE
+        self._recount(now_s, at)
+        return True
 
     def want(self, at: Ints, caps_mw: Ints) -> None:
         """The caps that the sharer wishes for the nodes at these places; ``grants`` goes towards them as far as the
@@ -131,6 +163,11 @@ class Ledger:
             self._recount(now_s, grown_up)
 
     # --- what holds
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether all that was ever committed was found: the store's machine has not been down since."""
+        return self._is_certain
 
     @property
     def reserve_mw(self) -> int:

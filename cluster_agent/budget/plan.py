@@ -43,7 +43,8 @@ class Plan:
 
 
 def plan(ledger: Ledger, now_s: float, share: Share) -> Plan:
-    """Share what the nodes that cannot be reached leave over, and those that ask to leave, and tell the ledger."""
+    """Share what is left over by the nodes that cannot be reached, those that ask to leave and those that are to be
+    switched on, and tell the ledger."""
     ledger.pass_time(now_s)
     accounts = ledger.accounts
     is_reachable = ledger.is_within_reach(now_s)
@@ -56,6 +57,9 @@ def plan(ledger: Ledger, now_s: float, share: Share) -> Plan:
     to_leave_mw = int(np.maximum(accounts.tdp_mw[leaving] - accounts.count_mw[leaving], 0).sum())
     if left_mw - to_leave_mw >= least_mw:  # else they must stay, and their agents give up waiting
         left_mw -= to_leave_mw
+    spare_mw = left_mw - least_mw - ledger.reserve_with_mw(at, mop_mw)
+    to_boot_mw = np.cumsum(ledger.boot_costs_mw(np.flatnonzero(accounts.is_awaited)))
+    left_mw -= int(to_boot_mw[to_boot_mw <= spare_mw].max(initial=0))  # the others wait
     caps_mw, reserve_mw = mop_mw, 0
     for _ in range(ROUNDS):
         if left_mw - reserve_mw < least_mw:

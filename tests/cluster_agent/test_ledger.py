@@ -199,6 +199,40 @@ def test_a_node_may_go_uncapped_only_when_there_is_room_for_its_tdp() -> None:
     assert count_w(one, "a") == 500
 
 
+def test_a_node_that_is_off_counts_nothing_and_is_switched_on_only_when_its_boot_fits() -> None:
+    store = FaultyStore()
+    one = ledger(900, store=store)
+    confirmed(one, 0.0, {"a": 400, "b": 400})
+    one.switched_off(30.0, "b")
+    assert count_w(one, "b") == 0
+    one.hear(30.0, report("a", 30_000, 400, sequence=1, epoch=one.epoch))
+    one.want(one.accounts.at(["a"]), np.array([500_000]))
+    one.grants(30.0)
+    assert one.total_mw == 500_000
+    assert not one.switch_on(30.0, "b"), "450 W for its boot are not free"
+    one.await_boots(["b"])
+    planned = plan(one, 31.0, lambda at, mw: np.minimum(mw // max(len(at), 1), one.accounts.tdp_mw[at]))
+    assert planned.caps_mw == {"a": 450_000}, "the plan sets the boot's watts aside"
+    (lowered,) = one.grants(31.0)
+    one.hear(31.5, report("a", 31_500, 450, sequence=lowered.sequence, epoch=one.epoch))
+    assert one.switch_on(31.5, "b")
+    assert count_w(one, "b") == 450
+    after = Ledger(store, one.terms, one.budget, 32.0)
+    assert after.accounts["b"].count_mw >= 450_000, "it is on the disk before the node may boot"
+
+
+def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_holds_up_no_raise() -> None:
+    store = FaultyStore()
+    confirmed(ledger(900, store=store), 0.0, {"b": 400})
+    after = Ledger(store, Terms(0, 0), BudgetLine(900_000), 10.0)
+    assert after.is_young and count_w(after, "b") > 0
+    after.switched_off(10.0, "b")
+    assert not after.is_young and count_w(after, "b") == 0
+    assert after.switch_on(10.0, "b") and count_w(after, "b") == 450
+    after.pass_time(1000.0)
+    assert count_w(after, "b") == 450, "until it is heard"
+
+
 def test_a_plan_keeps_what_its_own_caps_make_necessary_for_reboots() -> None:
     one = ledger(4000, k=2)
     confirmed(one, 0.0, {f"n{i}": 200 for i in range(10)})
