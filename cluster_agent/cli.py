@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "requeue": ("cluster_agent.commands.jobs", "requeue", "Run jobs again."),
     "drain": ("cluster_agent.commands.jobs", "drain", "No more jobs for a node."),
     "resume": ("cluster_agent.commands.jobs", "resume", "A node may get jobs again."),
+    "power": ("cluster_agent.commands.jobs", "power", "Switch a node off or on."),
     "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
     "demo": ("cluster_agent.commands.demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),

@@ -94,6 +94,15 @@ def resume(node: str, socket: Place) -> None:
     click.echo("\n".join(ask(socket, "resume", {"node": node}, list[str])))
 
 
+@click.command()
+@click.argument("state", type=click.Choice(["on", "off"]))
+@click.argument("node")
+@socket_option
+def power(state: str, node: str, socket: Place) -> None:
+    """Switch NODE off, or on when there are watts for its boot. For administrators."""
+    click.echo("\n".join(ask(socket, "power", {"node": node, "is_on": state == "on"}, list[str])))
+
+
 def _rows(socket: Place, asked: dict[str, Any]) -> Iterator[JobRow]:
     """All of them, a thousand at a time."""
     after = 0

@@ -11,7 +11,9 @@ What was decided is on the disk before a node hears of it, and what came of a jo
 forget it. So the agent may be killed at any instant: it finds its jobs on the disk, the nodes say what runs, and no job
 is lost or run twice.
 
-Nodes that are away are jobs to the engine: a run of no end that nobody submitted holds each of them.
+Nodes that are away are jobs to the engine: a run of no end that nobody submitted holds each of them. One that boots is
+held until it should be back, so that the engine plans on it: else it would give the nodes that wait beside it to
+others, and a wide job might never begin.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.live.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
+from cluster_agent.live.power import Power, PowerTimes
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import CAPACITY, GrowingJobs
 from cluster_agent.scheduler.interfaces import Event, Kind
@@ -109,6 +112,7 @@ class Partition:
         say: Callable[[str], None] = lambda line: None,
         times: Times | None = None,
         capacity: int = CAPACITY,
+        power: PowerTimes | None = None,
     ) -> None:
         check_live(composition)
         self.nodes = {name: Node(name) for name in sorted(nodes)}
@@ -124,6 +128,7 @@ class Partition:
         self._has_room = True
         self._has_grown = False
         self._saved_s = self._watched_s = now()
+        self.power = Power(power or PowerTimes(), store, now, say, self._times.down_after_s)
         for name, reason in store.drained().items():
             if name in self.nodes:
                 self.nodes[name].drained = reason
@@ -133,6 +138,7 @@ class Partition:
             for name in job.nodes if job.state in ACTIVE else ():
                 # it has the time that a node has after an agent's restart to say what it knows
                 self.nodes.setdefault(name, Node(name)).heard_s = now()
+        self.power.load(self.nodes)
         self._begin()
 
     # --- news
@@ -140,6 +146,7 @@ class Partition:
     def take_in(self, name: str) -> None:
         """From now on this node is of the partition, which it was not yet."""
         self.nodes = dict(sorted({**self.nodes, name: Node(name)}.items()))
+        self.power.load({name: self.nodes[name]})
         self._has_grown = True
 
     def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
@@ -185,6 +192,7 @@ class Partition:
         """It may get jobs again."""
         self._store.resume(name)
         self.nodes[name].drained = None
+        self.power.forgive(self.nodes[name])
 
     def heard(self, news: NodeJobs) -> None:
         """A node has said which jobs it knows. A node that is not of this partition is passed over."""
@@ -192,6 +200,7 @@ class Partition:
         if node is None:
             return
         now_s = self._now()
+        self.spoke(news.node, news.boot_id)
         node.heard_s = now_s
         node.boot_id = news.boot_id
         if not node.is_up:
@@ -208,6 +217,11 @@ class Partition:
                 self._send(node.name, JobForget(part.job, part.attempt))
         if own is not None and not is_known:
             self._part_missing(own, node, news.boot_id, now_s)
+
+    def spoke(self, name: str, boot_id: str) -> None:
+        """A node has said anything, of its power or its jobs."""
+        if name in self.nodes:
+            self.power.heard(self.nodes[name], boot_id)
 
     def draws(
         self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "", slowdown: float | None = None
@@ -339,7 +353,7 @@ class Partition:
                 self._table.ran(row, round(job.ended_s - job.started_s))
                 self._scheduler.end(row)
         for node in self.nodes.values():
-            node.run = node.hold = None
+            node.run = node.hold = node.hold_until_s = None
         for job in self.jobs.values():
             if job.state in ACTIVE:
                 self._adopt(job, kept.get(job.id), now_s)
@@ -401,7 +415,8 @@ class Partition:
             silent_s = now_s - node.heard_s
             if node.is_up and silent_s > self._times.down_after_s:
                 node.is_up = False
-                self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
+                if node.switched is None:
+                    self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
             one = self._runs.get(node.run) if node.run is not None else None
             if one is None:
                 continue
@@ -415,19 +430,27 @@ class Partition:
                 self.drain(node.name, reason, 0)
                 self._say(f"{node.name}: {reason}: draining")
                 self._lose(one, node, f"{node.name} {reason}")
+        if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
+            queued = (job for job in self.jobs.values() if job.state == "queued")
+            waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
+            self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
         self._hold(self._clock.now_s())
 
     def _hold(self, now_s: int) -> None:
         """Keep the scheduler from counting on nodes that may not start a job, and let it count on the others."""
         for node in self.nodes.values():
             is_away = node.run is None and not node.may_start
-            if is_away and node.hold is None:
-                node.hold = self._table.add(0, -1, now_s, ENDLESS_S, 1)
-                self._scheduler.adopt(now_s, now_s, node.hold, ENDLESS_S)
-            elif not is_away and node.hold is not None:
+            is_coming = node.switched is not None and (node.switched.state == "booting" or node.switched.is_wanted)
+            is_other = (node.hold_until_s is not None) != is_coming or (node.hold_until_s or ENDLESS_S) <= now_s + 1
+            if node.hold is not None and (not is_away or is_other):
                 self._scheduler.withdraw(node.hold)
-                node.hold = None
+                node.hold, node.hold_until_s = None, None
                 self._has_room = True
+            if is_away and node.hold is None:
+                hold_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
+                node.hold = self._table.add(0, -1, now_s, hold_s, 1)
+                node.hold_until_s = now_s + hold_s if is_coming else None
+                self._scheduler.adopt(now_s, now_s, node.hold, hold_s)
 
     def _part_heard(self, one: _Run, node: Node, heard: JobPart, now_s: float) -> None:
         part, job = one.parts[node.name], one.job

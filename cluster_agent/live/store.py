@@ -14,6 +14,7 @@ import msgspec
 
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.live.job import ACTIVE, Job, State
+from cluster_agent.live.power import Switched
 from cluster_agent.store.database import Database
 
 
@@ -108,6 +109,20 @@ class JobStore:
         with self.together() as connection:
             connection.execute("DELETE FROM drained_node WHERE name = ?", (node,))
 
+    def switched(self) -> list[Switched]:
+        """Nodes that are off, or on their way there or back."""
+        return [_SWITCHED.decode(body) for (body,) in self._database.rows("SELECT body FROM node_power")]
+
+    def switch(self, node: Switched) -> None:
+        """What has become of the node's power."""
+        with self.together() as connection:
+            connection.execute("INSERT OR REPLACE INTO node_power VALUES (?, ?)", (node.name, _ENCODER.encode(node)))
+
+    def is_on(self, name: str) -> None:
+        """The node is on like any other."""
+        with self.together() as connection:
+            connection.execute("DELETE FROM node_power WHERE name = ?", (name,))
+
     def _select(self, rest: str, values: tuple[object, ...]) -> list[Job]:
         rows = self._database.rows(f"SELECT body FROM job {rest}", values)
         return [_DECODER.decode(body) for (body,) in rows]
@@ -115,3 +130,4 @@ class JobStore:
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Job)
+_SWITCHED: Final = msgspec.json.Decoder(Switched)

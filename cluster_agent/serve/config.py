@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -12,6 +13,7 @@ import msgspec
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.errors import WrongUseError
 from cluster_agent.live.partition import Times, check_live
+from cluster_agent.live.power import PowerTimes
 from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
@@ -43,6 +45,24 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_s: float = 10.0
 
 
+class PowerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Switching nodes off, if there is such a table. ``off_command``, ``on_command``: the site's, with %N for the
+    node's name, without a shell. The rest are those of ``live.power.PowerTimes``."""
+
+    off_command: str = ""
+    on_command: str = ""
+    idle_off_s: float = 0.0
+    off_within_s: float = 120.0
+    boot_within_s: float = 600.0
+    retries: int = 2
+    keep_idle: int = 0
+
+    @property
+    def times(self) -> PowerTimes:
+        """For the partition of jobs."""
+        return PowerTimes(self.idle_off_s, self.off_within_s, self.boot_within_s, self.retries, self.keep_idle)
+
+
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs, if there is such a table. ``policy``: of the scheduler, NAME[:key=value,...], which must own no watts.
     The times are those of ``live.partition.Times``."""
@@ -51,6 +71,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     down_after_s: float = 15.0
     lost_after_s: float = 300.0
     start_within_s: float = 60.0
+    power: PowerSettings | None = None
 
     @property
     def composition(self) -> Composition:
@@ -89,6 +110,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 TABLES: Final[dict[str, type[msgspec.Struct]]] = {
     "": Settings, "budget": BudgetSettings, "nodes": NodeSettings, "jobs": JobSettings,
+    "jobs.power": PowerSettings,
 }  # fmt: skip
 
 
@@ -156,6 +178,29 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
             "jobs.start_within_s",
             f"{jobs.start_within_s:g} s is less than 5: a start that is lost comes again in 2 s",
         )
+    if jobs.power is not None:
+        yield from _power_problems(jobs.power)
+
+
+def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:
+    for key, command in (("off_command", power.off_command), ("on_command", power.on_command)):
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            yield f"jobs.power.{key}", f"{error}: {command}"
+            continue
+        if not words:
+            yield f"jobs.power.{key}", "is missing: the command that switches the node %N"
+        elif not any("%N" in word for word in words):
+            yield f"jobs.power.{key}", "does not say which node: %N stands for its name"
+    if power.idle_off_s and not 30.0 <= power.idle_off_s < math.inf:
+        yield "jobs.power.idle_off_s", f"{power.idle_off_s:g} s is below 30 s or no number; 0 switches nothing off"
+    for key, seconds in (("off_within_s", power.off_within_s), ("boot_within_s", power.boot_within_s)):
+        if not 5.0 <= seconds <= 86_400:
+            yield f"jobs.power.{key}", f"{seconds:g} s is outside 5..86400"
+    for key, number in (("retries", power.retries), ("keep_idle", power.keep_idle)):
+        if number < 0:
+            yield f"jobs.power.{key}", "is negative"
 
 
 def _in_words(message: str) -> str:

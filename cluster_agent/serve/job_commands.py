@@ -16,6 +16,7 @@ from msgspec import Meta
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.people import NOBODY, Caller, Command
 from cluster_agent.live.job import STATES, Job, JobSpec, State
+from cluster_agent.live.nodes import Node
 from cluster_agent.live.partition import Partition
 from cluster_agent.serve.jobs import JobSide
 from nodectl.errors import nearest
@@ -26,7 +27,7 @@ MOST_ROWS: Final = 1000
 MOST_JOBS: Final = 20_000
 """Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
 
-KINDS: Final = ("submit", "jobs", "job", "job-tally", "cancel", "requeue", "drain", "resume")
+KINDS: Final = ("submit", "jobs", "job", "job-tally", "cancel", "requeue", "drain", "resume", "power")
 
 MOST: Final = (1 << 63) - 1  # as SQLite numbers rows
 
@@ -65,6 +66,13 @@ class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``clusterctl resume``."""
 
     node: str
+
+
+class SetPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``clusterctl power``."""
+
+    node: str
+    is_on: bool
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -147,6 +155,7 @@ class JobCommands:
             "requeue": Command("viewer", TellJobs, self._requeue),
             "drain": Command("admin", Drain, self._drain),
             "resume": Command("admin", Resume, self._resume),
+            "power": Command("admin", SetPower, self._power),
         }
 
     def _submit(self, caller: Caller, spec: JobSpec) -> int:
@@ -218,10 +227,22 @@ class JobCommands:
     def _resume(self, caller: Caller, asked: Resume) -> list[str]:
         with self._side.changing() as live:
             _check_node(live, asked.node)
-            if live.nodes[asked.node].drained is None:
+            switched = live.nodes[asked.node].switched
+            has_failed = switched is not None and switched.state == "failed"
+            if live.nodes[asked.node].drained is None and not has_failed:
                 return [f"{asked.node} was not drained"]
             live.resume(asked.node)
         return [f"{asked.node} may get jobs again"]
+
+    def _power(self, caller: Caller, asked: SetPower) -> list[str]:
+        if not self._side.can_switch:
+            raise ClusterError(
+                "this cluster agent switches no nodes: a table [jobs.power] in its settings and mode cap change that"
+            )
+        with self._side.changing() as live:
+            _check_node(live, asked.node)
+            node = live.nodes[asked.node]
+            return [_switch_on(live, node) if asked.is_on else _switch_off(live, node)]
 
     def _own(self, caller: Caller, asked: TellJobs) -> list[Job]:
         """All of them, or a refusal before anything has been done."""
@@ -237,6 +258,31 @@ class JobCommands:
         if not found:
             raise WrongUseError(f"there is no job {number} (`clusterctl jobs --all` lists them)")
         return found[0]
+
+
+def _switch_off(live: Partition, node: Node) -> str:
+    state = node.switched.state if node.switched else "on"
+    if node.run is not None:
+        raise ClusterError(f"{node.name} has a job: drain it and wait, or cancel the job")
+    if state == "booting":
+        raise ClusterError(f"{node.name} is booting: wait until that has ended")
+    if state in ("off", "powering-off"):
+        live.power.stay_off(node)
+        return f"{node.name} is {'off' if state == 'off' else 'powering off'} and stays so until it is switched on"
+    live.power.switch_off(node, is_by_hand=True)
+    return f"{node.name} is powering off, and stays off until it is switched on"
+
+
+def _switch_on(live: Partition, node: Node) -> str:
+    state = node.switched.state if node.switched else "on"
+    if state == "booting":
+        return f"{node.name} is booting already"
+    if state == "on" and node.is_up:
+        return f"{node.name} is on"
+    if state != "powering-off" and not live.power.is_silent(node):
+        raise ClusterError(f"{node.name} is heard, so it is on: `clusterctl resume {node.name}`")
+    live.power.switch_on(node)
+    return f"{node.name} boots as soon as there are watts for that"
 
 
 def _check_node(live: Partition, name: str) -> None:

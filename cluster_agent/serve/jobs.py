@@ -21,6 +21,7 @@ from cluster_agent.budget.store import DeposedError
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.live.job import OVER, Job
 from cluster_agent.live.partition import Happening, Partition, steady_time
+from cluster_agent.live.power import Switched
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.tags import JobTags
 from cluster_agent.serve.config import JobSettings
@@ -59,7 +60,10 @@ class JobSide:
         speaks: Callable[[str], bool],
         say: Callable[[str], None] = lambda line: None,
         now: Callable[[], float] | None = None,
+        can_switch: bool = False,
     ) -> None:
+        self.can_switch = can_switch
+        """Whether nodes are switched off and on."""
         self._settings, self._store, self._send, self._speaks, self._say = settings, store, send, speaks, say
         self.now = now or steady_time()
         self._names = set(nodes)
@@ -100,6 +104,7 @@ class JobSide:
                 self._told[one.node], self._heard_s[one.node] = one, now_s
                 self._live.heard(one)
             for report in reports:
+                self._live.spoke(report.node, report.boot_id)
                 self._draws(self._live, now_s, report, bound)
         self._send_out()
 
@@ -178,13 +183,24 @@ class JobSide:
         with self._shutting(is_asked=True):
             yield live
 
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[Partition]:
+        """To change something for which no person waits; what is done inside is on the disk at the end, or all that was
+        in memory is dropped (``is_open``)."""
+        live = self.live
+        self._is_due = True
+        with self._shutting(), self._store.together():
+            yield live
+
     def node_state(self, name: str) -> tuple[str, str, str]:
         """The node's state, the job that it has (empty: none), and more about it."""
         node = self._live.nodes.get(name) if self._live else None
         if node is None:
             return "unknown", "", self._why_shut
         why = node.drained or ""
-        if node.state == "down":
+        if node.switched is not None:
+            why = _why_switched(node.switched)
+        elif node.state == "down":
             why = self._why_down(name)
         return node.state, self._job_on.get(name, ""), why
 
@@ -194,7 +210,10 @@ class JobSide:
         """The partition as the disk has it."""
         settings = self._settings
         self._tags = JobTags(self._store.ended(REMEMBERED))
-        made = Partition(sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times)
+        made = Partition(
+            sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
+            power=settings.power.times if settings.power and self.can_switch else None,
+        )  # fmt: skip
         if self._why_shut:
             self._say(f"over: {self._why_shut}")
             self._why_shut = ""
@@ -258,3 +277,10 @@ class JobSide:
         if not self._speaks(name):
             return "its agent is older than jobs"
         return "its agent runs no jobs (`jobs = true` in its [cluster])"
+
+
+def _why_switched(one: Switched) -> str:
+    """What there is to say beyond the state."""
+    if one.is_wanted:
+        return f"{one.reason}; waits for watts for its boot" if one.reason else "waits for watts for its boot"
+    return one.reason or ("by hand" if one.is_by_hand else "")

@@ -31,6 +31,7 @@ from cluster_agent.serve.feed import Feed
 from cluster_agent.serve.job_commands import JobCommands, no_jobs
 from cluster_agent.serve.jobs import JobSide
 from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
+from cluster_agent.serve.power import PowerSide
 from cluster_agent.serve.schedule import read_schedule, refuse_past
 from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import Database
@@ -124,6 +125,12 @@ class Server:
         self.partition = Partition(store, settings.terms, self._line(now), sharing, now, is_observing, say)
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
+        self._power: PowerSide | None = None
+        if self.jobs and settings.jobs and settings.jobs.power and self.jobs.can_switch:
+            self._power = PowerSide(
+                settings.jobs, settings.jobs.power, self.jobs, self.partition.ledger,
+                lambda: self.partition.jobs_changed(is_start=False),
+            )  # fmt: skip
         self.commands |= JobCommands(self.jobs).commands if self.jobs else no_jobs()
         budget = settings.budget
         self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
@@ -156,6 +163,8 @@ class Server:
             poller.register(descriptor, zmq.POLLOUT if is_writing else zmq.POLLIN)
         poller.register(self._stop_read, zmq.POLLIN)
         wait_s = min(self.partition.due_s(self._now_s()), longest_s, self.jobs.due_s() if self.jobs else longest_s)
+        if self._power:
+            wait_s = min(wait_s, self._power.due_s(self._now_s()))
         ready = dict(poller.poll(max(round(wait_s * 1000), 1)))
         if self._stop_read in ready:
             return False
@@ -179,10 +188,14 @@ class Server:
         if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked or from_afar))):
             self.partition.jobs_changed("start" in happened)
             self._send(self.partition.turn(now_s))
+        if self._power:
+            self._power.step(now_s)
         return True
 
     def close(self) -> None:
         """Let go of everything; caps hold until their leases end."""
+        if self._power:
+            self._power.close()
         if self.admin:
             self.admin.close()
         self.router.close()
@@ -198,7 +211,10 @@ class Server:
         store = JobStore(self.database)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
-        return JobSide(settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say)
+        return JobSide(
+            settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
+            can_switch=settings.power is not None and self._settings.mode == "cap",
+        )  # fmt: skip
 
     def _bound(self, report: Report) -> tuple[str, float | None]:
         account = self.partition.ledger.accounts.get(report.node)

@@ -40,6 +40,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         GROUP BY place / 256;
     DROP TABLE node;
     """,
+    """
+    CREATE TABLE node_power (name TEXT PRIMARY KEY, body BLOB NOT NULL);
+    """,
 )
 """Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
 

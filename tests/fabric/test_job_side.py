@@ -202,7 +202,7 @@ def test_whatever_is_asked_of_jobs_is_answered_and_breaks_nothing(tmp_path):
     made.speak()
     job = made.submit()
     fields = ["job", "jobs", "node", "reason", "states", "user", "after", "everything", "command", "walltime_s",
-              "workdir", "script", "nodes", "env", "tag", "name", "grace_s", "requeue", "output"]  # fmt: skip
+              "workdir", "script", "nodes", "env", "tag", "name", "grace_s", "requeue", "output", "is_on"]  # fmt: skip
     values: list[Any] = [
         None, True, -1, 0, 1, job, 1 << 62, (1 << 64) - 1, 1.5, float("nan"), "", "x" * 70_000, "\0", "n0", "memory",
         "/", b"\xff", [], ["a"], [1, 2], [[]], {}, {"A": "b"}, {"A": 1}, [1 << 63], ["queued"], "root", "-1",
@@ -212,7 +212,9 @@ def test_whatever_is_asked_of_jobs_is_answered_and_breaks_nothing(tmp_path):
         "submit": {"command": ["a"], "walltime_s": 10, "workdir": "/"}, "jobs": {"everything": True},
         "job": {"job": job}, "job-tally": {},
         "cancel": {"jobs": [job]}, "requeue": {"jobs": [job]}, "drain": {"node": "n0"}, "resume": {"node": "n0"},
+        "power": {"node": "n0", "is_on": False},
     }  # fmt: skip
+    made.side.can_switch = True
     for _ in range(3000):
         kind = dice.choice(KINDS)
         body: Any = dict(right[kind])
