@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from nodectl import delegation
+from nodectl import declared, delegation
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.errors import NodectlError
@@ -39,6 +39,7 @@ HEADINGS: Final = ("what", "kind", "found", "reads", "writes", "locked", "remark
 def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     """List what this node has, what can be read and written, what is locked, and why.
 
+    What [cluster] of the settings declares is held against that; a line says what does not agree, and the remedy.
     Equal rows of numbered things are shown as one; --json has them all.
     """
     config = configure(file, {})
@@ -46,9 +47,11 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     found = survey(ports)
     found = replace(found, knob_rows=[*found.knob_rows, *delegation.findings(config.scmi)])
     left = left_behind(state_dir, node_id(ports.lock_path))
+    controller = declared.cap_controller(config.scmi) if config.cluster.url else declared.CapController()
+    doubts = declared.problems(config, found.layout, ports.files, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left)), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts)), indent=2))
         return
     layout = found.layout
     click.echo(
@@ -60,6 +63,8 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     click.echo()
     for mode, verdict in verdicts.items():
         click.echo(f"{mode}: {verdict}")
+    for doubt in doubts:
+        click.echo(f"[cluster]: {doubt}")
     if left:
         click.echo(left)
 
@@ -123,7 +128,7 @@ def _verdict(found: Survey, mode: str) -> str:
     return "yes" + "".join(f"; {notice}" for notice in notices)
 
 
-def _report(found: Survey, verdicts: dict[str, str], left: str) -> dict[str, Any]:
+def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str]) -> dict[str, Any]:
     layout = found.layout
     return {
         "cpus": len(layout.cpus),
@@ -134,4 +139,5 @@ def _report(found: Survey, verdicts: dict[str, str], left: str) -> dict[str, Any
         "knobs": [msgspec.to_builtins(row) for row in found.knob_rows],
         "runs": verdicts,
         "left_behind": left,
+        "cluster": doubts,
     }

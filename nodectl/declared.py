@@ -1,0 +1,157 @@
+"""What a node declares to its cluster agent, held against what the node has: the ledger believes every word of it.
+
+Each finding is one line: what is declared, what speaks against it, and the remedy. Nothing is found where nothing is
+known: few packages say how low they can be capped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from firmware_bridge.errors import ScmiError
+from firmware_bridge.scmi.client import Client
+from firmware_bridge.scmi.controller import Controller
+from firmware_bridge.scmi.telemetry import TELEMETRY, LeaseGet
+from nodectl.caps import CAP_ROW
+from nodectl.config import Config, Scmi
+from nodectl.scmi_link import patient_client
+from pmu.findings import read_number, read_or_none
+from pmu.layout import Layout
+from pmu.ports import Files
+from pmu.rapl import POWERCAP
+
+WATCHDOGS = "/sys/class/watchdog"
+
+
+@dataclass(frozen=True, slots=True)
+class CapController:
+    """The controller that holds the packages' cap. ``why``: why it ends no lease; empty: it does, after ``lease_s``,
+    by a cap of ``lapsed_w`` (0: none). The range of its caps in watts; 0 and inf where it is not known."""
+
+    why: str = ""
+    lease_s: float = 0.0
+    lapsed_w: float = 0.0
+    least_w: float = 0.0
+    most_w: float = math.inf
+
+
+def cap_controller(settings: Scmi) -> CapController:
+    """Ask it."""
+    if not settings.url or CAP_ROW not in settings.knobs:
+        return CapController(f"no controller holds the cap ([scmi] knobs: {CAP_ROW})")
+    try:
+        client = patient_client(settings.url)
+        try:
+            return asked(client, settings.knobs[CAP_ROW])
+        finally:
+            client.close()
+    except ScmiError as error:
+        return CapController(f"the controller cannot be asked: {error}")
+
+
+def asked(client: Client, domain: str) -> CapController:
+    """What it says of this domain, a name or a number, and of our lease. ``ScmiError`` when it does not answer."""
+    controller = Controller(client)
+    found = [one for one in controller.cap_domains if domain in (one.name, str(one.number))]
+    least_w, most_w = 0.0, math.inf
+    if found and found[0].unit in ("uW", "mW"):
+        least_w, most_w = found[0].watts(found[0].min_cap), found[0].watts(found[0].max_cap)
+    if TELEMETRY not in controller.identity.versions:
+        return CapController("the controller offers no lease (vendor protocol 0x80)", least_w=least_w, most_w=most_w)
+    lease = client.ask(LeaseGet())
+    why = "" if lease.period_ms else "the controller offers a lease, and none is set on this agent's channel"
+    return CapController(why, lease.period_ms / 1000, lease.cap_mw / 1000, least_w, most_w)
+
+
+def problems(config: Config, layout: Layout, files: Files, controller: CapController) -> list[str]:
+    """One line each; none for a node of no cluster, as it declares nothing."""
+    if not config.cluster.url:
+        return []
+    return [*_watts(config, layout, files, controller), *_lease(config, files, controller)]
+
+
+def _watts(config: Config, layout: Layout, files: Files, controller: CapController) -> Iterator[str]:
+    cluster, rest_w = config.cluster, config.caps.rest_w
+    gpus_least_w = sum(gpu.min_power_limit_w for gpu in layout.gpus)
+    packages_least_w = controller.least_w or _of_packages(layout, files, "min")
+    least_w = packages_least_w + gpus_least_w + rest_w
+    parts = f"packages {packages_least_w:g}, GPUs {gpus_least_w:g}, caps.rest_w {rest_w:g}"
+    if cluster.mop_w < least_w:
+        yield (
+            f"mop_w {cluster.mop_w:g} W is less than the node can be capped to, {least_w:g} W ({parts}):"
+            f" set mop_w to {math.ceil(least_w)} or more"
+        )
+    if cluster.safe_w < least_w:
+        yield (
+            f"safe_w {cluster.safe_w:g} W is less than the node can be capped to, {least_w:g} W ({parts}):"
+            f" set safe_w to {math.ceil(least_w)} or more"
+        )
+    stated_w = _of_packages(layout, files, "max")
+    packages_most_w = controller.most_w if math.isfinite(controller.most_w) else stated_w
+    gpus_most_w = sum(gpu.max_power_limit_w for gpu in layout.gpus)
+    most_w = packages_most_w + gpus_most_w + rest_w
+    if cluster.tdp_w < most_w:
+        yield (
+            f"tdp_w {cluster.tdp_w:g} W is less than the node's knobs allow, {most_w:g} W"
+            f" (packages {packages_most_w:g}, GPUs {gpus_most_w:g}, caps.rest_w {rest_w:g}):"
+            f" set tdp_w to {math.ceil(most_w)} or more"
+        )
+    if cluster.boot_w < rest_w:
+        yield (
+            f"boot_w {cluster.boot_w:g} W is less than caps.rest_w ({rest_w:g} W), which the node draws whatever it"
+            " does: set boot_w to the most that was measured from power-on until the agent has started"
+        )
+
+
+def _of_packages(layout: Layout, files: Files, which: str) -> float:
+    """The sum of what the packages' long-term limits can be set to, least ("min") or most ("max"), watts; 0 if one does
+    not say."""
+    packages = [zone for zone in layout.zones if zone.kind == "package"]
+    told = [read_number(files, f"{POWERCAP}/{zone.path}/constraint_0_{which}_power_uw") or 0 for zone in packages]
+    return sum(told) / 1e6 if all(told) else 0.0
+
+
+def _lease(config: Config, files: Files, controller: CapController) -> Iterator[str]:
+    cluster = config.cluster
+    if cluster.lease_class == "hw":
+        if controller.why:
+            yield f"lease_class hw, but {controller.why}: declare os or sticky"
+        elif controller.lapsed_w == 0 or controller.lapsed_w + config.caps.rest_w > cluster.safe_w:
+            to = f"to {controller.lapsed_w:g} W" if controller.lapsed_w else "to no cap at all"
+            yield (
+                f"lease_class hw, but the controller falls {to} without a lease, and with caps.rest_w"
+                f" ({config.caps.rest_w:g} W) that is not within safe_w ({cluster.safe_w:g} W): set its lease's cap"
+            )
+    if cluster.lease_class == "os":
+        yield from _watchdog(cluster.watchdog_s, files)
+
+
+def _watchdog(watchdog_s: float, files: Files) -> Iterator[str]:
+    """Class os: what resets a hung kernel, and when. Not every kernel tells a watchdog's state."""
+    try:
+        devices = sorted(files.listdir(WATCHDOGS))
+    except OSError:
+        devices = []
+    if not devices:
+        yield (
+            "lease_class os, but nothing resets a kernel that hangs: no hardware watchdog in /sys/class/watchdog: load"
+            " its driver and set RuntimeWatchdogSec in systemd's system.conf, or declare sticky"
+        )
+        return
+    states = [read_or_none(files, f"{WATCHDOGS}/{device}/state") for device in devices]
+    if all(state is not None and state.strip() == "inactive" for state in states):
+        yield (
+            f"lease_class os, but nobody has armed a watchdog ({', '.join(devices)}: inactive):"
+            " set RuntimeWatchdogSec in systemd's system.conf, or declare sticky"
+        )
+        return
+    armed = [one for one, state in zip(devices, states, strict=True) if state is None or state.strip() == "active"]
+    timeouts_s = [read_number(files, f"{WATCHDOGS}/{device}/timeout") for device in armed]
+    known_s = [one for one in timeouts_s if one is not None]
+    if known_s and min(known_s) > watchdog_s:
+        yield (
+            f"watchdog_s {watchdog_s:g} s is less than the watchdog's time-out, {min(known_s)} s: set watchdog_s to"
+            f" {min(known_s)} or more, or RuntimeWatchdogSec to less"
+        )
