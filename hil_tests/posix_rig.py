@@ -1,11 +1,7 @@
-"""The controller as a process, in real time, over shared memory.
-
-``python -m hil_tests.posix_rig FOLDER`` runs one with its chip until Ctrl-C, for ``nodectl scmi`` in another shell.
-"""
+"""The controller as a process, in real time, over shared memory."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from firmware_bridge.controlpulp.posix import AGENTS, PosixController
+from firmware_bridge.controlpulp.posix import PosixController
 from firmware_bridge.scmi.transport import Transport
 from firmware_bridge.scmi.url import open_transport
 from hil_tests.rig import Ability, Rig
@@ -71,25 +67,3 @@ class PosixRig(Rig):
     def freq_khz(self) -> NDArray[np.int32]:
         """The wires."""
         return self._plant.wires["freq_khz"].astype(np.int32)
-
-
-def main() -> int:
-    """Serve until interrupted."""
-    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        print("usage: python -m hil_tests.posix_rig FOLDER (which exists)", file=sys.stderr)
-        return 2
-    rig = PosixRig(Path(sys.argv[1]))
-    rig.start()
-    for agent, name in AGENTS.items():
-        print(f"{name}: {rig.url(agent)}", flush=True)
-    try:
-        while True:
-            rig.pass_time(1.0)
-            print(f"{rig.plant.power_w[0]:.1f} W, {rig.plant.temperature_c[:36].max():.1f} C", flush=True)
-    except KeyboardInterrupt:
-        rig.stop()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

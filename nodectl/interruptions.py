@@ -52,6 +52,11 @@ class Interruptions:
         self._take_signals()
         return self._child.poll() is not None if self._child else self._stops > 0
 
+    @property
+    def descriptor(self) -> int:
+        """Can be read when a signal has come, for those who wait for other things as well; ``is_over`` empties it."""
+        return self._read_fd
+
     def wait(self, deadline_ns: int) -> None:
         """Sleep until the deadline, or until the run is over."""
         while not self.is_over():

@@ -37,6 +37,7 @@ class PosixController:
         self.process = subprocess.Popen(
             [str(program), "--with-parent", *chip, *options, str(folder)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            process_group=0,  # Ctrl-C is for whoever started this, who ends it
         )  # fmt: skip
         self._await_start()
 

@@ -48,8 +48,10 @@ class SharedMemory:
         self._p2a = Area(view, geometry.p2a_offset, geometry)
         self.shared_words = SharedWords(view)
         view.release()
+        self.descriptors = (self._fds.a2p_completion, self._fds.p2a_doorbell, connection.fileno())
+        """One of them can be read when ``receive`` has something, for those who wait for other things as well."""
         self._poll = select.poll()
-        for descriptor in (self._fds.a2p_completion, self._fds.p2a_doorbell, connection.fileno()):
+        for descriptor in self.descriptors:
             self._poll.register(descriptor, select.POLLIN)
         self._arrived: deque[bytes] = deque()
         self._is_outstanding = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.vhost_user_device import Device
@@ -24,7 +24,7 @@ class VhostUserServer:
     """Listens on one Unix socket per agent; a guest at a time may be connected to each."""
 
     def __init__(self, paths: Mapping[int, str]) -> None:
-        if not IS_ORDERED:
+        if paths and not IS_ORDERED:
             raise LinkError("virtio rings are served on x86-64 only: elsewhere their order would need barriers")
         self._devices: dict[int, Device] = {}
         try:
@@ -43,8 +43,11 @@ class VhostUserServer:
         """What the agent's guest did wrong last, if anything; forgotten when the next one connects."""
         return self._devices[agent].fault
 
-    def wait(self, timeout_s: float) -> list[tuple[int, bytes]]:
-        """The commands that have come in, with their agents; guests may come and go meanwhile."""
+    def wait(self, timeout_s: float, others: Iterable[int] = ()) -> list[tuple[int, bytes]]:
+        """The commands that have come in, with their agents; guests may come and go meanwhile.
+
+        Returns early when one of the ``others`` (descriptors) can be read.
+        """
         commands = self._commands()
         poll = select.poll()
         actions: dict[int, Callable[[], None]] = {}
@@ -52,8 +55,11 @@ class VhostUserServer:
             for descriptor, action in device.waits_for().items():
                 poll.register(descriptor, select.POLLIN)
                 actions[descriptor] = action
+        for descriptor in others:
+            poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(0 if commands else math.ceil(timeout_s * 1e3)):
-            actions[descriptor]()
+            if descriptor in actions:
+                actions[descriptor]()
         return commands or self._commands()
 
     def _commands(self) -> list[tuple[int, bytes]]:

@@ -6,8 +6,11 @@ Run by ``make hil-linux``; elsewhere skipped, since the kernel has to be built f
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +33,8 @@ from firmware_bridge.scmi.powercap import (
     PowercapDomainResponse,
 )
 from firmware_bridge.scmi.status import Status
-from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal
+from firmware_bridge.scmi.url import open_client
+from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal, kernel
 from hil_tests.linux.rig import LinuxRig
 
 PACKAGE = f"{POWERCAP}/arm-scmi:0"
@@ -241,3 +245,35 @@ def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -
     print(f"round trip through the guest: median {times_s[50] * 1e3:.2f} ms, p99 {times_s[98] * 1e3:.2f} ms")
     assert times_s[50] < 0.1
     assert not isinstance(ask(guest, CapGet(0)), Failed)
+
+
+# ---- the command that serves a controller to everybody ----
+
+
+def test_linux_attaches_to_the_served_controller_beside_another_agent(tmp_path: Path) -> None:
+    """`nodectl twin controller`: the controller is a process, and so is what stands between it and the guest."""
+    if missing := LinuxRig.missing():
+        pytest.skip(missing)
+    socket, folder = tmp_path / "vm.sock", tmp_path / "scmi"
+    command = (sys.executable, "-m", "nodectl.cli", "twin", "controller", "--vhost", str(socket), str(folder))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout
+        assert [served.stdout.readline() for _ in range(4)][3], "it has not started"
+        image = kernel()
+        assert image
+        guest = Guest(image, socket, tmp_path)
+        try:
+            runtime = open_client(f"scmi+shm:{folder}/runtime.sock")
+            runtime.transport.reply_timeout_s = 10.0  # a loaded machine is no fault of the controller's
+            cap(guest, 120_000_000)
+            assert runtime.ask(CapGet(0)).cap == 120_000
+            runtime.ask(CapSet(0, 0, 100_000))
+            assert guest.read(LIMIT) == "100000000"
+            guest.write(ENABLED, 0)
+            assert runtime.ask(CapGet(0)).cap == 100_000
+            runtime.close()
+        finally:
+            guest.stop()
+            served.terminate()
+    assert served.returncode == 0
+    assert "WARNING" not in guest.log()

@@ -67,6 +67,51 @@ def node(
     return _run_all(plans)
 
 
+@twin.command()
+@click.option(
+    "--vhost", "places", metavar="[AGENT=]PATH", multiple=True,
+    help="Serve this agent (default ospm, as Linux is) to a virtual machine, at a vhost-user socket of mode 0600.",
+)  # fmt: skip
+@click.option("--load", type=click.IntRange(0, 4), default=3, show_default=True, help="Class of the instructions.")
+@click.option("--fifo", type=click.Choice(["try", "require"]), help="Run the controller as SCHED_FIFO.")
+@click.argument("folder", type=click.Path(path_type=Path))
+def controller(places: tuple[str, ...], load: int, fifo: str | None, folder: Path) -> int:
+    """Be an on-chip controller with its chip, in real time, until told to stop.
+
+    The ControlPULP firmware as a process. Its agents connect to the sockets in FOLDER, which is made if need be:
+    `nodectl scmi get scmi+shm:FOLDER/runtime.sock`, or `url` under `[scmi]` for `nodectl run`. A virtual machine's
+    kernel is an agent as well, through --vhost (docs/scmi.md has the options of QEMU and user-mode Linux).
+    """
+    try:
+        from firmware_bridge.controlpulp.posix import AGENTS
+        from nodectl.emulated.controller import serve
+    except ImportError as error:
+        raise NodectlError(f"an emulated controller is not built here ({error}); `make setup` builds it") from None
+    serve(folder, _guests(places, AGENTS), load, fifo, lambda line: print(line, flush=True), _remark)
+    return 0
+
+
+def _guests(places: tuple[str, ...], agents: dict[int, str]) -> dict[int, Path]:
+    """By agent, where a guest connects."""
+    numbers = {name: agent for agent, name in agents.items()}
+    guests: dict[int, Path] = {}
+    for place in places:
+        name, _, path = place.partition("=")
+        if name not in numbers:
+            name, path = "ospm", place
+        if not path:
+            raise UsageError(f"--vhost {place!r}: the path of the socket is missing")
+        if numbers[name] in guests:
+            raise UsageError(f"--vhost {place}: {name} has a socket already; one guest is one agent")
+        guests[numbers[name]] = Path(path)
+    return guests
+
+
+def _remark(line: str) -> None:
+    if line:
+        print(f"nodectl twin controller: {line}", file=sys.stderr, flush=True)
+
+
 def _run_all(plans: list[NodePlan]) -> int:
     """A process for each; signals to stop are passed on, and all of them end before this does."""
     parent = os.getpid()

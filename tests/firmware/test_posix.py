@@ -287,6 +287,7 @@ def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_asked(folder: Pat
         (("--areas", "0,0xA0", "/tmp"), "the two areas overlap"),
         (("--areas", "0,0x102", "/tmp"), "an offset is no multiple of 4"),
         (("--areas", "0,-1", "/tmp"), "like 0,0x100, not 0,-1"),
+        (("--message-only", "scp", "/tmp"), "--message-only takes ospm, runtime or bmc, not scp"),
         (("--plant", "/lib", "/tmp"), "--plant and --state belong together"),
     ],
 )

@@ -85,7 +85,7 @@ void board_signal_event(struct board *b, int channel) { channel_signal_event(&b-
 
 volatile uint32_t *board_fast_window(struct board *b, int channel)
 {
-    return channel_fast_window(&b->channels[channel]);
+    return b->channels[channel].is_message_only ? NULL : channel_fast_window(&b->channels[channel]);
 }
 
 /* An offset in the memory that the agent was given. */

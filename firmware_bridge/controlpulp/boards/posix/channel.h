@@ -30,6 +30,7 @@ struct channel {
     bool is_deaf;                                  /* the listener waits for channel_listen_again */
     bool is_rung;                                  /* the agent has rung for a command */
     bool is_event_unread;
+    bool is_message_only;                          /* its agent passes messages on for one who does not see the memory */
     const struct geometry *geometry;
     uint8_t *memory;
     uint32_t memory_bytes;

@@ -24,6 +24,7 @@ static const char usage[] =
     "  --fifo try|require             run as SCHED_FIFO; without the right to: go on without, or end\n"
     "  --areas A2P,P2A                where the two areas lie in a mailbox (default 0,0x100)\n"
     "  --registers DOORBELL,COMPLETION  where these lie in an area (default 0xA0,0xA4)\n"
+    "  --message-only AGENT           no FastChannels for this one: it does not reach the mailbox's memory (repeatable)\n"
     "  --published                    the published law, messages polled, no bypass\n"
     "  --with-parent                  end when the process that started this one ends\n"
     "SIGTERM and SIGINT end it. Exit status 0: ended by them; 1: cannot run; 2: wrong use.\n";
@@ -33,6 +34,7 @@ static const char *const agent_names[AGENTS] = {"ospm", "runtime", "bmc"};
 struct choice {
     const char *folder, *plant, *state, *fifo;
     struct geometry geometry;
+    bool is_message_only[AGENTS];
     bool is_published, ends_with_parent;
 };
 
@@ -60,14 +62,23 @@ static bool pair(const char *text, uint32_t *first, uint32_t *second)
     return is_whole && errno == 0 && a <= UINT32_MAX && b <= UINT32_MAX;
 }
 
+static bool mark(const char *name, bool *marks)
+{
+    for (int c = 0; c < AGENTS; c++)
+        if (!strcmp(name, agent_names[c]))
+            return marks[c] = true;
+    return false;
+}
+
 /* 0: go on; -1: nothing more to do; else the exit status. */
 static int read_choice(int argc, char **argv, struct choice *out)
 {
     static const struct option options[] = {
         {"plant", required_argument, NULL, 'p'}, {"state", required_argument, NULL, 's'},
         {"fifo", required_argument, NULL, 'f'}, {"areas", required_argument, NULL, 'a'},
-        {"registers", required_argument, NULL, 'r'}, {"published", no_argument, NULL, 'u'},
-        {"with-parent", no_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'}, {0}};
+        {"registers", required_argument, NULL, 'r'}, {"message-only", required_argument, NULL, 'm'},
+        {"published", no_argument, NULL, 'u'}, {"with-parent", no_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'},
+        {0}};
     *out = (struct choice){.geometry = {0x000, 0x100, 0xA0, 0xA4}};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -85,6 +96,8 @@ static int read_choice(int argc, char **argv, struct choice *out)
             return wrong_use("--areas takes two offsets like 0,0x100, not ", optarg);
         else if (option == 'r' && !pair(optarg, &out->geometry.doorbell, &out->geometry.completion))
             return wrong_use("--registers takes two offsets like 0xA0,0xA4, not ", optarg);
+        else if (option == 'm' && !mark(optarg, out->is_message_only))
+            return wrong_use("--message-only takes ospm, runtime or bmc, not ", optarg);
         else if (option == 'h')
             return fputs(usage, stdout), -1;
         else if (option == '?')
@@ -146,6 +159,7 @@ static bool open_channels(struct board *b, const struct choice *choice)
                 channel_close(&b->channels[c]);
             return false;
         }
+        b->channels[c].is_message_only = choice->is_message_only[c];
     }
     return true;
 }
