@@ -238,7 +238,7 @@ class Partition:
             mop_w=self.mop_mw / 1000,
             short_w=self.plan.short_mw / 1000,
             nodes=len(ledger.accounts),
-            silent=int(ledger.is_silent(now_s).sum()),
+            silent=int((ledger.is_silent(now_s) & ~ledger.accounts.is_off).sum()),
             is_young=ledger.is_young,
             mode="observe" if self.is_observing else "cap",
             sharer=self.sharing.name,

@@ -233,6 +233,64 @@ def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_holds_up_no_r
     assert count_w(after, "b") == 450, "until it is heard"
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    moves=st.lists(st.tuples(st.sampled_from("off on want hear wait restart".split()), st.integers(0, 2),
+                             st.integers(200, 500)), max_size=40),
+    budget_w=st.integers(900, 1600),
+)  # fmt: skip
+def test_a_boot_never_takes_the_counts_beyond_the_budget_neither_when_it_begins_nor_when_it_is_heard(
+    moves: list[Any], budget_w: int
+) -> None:
+    store, names, now_s = FaultyStore(), ["a", "b", "c"], 0.0
+    one = ledger(budget_w, store=store)
+    confirmed(one, now_s, dict.fromkeys(names, 200))
+    boots = dict.fromkeys(names, 1)
+    has_power = dict.fromkeys(names, True)
+    counted: set[str] = set()  # switched on, and not heard since
+    for kind, n, cap_w in moves:
+        now_s += 1.0
+        name = names[n]
+        if kind == "off":
+            has_power[name] = False
+            now_s += one.settle_s + 1
+            one.pass_time(now_s)
+            one.switched_off(now_s, name)
+            counted.discard(name)
+        elif kind == "on" and not has_power[name]:
+            one.pass_time(now_s)
+            fits = one.free_mw(now_s) >= 450_000 and not one.is_young
+            assert one.switch_on(now_s, name) == fits
+            if fits:
+                assert one.free_mw(now_s) >= 0
+                has_power[name] = True
+                counted.add(name)
+                boots[name] += 1
+        elif kind == "want":
+            want(one, {name: cap_w * 1000})
+        elif kind == "restart":
+            one = Ledger(store, one.terms, one.budget, now_s)
+            for other in names:
+                if not has_power[other]:
+                    one.switched_off(now_s, other)
+            assert all(count_w(one, other) >= 450 for other in counted), "a boot is on the disk before it is begun"
+        elif kind == "hear":
+            granted: list[Grant] = []
+            for other in names:
+                if has_power[other]:
+                    boot = f"b{boots[other]}"
+                    limit_w = min(int(count_w(one, other)), 450 if other in counted else 500)
+                    before_mw = one.total_mw
+                    one.hear(now_s, report(other, int(now_s * 1000), limit_w, boot=boot))
+                    assert other not in counted or one.total_mw <= before_mw
+                    counted.discard(other)
+            granted = one.grants(now_s, [other for other in names if has_power[other]])
+            for grant in granted:
+                boot = f"b{boots[grant.node]}"
+                one.hear(now_s + 0.5, report(grant.node, int(now_s * 1000) + 1, grant.cap_mw // 1000, boot=boot,
+                                             sequence=grant.sequence, epoch=one.epoch))  # fmt: skip
+
+
 def test_a_plan_keeps_what_its_own_caps_make_necessary_for_reboots() -> None:
     one = ledger(4000, k=2)
     confirmed(one, 0.0, {f"n{i}": 200 for i in range(10)})
