@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster_agent.caps import Cap
 from cluster_agent.cli import main
@@ -17,12 +19,12 @@ from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.power import Power
+from cluster_agent.scheduler.power import Idle, Power
 from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
-from tests.cluster_agent.power_traces import cap_lists, compositions, machine, machines
+from tests.cluster_agent.power_traces import cap_lists, compositions, machine, machines, off_by_cap
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
@@ -93,7 +95,7 @@ def test_where_going_off_draws_more_than_idling_a_cap_forbids_it() -> None:
     assert highest_w(250.0) == 250.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines)
 def test_the_watts_of_every_instant_are_those_of_the_nodes_in_plain_python(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine
@@ -117,6 +119,40 @@ def test_the_watts_of_every_instant_are_those_of_the_nodes_in_plain_python(
     for at_s, drawn_uw in seen.items():
         if int(times_s[0]) <= at_s < replay.end_s.max():
             assert drawn_w[np.searchsorted(times_s, at_s, "right") - 1] == pytest.approx(drawn_uw / 1e6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    jobs=traces(),
+    caps=cap_lists(),
+    on=machines,
+    off=st.sampled_from([None, off_by_cap(1)]),
+    idle_off_s=st.integers(1, 6),
+)
+def test_from_its_decision_to_its_end_a_jobs_processors_are_its_own_also_while_they_boot(
+    jobs: Jobs, caps: list[Cap], on: Machine, off: Idle | None, idle_off_s: int
+) -> None:
+    composition = Composition(backfill="easy", power=Power(idle=off), idle_off_s=idle_off_s)
+    watts, clock = Watts.of(on, composition.power), JumpingClock()
+    decided_s: dict[int, int] = {}
+
+    class Watched(SimulatedMachine):
+        def start(self, at_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+            decided_s[job] = clock.now_s()
+            super().start(at_s, job, expected_end_s, level)
+
+    simulated = Watched(jobs, composition.ties, watts.slowdown, watts.requeues)
+    run(NativeScheduler(composition, jobs, PROCESSORS, watts, caps), clock, simulated)
+    replay = replayed(composition, jobs, on, caps)
+    assert replay.start_s.tolist() == [simulated.start_s.get(job, -1) for job in range(len(jobs))]
+    held: dict[int, list[tuple[int, int]]] = {}
+    for job, from_s in decided_s.items():
+        for first, last in replay.processors(job):
+            for processor in range(first, last + 1):
+                held.setdefault(processor, []).append((from_s, int(replay.end_s[job])))
+    for spans in held.values():
+        spans.sort()
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def test_a_machine_whose_nodes_switch_at_once_loses_no_time() -> None:

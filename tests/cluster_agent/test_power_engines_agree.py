@@ -30,6 +30,13 @@ from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, tr
     on=machine(0.0, False),
     has_predictions=False,
 )
+@example(  # the last two share a node that boots, whose watts count once
+    jobs=jobs_of([(0, 1, 1, 1, 0), (2, 1, 1, 5, 0), (3, 1, 1, 1, 0), (3, 1, 1, 2, 0)]),
+    composition=Composition(backfill="easy", power=Power(), idle_off_s=1),
+    caps=[Cap(0, 400, 365.0)],
+    on=machine(2.5, False),
+    has_predictions=False,
+)
 def test_with_watts_too_the_engines_give_the_same_schedule(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
 ) -> None:

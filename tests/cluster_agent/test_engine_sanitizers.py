@@ -1,0 +1,58 @@
+"""The native engine under AddressSanitizer and UndefinedBehaviorSanitizer: nodes switch off, under caps and budgets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.build_native import CSRC, ROOT, SOURCES, ffibuilder
+
+RUN = """
+import sys
+import cluster_agent
+cluster_agent.__path__.insert(0, sys.argv[1])
+import pytest
+from cluster_agent import _native
+assert _native.__file__.startswith(sys.argv[1])
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+"""Other tests, with the sanitized module in place of the package's own."""
+TESTS = [
+    "tests/cluster_agent/test_idle_off.py",
+    "tests/cluster_agent/test_policy_energy_budget.py::test_the_engines_agree_on_a_crowded_machine_with_a_budget",
+]
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
+
+
+def test_nodes_that_switch_off_under_caps_and_budgets_upset_no_sanitizer(tmp_path: Path) -> None:
+    ffibuilder.emit_c_code(str(tmp_path / "_native.c"))
+    sources = [str(tmp_path / "_native.c"), *(str(ROOT / CSRC / source) for source in SOURCES)]
+    includes = [f"-I{ROOT / CSRC}", f"-I{sysconfig.get_path('include')}"]
+    module = str(tmp_path / "_native.abi3.so")
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-std=c11", "-O0", "-g", "-fPIC", "-shared", "-ffp-contract=off", *sanitizers]
+    built = subprocess.run(
+        ["gcc", *flags, *includes, "-o", module, *sources],
+        capture_output=True,
+        text=True,
+    )
+    if "asan" in built.stderr and "cannot find" in built.stderr:
+        pytest.skip("the sanitizers' libraries are missing: install libgcc-12-dev")
+    assert built.returncode == 0, built.stderr
+    runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path), "-q", "-p", "no:cacheprovider", *TESTS],
+        env={**os.environ, "LD_PRELOAD": runtime.strip(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-4000:]
