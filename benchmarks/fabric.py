@@ -179,7 +179,7 @@ def starts(n: int, processes: int, events: int) -> dict[str, Any]:
             at = np.arange(number * NODES_OF_A_START, (number + 1) * NODES_OF_A_START) % n
             running.append(Job(f"j{number}", [names[place] for place in at.tolist()], Tag.COMPUTE))
             now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-            swarm.partition.jobs_changed(True)
+            swarm.partition.happened(now_s, "start")
             for grant in swarm.partition.turn(now_s):
                 swarm.server.router.send(grant)
             return at, DECLARED.tdp_mw

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from cluster_agent.budget.sharers.tags import in_words
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.duration import shown
 from cluster_agent.errors import ClusterError, WrongUseError
@@ -118,7 +119,7 @@ def cells(row: JobRow) -> tuple[str, ...]:
     end_s = row.ended_s or (time.time() if row.state in ACTIVE else None)
     took = shown(end_s - row.started_s) if end_s is not None and row.started_s is not None else "-"
     energy = "-" if row.energy_j is None else f"{row.energy_j / 1000:.1f}"
-    tag = f"{row.tag} ({row.tag_source})" if row.tag else "-"
+    tag = in_words(row.tag, row.tag_source)
     more = [part for part in (row.node_names, row.reason) if part]
     if row.status:
         more.append(f"status {row.status}")
@@ -148,7 +149,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("walltime", shown(row.walltime_s)),
         ("attempts", f"{row.attempts}" + (f", lost {job.losses} times" if job.losses else "")),
         ("exit status", "-" if row.status is None else str(row.status)),
-        ("tag", f"{row.tag}, from {row.tag_source}" if row.tag else "-"),
+        ("tag", in_words(row.tag, row.tag_source)),
         ("energy", _energy(row)),
         ("cap", _cap(row, account.bound_s)),
         ("slowdown", "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} %, {row.slowdown_from}"),

@@ -78,10 +78,12 @@ class PartitionCollector(Collector):
                     family.add_metric([row.name], value)
             yield family
         states = GaugeMetricFamily(
-            "clusterctl_node_info", "1; the node's states.", labels=["node", "state", "jobs", "tag", "lease_class"]
+            "clusterctl_node_info",
+            "1; the node's states.",
+            labels=["node", "state", "jobs", "tag", "tag_source", "lease_class"],
         )
         for row in rows:
-            states.add_metric([row.name, row.state, row.jobs, row.tag, row.lease_class], 1)
+            states.add_metric([row.name, row.state, row.jobs, row.tag, row.tag_source, row.lease_class], 1)
         yield states
         yield from self._jobs()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from cluster_agent.budget.sharers.tags import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
 from cluster_agent.serve.partition import NodeRow, Why
@@ -63,4 +64,4 @@ def cells(row: NodeRow) -> tuple[str, ...]:
         jobs += f", job {row.job}"
     if row.jobs_why:
         jobs += f": {row.jobs_why}"
-    return (row.name, row.state, *shown, row.tag or "-", row.lease_class, heard, jobs)
+    return (row.name, row.state, *shown, in_words(row.tag, row.tag_source), row.lease_class, heard, jobs)

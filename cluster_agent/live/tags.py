@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster_agent.budget.sharers.tags import History, Known, Source, from_counters, from_user, resolve
+from cluster_agent.budget.sharers.tags import History, Known, in_order, resolve
 from cluster_agent.budget.sharers.view import Tag, tag_of
 from cluster_agent.live.job import Job
 
@@ -15,9 +15,7 @@ class JobTags:
     def __init__(self, past: Iterable[Job] = ()) -> None:
         """``past``: jobs that have ended, in the order of their ends."""
         self._history = History(last=1, fewest=1)
-        self._sources: tuple[tuple[str, Source], ...] = (
-            ("user", from_user), ("node agent", from_counters), ("job history", self._history),
-        )  # fmt: skip
+        self._sources = in_order(self._history)
         for job in past:
             self.ended(job)
 

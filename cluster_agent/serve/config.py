@@ -38,11 +38,13 @@ class BudgetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``tdp_w``: what a node of the allow list may draw of which nothing has been heard yet. ``failing_together``: how
-    many may reboot at once, by default those of one chassis. ``lease_s``: how long a grant holds."""
+    many may reboot at once, by default those of one chassis. ``lease_s``: how long a grant holds.
+    ``gap_s``: watts are shared anew at most this often, but for starts, changes of the budget and nodes that leave."""
 
     tdp_w: float = 0.0
     failing_together: int = 1
     lease_s: float = 10.0
+    gap_s: float = 5.0
 
 
 class PowerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,6 +156,8 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "nodes.failing_together", "is negative"
     if not 2.0 <= nodes.lease_s <= 300.0:
         yield "nodes.lease_s", f"{nodes.lease_s:g} s is outside 2..300: nodes report once a second"
+    if not 0.1 <= nodes.gap_s <= 3600.0:
+        yield "nodes.gap_s", f"{nodes.gap_s:g} s is outside 0.1..3600: watts are shared anew at most so often"
     sharer = settings.sharer.partition(":")[0].strip()
     try:
         check_owner("fcfs", sharer)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from cluster_agent.budget.sharers.tags import USER
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.people import NOBODY, Caller, Command
 from cluster_agent.live.job import STATES, Job, JobSpec, State
@@ -122,7 +123,7 @@ def row(job: Job) -> JobRow:
         job=job.id, user=job.user, uid=job.uid, title=job.title, state=job.state, status=job.status, reason=job.reason,
         nodes=job.spec.nodes, node_names=",".join(job.nodes), walltime_s=job.spec.walltime_s,
         submitted_s=job.submitted_s, started_s=job.started_s, ended_s=job.ended_s, attempts=job.attempt,
-        tag=job.tag or job.spec.tag.upper(), tag_source=job.tag_source or ("user" if job.spec.tag else ""),
+        tag=job.tag or job.spec.tag.upper(), tag_source=job.tag_source or (USER if job.spec.tag else ""),
         energy_j=joules, measured=_share(account.energy_j.get("measured", 0.0), joules or 0.0), method=account.method,
         node_s=account.node_s, covered=_share(account.covered_s, account.node_s),
         cap_w=account.cap_j / account.capped_s if account.capped_s else None,

@@ -8,7 +8,7 @@ grants nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,16 +18,19 @@ from cluster_agent.budget.accounts import Account
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import Plan, plan
+from cluster_agent.budget.sharers.gap import Event, Gap
+from cluster_agent.budget.sharers.tags import NODE_AGENT, in_words
 from cluster_agent.budget.store import NOTHING, DeposedError, LedgerStore
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.serve.sharing import Sharing
 from nodectl.wire import Declaration, Grant, Report
 
-PLAN_S: Final = 5.0
-"""Ours: a plan at least this often; what nodes draw changes without an event."""
+LEAST_S: Final = 0.05
+"""Ours: at most twenty plans a second, however many events there are."""
 
-GAP_S: Final = 0.1
-"""Ours: at most ten plans a second, however many events there are."""
+NEED_S: Final = 5.0
+"""Ours: so long after a plan what nodes draw counts as new, since it changes without an event; so often alarms are
+looked at."""
 
 STORE_RETRY_S: Final = 5.0
 
@@ -44,6 +47,7 @@ class NodeRow:
     count_w: float
     power_w: float | None
     tag: str
+    """Its job's, as watts were shared last; else what its agent says of its load."""
     quality: str
     lease_class: str
     heard_s_ago: float | None
@@ -51,6 +55,7 @@ class NodeRow:
     """Idle, allocated, draining or down; empty: no jobs are run here."""
     job: str = ""
     jobs_why: str = ""
+    tag_source: str = ""
 
 
 @dataclass(slots=True)
@@ -96,6 +101,7 @@ class Partition:
         now_s: float,
         is_observing: bool = False,
         say: Callable[[str], None] = lambda line: None,
+        gap_s: float = 5.0,
     ) -> None:
         self.ledger = Ledger(store, terms, budget, now_s)
         self.sharing = sharing
@@ -105,27 +111,37 @@ class Partition:
         self._heard_s: dict[str, float] = {}
         self._say = say
         self._alarms: dict[str, str] = {}
-        self._planned_s = -math.inf
+        self.gap = Gap(gap_s, LEAST_S)
+        self._need_s = -math.inf
         self._spendable_mw = -1
-        self._is_stale = True
         self._store_back_s = -math.inf
 
     def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
         """Take what has come and decide what to send. ``DeposedError``: this cluster agent has been replaced."""
         heard: list[str] = []
+        has_come = False
         for report in self.ledger.hear(now_s, *reports):
             before = self.reports.get(report.node)
             heard.append(report.node)
             self.reports[report.node] = report
             is_back = now_s - self._heard_s.get(report.node, -math.inf) > self.ledger.terms.lease_s
             self._heard_s[report.node] = now_s
-            self._is_stale |= is_back or before is None or _is_news(before, report)
+            news = list(_news(None if is_back else before, report))
+            self.happened(now_s, *news)
+            has_come |= "node" in news
+        if has_come and self.ledger.free_mw(now_s) < 0:
+            self.happened(now_s, "over")
         return self.turn(now_s, heard)
 
     def turn(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
         """What to send now; plan first if it is time."""
-        is_other = self.ledger.spendable_mw(now_s) != self._spendable_mw  # a step has begun, or its announcement counts
-        if is_other or (self._is_stale and now_s - self._planned_s >= GAP_S) or now_s - self._planned_s >= PLAN_S:
+        if self.ledger.spendable_mw(now_s) != self._spendable_mw:  # a step has begun, or its announcement counts
+            self.happened(now_s, "budget")
+        if now_s >= self._need_s:
+            self._need_s = now_s + NEED_S
+            self.happened(now_s, "need")
+            self._mind(now_s)
+        if self.gap.is_due(now_s):
             self.replan(now_s)
         if self.is_observing:
             self.ledger.pass_time(now_s)
@@ -148,7 +164,14 @@ class Partition:
         was_young = self.ledger.is_young
         self.plan = self._planned(now_s)
         self._spendable_mw = self.ledger.spendable_mw(now_s)
-        self._planned_s, self._is_stale = now_s, was_young != self.ledger.is_young
+        self._need_s = now_s + NEED_S
+        # a plan for nobody is no update: the first node that is heard does not wait
+        self.gap = self.gap.updated(now_s if self.plan.names else self.gap.updated_s)
+        if was_young != self.ledger.is_young:
+            self.happened(now_s, "node")
+        self._mind(now_s)
+
+    def _mind(self, now_s: float) -> None:
         short = f"the budget is {self.plan.short_mw / 1000:.1f} W less than every node at its MOP needs"
         self.alarm("short", short if self.plan.short_mw and self.ledger.accounts else "")
         over_mw = self.ledger.over_mw(now_s)
@@ -159,21 +182,19 @@ class Partition:
 
     def due_s(self, now_s: float) -> float:
         """How long until ``turn`` has something to do by itself."""
-        due_s = self._planned_s + (GAP_S if self._is_stale else PLAN_S)
         settle_s = self.ledger.settle_s
         steps = [at_s - settle_s for at_s, _ in self.ledger.budget.steps if at_s - settle_s > now_s]
-        return max(min([due_s, *steps]) - now_s, 0.0)
+        return max(min([self.gap.due_s, self._need_s, *steps]) - now_s, 0.0)
 
     def expect(self, now_s: float, name: str, declaration: Declaration) -> None:
         """A node of the allow list."""
         self.ledger.expect(now_s, name, declaration)
-        self._is_stale = True
+        self.happened(now_s, "node")
 
-    def jobs_changed(self, is_start: bool) -> None:
-        """Watts are to be shared anew: for a start at once, since its nodes have the caps of idle ones."""
-        self._is_stale = True
-        if is_start:
-            self._planned_s = -math.inf
+    def happened(self, now_s: float, *events: Event) -> None:
+        """Watts are to be shared anew for it: at once, or when the gap since the last plan is over."""
+        for event in events:
+            self.gap = self.gap.after(now_s, event)
 
     # --- the budget
 
@@ -260,8 +281,7 @@ class Partition:
             f" {ledger.terms.failing_together} node(s) that may reboot at once;"
             f" {self.plan.available_mw / 1000:g} W were shared among {len(self.plan.caps_mw)} nodes",
         ]
-        tag = self.reports[name].tag if name in self.reports else ""
-        lines += [f"tag: {tag} (from the node's agent)"] if tag else []
+        lines += self._tag_lines(name)
         wanted_mw = self.plan.caps_mw.get(name)
         if wanted_mw is None:
             lines.append("no cap was planned for it: it cannot be reached")
@@ -279,6 +299,11 @@ class Partition:
             f" class {declared.lease_class})"
         )
         lines += self._waiting(now_s, account, wanted_mw, view)
+        if self.gap.due_s < math.inf:
+            lines.append(
+                f"the next plan is due in {max(self.gap.due_s - now_s, 0):.1f} s: starts and changes of the budget are"
+                f" planned for at once, all else {self.gap.gap_s:g} s after the last plan"
+            )
         return Why(name, lines + [f"alarm: {alarm}" for alarm in view.alarms])
 
     def _waiting(self, now_s: float, account: Account, wanted_mw: int | None, view: BudgetView) -> list[str]:
@@ -308,6 +333,7 @@ class Partition:
     def _row(self, now_s: float, account: Account, is_silent: bool) -> NodeRow:
         report = self.reports.get(account.name)
         wanted_mw = self.plan.caps_mw.get(account.name)
+        tag, source = self._tag(account.name)
         return NodeRow(
             name=account.name,
             state=self._state(account, is_silent),
@@ -316,11 +342,24 @@ class Partition:
             limit_w=account.limit_mw / 1000,
             count_w=account.count_mw / 1000,
             power_w=report.power_mw / 1000 if report and report.power_mw >= 0 else None,
-            tag=report.tag if report else "",
+            tag=tag,
+            tag_source=source,
             quality=report.quality if report else "missing",
             lease_class=account.declaration.lease_class,
             heard_s_ago=now_s - self._heard_s[account.name] if account.name in self._heard_s else None,
         )
+
+    def _tag(self, name: str) -> tuple[str, str]:
+        tag, source = self.sharing.tag(name)
+        own = self.reports[name].tag.upper() if name in self.reports else ""
+        return (tag, source) if tag or not own else (own, NODE_AGENT)
+
+    def _tag_lines(self, name: str) -> list[str]:
+        tag, source = self._tag(name)
+        report = self.reports.get(name)
+        own = f"; its agent says {report.tag.upper()}" if report and report.tag else ""
+        how = f", {report.tag_source}" if own and report and report.tag_source else ""
+        return [f"tag: {in_words(tag, source)}{own}{how}"] if tag else []
 
     def _state(self, account: Account, is_silent: bool) -> str:
         if account.is_off:
@@ -349,8 +388,13 @@ class Partition:
             self._alarms.pop(kind, None)
 
 
-def _is_news(before: Report, now: Report) -> bool:
-    """Whether the plan must be made anew for it, rather than when its time comes."""
-    return (before.boot_id, before.is_leaving, before.declaration, before.tag) != (
-        now.boot_id, now.is_leaving, now.declaration, now.tag,
-    )  # fmt: skip
+def _news(before: Report | None, now: Report) -> Iterator[Event]:
+    """What the plan must be made anew for, rather than when its time comes."""
+    if before is None or (before.boot_id, before.declaration) != (now.boot_id, now.declaration):
+        yield "node"
+    if now.is_leaving and (before is None or not before.is_leaving):
+        yield "leave"
+    if before is not None and before.is_leaving and not now.is_leaving:
+        yield "node"
+    if before is not None and before.tag != now.tag:
+        yield "tag"

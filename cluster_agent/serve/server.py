@@ -122,7 +122,9 @@ class Server:
         except BaseException:
             self.admin.close()
             raise
-        self.partition = Partition(store, settings.terms, self._line(now), sharing, now, is_observing, say)
+        self.partition = Partition(
+            store, settings.terms, self._line(now), sharing, now, is_observing, say, settings.nodes.gap_s
+        )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
         self._power: PowerSide | None = None
@@ -186,7 +188,7 @@ class Server:
         for question in (from_afar := self.router.asked()):
             self.router.answer(question, answer(self.commands, question.caller, question.frame))
         if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked or from_afar))):
-            self.partition.jobs_changed("start" in happened)
+            self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
         if self._power:
             self._power.step(now_s)

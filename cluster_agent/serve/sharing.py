@@ -54,16 +54,26 @@ class Sharing:
         except KeyError:
             return "it could not be reached when watts were shared last"
 
+    def tag(self, name: str) -> tuple[str, str]:
+        """The tag as which the node's job was shared watts last, and its source; empty: no job, or one without."""
+        at = self._place(name)
+        if self._last is None or at is None or (owner := int(self._last[1].owner[at])) < 0:
+            return "", ""
+        job = self._last[0].jobs[owner]
+        return ("", "") if job.tag is None else (job.tag.name, job.tag_source)
+
     def in_short(self, name: str) -> tuple[str, float | None]:
         """What bound its cap, as a word with the sharer's name, and the slowdown predicted for its job."""
         if self._last is None:
             return "", None
-        view, shares = self._last
-        if not self._index:
-            self._index = {node: at for at, node in enumerate(view.nodes)}
-        at = self._index.get(name)
+        shares, at = self._last[1], self._place(name)
         if at is None:
             return "", None
         speed = float(shares.speed[shares.owner[at]]) if shares.owner[at] >= 0 else math.nan
         slowdown = None if math.isnan(speed) else 1 / speed - 1
         return f"{shares.sharer}: {Reason(int(shares.reason[at])).name.lower()}", slowdown
+
+    def _place(self, name: str) -> int | None:
+        if not self._index and self._last is not None:
+            self._index = {node: at for at, node in enumerate(self._last[0].nodes)}
+        return self._index.get(name)

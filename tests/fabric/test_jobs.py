@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster_agent.cli import COMMANDS
-from cluster_agent.serve.partition import PLAN_S
+from cluster_agent.serve.config import NodeSettings
 from tests.fabric.cluster import Cluster, Done
 
 
@@ -82,7 +82,7 @@ def test_a_node_that_gets_a_job_gets_its_cap_at_once_and_its_watts_back_are_shar
     wait(cluster, job, "running")
     began_s = time.monotonic()
     cluster.until(lambda: cluster.cap_w("n0") == 500.0)
-    assert time.monotonic() - began_s < PLAN_S - 1.0, "it did not wait for the next plan"
+    assert time.monotonic() - began_s < NodeSettings().gap_s - 1.0, "it did not wait for the next plan"
     assert cluster.ctl("cancel", str(job)).returncode == 0
     wait(cluster, job, "cancelled")
 

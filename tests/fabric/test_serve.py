@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import socket
 import sqlite3
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 from cluster_agent.budget.accounts import NONE
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.cli import main
+from cluster_agent.commands import nodes
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST, Caller, Command, answer
 from cluster_agent.serve.config import read_settings
-from cluster_agent.serve.partition import Partition
+from cluster_agent.serve.partition import NEED_S, Partition
 from cluster_agent.serve.schedule import read_schedule, refuse_past
 from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import MIGRATIONS, Database
@@ -102,12 +105,14 @@ def test_what_is_no_store_is_one_line(tmp_path):
         Database(tmp_path / "a.db")
 
 
-def partition(tmp_path: Path, said: list[str]) -> tuple[Partition, Database]:
+def partition(
+    tmp_path: Path, said: list[str], sharing: Sharing | None = None, gap_s: float = 5.0
+) -> tuple[Partition, Database]:
     database = Database(tmp_path / "a.db")
     store = SqliteLedgerStore(database, "boot-1")
-    return Partition(
-        store, Terms(failing_together=0), BudgetLine(900_000), Sharing("fspc"), 0.0, say=said.append
-    ), database
+    terms, sharing = Terms(failing_together=0), sharing or Sharing("fspc")
+    made = Partition(store, terms, BudgetLine(900_000), sharing, 0.0, say=said.append, gap_s=gap_s)
+    return made, database
 
 
 def test_a_full_disk_grants_nothing_raises_an_alarm_and_ends_with_it(tmp_path):
@@ -141,6 +146,79 @@ def test_a_raise_that_waits_says_what_for(tmp_path):
     assert (row.cap_w, row.state) == (450.0, "capped")
     with pytest.raises(WrongUseError, match="no node is called"):
         made.why(2.0, "n7")
+
+
+def told(made: Partition, now_s: float, *leases: NodeLease, is_leaving: bool = False, tag: str = "") -> None:
+    """They report and take what is granted."""
+    reports = [lease.report(round(now_s * S), 100_000, is_leaving) for lease in leases]
+    grants = made.hear(now_s, [msgspec.structs.replace(report, tag=tag) for report in reports])
+    for lease, report in zip(leases, reports, strict=True):
+        for grant in grants:
+            if grant.node == report.node and not lease.take(round(now_s * S), grant):
+                lease.confirm("seen")
+
+
+def waits_s(made: Partition, now_s: float) -> float | None:
+    """How long until the next plan, by what people are told; None where none is due."""
+    found = re.search(r"the next plan is due in ([0-9.]+) s", "\n".join(made.why(now_s, "n0").lines))
+    return float(found[1]) if found else None
+
+
+def test_starts_and_the_budget_are_planned_for_at_once_and_all_else_after_the_gap(tmp_path):
+    running: list[Job] = []
+    made, _ = partition(tmp_path, [], Sharing("aapc", lambda: running), gap_s=4.0)
+    first, second = (NodeLease(f"n{n}", "boot-1", DECLARED, 200_000, 0) for n in range(2))
+    told(made, 1.0, first)
+    assert list(made.plan.caps_mw) == ["n0"] and waits_s(made, 1.0) is None, "the first node does not wait"
+    told(made, 1.5, first, second)
+    assert (list(made.plan.caps_mw), waits_s(made, 1.5), made.due_s(1.5)) == (["n0"], 3.5, 3.5)
+    told(made, 5.0, first, second)
+    assert list(made.plan.caps_mw) == ["n0", "n1"] and waits_s(made, 5.0) is None
+
+    running.append(Job("j0", ["n0"]))
+    made.happened(5.1, "start")
+    assert made.due_s(5.1) == 0
+    made.turn(5.1)
+    assert made.plan.caps_mw["n0"] == DECLARED.tdp_mw, "a start does not wait"
+    running.clear()
+    made.happened(5.2, "end")
+    told(made, 9.0, first, second, tag="memory")
+    assert made.plan.caps_mw["n0"] == DECLARED.tdp_mw and waits_s(made, 9.0) == pytest.approx(0.1)
+    told(made, 9.11, first, second, tag="memory")
+    assert made.plan.caps_mw["n0"] == DECLARED.mop_mw, "the end has waited for the gap, and so has the tag"
+
+    made.ledger.budget.set(2 * DECLARED.mop_mw + 1000)
+    made.turn(9.2)
+    assert made.plan.available_mw == 2 * DECLARED.mop_mw + 1000, "a budget does not wait"
+    before = made.plan
+    told(made, 9.3, first, is_leaving=True, tag="memory")
+    assert made.plan is not before, "a node that leaves does not wait: its agent would give up"
+
+
+def test_a_tag_and_its_source_are_shown_alike_for_a_node_and_in_why(tmp_path):
+    running = [Job("7", ["n0"], Tag.MEMORY, "user"), Job("8", ["n1"])]
+    made, _ = partition(tmp_path, [], Sharing("aapc", lambda: running), gap_s=0.1)
+    leases = [NodeLease(f"n{n}", "boot-1", DECLARED, 200_000, 0) for n in range(3)]
+    told(made, 1.0, *leases, tag="mixed")
+    assert [(row.tag, row.tag_source) for row in made.nodes(1.0)] == [
+        ("MEMORY", "user"), ("MIXED", "node agent"), ("MIXED", "node agent"),
+    ]  # fmt: skip
+    report = msgspec.structs.replace(leases[0].report(2 * S, 1), tag="mixed", tag_source="measured")
+    made.hear(2.0, [report])
+    assert "tag: MEMORY (user); its agent says MIXED, measured" in made.why(2.0, "n0").lines
+    assert "tag: MIXED (node agent); its agent says MIXED" in made.why(2.0, "n1").lines
+    assert nodes.cells(made.nodes(2.0)[0])[7] == "MEMORY (user)"
+
+
+def test_what_nodes_draw_is_planned_for_though_nothing_happens(tmp_path):
+    made, _ = partition(tmp_path, [], gap_s=0.1)
+    lease = NodeLease("n0", "boot-1", DECLARED, 200_000, 0)
+    told(made, 1.0, lease)
+    before = made.plan
+    made.turn(1.0 + NEED_S - 0.1)
+    assert made.plan is before
+    made.turn(1.0 + NEED_S)
+    assert made.plan is not before
 
 
 def test_the_budget_and_who_changed_it_are_kept(tmp_path):

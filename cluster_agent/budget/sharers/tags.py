@@ -1,8 +1,9 @@
 """Where a job's tag comes from: its user, the jobs before it, or what its nodes count. The source is always named.
 
 A source is a function from what is known of a job to a tag, or None if it cannot say; ``resolve`` asks them in the
-order in which they are configured. A user's word goes first by default, as the source has it (REGALE D2.3 §4.2,
-D11). What counters say is decided on the nodes (``nodectl.load_tag``).
+order of ``in_order``, the only one there is. A user's word goes first, as the source has it (REGALE D2.3 §4.2, D11):
+who submits a job can know what the next hour of it will be. What its nodes' counters say is true of this run, and so
+goes before what such jobs were before. What counters say is decided on the nodes (``nodectl.load_tag``).
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from cluster_agent.budget.sharers.view import Tag
+
+USER: Final = "user"
+NODE_AGENT: Final = "node agent"
+JOB_HISTORY: Final = "job history"
+"""The sources as they are shown, everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,16 @@ class History:
         if len(seen) < self._fewest:
             return None
         return max(Counter(seen).items(), key=lambda found: (found[1], found[0]))[0]
+
+
+def in_order(history: Source) -> tuple[tuple[str, Source], ...]:
+    """All sources with their names, the one that is asked first first."""
+    return (USER, from_user), (NODE_AGENT, from_counters), (JOB_HISTORY, history)
+
+
+def in_words(tag: str, source: str) -> str:
+    """For tables and sentences; "-" with no tag."""
+    return f"{tag} ({source})" if tag else "-"
 
 
 def resolve(job: Known, sources: Sequence[tuple[str, Source]]) -> tuple[Tag | None, str]:
