@@ -3,7 +3,9 @@
 `clusterctl serve` and four nodes as processes, with their real links, leases and job runners; what a node's hardware
 would hold is a file. 500 jobs are submitted while the agent gets SIGKILL 100 times, at any moment of its life, starts
 included. A submission is *accepted* when it has been answered; each accepted job must have written its line exactly
-once, any other at most once, and the caps that hardware holds are added up every ten milliseconds.
+once, any other at most once. The caps that hardware held are added up at every instant, by the histories of the nodes.
+A node that is not scheduled in time to end its lease breaks what the budget rests on: it counts as if it had, and by
+how much the latest one was late is told beside it.
 """
 
 from __future__ import annotations
@@ -44,8 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(at: Path, n_jobs: int, n_kills: int) -> dict[str, float]:
     dice = random.Random(1)
     accepted: set[int] = set()
-    unanswered = looks = over = kills = 0
-    worst_w = 0.0
+    unanswered = looks = kills = 0
     began_s = time.monotonic()
     with Cluster(at, BUDGET_W, jobs={}, sharer="aapc") as cluster:
         for n in range(NODES):
@@ -72,18 +73,20 @@ def run(at: Path, n_jobs: int, n_kills: int) -> dict[str, float]:
                     accepted.add(int(done.stdout.removeprefix("job ")))
                 else:
                     unanswered += 1
-            caps_w = cluster.caps_w()
-            looks, over, worst_w = looks + 1, over + (caps_w > BUDGET_W), max(worst_w, caps_w)
+            looks += 1
             if kills == n_kills and len(accepted) >= n_jobs and looks % 100 == 0 and cluster.ask("jobs") == []:
                 break
             time.sleep(0.01)
+        worst_w, latest_s = cluster.highest_w(is_excused=True), cluster.latest_s()
+        with_late_w = cluster.highest_w()
         rows = {row["job"]: row for row in cluster.ask("jobs", "--all")}
     ran = Counter(int(line) for line in (at / "ran").read_text().split())
     return {
         "jobs": len(accepted), "kills": kills, "submissions_unanswered": unanswered,
         "lost": sum(ran[job] == 0 for job in accepted), "twice": sum(count > 1 for count in ran.values()),
         "strange": sum((rows[job]["state"], rows[job]["attempts"]) != ("done", 1) for job in accepted),
-        "over_budget": over, "looks": looks, "worst_w": worst_w, "budget_w": BUDGET_W,
+        "over_budget": int(worst_w > BUDGET_W), "worst_w": worst_w, "budget_w": BUDGET_W,
+        "latest_s": round(latest_s, 3), "worst_with_late_nodes_w": with_late_w,
         "wall_s": round(time.monotonic() - began_s, 1), "load": round(psutil.getloadavg()[0], 1),
     }  # fmt: skip
 

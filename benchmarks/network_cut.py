@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import save
-from tests.fabric.cluster import Cluster
+from tests.fabric.cluster import KILLED_WITH_US, Cluster
 
 HEAD, FAR = "10.213.77.1", "10.213.77.2"
 PORT = 7410
@@ -45,7 +45,7 @@ class Cable:
 
     def __init__(self) -> None:
         self._holders = [self._hold() for _ in range(2)]
-        self.head, self.far = ([*_KILLED_WITH_US, "nsenter", f"--net=/proc/{one.pid}/ns/net"] for one in self._holders)
+        self.head, self.far = ([*KILLED_WITH_US, "nsenter", f"--net=/proc/{one.pid}/ns/net"] for one in self._holders)
         far = self._holders[1].pid
         self._ip(self.head, f"link add cable0 type veth peer name cable1 netns {far}")
         for where, end, address in ((self.head, "cable0", HEAD), (self.far, "cable1", FAR)):
@@ -68,7 +68,7 @@ class Cable:
 
     def _hold(self) -> subprocess.Popen[bytes]:
         """A process in a network of its own, once it is there."""
-        made = subprocess.Popen([*_KILLED_WITH_US, "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"],
+        made = subprocess.Popen([*KILLED_WITH_US, "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"],
                                 stdout=subprocess.PIPE)  # fmt: skip
         assert made.stdout is not None
         made.stdout.readline()
@@ -76,9 +76,6 @@ class Cable:
 
     def _ip(self, where: list[str], what: str) -> None:
         subprocess.run([*where, "ip", *what.split()], check=True)
-
-
-_KILLED_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
 
 
 class CutCluster(Cluster):
@@ -118,7 +115,7 @@ def run(at: Path, n: int, cut_s: float) -> dict[str, Any]:
         cluster.until(lambda: cluster.are_at(cluster.near_ones, gained_w), is_kept=False)
         time.sleep(max(begin_s + cut_s - time.clock_gettime(time.CLOCK_BOOTTIME), 0.0))
         end_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        held_w = cluster.caps_w()
+        held_w = cluster.highest_w(end_s, end_s)
         cluster.cable.plug()
         cluster.until(lambda: cluster.are_at(cluster.nodes, EACH_W), is_kept=False)
         back_s = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -26,14 +26,20 @@ DECLARED = Declaration(
 )
 
 
-def put(hardware: Path, cap_mw: int) -> None:
-    """Write a cap, and when: before and after, in ns of CLOCK_BOOTTIME."""
-    before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+def put(hardware: Path, cap_mw: int, due_ns: int = 0) -> None:
+    """Write a cap, and in the history when it was begun and when it was done. ``due_ns``: by when it had to be, if it
+    had to be by itself, since the lease was over."""
+    note(hardware, "begun", cap_mw, due_ns)
     anew = hardware.with_suffix(".new")
     anew.write_text(str(cap_mw))
     os.replace(anew, hardware)
+    note(hardware, "done", cap_mw, due_ns)
+
+
+def note(hardware: Path, what: str, cap_mw: int, due_ns: int = 0) -> None:
+    """A line of the history: ns of CLOCK_BOOTTIME, what, mW, and by when."""
     with open(hardware.with_suffix(".history"), "a") as history:
-        history.write(f"{before_ns} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {cap_mw}\n")
+        history.write(f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {what} {cap_mw} {due_ns}\n")
 
 
 def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
@@ -48,17 +54,17 @@ def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
     while True:
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         now_s = now_ns / 1e9
-        has_lapsed = is_capped and lease.lapse(now_ns)
+        has_new = has_lapsed = is_capped and lease.lapse(now_ns)
+        due_ns = lease.lease_end_ns + DECLARED.settle_ms * 1_000_000
         for grant in link.receive():
             if lease.take(now_ns, grant):
                 continue
             if grant.is_leave:
                 put(limit, DECLARED.tdp_mw)
                 return
-            has_lapsed = is_capped = True
-        jobs.exchange(now_ns)
-        if has_lapsed:
-            put(limit, lease.cap_mw)
+            has_new = is_capped = True
+        if has_new:
+            put(limit, lease.cap_mw, due_ns if has_lapsed else 0)
             settled_s = now_s + SETTLE_S
         if settled_s and now_s >= settled_s:
             lease.confirm("seen")
@@ -66,6 +72,7 @@ def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
         if now_s >= report_s:
             link.send(lease.report(now_ns, min(400_000, lease.cap_mw), bool(leaving)))
             report_s = now_s + REPORT_S
+        jobs.exchange(now_ns)
         link.wait(10)
 
 

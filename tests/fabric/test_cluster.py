@@ -1,8 +1,11 @@
 """A partition of real processes: caps are granted, lowered, raised; what is killed breaks no promise."""
 
+import signal
 import time
 
-from tests.fabric.cluster import Cluster
+import pytest
+
+from tests.fabric.cluster import Cluster, boottime_s
 
 
 def both_at(cluster: Cluster, watts: float) -> bool:
@@ -81,8 +84,7 @@ def test_a_node_agent_that_is_killed_costs_its_watts_until_its_lease_is_over(tmp
         victim.kill()
         victim.wait()
         killed_s = time.monotonic()
-        # the stand-in for ExecStopPost: the lesser of the present and the safe cap
-        (tmp_path / "n0.cap").write_text("200000")
+        cluster.fall("n0", 200.0)
         cluster.until(lambda: cluster.cap_w("n1") == 500.0)
         assert time.monotonic() - killed_s > 1.0, "its watts were not given away before its lease was over"
         states = {row["name"]: row["state"] for row in cluster.ask("nodes")}
@@ -101,7 +103,6 @@ def test_a_node_leaves_only_when_there_is_room_for_all_that_it_can_draw(tmp_path
         leaver.terminate()
         cluster.until(lambda: leaver.poll() is not None)
         assert cluster.cap_w("n0") == 500.0
-        cluster.check()
 
 
 def test_observing_decides_and_shows_and_grants_nothing(tmp_path):
@@ -139,3 +140,36 @@ def test_a_schedule_is_followed_ahead_of_its_drops(tmp_path):
         (tmp_path / "plan.csv").write_text("2001-01-01T00:00:00+00:00,600\n")
         past = cluster.ctl("budget", "schedule", str(tmp_path / "plan.csv"))
         assert past.returncode == 2 and "the schedule is past" in past.stderr
+
+
+def test_what_nodes_could_draw_is_known_at_every_instant_from_their_histories(tmp_path):
+    with Cluster(tmp_path, 900.0) as cluster:
+        cluster.names = ["n0", "n1"]
+        s = 1_000_000_000
+        n0 = [f"{s} done 400000 0", f"{5 * s} begun 200000 {4 * s}", f"{5 * s + 7} done 200000 {4 * s}"]
+        n1 = [f"{s} done 400000 0", f"{2 * s} begun 600000 0", f"{2 * s + 1} done 600000 0",
+              f"{2 * s + 2} begun 300000 0", f"{2 * s + 3} done 300000 0", f"{4 * s + 1} begun 700000 0"]  # fmt: skip
+        for name, lines in (("n0", n0), ("n1", n1)):
+            (tmp_path / f"{name}.history").write_text("\n".join(lines) + "\n")
+        assert cluster.highest_w(1.5, 3.0) == 1000.0, "for three nanoseconds, which no look would have met"
+        assert cluster.highest_w(3.0, 3.5) == 700.0
+        assert cluster.highest_w(3.0) == 1100.0, "n0 ended its lease a second late, and n1 did not wait"
+        assert cluster.highest_w(3.0, is_excused=True) == 900.0
+        assert cluster.latest_s() == pytest.approx(1.0)
+        with pytest.raises(AssertionError, match=r"1000.0 W of 900.0 W"):
+            cluster.check(1.5)
+
+
+def test_a_node_that_is_not_scheduled_in_time_breaks_the_premise_and_not_the_ledger(tmp_path):
+    with Cluster(tmp_path, 800.0) as cluster:
+        cluster.serve()
+        stopped = cluster.node("n0", cap_w=200.0)
+        cluster.node("n1", cap_w=200.0)
+        cluster.until(lambda: both_at(cluster, 400.0))
+        stopped.send_signal(signal.SIGSTOP)
+        begin_s = boottime_s()
+        cluster.until(lambda: cluster.cap_w("n1") == 500.0, is_kept=False)
+        stopped.send_signal(signal.SIGCONT)
+        cluster.until(lambda: cluster.latest_s() > 0, is_kept=False)
+        assert cluster.highest_w(begin_s) == 900.0, "it held what it had, and the other one got what it must have lost"
+        assert cluster.highest_w(begin_s, is_excused=True) <= 800.0

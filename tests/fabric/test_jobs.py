@@ -21,7 +21,7 @@ from tests.fabric.cluster import Cluster, Done
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes, 650 W: enough for one of them at its TDP of 500 W beside an idle one at its MOP."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), 650.0, jobs={}, sharer="aapc") as made:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 650.0, jobs={}, gap_s=NodeSettings().gap_s, sharer="aapc") as made:
         start(made, 2)
         yield made
 
@@ -70,7 +70,7 @@ def test_a_submitted_job_runs_on_its_nodes_and_leaves_its_output_and_its_record(
     assert (cluster.at / f"out-{job}-n1").read_text() == "n1 of n0,n1\nhello\n"
     assert done["energy_j"] > 100 and 0.3 < done["covered"] <= 1.1
     text = cluster.ctl("jobs", str(job)).stdout
-    assert "energy as nodes report it" in text and "MEMORY, from user" in text
+    assert "energy as nodes report it" in text and "MEMORY (user)" in text
     # the same user's job of the same name, without a word on its tag
     again = submit(cluster, "sleep 0.5", "-J", "first")
     assert wait(cluster, again, "done")["tag_source"] == "job history"

@@ -17,7 +17,7 @@ from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.cli import main
-from cluster_agent.commands import nodes
+from cluster_agent.commands import nodes as nodes_command
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.ask import ask
@@ -207,7 +207,7 @@ def test_a_tag_and_its_source_are_shown_alike_for_a_node_and_in_why(tmp_path):
     made.hear(2.0, [report])
     assert "tag: MEMORY (user); its agent says MIXED, measured" in made.why(2.0, "n0").lines
     assert "tag: MIXED (node agent); its agent says MIXED" in made.why(2.0, "n1").lines
-    assert nodes.cells(made.nodes(2.0)[0])[7] == "MEMORY (user)"
+    assert nodes_command.cells(made.nodes(2.0)[0])[7] == "MEMORY (user)"
 
 
 def test_what_nodes_draw_is_planned_for_though_nothing_happens(tmp_path):
@@ -239,6 +239,7 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = -1", "negative"),
         ("[budget]\nw = 1000", "nodes.tdp_w: is missing"),
         ("[budget]\nw = nan", "no number"),
+        ("[budget]\nw = 1\n[nodes]\ntdp_w = 1\ngap_s = 0", "nodes.gap_s: 0 s is outside 0.1..3600"),
         ("budgt = 3", "unknown key 'budgt' (nearest: "),
         ("mode = 'guess'", "invalid enum value 'guess'"),
         (
