@@ -28,6 +28,7 @@ NAMES = (
     "fabric",
     "network_cut",
     "job_kills",
+    "jobs_turn",
     "rebalance",
     "sharers",
     "firmware_cap",

@@ -46,6 +46,10 @@ from nodectl.wire import PROTOCOL, pack
 
 Happening: TypeAlias = Literal["start", "end"]
 
+WATCH_S: Final = 0.5
+"""Ours: so often is looked at what time alone brings, all of which is counted in seconds. It takes a look at every
+node, and turns are many."""
+
 ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
 """Ours: jobs that ended last, from which a scheduler learns again after a restart."""
@@ -255,9 +259,13 @@ class Partition:
         sent = len(self.outbox)
         try:
             with self._store.together():
-                if self._has_grown or not self._table.has_room(len(self._fresh) + len(self.nodes) + 1):
+                if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
                     self._begin()
-                self._watch(self._now())
+                now_s = self._now()
+                if not 0 <= now_s - self._watched_s < WATCH_S:
+                    self._watch(now_s)
+                self._switch()
+                self._hold(self._clock.now_s())
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
                 self._save_now_and_then()
@@ -430,11 +438,13 @@ class Partition:
                 self.drain(node.name, reason, 0)
                 self._say(f"{node.name}: {reason}: draining")
                 self._lose(one, node, f"{node.name} {reason}")
+
+    def _switch(self) -> None:
+        """What is wanted of nodes that can be switched off and on."""
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued")
             waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
             self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
-        self._hold(self._clock.now_s())
 
     def _hold(self, now_s: int) -> None:
         """Keep the scheduler from counting on nodes that may not start a job, and let it count on the others."""

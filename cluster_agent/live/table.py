@@ -39,9 +39,9 @@ class GrowingJobs:
         self._rows = 0
         self._users = {-1: NOBODY}
 
-    def has_room(self, rows: int) -> bool:
-        """Whether so many more can be added, each of another user."""
-        return self._rows + rows < len(self.jobs) and len(self._users) + rows <= self.jobs.user[-1] + 1
+    def has_room(self, jobs: int, holds: int) -> bool:
+        """Whether so many more can be added: jobs, each of another user, and nobody's holds of nodes."""
+        return self._rows + jobs + holds < len(self.jobs) and len(self._users) + jobs <= self.jobs.user[-1] + 1
 
     def add(self, number: int, uid: int, submit_s: int, request_s: int, width: int) -> int:
         """Another row; its index. ``uid`` -1 is nobody."""

@@ -131,7 +131,7 @@ class Server:
         if self.jobs and settings.jobs and settings.jobs.power and self.jobs.can_switch:
             self._power = PowerSide(
                 settings.jobs, settings.jobs.power, self.jobs, self.partition.ledger,
-                lambda: self.partition.jobs_changed(is_start=False),
+                lambda: self.partition.happened(self._now_s(), "node"),
             )  # fmt: skip
         self.commands |= JobCommands(self.jobs).commands if self.jobs else no_jobs()
         budget = settings.budget

@@ -157,7 +157,7 @@ class Cluster:
         changes: list[tuple[float, int, str]] = []
         for name in self.names:
             held_mw = 0
-            for at_ns, what, cap_mw, due_ns in self._history(name):
+            for at_ns, what, cap_mw, due_ns in self.history(name):
                 if cap_mw > held_mw or (cap_mw < held_mw and what == "done"):
                     changes.append((min(at_ns, due_ns) if is_excused and due_ns else at_ns, cap_mw, name))
                     held_mw = cap_mw
@@ -174,11 +174,12 @@ class Cluster:
 
     def latest_s(self) -> float:
         """By how much the latest node was late to end its lease."""
-        late_ns = [at_ns - due_ns for name in self.names for at_ns, what, _, due_ns in self._history(name)
+        late_ns = [at_ns - due_ns for name in self.names for at_ns, what, _, due_ns in self.history(name)
                    if due_ns and what == "done"]  # fmt: skip
         return max([*late_ns, 0]) / 1e9
 
-    def _history(self, name: str) -> list[tuple[int, str, int, int]]:
+    def history(self, name: str) -> list[tuple[int, str, int, int]]:
+        """As ``scripted_node.note`` wrote it."""
         lines = map(str.split, (self.at / f"{name}.history").read_text().splitlines())
         return [(int(at_ns), what, int(cap_mw), int(due_ns)) for at_ns, what, cap_mw, due_ns in lines]
 

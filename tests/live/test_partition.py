@@ -12,6 +12,7 @@ from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.live.job import Job, JobSpec
 from cluster_agent.live.partition import Partition, check_live
 from cluster_agent.live.store import JobStore
+from cluster_agent.live.table import GrowingJobs
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.priority import Priority
@@ -53,6 +54,15 @@ def test_the_live_partition_makes_the_schedule_of_the_replay(jobs: Jobs, composi
         fake.now_s += 1
         assert elapsed_s < 2_000
     assert starts == expected
+
+
+def test_a_table_serves_more_nodes_than_there_can_be_users_in_it() -> None:
+    table = GrowingJobs(capacity=100, users=4)
+    assert table.has_room(jobs=3, holds=90), "what holds nodes that are away is nobody's"
+    assert not table.has_room(jobs=3, holds=97), "rows are short"
+    for uid in (7, 8, 9):
+        table.add(1, uid, 0, 1, 1)
+    assert table.has_room(jobs=0, holds=90) and not table.has_room(jobs=1, holds=0)
 
 
 def test_a_table_that_is_full_is_replaced_under_way_and_no_job_is_disturbed() -> None:
