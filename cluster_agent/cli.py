@@ -73,7 +73,7 @@ class LazyCommands(click.Group):
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="clusterctl", message="%(prog)s %(version)s", help="Show it.")
 def clusterctl() -> None:
-    """Schedules jobs, and replays job logs to compare schedulers."""
+    """Keeps a partition's power budget and runs its jobs; replays job logs to compare schedulers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -44,7 +44,7 @@ def show(as_json: bool, socket: Place) -> None:
 
 
 @budget.command("set")
-@click.argument("watts", type=float)
+@click.argument("watts", type=click.FloatRange(0, 1e12, min_open=True))
 @click.option("--dry-run", is_flag=True, help="Say what it would change; change nothing.")
 @socket_option
 def set_budget(watts: float, dry_run: bool, socket: Place) -> None:

@@ -17,7 +17,7 @@ from cluster_agent.duration import seconds
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
-from cluster_agent.live.job import JobSpec
+from cluster_agent.live.job import LONGEST_S, JobSpec
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16
@@ -71,6 +71,8 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
     walltime_s, grace_s = seconds(given["walltime"]), seconds(given["grace"])
     if walltime_s < 1:
         raise WrongUseError(f"--time {given['walltime']}: a job of no time")
+    if walltime_s > LONGEST_S:
+        raise WrongUseError(f"--time {given['walltime']}: longer than {LONGEST_S // 86_400} days")
     title = Path(given["script"]).name if given["script"] not in ("", "-") else ""
     return {
         "command": list(given["command"]), "walltime_s": walltime_s,

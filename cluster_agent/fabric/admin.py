@@ -142,10 +142,12 @@ def _clear(path: Path) -> None:
     """Remove the socket that a killed agent left; not one that somebody serves."""
     if not path.exists():
         return
+    if not path.is_socket():  # connecting to a file is refused as well, and it may be somebody's
+        raise OSError(0, "something else has this name; move it away, or choose another `socket` in the settings")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         try:
             door.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise OSError(0, "another cluster agent is")
+    raise OSError(0, "another cluster agent is; stop it first (SIGTERM)")

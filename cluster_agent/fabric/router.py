@@ -134,7 +134,9 @@ class Router:
             self._listen(url, keys)
         except zmq.ZMQError as error:
             self.close()
-            raise ClusterError(f"{url}: cannot listen: {error.strerror}; a URL is tcp://ADDRESS:PORT") from None
+            raise ClusterError(
+                f"{url}: cannot listen: {error.strerror}; `listen` is tcp://ADDRESS:PORT, of this machine and free"
+            ) from None
         self.url = str(self._socket.get_string(zmq.LAST_ENDPOINT))
 
     @property

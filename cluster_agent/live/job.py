@@ -25,6 +25,9 @@ STATES: Final[tuple[State, ...]] = (
 ACTIVE: Final = ("starting", "running", "ending")
 OVER: Final = ("done", "failed", "cancelled", "timeout", "lost")
 
+LONGEST_S: Final = 10 * 366 * 86_400
+"""The longest walltime, about ten years."""
+
 Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 
 
@@ -32,7 +35,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked for. ``command`` runs once on each of the nodes; see ``JobStart``."""
 
     command: list[str]
-    walltime_s: Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)]
+    walltime_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
     workdir: Text
     script: Annotated[str, Meta(max_length=1 << 16)] = ""
     name: Annotated[str, Meta(max_length=96)] = ""

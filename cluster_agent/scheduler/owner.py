@@ -26,7 +26,7 @@ def check_owner(policy: str, sharer: str | None) -> None:
     if sharer is None:
         return
     if sharer not in SHARERS:
-        raise WrongUseError(f"no sharer is called {sharer!r}{nearest(sharer, SHARERS)}; there are {', '.join(SHARERS)}")
+        raise WrongUseError(f"no sharer is called {sharer!r}{nearest(sharer, SHARERS)}; see `clusterctl policies`")
     if choice.composed.owns_watts:
         raise WrongUseError(
             f"policy {policy} and sharer {sharer} would both own the partition's watts; leave out the sharer, or choose"

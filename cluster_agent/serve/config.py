@@ -215,4 +215,5 @@ def _in_words(message: str) -> str:
     others = [name for name, table in TABLES.items() if key in table.__struct_fields__]
     if others:
         return f"unknown key {key!r} here: it belongs {f'into [{others[0]}]' if others[0] else 'above all tables'}"
-    return f"unknown key {key!r}{nearest(key, TABLES[at].__struct_fields__)}"
+    where = f" in [{at}]" if at else ""
+    return f"unknown key {key!r}{where}{nearest(key, TABLES[at].__struct_fields__)}"

@@ -175,7 +175,7 @@ class JobCommands:
         uid = _uid(asked.user) if asked.user else None
         wrong = [state for state in asked.states if state not in STATES]
         if wrong:
-            raise WrongUseError(f"no job is {wrong[0]!r}{nearest(wrong[0], STATES)}: {', '.join(STATES)}")
+            raise WrongUseError(f"no job is {wrong[0]!r}{nearest(wrong[0], STATES)}")
         alive = self._side.live.jobs if self._side.is_open else {}
         if asked.everything or asked.states:
             states = [state for state in STATES if state in asked.states]

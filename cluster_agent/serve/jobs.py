@@ -215,7 +215,7 @@ class JobSide:
             power=settings.power.times if settings.power and self.can_switch else None,
         )  # fmt: skip
         if self._why_shut:
-            self._say(f"over: {self._why_shut}")
+            self._say(f"the alarm is over: {self._why_shut}")
             self._why_shut = ""
         self._live, self._is_due, self._wake_s = made, True, -math.inf
         self._told.clear()

@@ -173,9 +173,23 @@ class Partition:
 
     def _mind(self, now_s: float) -> None:
         short = f"the budget is {self.plan.short_mw / 1000:.1f} W less than every node at its MOP needs"
-        self.alarm("short", short if self.plan.short_mw and self.ledger.accounts else "")
+        unreached = self._unreached(now_s)
+        self.alarm("short", short + unreached if self.plan.short_mw and self.ledger.accounts else "")
         over_mw = self.ledger.over_mw(now_s)
-        self.alarm("over", f"nodes could exceed the budget by {over_mw / 1000:.1f} W" if over_mw > 0 else "")
+        over = f"nodes could exceed the budget by {over_mw / 1000:.1f} W"
+        self.alarm("over", over + unreached if over_mw > 0 else "")
+
+    def _unreached(self, now_s: float) -> str:
+        """What of the budget nobody can cap, for an alarm: most often the reason why it is too small."""
+        ledger = self.ledger
+        is_unreached = ~ledger.is_within_reach(now_s) & (ledger.accounts.count_mw > 0)
+        counts_mw = int(ledger.accounts.count_mw[is_unreached].sum())
+        if not counts_mw:
+            return ""
+        return (
+            f"; {int(is_unreached.sum())} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their"
+            " agents, or revoke the keys of those that are no more"
+        )
 
     def _planned(self, now_s: float) -> Plan:
         return plan(self.ledger, now_s, lambda at, mw: self.sharing.share(self.ledger, at, mw))
@@ -381,7 +395,7 @@ class Partition:
         if what and kind not in self._alarms:
             self._say(f"ALARM: {what}")
         elif not what and kind in self._alarms:
-            self._say(f"over: {self._alarms[kind]}")
+            self._say(f"the alarm is over: {self._alarms[kind]}")
         if what:
             self._alarms[kind] = what
         else:

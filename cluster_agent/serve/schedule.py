@@ -15,7 +15,7 @@ def read_schedule(path: Path) -> list[tuple[float, int]]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{path}: cannot read the schedule: {error}") from None
+        raise WrongUseError(f"{path}: cannot read the schedule: {getattr(error, 'strerror', error)}") from None
     return parse_schedule(path, text)
 
 

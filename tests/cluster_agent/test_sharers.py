@@ -121,7 +121,7 @@ def test_a_wrong_choice_is_answered_in_one_line(text: str, message: str) -> None
 
 def test_an_unknown_tag_is_answered_with_the_nearest_one() -> None:
     assert tag_of("memory") == Tag.MEMORY
-    with pytest.raises(ValueError, match="no tag is called 'memry' \\(nearest: MEMORY\\): MEMORY, MIXED, COMPUTE"):
+    with pytest.raises(ValueError, match=r"no tag is called 'memry' \(nearest: MEMORY\)$"):
         tag_of("memry")
 
 

@@ -117,7 +117,7 @@ def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_s
     made.now_s += STORE_RETRY_S
     made.speak()
     made.speak()
-    assert made.said[-1].startswith("over:")
+    assert made.said[-1].startswith("the alarm is over:")
     assert {number: job.state for number, job in made.side.live.jobs.items()} == stored
     assert (stored[running], stored[waiting]) == ("running", "queued")
 

@@ -132,7 +132,7 @@ def test_a_script_brings_its_options_and_the_command_line_wins(cluster):
         ([], "nothing to run"),
         (["-N", "3", "--", "true"], "3 nodes asked for, and the partition has 2"),
         (["-t", "5", "--", "true"], "'5' is no duration"),
-        (["-t", "999999999d", "--", "true"], "no such job can be"),
+        (["-t", "999999999d", "--", "true"], "--time 999999999d: longer than 3660 days"),
         (["--tag", "memroy", "--", "true"], "no tag is called 'memroy' (nearest: MEMORY)"),
         (["--env", "SURELY_NOT_SET", "--", "true"], "it is not set here"),
         (["--env", f"LARGE={'x' * 300_000}", "--", "true"], "put them into files"),

@@ -129,7 +129,7 @@ def test_a_full_disk_grants_nothing_raises_an_alarm_and_ends_with_it(tmp_path):
     database.rows("PRAGMA max_page_count = 100000")
     grants = made.hear(10.0, [lease.report(10 * S, 100_000) for lease in leases])
     assert len(grants) == 200
-    assert said[-1].startswith("over:")
+    assert said[-1].startswith("the alarm is over:")
 
 
 def test_a_raise_that_waits_says_what_for(tmp_path):
@@ -241,13 +241,14 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = nan", "no number"),
         ("[budget]\nw = 1\n[nodes]\ntdp_w = 1\ngap_s = 0", "nodes.gap_s: 0 s is outside 0.1..3600"),
         ("budgt = 3", "unknown key 'budgt' (nearest: "),
+        ("[budget]\nwatt = 3", "unknown key 'watt' in [budget]"),
         ("mode = 'guess'", "invalid enum value 'guess'"),
         (
             "[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'powercap:mode=mix'",
             "jobs.policy: policy powercap:mode=mix and sharer fspc would both own the partition's watts",
         ),
         ("policy = 'easy'", "unknown key 'policy' here: it belongs into [jobs]"),
-        ("[jobs]\nstart_withn_s = 3", "unknown key 'start_withn_s' (nearest: start_within_s)"),
+        ("[jobs]\nstart_withn_s = 3", "unknown key 'start_withn_s' in [jobs] (nearest: start_within_s)"),
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'multifactor'", "jobs.policy: priorities"),
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'prb'", "jobs.policy: "),
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\nlost_after_s = 5", "less than down_after_s"),
@@ -352,6 +353,26 @@ def test_a_socket_left_by_a_killed_agent_is_replaced_and_one_in_use_is_not(tmp_p
         Door(tmp_path)
     door.admin._listening.close()  # as SIGKILL leaves it
     Door(tmp_path).admin.close()
+
+
+def test_a_file_where_the_socket_should_be_is_left_as_it_is(tmp_path):
+    (tmp_path / "ctl.sock").write_text("somebody's")
+    with pytest.raises(ClusterError, match="something else has this name; move it away"):
+        Door(tmp_path)
+    assert (tmp_path / "ctl.sock").read_text() == "somebody's"
+
+
+def test_an_alarm_says_what_the_nodes_that_cannot_be_reached_count(tmp_path):
+    made, _ = partition(tmp_path, [])
+    for name in ("n0", "n1"):
+        made.expect(0.0, name, DECLARED)
+    made.replan(1.0)
+    counts_w = made.budget_view(1.0).counts_w
+    assert counts_w > 900  # else there is nothing to alarm of
+    assert any(
+        f"2 nodes that cannot be reached count {counts_w:.1f} W: start their agents" in alarm
+        for alarm in made.budget_view(1.0).alarms
+    )
 
 
 def test_without_a_cluster_agent_a_command_says_so(tmp_path, capsys):

@@ -34,6 +34,7 @@ from cluster_agent.budget.sharers.api import Method, Sharer, check_budget
 from cluster_agent.budget.sharers.fill import fill
 from cluster_agent.budget.sharers.speed import SpeedModel, levels, model_of
 from cluster_agent.budget.sharers.view import UNTAGGED, Floats, Ints, Reason, Shares, Tag, View, tag_of
+from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
 
 APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
@@ -64,7 +65,10 @@ def compose(params: Params) -> Sharer:
         raise ValueError(f"floor={params.floor:g} has to be from 0 to below 100 (%)")
     tables: dict[Tag, SpeedModel] = {}
     if params.machine:
-        machine = load_machine(params.machine)
+        try:
+            machine = load_machine(params.machine)
+        except WrongUseError as error:
+            raise WrongUseError(str(error).replace("--machine ", "minimal-slowdown: machine=", 1)) from None
         tables = {tag: model_of(machine, application) for tag, application in APPLICATIONS.items()}
     fallback = aapc.compose(aapc.Params(untagged=params.untagged))
 

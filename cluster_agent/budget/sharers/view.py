@@ -39,7 +39,7 @@ def tag_of(word: str) -> Tag:
         return Tag[word.upper()]
     except KeyError:
         known = [tag.name for tag in Tag]
-        raise ValueError(f"no tag is called {word!r}{nearest(word.upper(), known)}: {', '.join(known)}") from None
+        raise ValueError(f"no tag is called {word!r}{nearest(word.upper(), known)}") from None
 
 
 @dataclass(frozen=True, slots=True)
