@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 import msgspec
 
 from cluster_agent.commands.nodes import json_option, socket_option
+from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.partition import BudgetView
 from cluster_agent.serve.schedule import read_schedule
@@ -49,6 +51,8 @@ def show(as_json: bool, socket: Place) -> None:
 @socket_option
 def set_budget(watts: float, dry_run: bool, socket: Place) -> None:
     """From now on the budget is WATTS; steps that were announced are void."""
+    if math.isnan(watts):
+        raise WrongUseError("nan is no number of watts")
     click.echo("\n".join(ask(socket, "budget-set", {"w": watts, "dry_run": dry_run}, list[str])))
 
 

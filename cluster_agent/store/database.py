@@ -114,4 +114,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise ClusterError(f"{self.path}: cannot {verb} the store: {error}") from None
+            # a full disk is an I/O error where SQLite only maps a file: the -shm of the log
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            remedy = "; is the disk full?" if code == sqlite3.SQLITE_IOERR else ""
+            raise ClusterError(f"{self.path}: cannot {verb} the store: {error}{remedy}") from None

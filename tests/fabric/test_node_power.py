@@ -182,7 +182,7 @@ def test_commands_are_words_without_a_shell():
         ('off_command = "x \'%N"\non_command = "y %N"', "jobs.power.off_command: No closing quotation"),
         ('off_command = "x %N"\non_command = "y %N"\nidle_off_s = 3', "jobs.power.idle_off_s: 3 s is below 30 s"),
         ('off_command = "x %N"\non_command = "y %N"\nretries = -1', "jobs.power.retries: is negative"),
-        ('of_command = "x %N"', "unknown key 'of_command' (nearest: off_command)"),
+        ('of_command = "x %N"', "unknown key 'of_command' in [jobs.power] (nearest: off_command)"),
     ],
 )
 def test_wrong_settings_are_one_line_with_what_is_wrong(tmp_path, table, problem):
