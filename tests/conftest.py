@@ -7,10 +7,24 @@ skips everywhere.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+# a suite that a shell runs in the background (`make test &`) inherits an ignored Ctrl-C, and so would all it starts
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _blocks_no_signals() -> Generator[None]:
+    """What a test leaves blocked would be blocked in all that later tests start."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    after = signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert after == before, "the test left signals blocked"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -110,12 +110,15 @@ def metrics(listen: str, socket: Place) -> None:
     registry = CollectorRegistry()
     registry.register(PartitionCollector(socket))
     stops = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # also in the server's threads, which begin here
     try:
-        server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), registry)
-    except OSError as error:
-        raise ClusterError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
-    click.echo(f"clusterctl metrics: http://{listen}/metrics", err=True)
-    signal.sigwait(stops)
-    server.shutdown()
-    server.server_close()
+        try:
+            server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), registry)
+        except OSError as error:
+            raise ClusterError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
+        click.echo(f"clusterctl metrics: http://{listen}/metrics", err=True)
+        signal.sigwait(stops)
+        server.shutdown()
+        server.server_close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
