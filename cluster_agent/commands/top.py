@@ -128,17 +128,13 @@ def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
 
 def _fill(table: DataTable[str], rows: dict[str, tuple[str, ...]]) -> None:
     """Make it show these rows; the cursor and what is scrolled to stay where they are."""
-    known = {str(key.value): key for key in table.rows}
-    if list(known) != list(rows):
-        if set(rows) - set(known) or [name for name in known if name in rows] != list(rows):
-            at = table.cursor_row
-            table.clear()
-            for name, cells in rows.items():
-                table.add_row(*cells, key=name)
-            table.move_cursor(row=min(at, max(len(rows) - 1, 0)))
-            return
-        for name in set(known) - set(rows):
-            table.remove_row(known[name])
+    if [key.value for key in table.rows] != list(rows):
+        at = table.cursor_row
+        table.clear()
+        for name, cells in rows.items():
+            table.add_row(*cells, key=name)
+        table.move_cursor(row=min(at, max(len(rows) - 1, 0)))
+        return
     for name, cells in rows.items():
         for column, cell in zip(table.ordered_columns, cells, strict=True):
             if table.get_cell(name, column.key) != cell:

@@ -90,12 +90,15 @@ def _by_link(link: Link, request: Request) -> Answer:
     frame = pack(ASK, request)
     if len(frame) > LINK_REQUEST:
         raise ClusterError(f"{len(frame)} bytes are more than can be asked over a link ({LINK_REQUEST})")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as door:
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as door,
+        door.get_monitor_socket(HANDSHAKES) as monitor,
+    ):
         door.linger = 0
         door.setsockopt(zmq.MAXMSGSIZE, LARGEST_ANSWER)
         door.curve_publickey, door.curve_secretkey = pair.public.encode(), pair.secret.encode()
         door.curve_serverkey = server.encode()
-        monitor = door.get_monitor_socket(HANDSHAKES)
         try:
             door.connect(link.url)
         except zmq.ZMQError as error:
@@ -118,8 +121,6 @@ def _by_link(link: Link, request: Request) -> Answer:
                     raise ClusterError(f"{link.url}: {error}") from None
                 if envelope.kind == ANSWER:
                     return msgspec.msgpack.decode(envelope.body, type=Answer)
-        door.disable_monitor()
-        monitor.close(0)
     raise ClusterError(f"{link.url}: no answer from a cluster agent: {why}")
 
 
