@@ -14,7 +14,6 @@ n is its n-th, beyond the last from the first again; jobs without a number go by
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -98,7 +97,7 @@ def read_tables(text: str) -> Tables:
 
 
 def _read(path: str) -> tuple[str, dict[str, Rows]]:
-    rows, _ = rows_of(path)
+    rows, sha256 = rows_of(path)
     found: dict[str, dict[tuple[int, int, float], Configuration]] = {}
     for line, row in rows:
         where = f"{path}:{line}"
@@ -118,9 +117,7 @@ def _read(path: str) -> tuple[str, dict[str, Rows]]:
         of_application[nodes, cores, cap_w] = one
     if not found:
         raise TraceError(f"{path}: no configuration in it; add lines below {','.join(COLUMNS)}")
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest(), {
-        name: tuple(rows.values()) for name, rows in found.items()
-    }
+    return sha256, {name: tuple(of_application.values()) for name, of_application in found.items()}
 
 
 def moldable(
