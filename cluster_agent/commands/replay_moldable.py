@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import msgspec
-import numpy as np
 
 from cluster_agent.commands.progress import progress
 from cluster_agent.errors import WrongUseError
@@ -158,14 +157,14 @@ def _rows(of: World, result: MoldableResult) -> list[dict[str, Any]]:
 
 def _more(of: World, result: MoldableResult) -> dict[str, list[Any]]:
     """Our columns: the configuration."""
-    chosen = [one for one in result.chosen if one is not None]
+    chosen, users = [one for one in result.chosen if one is not None], of.workload.users
     return {
-        "user": [of.workload.users[int(user)] for user in of.jobs.jobs.user],
+        "user": [users[user] for user in of.jobs.jobs.user.tolist()],
         "nodes": [one.nodes for one in chosen],
         "cores_per_node": [one.cores for one in chosen],
         "cap_w": [float(one.cap_w) for one in chosen],
         "drawn_w": [float(one.watts) for one in chosen],
-        "asked_s": [float(np.float64(one)) for one in of.workload.jobs.run_s[of.row]],
+        "asked_s": [float(one) for one in of.workload.jobs.run_s[of.row]],
     }
 
 
