@@ -20,8 +20,8 @@ from cluster_agent.replay.moldable_run import (
     replay_moldable,
 )
 from cluster_agent.replay.moldable_trace import GENERATED, Tables, moldable, read_tables
-from cluster_agent.replay.outputs import workload_name
-from cluster_agent.replay.row_outputs import manifest_of, write_rows
+from cluster_agent.replay.outputs import manifest_of, workload_name
+from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.replay.swf import Finding, read_swf
 from cluster_agent.replay.workload import Workload, prepare
 from cluster_agent.scheduler.configurations import MoldableJobs

@@ -9,7 +9,7 @@ manifest.json  what it was made from; equal manifests have equal results
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,11 +119,16 @@ def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dic
             notes.append("jobs.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')")
         if result.schedule.watts is not None:
             (root / "power.csv").write_bytes(b"time,watts,cap\n" + result.schedule.power_csv())
-        for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
-            (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+        write_json(root, metrics, manifest)
     except OSError as error:
         raise ClusterError(f"{error.filename or directory}: {error.strerror or error}; choose another --out") from None
     return notes
+
+
+def write_json(root: Path, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """What any replay says of itself: ``metrics.json`` and ``manifest.json``."""
+    for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
+        (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
 
 def write_parquet(path: Path, result: Result, rows: Rows) -> None:
@@ -206,23 +211,41 @@ def manifest(
     version: str,
     cap: str | None = None,
 ) -> dict[str, Any]:
-    """What a replay is made from."""
+    """What a replay on processors is made from."""
+    of_trace = workload.log.path, workload.log.sha256, len(workload.jobs), workload.findings
+    return manifest_of(
+        command, of_trace, {"processors": workload.processors, "given_by": machine}, cap, choice, version
+    )
+
+
+def manifest_of(
+    command: Sequence[str],
+    trace: tuple[str, str, int, Sequence[swf.Finding]],
+    machine: Mapping[str, Any],
+    cap: str | None,
+    choice: Choice,
+    version: str,
+) -> dict[str, Any]:
+    """What a replay is made from. ``trace``: path, SHA-256, jobs, findings."""
+    path, sha256, jobs, findings = trace
     given = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
-    parameters = {field: value for field, value in given.items() if value is not None}
     return {
         "command": list(command),
         "trace": {
-            "path": workload.log.path,
-            "sha256": workload.log.sha256,
-            "jobs": len(workload.jobs),
+            "path": path,
+            "sha256": sha256,
+            "jobs": jobs,
             "findings": [
                 {"what": one.what, "done": one.done, "count": one.count, "first_line": one.first_line}
-                for one in workload.findings
+                for one in findings
             ],
         },
-        "machine": {"processors": workload.processors, "given_by": machine},
+        "machine": dict(machine),
         "cap": cap,
-        "policy": {"name": choice.policy.name, "parameters": parameters},
+        "policy": {
+            "name": choice.policy.name,
+            "parameters": {field: value for field, value in given.items() if value is not None},
+        },
         "seed": None,  # nothing here is drawn
         "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
     }

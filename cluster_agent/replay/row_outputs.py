@@ -9,18 +9,12 @@ manifest.json              what it was made from
 from __future__ import annotations
 
 import csv
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay.outputs import CSV_COLUMNS
-from cluster_agent.replay.swf import Finding
-from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.replay.outputs import CSV_COLUMNS, write_json
 
 TEXTS = {"job_id", "workload_name", "profile", "final_state", "allocated_resources", "metadata"}
 NUMBERS = {"stretch", "consumed_energy"}
@@ -59,43 +53,10 @@ def write_rows(
             notes.append(
                 "jobs.parquet, power.parquet are not written: they need pyarrow (pip install 'nodectl[export]')"
             )
-        for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
-            (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+        write_json(root, metrics, manifest)
     except OSError as error:
         raise ClusterError(f"{error.filename or directory}: {error.strerror or error}; choose another --out") from None
     return notes
-
-
-def manifest_of(
-    command: Sequence[str],
-    trace: tuple[str, str, int, Sequence[Finding]],
-    machine: Mapping[str, Any],
-    cap: str | None,
-    choice: Choice,
-    version: str,
-) -> dict[str, Any]:
-    """What a replay is made from. ``trace``: path, SHA-256, jobs, findings."""
-    path, sha256, jobs, findings = trace
-    return {
-        "command": list(command),
-        "trace": {
-            "path": path,
-            "sha256": sha256,
-            "jobs": jobs,
-            "findings": [
-                {"what": one.what, "done": one.done, "count": one.count, "first_line": one.first_line}
-                for one in findings
-            ],
-        },
-        "machine": dict(machine),
-        "cap": cap,
-        "policy": {
-            "name": choice.policy.name,
-            "parameters": {field: getattr(choice.params, field) for field in choice.params.__struct_fields__},
-        },
-        "seed": None,  # nothing here is drawn
-        "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
-    }
 
 
 def _write_parquet(
