@@ -15,6 +15,7 @@ from cluster_agent.replay.run import Result
 from cluster_agent.scheduler.budget import Budget
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.node_jobs import Float64s
 
 TAU_S: Final = 10
 
@@ -40,12 +41,7 @@ def measure(result: Result) -> dict[str, Any]:
         "unstarted": result.unstarted,
         "dropped": result.workload.dropped,
         "ended_at_request": int(result.workload.is_cut.sum()),
-        "AVEbsld": float(bsld.mean()),
-        "max_bsld": float(bsld.max()),
-        "bsld_tau_s": TAU_S,
-        "wait_s": spread(wait_s),
-        "turnaround_s": spread(wait_s + run_s),
-        "stretch": spread((wait_s + run_s) / run_s),
+        **measure_waits(wait_s, run_s, bsld),
         "makespan_s": span_s,
         "utilisation": float((width * run_s).sum() / (result.workload.processors * span_s)),
         "throughput_jobs_per_h": schedule.ended * 3600 / span_s,
@@ -56,6 +52,26 @@ def measure(result: Result) -> dict[str, Any]:
         "users": jobs.n_users,
         "fairness": _jain(bsld, jobs.user[has_started]),
     }
+
+
+def measure_waits(wait_s: Int64s, run_s: Int64s, bsld: Float64s) -> dict[str, Any]:
+    """What waiting was to the jobs that ran. ``bsld``: their bounded slowdowns with ``TAU_S``."""
+    return {
+        "AVEbsld": float(bsld.mean()),
+        "max_bsld": float(bsld.max()),
+        "bsld_tau_s": TAU_S,
+        "wait_s": spread(wait_s),
+        "turnaround_s": spread(wait_s + run_s),
+        "stretch": spread((wait_s + run_s) / run_s),
+    }
+
+
+def running_w(times_s: Int64s, start_s: Int64s, end_s: Int64s, watts: Float64s) -> Float64s:
+    """Watts of all jobs that run from each of ``times_s`` to the next: all starts and ends are among these, sorted."""
+    begun = np.bincount(np.searchsorted(times_s, start_s), watts, len(times_s))
+    ended = np.bincount(np.searchsorted(times_s, end_s), watts, len(times_s))
+    drawn: Float64s = np.cumsum(begun - ended)
+    return drawn
 
 
 def measure_power(schedule: NativeReplay) -> dict[str, Any]:

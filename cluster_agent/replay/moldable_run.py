@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cluster_agent.replay.metrics import TAU_S, bounded_slowdown, spread
+from cluster_agent.replay.metrics import bounded_slowdown, measure_waits, running_w
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
 from cluster_agent.scheduler.interfaces import Event, Kind
@@ -69,10 +69,7 @@ def power_of(result: MoldableResult) -> tuple[Int64s, Float64s]:
     start_s, end_s = result.start_s[ran], result.end_s[ran]
     watts = np.array([one.watts for one in result.chosen if one is not None], np.float64)
     time_s = np.unique(np.concatenate([start_s, end_s]))
-    begun = np.bincount(np.searchsorted(time_s, start_s), watts, len(time_s))
-    ended = np.bincount(np.searchsorted(time_s, end_s), watts, len(time_s))
-    drawn_w: Float64s = np.cumsum(begun - ended).round(ROUNDED_TO)
-    return time_s, drawn_w
+    return time_s, running_w(time_s, start_s, end_s, watts).round(ROUNDED_TO)
 
 
 def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict[str, Any]:
@@ -83,7 +80,6 @@ def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict
     submit_s, wanted = jobs.submit_s[ran], jobs.width[ran]
     given = np.array([one.nodes for one in chosen], np.int64)
     run_s, wait_s = end_s - start_s, start_s - submit_s
-    bsld = bounded_slowdown(wait_s, run_s)
     first_s = int(submit_s.min())
     span_s = int(end_s.max()) - first_s
     time_s, watts = power_of(result)
@@ -93,12 +89,7 @@ def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict
         "jobs": len(jobs),
         "ended": len(ran),
         "unstarted": len(jobs) - len(ran),
-        "AVEbsld": float(bsld.mean()),
-        "max_bsld": float(bsld.max()),
-        "bsld_tau_s": TAU_S,
-        "wait_s": spread(wait_s),
-        "turnaround_s": spread(wait_s + run_s),
-        "stretch": spread((wait_s + run_s) / run_s),
+        **measure_waits(wait_s, run_s, bounded_slowdown(wait_s, run_s)),
         "makespan_s": span_s,
         "utilisation": float((given * run_s).sum() / (nodes * span_s)),
         "nodes_over_asked": float(given.mean() / wanted.mean()),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cluster_agent.replay.metrics import bounded_slowdown
+from cluster_agent.replay.metrics import bounded_slowdown, running_w
 from cluster_agent.replay.node_trace import NodeTrace
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Event, Kind
@@ -134,10 +134,8 @@ def power_over_time(result: NodeResult) -> PowerOverTime:
     last_s = int(end_s.max(initial=0))
     change_s = [time_s for time_s in (0, *result.cap.time_s) if time_s <= last_s]
     time_s = np.unique(np.concatenate([at_s, np.array(change_s, np.int64)]))
-    begun = np.bincount(np.searchsorted(time_s, start_s), watts, len(time_s))
-    ended = np.bincount(np.searchsorted(time_s, end_s), watts, len(time_s))
     cap_w = np.array([result.cap.at(int(one_s)) for one_s in time_s])
-    return PowerOverTime(time_s, np.cumsum(begun - ended), cap_w)
+    return PowerOverTime(time_s, running_w(time_s, start_s, end_s, watts), cap_w)
 
 
 def measure_nodes(result: NodeResult) -> dict[str, Any]:
