@@ -6,8 +6,6 @@ or a check did not hold, 2 wrong use.
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +13,7 @@ from typing import Final
 import click
 
 from nodectl import __version__
-from nodectl.errors import NodectlError, nearest
+from nodectl.command_line import LazyCommands, call
 
 COMMANDS: Final = {
     "replay": ("cluster_agent.commands.replay", "replay", "What a policy would have made of a job log."),
@@ -45,32 +43,7 @@ COMMANDS: Final = {
 }
 
 
-class LazyCommands(click.Group):
-    """A group that knows its commands' names and summaries without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; a usage error with the nearest name for an unknown one."""
-        if cmd_name not in COMMANDS:
-            raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}", ctx)
-        module, attribute, _ = COMMANDS[cmd_name]
-        try:
-            command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            raise NodectlError(f"needs {error.name}, which is not installed; `make setup` installs all parts") from None
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in ``--help``."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
-
-
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommands, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="clusterctl", message="%(prog)s %(version)s", help="Show it.")
 def clusterctl() -> None:
     """Keeps a partition's power budget and runs its jobs; replays job logs to compare schedulers."""
@@ -78,30 +51,7 @@ def clusterctl() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; every expected error becomes one line on stderr."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    who = f"clusterctl {given[0]}" if given and given[0] in COMMANDS else "clusterctl"
-    try:
-        status = clusterctl.main(args=given or ["--help"], prog_name="clusterctl", standalone_mode=False)
-        sys.stdout.flush()
-        return status if isinstance(status, int) else 0
-    except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else who
-        return _complain(path, f"{error.format_message()} (see `{path} --help`)", 2)
-    except click.ClickException as error:
-        return _complain(who, error.format_message(), error.exit_code)
-    except NodectlError as error:
-        return _complain(who, str(error), error.exit_status)
-    except BrokenPipeError:
-        # the reader (`| head`) has gone; point stdout elsewhere so that the interpreter does not complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (KeyboardInterrupt, click.Abort):
-        return _complain(who, "stopped", 130)
-
-
-def _complain(who: str, what: str, status: int) -> int:
-    print(f"{who}: {' '.join(what.split())}", file=sys.stderr)
-    return status
+    return call(clusterctl, "clusterctl", arguments)
 
 
 if __name__ == "__main__":

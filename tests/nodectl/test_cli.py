@@ -14,6 +14,7 @@ from nodectl.commands.run import configure
 from nodectl.config import ConfigError
 
 NODECTL = (sys.executable, "-m", "nodectl.cli")
+CLUSTERCTL = (sys.executable, "-m", "cluster_agent.cli")
 RSS_LIMIT_KIB = 60 * 1024
 
 
@@ -138,12 +139,25 @@ def test_the_command_does_not_inherit_what_the_agent_sets_for_itself(tmp_path):
     assert "NOTIFY_SOCKET" not in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], ["policies", "--json"], ["--help"]])
-def test_a_full_disk_is_one_line(arguments):
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*NODECTL, "doctor"], [*NODECTL, "policies", "--json"], [*NODECTL, "--help"],
+        [*CLUSTERCTL, "policies", "--json"], [*CLUSTERCTL, "--help"],
+    ],
+)  # fmt: skip
+def test_a_full_disk_is_one_line(command):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*NODECTL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.endswith("cannot write: No space left on device\n") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [[*NODECTL, "scmi"], [*CLUSTERCTL, "keys"]])
+def test_a_group_without_a_command_shows_its_help_as_wrong_use(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("Usage: ") and "\nCommands:\n" in done.stderr
 
 
 def test_a_service_ends_cleanly_on_sigterm_and_its_summary_is_json_on_request(tmp_path):

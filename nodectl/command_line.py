@@ -1,0 +1,100 @@
+"""What the commands ``nodectl`` and ``clusterctl`` are made of: a table of commands, and one way for errors to end.
+
+Commands are imported when they are called. Errors end as one line on stderr; exit status 0 success, 1 the run failed
+or a check did not hold, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import click
+
+from nodectl.errors import NodectlError, nearest
+
+Table: TypeAlias = Mapping[str, tuple[str, str, str]]
+"""By name: a command's module, its name there, and its summary."""
+
+_HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""How click (since 8.2) says that a group was called without a command; its message is the help text."""
+
+
+class LazyCommands(click.Group):
+    """A group that knows its commands' names and summaries without importing them."""
+
+    def __init__(self, *arguments: Any, table: Table, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, which is the order of first need."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; a usage error with the nearest name for an unknown one."""
+        if cmd_name not in self.table:
+            raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, self.table)}", ctx)
+        module, attribute, _ = self.table[cmd_name]
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise NodectlError(f"needs {error.name}, which is not installed; `make setup` installs all parts") from None
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in self.table.items()])
+
+
+def call(
+    commands: LazyCommands, program: str, arguments: Sequence[str] | None, expected: tuple[type[Exception], ...] = ()
+) -> int:
+    """Run a command line (None: this process's own) and return its exit status.
+
+    ``NodectlError`` and what else is ``expected`` become one line on stderr, as does wrong use.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    who = f"{program} {given[0]}" if given and given[0] in commands.table else program
+    try:
+        status = commands.main(args=given or ["--help"], prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except _HELP_INSTEAD as error:
+        print(error.format_message(), file=sys.stderr)
+        return 2
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else who
+        return _complain(path, f"{error.format_message()} (see `{path} --help`)", 2)
+    except click.ClickException as error:
+        return _complain(who, error.format_message(), error.exit_code)
+    except NodectlError as error:
+        return _complain(who, str(error), error.exit_status)
+    except expected as error:
+        return _complain(who, str(error), 1)
+    except BrokenPipeError:
+        _close_stdout()  # the reader (`| head`) has gone
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _close_stdout()
+        return _complain(who, f"cannot write: {error.strerror}", 1)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain(who, "stopped", 130)
+
+
+def _close_stdout() -> None:
+    """Point stdout elsewhere, so that the interpreter does not complain at its end of what it cannot flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(who: str, what: str, status: int) -> int:
+    print(f"{who}: {' '.join(what.split())}", file=sys.stderr)
+    return status
