@@ -27,7 +27,7 @@ from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.domains import CapDomain, SensorInfo, SpeedDomain
 from firmware_bridge.scmi.fast_channel import VERIFY_PAUSE_S, VERIFY_TRIES, FastSetting, find_setting
 from firmware_bridge.scmi.header import Protocol
-from firmware_bridge.scmi.message import Body, Command
+from firmware_bridge.scmi.message import WIRES, Body, Command
 from firmware_bridge.scmi.performance import LevelGet, LevelSet, LimitsGet, LimitsSet, PerformanceFastChannel
 from firmware_bridge.scmi.powercap import (
     CAP_DISABLED,
@@ -81,7 +81,7 @@ class Controller:
         self._speed_domains: tuple[SpeedDomain, ...] | None = None
         self._sensors: tuple[SensorInfo, ...] | None = None
         self._next_level_set_s: dict[int, float] = {}
-        self._fast: dict[tuple[Protocol, int], FastSetting | None] = {}
+        self._fast: dict[tuple[type[Body], int], FastSetting | None] = {}
 
     @property
     def cap_domains(self) -> tuple[CapDomain, ...]:
@@ -120,7 +120,7 @@ class Controller:
                 f"power domain {domain.number} ({domain.name}): a cap of {domain.in_words(cap)} would disable capping;"
                 f" its range is {domain.range_in_words()}"
             )
-        channel = self._cap_channel(domain) if fast else None
+        channel = self._fast_setting(domain, PowercapFastChannel, CapSet, CapGet) if fast else None
         if channel and channel.put_in_force(sent):
             return CapOutcome(domain, cap, sent, sent, is_fast=True)
         if asynchronously:
@@ -181,7 +181,7 @@ class Controller:
 
         ``fast`` as in ``set_cap``.
         """
-        channel = self._level_channel(domain) if fast else None
+        channel = self._fast_setting(domain, PerformanceFastChannel, LevelSet, LevelGet) if fast else None
         if channel and channel.put_in_force(level):
             return LevelOutcome(domain, level, level, is_fast=True)
         clock = self.client.transport.clock
@@ -231,18 +231,17 @@ class Controller:
     def _speaks(self, protocol: Protocol) -> bool:
         return protocol in self.identity.versions
 
-    def _cap_channel(self, domain: CapDomain) -> FastSetting | None:
-        key = (Protocol.POWERCAP, domain.number)
+    def _fast_setting(
+        self,
+        domain: CapDomain | SpeedDomain,
+        describe: type[PowercapFastChannel] | type[PerformanceFastChannel],
+        *commands: type[Body],
+    ) -> FastSetting | None:
+        """The channels that stand for a SET and a GET of the domain; described once."""
+        key = (describe, domain.number)
         if key not in self._fast:
-            commands = PowercapFastChannel(domain.number, 0x5), PowercapFastChannel(domain.number, 0x4)
-            self._fast[key] = find_setting(self.client, *commands) if domain.has_fast_channels else None
-        return self._fast[key]
-
-    def _level_channel(self, domain: SpeedDomain) -> FastSetting | None:
-        key = (Protocol.PERFORMANCE, domain.number)
-        if key not in self._fast:
-            commands = PerformanceFastChannel(domain.number, 0x7), PerformanceFastChannel(domain.number, 0x8)
-            self._fast[key] = find_setting(self.client, *commands) if domain.has_fast_channels else None
+            asked, in_force = (describe(domain.number, WIRES[command].message) for command in commands)
+            self._fast[key] = find_setting(self.client, asked, in_force) if domain.has_fast_channels else None
         return self._fast[key]
 
     def _ask(self, command: Command[R], domain: CapDomain | SpeedDomain, bounds: str = "") -> R:
