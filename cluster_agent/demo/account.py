@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.errors import ClusterError
+from nodectl.emulated.jobs import Work
 from nodectl.emulated.node import Truth
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -64,18 +65,6 @@ class Over(msgspec.Struct, frozen=True):
 
     ws: float
     most_w: float
-
-
-class Work(msgspec.Struct, frozen=True):
-    """Node-seconds that jobs ran, and that their work takes at the highest clock."""
-
-    ran_s: float
-    done_s: float
-
-    @property
-    def slowdown(self) -> float | None:
-        """Extra time as a share; None if nothing was done."""
-        return self.ran_s / self.done_s - 1 if self.done_s > 0 else None
 
 
 def read_trace(path: Path) -> NodeTrace:

@@ -19,7 +19,6 @@ import numpy as np
 from cluster_agent.demo.account import (
     Over,
     Steps,
-    Work,
     caps_w,
     joules,
     mean_w,
@@ -32,6 +31,7 @@ from cluster_agent.demo.partition import EmulatedPartition
 from cluster_agent.live.job import JobSpec
 from cluster_agent.serve.job_commands import JobRow
 from cluster_agent.serve.partition import Why
+from nodectl.emulated.jobs import COMMAND, Work
 from nodectl.summary import Summary
 
 WORKLOADS: Final = {"compute": "hpl", "mixed": "nas", "memory": "stream"}
@@ -94,7 +94,7 @@ class Scene:
         return jobs
 
     def _job(self, tag: str, nodes: int, work_s: int) -> JobSpec:
-        command = ["twin-workload", WORKLOADS[tag], f"{work_s}s"]
+        command = [COMMAND, WORKLOADS[tag], f"{work_s}s"]
         return JobSpec(command, 4 * work_s, os.curdir, name=WORKLOADS[tag], nodes=nodes, tag=tag)
 
 

@@ -35,12 +35,20 @@ _HARMLESS: Final = {SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG
 """What does not end a program by default (signal(7)); stopping is not emulated."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """Seconds that jobs ran, and seconds that the work they did takes at the highest clock."""
 
     ran_s: float = 0.0
     done_s: float = 0.0
+
+    @property
+    def slowdown(self) -> float | None:
+        """Extra time as a share; None if nothing was done."""
+        return self.ran_s / self.done_s - 1 if self.done_s > 0 else None
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.ran_s + other.ran_s, self.done_s + other.done_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +119,7 @@ class TwinJobs:
     def work(self) -> dict[str, Work]:
         """What has been done so far, by the tag of the jobs that did it: the truth, which no agent sees."""
         with self._lock:
-            work = {tag: Work(one.ran_s, one.done_s) for tag, one in self._work.items()}
-            if self._run:
-                _add(work, self._run, self._twin)
-            return work
+            return self._with(self._run, self._done()) if self._run else self._work
 
     def _look(self) -> None:
         run = self._run
@@ -142,24 +147,33 @@ class TwinJobs:
         run = self._run
         if run is None:
             return
-        ran_s, done_s, _ = self._twin.progress()
-        slowdown = ran_s / done_s - 1 if done_s > 0 else None
-        _add(self._work, run, self._twin)
+        work = self._done()
+        self._work = self._with(run, work)
         self._twin.stop_workload()
         self._run = None
         key = _key(run)
-        detail = self._print(run, ran_s, slowdown)
+        detail = self._print(run, work)
         self._over[key] = JobPart(
-            *key, "ended", status, cause, run.began_s, run.began_s + ran_s, detail=detail, slowdown=slowdown
+            *key, "ended", status, cause, run.began_s, run.began_s + work.ran_s, detail=detail, slowdown=work.slowdown
         )
 
-    def _print(self, run: _Run, ran_s: float, slowdown: float | None) -> str:
+    def _done(self) -> Work:
+        """By the job that runs."""
+        ran_s, done_s, _ = self._twin.progress()
+        return Work(ran_s, done_s)
+
+    def _with(self, run: _Run, work: Work) -> dict[str, Work]:
+        """All work, with what this run has done."""
+        tag = run.start.tag
+        return {**self._work, tag: self._work.get(tag, Work()) + work}
+
+    def _print(self, run: _Run, work: Work) -> str:
         """The job's output; why it could not be written, if so."""
         path = Path(run.start.workdir) / run.start.output
-        later = "" if slowdown is None else f", {slowdown:+.1%} against the highest clock"
+        later = "" if work.slowdown is None else f", {work.slowdown:+.1%} against the highest clock"
         try:
             with open(path, "a") as file:
-                file.write(f"EMULATED {run.workload.name} on {self._node}: {ran_s:.1f} s{later}\n")
+                file.write(f"EMULATED {run.workload.name} on {self._node}: {work.ran_s:.1f} s{later}\n")
         except OSError as error:
             return f"{path}: {error.strerror}"[:300]
         return ""
@@ -167,10 +181,3 @@ class TwinJobs:
 
 def _key(run: _Run) -> Key:
     return run.start.job, run.start.attempt
-
-
-def _add(work: dict[str, Work], run: _Run, twin: Twin) -> None:
-    ran_s, done_s, _ = twin.progress()
-    one = work.setdefault(run.start.tag, Work())
-    one.ran_s += ran_s
-    one.done_s += done_s
