@@ -223,11 +223,9 @@ def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, li
 
 def _read_caps(text: str) -> list[Cap]:
     """Of a file, or of the load of a country."""
-    if not text.startswith("rte:"):
-        return read_caps(text)
-    from cluster_agent.replay.rte import rte_caps  # see ``world``
+    from cluster_agent.replay.rte import is_rte, rte_caps  # see ``world``
 
-    return rte_caps(text)
+    return rte_caps(text) if is_rte(text) else read_caps(text)
 
 
 def _processors(text: str) -> int:
