@@ -14,10 +14,10 @@ from cffi import FFI
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("cluster_agent/csrc")
 HEADERS = ["swf.h", "placement.h", "power.h", "priority.h", "scheduler.h", "meter.h", "replay.h", "jobs_csv.h"]
-INSIDE = ["profile.h", "learner.h", "nodes.h", "scheduler_inside.h", "text.h"]
+INSIDE = ["column.h", "profile.h", "learner.h", "nodes.h", "scheduler_inside.h", "power_inside.h", "text.h"]
 SOURCES = [
-    *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "priority.c"),
-    *("nodes.c", "power_pass.c", "budget.c"),
+    *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "backfill.c", "priority.c"),
+    *("nodes.c", "power.c", "power_pass.c", "budget.c"),
     *("meter.c", "replay.c", "jobs_csv.c"),
 ]
 

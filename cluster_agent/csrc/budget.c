@@ -1,12 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "scheduler_inside.h"
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "power_inside.h"
 
 /* Joules of so many microwatts, nothing if negative. */
 static double joules(int64_t uw, int64_t seconds)
@@ -75,8 +70,8 @@ static void list_falls(scheduler_t *s, int64_t now_s)
     for (int32_t i = 0; i < s->n_running; i++) {
         int32_t job = s->running[i].job;
         int64_t limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
-        l->falls[i] = (fall_t){.limit_s = limit_s > now_s ? limit_s : now_s + 1,
-                               .extra_uw = s->running[i].width * scheduler_extra_uw(s, job, s->power->level[job])};
+        l->falls[i] = (fall_t){.limit_s = ends_after(limit_s, now_s),
+                               .extra_uw = s->running[i].width * extra_uw(s->power, job, s->power->level[job])};
     }
     l->n_falls = s->n_running;
     qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);

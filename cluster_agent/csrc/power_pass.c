@@ -1,317 +1,4 @@
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "scheduler_inside.h"
-
-static int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/****************************************************************
- * Making and unmaking
- ****************************************************************/
-
-int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
-{
-    power_t *p = s->power = calloc(1, sizeof *p);
-    if (!p)
-        return -1;
-    int32_t n = s->jobs.n_jobs;
-    p->model = *model;
-    p->interval_first = column(n, sizeof *p->interval_first);
-    p->interval_count = column(n, sizeof *p->interval_count);
-    p->since_s = column(n, sizeof *p->since_s);
-    p->done_s = column(n, sizeof *p->done_s);
-    p->level = column(n, sizeof *p->level);
-    p->woken = column(n, sizeof *p->woken);
-    p->ledger.falls = column(n, sizeof *p->ledger.falls);
-    p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
-    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level || !p->woken || !p->ledger.falls ||
-        placement_init(&p->placement, s->composition.processors) < 0)
-        return -1;
-    plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
-    return scheduler_plan(s, &uncapped, 1);
-}
-
-int32_t scheduler_set_idle_off(scheduler_t *s, const idle_off_t *model)
-{
-    s->power->nodes = nodes_new(model, s->composition.processors, &s->power->placement);
-    return s->power->nodes ? 0 : -1;
-}
-
-void power_free(scheduler_t *s)
-{
-    power_t *p = s->power;
-    if (!p)
-        return;
-    placement_clear(&p->placement);
-    free(p->interval_first);
-    free(p->interval_count);
-    free(p->rows);
-    free(p->outlook);
-    free(p->available);
-    free(p->since_s);
-    free(p->done_s);
-    free(p->level);
-    free(p->woken);
-    nodes_free(p->nodes);
-    free(p->ledger.falls);
-    free(p);
-}
-
-/****************************************************************
- * The plan
- ****************************************************************/
-
-int32_t scheduler_plan(scheduler_t *s, const plan_row_t *rows, int32_t n_rows)
-{
-    power_t *p = s->power;
-    size_t n = (size_t)n_rows;
-    plan_row_t *copy = malloc(n * sizeof *copy);
-    outlook_t *outlook = malloc(n * sizeof *outlook);
-    int64_t *available = malloc(n * sizeof *available);
-    if (!copy || !outlook || !available) {
-        free(copy);
-        free(outlook);
-        free(available);
-        return -1;
-    }
-    free(p->rows);
-    free(p->outlook);
-    free(p->available);
-    p->rows = memcpy(copy, rows, n * sizeof *copy);
-    p->outlook = outlook;
-    p->available = available;
-    p->n_rows = n_rows;
-    p->row = 0;
-    scheduler_advance(s, rows[0].from_s);
-    return 0;
-}
-
-void scheduler_advance(scheduler_t *s, int64_t now_s)
-{
-    power_t *p = s->power;
-    while (p->row + 1 < p->n_rows && p->rows[p->row + 1].from_s <= now_s)
-        p->row++;
-    p->lowest_kept = INT64_MAX;
-    for (int32_t k = p->row; k < p->n_rows; k++)
-        p->lowest_kept = p->rows[k].kept < p->lowest_kept ? p->rows[k].kept : p->lowest_kept;
-    if (p->nodes)
-        nodes_follow(p->nodes, now_s, p->rows[p->row].kept);
-}
-
-int64_t scheduler_next_row(const scheduler_t *s)
-{
-    const power_t *p = s->power;
-    return p->row + 1 < p->n_rows ? p->rows[p->row + 1].from_s : INT64_MAX;
-}
-
-/****************************************************************
- * Nodes that go off when they are idle
- ****************************************************************/
-
-int64_t scheduler_next_switch(scheduler_t *s)
-{
-    return s->power->nodes ? nodes_next(s->power->nodes) : INT64_MAX;
-}
-
-void scheduler_settle(scheduler_t *s, int64_t now_s)
-{
-    if (s->power->nodes)
-        nodes_settle(s->power->nodes, now_s);
-}
-
-int64_t scheduler_begins(const scheduler_t *s, int32_t job)
-{
-    return s->power ? s->power->since_s[job] : s->started_s[job];
-}
-
-cold_t scheduler_cold(const scheduler_t *s)
-{
-    return s->power->nodes ? s->power->nodes->now : (cold_t){.off = 0};
-}
-
-int64_t scheduler_boots(const scheduler_t *s)
-{
-    return s->power->nodes ? s->power->nodes->boots : 0;
-}
-
-/* What a processor draws more while its node boots, or goes off, than idle; nothing if it is less. */
-static int64_t boot_rise_uw(const power_t *p)
-{
-    int64_t rise_uw = p->nodes->model.boot_uw - p->model.idle_uw;
-    return rise_uw > 0 ? rise_uw : 0;
-}
-
-static int64_t off_rise_uw(const power_t *p)
-{
-    int64_t rise_uw = p->nodes->model.switch_off_uw - p->model.idle_uw;
-    return rise_uw > 0 ? rise_uw : 0;
-}
-
-/*
- * What nodes that are not on draw more than idle ones: in the present row those that are off draw less, as long as
- * nobody boots them; in a later one they may be on again. Nodes that boot for a job count with it.
- */
-static int64_t cold_uw(const scheduler_t *s, int64_t now_s, int is_present)
-{
-    const power_t *p = s->power;
-    if (!p->nodes)
-        return 0;
-    int64_t unclaimed = p->nodes->waking; /* the job for which they booted was killed, and another is on them too */
-    for (int32_t i = 0; unclaimed && i < s->n_running; i++)
-        if (p->since_s[s->running[i].job] > now_s)
-            unclaimed -= p->woken[s->running[i].job];
-    int64_t saved_uw = is_present ? p->nodes->now.off * (p->model.idle_uw - p->nodes->model.off_uw) : 0;
-    return p->nodes->now.going * off_rise_uw(p) + unclaimed * boot_rise_uw(p) - saved_uw;
-}
-
-/****************************************************************
- * Watts and pace
- ****************************************************************/
-
-/* What a processor of the job draws more than an idle one, as planned with. */
-static int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
-{
-    const power_model_t *m = &p->model;
-    if (!m->job_plan_uw)
-        return m->plan_uw[level] - m->idle_uw;
-    double share = (double)(m->plan_uw[level] - m->idle_uw) / (double)(m->plan_uw[0] - m->idle_uw);
-    return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
-}
-
-/* The lowest frequency at which the job may be started. */
-static int32_t lowest_of(const power_t *p, int32_t job)
-{
-    return p->model.job_lowest ? p->model.job_lowest[job] : p->model.lowest;
-}
-
-int64_t scheduler_extra_uw(const scheduler_t *s, int32_t job, int32_t level)
-{
-    return extra_uw(s->power, job, level);
-}
-
-int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level)
-{
-    /* most jobs are asked about at the highest frequency first, and this is called for each waiting one */
-    int64_t long_s = level ? (int64_t)ceil((double)length_s * p->model.slowdown[level] - 1e-9) : length_s;
-    return long_s > 1 ? long_s : 1;
-}
-
-int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
-{
-    const power_t *p = s->power;
-    if (!p)
-        return s->started_s[job] + length_s;
-    double left_s = ((double)length_s - p->done_s[job]) * p->model.slowdown[p->level[job]];
-    return p->since_s[job] + (int64_t)ceil(left_s - 1e-9);
-}
-
-int64_t power_expected_end(const scheduler_t *s, int32_t job)
-{
-    return scheduler_finish(s, job, s->estimate_s[job]);
-}
-
-int64_t scheduler_held_below(const scheduler_t *s, int32_t job, int64_t kept)
-{
-    const power_t *p = s->power;
-    const interval_t *interval = p->placement.intervals + p->interval_first[job];
-    int64_t held = 0;
-
-    if (kept >= s->composition.processors)
-        return s->jobs.width[job];
-    for (int32_t i = 0; i < p->interval_count[job]; i++, interval++)
-        if (interval->first < kept)
-            held += (interval->last < kept ? interval->last + 1 : kept) - interval->first;
-    return held;
-}
-
-int64_t scheduler_beyond(const scheduler_t *s)
-{
-    int64_t kept = scheduler_row(s)->kept, beyond = 0;
-    for (int32_t i = 0; kept < s->composition.processors && i < s->n_running; i++)
-        beyond += s->running[i].width - scheduler_held_below(s, s->running[i].job, kept);
-    return beyond;
-}
-
-/* What a processor that is switched off, or being switched, draws in a row. */
-static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
-{
-    int64_t away = s->composition.processors - row->kept;
-    return away ? (row->off_uw + row->switching_uw) / away : 0;
-}
-
-/* What the job draws in a row more than the machine without jobs; *is_left_on: it keeps nodes on that should be off. */
-static int64_t draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on)
-{
-    const power_t *p = s->power;
-    int64_t width = s->jobs.width[job];
-    int64_t draw = width * extra_uw(p, job, p->level[job]);
-    if (p->nodes && p->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
-        draw = p->woken[job] * boot_rise_uw(p);
-    if (row->kept < s->composition.processors) {
-        int64_t beyond = width - scheduler_held_below(s, job, row->kept);
-        draw += beyond * (p->model.idle_uw - away_uw(s, row));
-        *is_left_on |= beyond > 0;
-    }
-    return draw;
-}
-
-int64_t scheduler_plan_uw(const scheduler_t *s, int64_t now_s)
-{
-    const plan_row_t *row = scheduler_row(s);
-    int64_t drawn = row->idle_uw + row->off_uw + row->switching_uw + cold_uw(s, now_s, 1);
-    int is_left_on = 0;
-    for (int32_t i = 0; i < s->n_running; i++)
-        drawn += draw_uw(s, now_s, row, s->running[i].job, &is_left_on);
-    return drawn + (is_left_on ? row->bonus_uw : 0);
-}
-
-/****************************************************************
- * What happens to running jobs
- ****************************************************************/
-
-void power_give_back(scheduler_t *s, int32_t job)
-{
-    power_t *p = s->power;
-    const interval_t *intervals = p->placement.intervals + p->interval_first[job];
-    if (p->nodes)
-        nodes_give_back(p->nodes, intervals, p->interval_count[job]);
-    else
-        placement_give_back(&p->placement, intervals, p->interval_count[job]);
-}
-
-void scheduler_kill(scheduler_t *s, int64_t now_s, int32_t job)
-{
-    scheduler_running_remove(s, job);
-    power_give_back(s, job);
-    if (s->power->nodes)
-        nodes_date(s->power->nodes, now_s);
-    if (s->ranks)
-        priority_ended(s, job);
-    if (s->learner)
-        learner_killed(s->learner, job);
-    if (s->power->model.requeues)
-        scheduler_requeue(s, job);
-}
-
-void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
-{
-    power_t *p = s->power;
-    scheduler_running_remove(s, job);
-    if (now_s > p->since_s[job]) { /* else its nodes are still booting */
-        p->done_s[job] += (double)(now_s - p->since_s[job]) / p->model.slowdown[p->level[job]];
-        p->since_s[job] = now_s;
-    }
-    p->level[job] = level;
-    scheduler_running_add(s, job);
-}
-
-/****************************************************************
- * A pass
- ****************************************************************/
+#include "power_inside.h"
 
 static void count_free(scheduler_t *s, int32_t k)
 {
@@ -340,22 +27,22 @@ static void look_out(scheduler_t *s, int64_t now_s)
     for (int32_t k = p->row; k < p->n_rows; k++) {
         const plan_row_t *row = &p->rows[k];
         outlook_t *outlook = &p->outlook[k];
-        int64_t at_s = later(row->from_s, now_s);
+        int64_t at_s = greatest(row->from_s, now_s);
         count_free(s, k);
         if (row->cap_uw == NO_CAP || !p->model.asks_watts) {
             outlook->headroom_uw = outlook->expected_uw = NO_CAP;
             continue;
         }
         int is_left_on = 0, is_expected_on = 0;
-        int64_t empty_uw = row->idle_uw + row->off_uw + row->switching_uw + cold_uw(s, now_s, k == p->row);
+        int64_t empty_uw = row->idle_uw + row->off_uw + row->switching_uw + power_cold_uw(s, now_s, k == p->row);
         int64_t headroom = row->cap_uw - empty_uw, expected = headroom;
         for (int32_t i = 0; i < s->n_running; i++) {
             int32_t job = s->running[i].job;
             int64_t limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
-            if (k == p->row || later(limit_s, now_s + 1) > at_s)
-                headroom -= draw_uw(s, now_s, row, job, &is_left_on);
-            if (k == p->row || later(s->running[i].expected_end_s, now_s + 1) > at_s)
-                expected -= draw_uw(s, now_s, row, job, &is_expected_on);
+            if (k == p->row || ends_after(limit_s, now_s) > at_s)
+                headroom -= power_draw_uw(s, now_s, row, job, &is_left_on);
+            if (k == p->row || ends_after(s->running[i].expected_end_s, now_s) > at_s)
+                expected -= power_draw_uw(s, now_s, row, job, &is_expected_on);
         }
         outlook->headroom_uw = headroom - (is_left_on ? row->bonus_uw : 0);
         outlook->expected_uw = expected - (is_expected_on ? row->bonus_uw : 0);
@@ -388,7 +75,7 @@ static need_t need_of(const scheduler_t *s, int64_t now_s, int32_t job, int32_t 
     own = &p->outlook[narrowest_row(p, p->row, limit_s + need.delay_s)];
     int64_t cores = p->nodes->model.cores;
     int64_t woken = (width - (own->free - own->cold) + cores - 1) / cores * cores;
-    need.busy_uw = later(need.busy_uw, woken * boot_rise_uw(p));
+    need.busy_uw = greatest(need.busy_uw, woken * boot_rise_uw(p));
     need.wake_uw = woken * (p->model.idle_uw - p->nodes->model.off_uw);
     return need;
 }
@@ -455,7 +142,8 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     p->interval_count[job] = take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
-    int64_t present_uw = cold_uw(s, now_s, 1), later_uw = cold_uw(s, now_s, 0); /* from here on what they rise by */
+    /* once the job is started, what these have risen by */
+    int64_t present_uw = power_cold_uw(s, now_s, 1), later_uw = power_cold_uw(s, now_s, 0);
     if (p->nodes)
         nodes_take(p->nodes, now_s, p->placement.intervals + p->interval_first[job], p->interval_count[job], &begins_s,
                    &p->woken[job]);
@@ -466,8 +154,8 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     budget_started(s, need->busy_uw + need->wake_uw);
     int64_t expected_s = scheduler_expected_end(s, job);
     limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
-    present_uw = cold_uw(s, now_s, 1) - present_uw;
-    later_uw = cold_uw(s, now_s, 0) - later_uw;
+    present_uw = power_cold_uw(s, now_s, 1) - present_uw;
+    later_uw = power_cold_uw(s, now_s, 0) - later_uw;
     for (int32_t k = p->row; k < p->n_rows; k++) {
         outlook_t *outlook = &p->outlook[k];
         if (p->nodes)
@@ -477,7 +165,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
         if (outlook->headroom_uw == NO_CAP)
             continue;
         int is_left_on = 0;
-        int64_t drawn_uw = draw_uw(s, now_s, &p->rows[k], job, &is_left_on);
+        int64_t drawn_uw = power_draw_uw(s, now_s, &p->rows[k], job, &is_left_on);
         int64_t rise_uw = k == p->row ? present_uw : later_uw;
         outlook->headroom_uw -= rise_uw + (k == p->row || p->rows[k].from_s < limit_s ? drawn_uw : 0);
         outlook->expected_uw -= rise_uw + (k == p->row || p->rows[k].from_s < expected_s ? drawn_uw : 0);
@@ -533,7 +221,7 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
     power_t *p = s->power;
     reservation_t found = {.at_s = now_s};
     int32_t row = p->row, ended = 0;
-    int64_t running_uw = 0, drawn_uw = p->ledger.drawn_uw, present_cold_uw = cold_uw(s, now_s, 1);
+    int64_t running_uw = 0, drawn_uw = p->ledger.drawn_uw, present_cold_uw = power_cold_uw(s, now_s, 1);
     double stored_j = scheduler_stored_j(s);
 
     for (int32_t k = row; k < p->n_rows; k++)
@@ -541,7 +229,7 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
     for (int32_t i = 0; i < s->n_running; i++)
         running_uw += s->running[i].width * extra_uw(p, s->running[i].job, p->level[s->running[i].job]);
     for (;;) {
-        int64_t end_s = ended < s->n_running ? later(s->running[ended].expected_end_s, now_s + 1) : INT64_MAX;
+        int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
         int64_t row_s = row + 1 < p->n_rows ? p->rows[row + 1].from_s : INT64_MAX;
         int64_t next_s = end_s < row_s ? end_s : row_s;
         if (p->ledger.is_open && found.at_s < p->model.budget.to_s && p->model.budget.to_s < next_s)
@@ -562,7 +250,7 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
         if (p->ledger.is_open)
             stored_j += (double)(p->model.budget.limit_uw - drawn_uw) * (double)(next_s - found.at_s) / 1e6;
         found.at_s = next_s;
-        for (; ended < s->n_running && later(s->running[ended].expected_end_s, now_s + 1) <= found.at_s; ended++) {
+        for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= found.at_s; ended++) {
             int32_t job = s->running[ended].job;
             running_uw -= s->running[ended].width * extra_uw(p, job, p->level[job]);
             drawn_uw -= s->running[ended].width * extra_uw(p, job, p->level[job]);
@@ -583,9 +271,9 @@ static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_
     if (p->rows[own].kept <= p->rows[row].kept)
         return width;
     const outlook_t *all = &p->outlook[own], *on = &p->outlook[row];
-    int64_t warm = all->free - all->cold, from_cold = later(width - warm, 0);
-    return later(width - from_cold - (warm - (on->free - on->cold)), 0) +
-           later(from_cold - (all->cold - on->cold), 0);
+    int64_t warm = all->free - all->cold, from_cold = greatest(width - warm, 0);
+    return greatest(width - from_cold - (warm - (on->free - on->cold)), 0) +
+           greatest(from_cold - (all->cold - on->cold), 0);
 }
 
 /*
@@ -622,7 +310,7 @@ static void refuse(refused_t *refused, int32_t width, int64_t request_s)
 }
 
 /* EASY in processors and watts: who starts before the head may take neither from its reservation. */
-static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
+static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     power_t *p = s->power;
     int32_t head = s->queue[s->head].job;
@@ -657,8 +345,8 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
         int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= most_uw);
         if (may_fit && asks_once)
             may_fit = !is_refused(&refused, next->width, s->jobs.request_s[next->job]) &&
-                      (later(next->estimate_s, 1) <= until_s
-                           ? budget_leaves_over(s, next->width * least_uw, later(next->estimate_s, 1), &reserved)
+                      (greatest(next->estimate_s, 1) <= until_s
+                           ? budget_leaves_over(s, next->width * least_uw, greatest(next->estimate_s, 1), &reserved)
                            : next->width < refused_late);
         if (may_fit && !s->has_started[next->job] && next->job != head)
             for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
@@ -706,6 +394,13 @@ static int32_t backfill(scheduler_t *s, int64_t now_s, int32_t *starts)
     return count;
 }
 
+void power_begin_pass(scheduler_t *s, int64_t now_s)
+{
+    if (s->power->nodes)
+        nodes_date(s->power->nodes, now_s);
+    budget_pass(s, now_s);
+}
+
 int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in_turn)
 {
     look_out(s, now_s);
@@ -721,7 +416,7 @@ int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in
     if (s->composition.backfill != BACKFILL_EASY || s->tail - s->head < 2 ||
         s->power->outlook[s->power->row].free < 1)
         return 0;
-    return backfill(s, now_s, starts + *in_turn);
+    return backfill_easy(s, now_s, starts + *in_turn);
 }
 
 /* Whether so many processors may draw `rise_uw` more each until `limit_s`. */
@@ -751,40 +446,4 @@ int power_idle(scheduler_t *s, int64_t now_s)
     }
     nodes_settle(p->nodes, now_s);
     return p->nodes->has_no_memory ? -1 : 0;
-}
-
-/****************************************************************
- * The record
- ****************************************************************/
-
-int32_t scheduler_running(const scheduler_t *s, int32_t *running)
-{
-    for (int32_t i = 0; i < s->n_running; i++)
-        running[i] = s->running[i].job;
-    return s->n_running;
-}
-
-const int32_t *scheduler_levels(const scheduler_t *s)
-{
-    return s->power->level;
-}
-
-const plan_row_t *scheduler_row(const scheduler_t *s)
-{
-    return &s->power->rows[s->power->row];
-}
-
-const placement_t *scheduler_placement(const scheduler_t *s)
-{
-    return &s->power->placement;
-}
-
-const int64_t *scheduler_interval_first(const scheduler_t *s)
-{
-    return s->power->interval_first;
-}
-
-const int32_t *scheduler_interval_count(const scheduler_t *s)
-{
-    return s->power->interval_count;
 }

@@ -1,4 +1,4 @@
-"""The scheduler on a machine with watts, in plain Python: what ``csrc/power_pass.c`` is tested against.
+"""The scheduler on a machine with watts, in plain Python: what ``csrc/power*.c`` are tested against.
 
 It chooses processors too, because nodes that will be switched off may be given only to jobs that end before. Nothing is
 kept between passes but who runs where, since when and at which frequency.

@@ -1,0 +1,300 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "power_inside.h"
+
+/****************************************************************
+ * Making and unmaking
+ ****************************************************************/
+
+int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
+{
+    power_t *p = s->power = calloc(1, sizeof *p);
+    if (!p)
+        return -1;
+    int32_t n = s->jobs.n_jobs;
+    p->model = *model;
+    p->interval_first = column(n, sizeof *p->interval_first);
+    p->interval_count = column(n, sizeof *p->interval_count);
+    p->since_s = column(n, sizeof *p->since_s);
+    p->done_s = column(n, sizeof *p->done_s);
+    p->level = column(n, sizeof *p->level);
+    p->woken = column(n, sizeof *p->woken);
+    p->ledger.falls = column(n, sizeof *p->ledger.falls);
+    p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
+    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level || !p->woken || !p->ledger.falls ||
+        placement_init(&p->placement, s->composition.processors) < 0)
+        return -1;
+    plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
+    return scheduler_plan(s, &uncapped, 1);
+}
+
+int32_t scheduler_set_idle_off(scheduler_t *s, const idle_off_t *model)
+{
+    s->power->nodes = nodes_new(model, s->composition.processors, &s->power->placement);
+    return s->power->nodes ? 0 : -1;
+}
+
+void power_free(scheduler_t *s)
+{
+    power_t *p = s->power;
+    if (!p)
+        return;
+    placement_clear(&p->placement);
+    free(p->interval_first);
+    free(p->interval_count);
+    free(p->rows);
+    free(p->outlook);
+    free(p->available);
+    free(p->since_s);
+    free(p->done_s);
+    free(p->level);
+    free(p->woken);
+    nodes_free(p->nodes);
+    free(p->ledger.falls);
+    free(p);
+}
+
+/****************************************************************
+ * The plan
+ ****************************************************************/
+
+int32_t scheduler_plan(scheduler_t *s, const plan_row_t *rows, int32_t n_rows)
+{
+    power_t *p = s->power;
+    size_t n = (size_t)n_rows;
+    plan_row_t *copy = malloc(n * sizeof *copy);
+    outlook_t *outlook = malloc(n * sizeof *outlook);
+    int64_t *available = malloc(n * sizeof *available);
+    if (!copy || !outlook || !available) {
+        free(copy);
+        free(outlook);
+        free(available);
+        return -1;
+    }
+    free(p->rows);
+    free(p->outlook);
+    free(p->available);
+    p->rows = memcpy(copy, rows, n * sizeof *copy);
+    p->outlook = outlook;
+    p->available = available;
+    p->n_rows = n_rows;
+    p->row = 0;
+    scheduler_advance(s, rows[0].from_s);
+    return 0;
+}
+
+void scheduler_advance(scheduler_t *s, int64_t now_s)
+{
+    power_t *p = s->power;
+    while (p->row + 1 < p->n_rows && p->rows[p->row + 1].from_s <= now_s)
+        p->row++;
+    p->lowest_kept = INT64_MAX;
+    for (int32_t k = p->row; k < p->n_rows; k++)
+        p->lowest_kept = p->rows[k].kept < p->lowest_kept ? p->rows[k].kept : p->lowest_kept;
+    if (p->nodes)
+        nodes_follow(p->nodes, now_s, p->rows[p->row].kept);
+}
+
+int64_t scheduler_next_row(const scheduler_t *s)
+{
+    const power_t *p = s->power;
+    return p->row + 1 < p->n_rows ? p->rows[p->row + 1].from_s : INT64_MAX;
+}
+
+/****************************************************************
+ * Nodes that go off when they are idle
+ ****************************************************************/
+
+int64_t scheduler_next_switch(scheduler_t *s)
+{
+    return s->power->nodes ? nodes_next(s->power->nodes) : INT64_MAX;
+}
+
+void scheduler_settle(scheduler_t *s, int64_t now_s)
+{
+    if (s->power->nodes)
+        nodes_settle(s->power->nodes, now_s);
+}
+
+int64_t scheduler_begins(const scheduler_t *s, int32_t job)
+{
+    return s->power ? s->power->since_s[job] : s->started_s[job];
+}
+
+cold_t scheduler_cold(const scheduler_t *s)
+{
+    return s->power->nodes ? s->power->nodes->now : (cold_t){.off = 0};
+}
+
+int64_t scheduler_boots(const scheduler_t *s)
+{
+    return s->power->nodes ? s->power->nodes->boots : 0;
+}
+
+int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present)
+{
+    const power_t *p = s->power;
+    if (!p->nodes)
+        return 0;
+    int64_t unclaimed = p->nodes->waking; /* the job for which they booted was killed, and another is on them too */
+    for (int32_t i = 0; unclaimed && i < s->n_running; i++)
+        if (p->since_s[s->running[i].job] > now_s)
+            unclaimed -= p->woken[s->running[i].job];
+    int64_t saved_uw = is_present ? p->nodes->now.off * (p->model.idle_uw - p->nodes->model.off_uw) : 0;
+    return p->nodes->now.going * off_rise_uw(p) + unclaimed * boot_rise_uw(p) - saved_uw;
+}
+
+/****************************************************************
+ * Watts and pace
+ ****************************************************************/
+
+int64_t scheduler_extra_uw(const scheduler_t *s, int32_t job, int32_t level)
+{
+    return extra_uw(s->power, job, level);
+}
+
+int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
+{
+    const power_t *p = s->power;
+    if (!p)
+        return s->started_s[job] + length_s;
+    double left_s = ((double)length_s - p->done_s[job]) * p->model.slowdown[p->level[job]];
+    return p->since_s[job] + (int64_t)ceil(left_s - 1e-9);
+}
+
+int64_t power_expected_end(const scheduler_t *s, int32_t job)
+{
+    return scheduler_finish(s, job, s->estimate_s[job]);
+}
+
+int64_t scheduler_held_below(const scheduler_t *s, int32_t job, int64_t kept)
+{
+    const power_t *p = s->power;
+    const interval_t *interval = p->placement.intervals + p->interval_first[job];
+    int64_t held = 0;
+
+    if (kept >= s->composition.processors)
+        return s->jobs.width[job];
+    for (int32_t i = 0; i < p->interval_count[job]; i++, interval++)
+        if (interval->first < kept)
+            held += (interval->last < kept ? interval->last + 1 : kept) - interval->first;
+    return held;
+}
+
+int64_t scheduler_beyond(const scheduler_t *s)
+{
+    int64_t kept = scheduler_row(s)->kept, beyond = 0;
+    for (int32_t i = 0; kept < s->composition.processors && i < s->n_running; i++)
+        beyond += s->running[i].width - scheduler_held_below(s, s->running[i].job, kept);
+    return beyond;
+}
+
+/* What a processor that is switched off, or being switched, draws in a row. */
+static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
+{
+    int64_t away = s->composition.processors - row->kept;
+    return away ? (row->off_uw + row->switching_uw) / away : 0;
+}
+
+int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on)
+{
+    const power_t *p = s->power;
+    int64_t width = s->jobs.width[job];
+    int64_t draw = width * extra_uw(p, job, p->level[job]);
+    if (p->nodes && p->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
+        draw = p->woken[job] * boot_rise_uw(p);
+    if (row->kept < s->composition.processors) {
+        int64_t beyond = width - scheduler_held_below(s, job, row->kept);
+        draw += beyond * (p->model.idle_uw - away_uw(s, row));
+        *is_left_on |= beyond > 0;
+    }
+    return draw;
+}
+
+int64_t scheduler_plan_uw(const scheduler_t *s, int64_t now_s)
+{
+    const plan_row_t *row = scheduler_row(s);
+    int64_t drawn = row->idle_uw + row->off_uw + row->switching_uw + power_cold_uw(s, now_s, 1);
+    int is_left_on = 0;
+    for (int32_t i = 0; i < s->n_running; i++)
+        drawn += power_draw_uw(s, now_s, row, s->running[i].job, &is_left_on);
+    return drawn + (is_left_on ? row->bonus_uw : 0);
+}
+
+/****************************************************************
+ * What happens to running jobs
+ ****************************************************************/
+
+void power_give_back(scheduler_t *s, int32_t job)
+{
+    power_t *p = s->power;
+    const interval_t *intervals = p->placement.intervals + p->interval_first[job];
+    if (p->nodes)
+        nodes_give_back(p->nodes, intervals, p->interval_count[job]);
+    else
+        placement_give_back(&p->placement, intervals, p->interval_count[job]);
+}
+
+void scheduler_kill(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    scheduler_running_remove(s, job);
+    power_give_back(s, job);
+    if (s->power->nodes)
+        nodes_date(s->power->nodes, now_s);
+    if (s->ranks)
+        priority_ended(s, job);
+    if (s->learner)
+        learner_killed(s->learner, job);
+    if (s->power->model.requeues)
+        scheduler_requeue(s, job);
+}
+
+void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    power_t *p = s->power;
+    scheduler_running_remove(s, job);
+    if (now_s > p->since_s[job]) { /* else its nodes are still booting */
+        p->done_s[job] += (double)(now_s - p->since_s[job]) / p->model.slowdown[p->level[job]];
+        p->since_s[job] = now_s;
+    }
+    p->level[job] = level;
+    scheduler_running_add(s, job);
+}
+
+/****************************************************************
+ * The record
+ ****************************************************************/
+
+int32_t scheduler_running(const scheduler_t *s, int32_t *running)
+{
+    for (int32_t i = 0; i < s->n_running; i++)
+        running[i] = s->running[i].job;
+    return s->n_running;
+}
+
+const int32_t *scheduler_levels(const scheduler_t *s)
+{
+    return s->power->level;
+}
+
+const plan_row_t *scheduler_row(const scheduler_t *s)
+{
+    return &s->power->rows[s->power->row];
+}
+
+const placement_t *scheduler_placement(const scheduler_t *s)
+{
+    return &s->power->placement;
+}
+
+const int64_t *scheduler_interval_first(const scheduler_t *s)
+{
+    return s->power->interval_first;
+}
+
+const int32_t *scheduler_interval_count(const scheduler_t *s)
+{
+    return s->power->interval_count;
+}

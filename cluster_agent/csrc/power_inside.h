@@ -1,0 +1,140 @@
+/* The inside of the scheduler that knows watts: power.c, power_pass.c and budget.c. */
+#ifndef CLUSTER_POWER_INSIDE_H
+#define CLUSTER_POWER_INSIDE_H
+
+#include <math.h>
+
+#include "nodes.h"
+#include "placement.h"
+#include "scheduler_inside.h"
+
+/* What a pass knows of one row of the plan. */
+typedef struct {
+    int64_t free;        /* free processors that the plan leaves on in this row */
+    int64_t cold;        /* those of them whose node is off, going off or booting */
+    int64_t headroom_uw; /* under the cap, at the beginning of the row, with all jobs running to their limits */
+    int64_t expected_uw; /* the same, with all jobs ending as expected */
+} outlook_t;
+
+/* A running job as a budget sees it: at its limit the cluster draws so much less. */
+typedef struct {
+    int64_t limit_s, extra_uw;
+} fall_t;
+
+/* What a budget knows. Stored is what was left below the limit at the last reading and, as planned, since. */
+typedef struct {
+    int is_open;
+    double read_j, since_j;
+    int64_t read_s, next_s; /* the last reading and the next */
+    int64_t pass_s;      /* the last pass, since when the cluster draws, as planned, */
+    int64_t drawn_uw;
+    fall_t *falls;       /* of the running jobs, in order */
+    int32_t n_falls;     /* -1: to be made */
+} ledger_t;
+
+/* When the head will start, if running jobs end as expected, and what others may take until then and beside it. */
+typedef struct {
+    int64_t at_s;        /* INT64_MAX: the job will not fit as long as the plan holds */
+    int32_t narrowest;   /* row */
+    int64_t left_over;   /* processors that are on in that row, beside the job */
+    int64_t left_over_uw;
+    double reserved_j;   /* stored joules that it will need */
+    double left_over_j;  /* stored joules that it will not */
+    int64_t above_uw;    /* what the cluster will draw with it, less the budget's limit */
+    int64_t length_s;    /* for how long the budget cares */
+} reservation_t;
+
+/* What a job that starts now asks for, besides its processors. */
+typedef struct {
+    int64_t delay_s;     /* until its nodes have booted, at the latest */
+    int64_t busy_uw;     /* more than its processors draw idle, at most */
+    int64_t wake_uw;     /* what nodes that boot for it have saved by being off, and will not from now on */
+} need_t;
+
+/* What the scheduler knows on a machine with watts. */
+struct power {
+    power_model_t model;
+    placement_t placement;
+    int64_t *interval_first;
+    int32_t *interval_count;
+    plan_row_t *rows;
+    outlook_t *outlook;
+    int64_t *available;  /* per row, during the search for a reservation */
+    int32_t n_rows, row; /* `row` is the present one */
+    int64_t lowest_kept; /* of the present and all later rows */
+    /* Each job's pace: until since_s it has done done_s seconds of its run at the highest frequency. */
+    int64_t *since_s;
+    double *done_s;
+    int32_t *level;
+    int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
+    nodes_t *nodes;      /* only where idle nodes go off */
+    ledger_t ledger;
+};
+
+/* What a processor draws more while its node boots, or goes off, than idle; nothing if it is less. */
+static inline int64_t boot_rise_uw(const power_t *p)
+{
+    int64_t rise_uw = p->nodes->model.boot_uw - p->model.idle_uw;
+    return rise_uw > 0 ? rise_uw : 0;
+}
+
+static inline int64_t off_rise_uw(const power_t *p)
+{
+    int64_t rise_uw = p->nodes->model.switch_off_uw - p->model.idle_uw;
+    return rise_uw > 0 ? rise_uw : 0;
+}
+
+/* What a processor of the job draws more than an idle one, as planned with. */
+static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
+{
+    const power_model_t *m = &p->model;
+    if (!m->job_plan_uw)
+        return m->plan_uw[level] - m->idle_uw;
+    double share = (double)(m->plan_uw[level] - m->idle_uw) / (double)(m->plan_uw[0] - m->idle_uw);
+    return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
+}
+
+/* The lowest frequency at which the job may be started. */
+static inline int32_t lowest_of(const power_t *p, int32_t job)
+{
+    return p->model.job_lowest ? p->model.job_lowest[job] : p->model.lowest;
+}
+
+static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level)
+{
+    /* most jobs are asked about at the highest frequency first, and this is called for each waiting one */
+    int64_t long_s = level ? (int64_t)ceil((double)length_s * p->model.slowdown[level] - 1e-9) : length_s;
+    return long_s > 1 ? long_s : 1;
+}
+
+/* power.c */
+/*
+ * What nodes that are not on draw more than idle ones: in the present row those that are off draw less, as long as
+ * nobody boots them; in a later one they may be on again. Nodes that boot for a job count with it.
+ */
+int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present);
+/* What the job draws in a row more than the machine without jobs; *is_left_on: it keeps nodes on that should be off. */
+int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on);
+
+/* budget.c */
+/* Whether the budget allows the head to start now. */
+int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need);
+/* The same of another job behind a reservation; *cost_j is what it takes of the joules left over. If it is refused and
+ * *is_for_all, so would be all that are no narrower and no shorter. */
+int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
+                         const reservation_t *reserved, int ends_in_time, double *cost_j, int *is_for_all);
+/* Whether there are joules for so much more until `limit_s`. */
+int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int64_t limit_s);
+/* Whether from found->at_s, and before `next_s`, there will be joules for the head, which draws head_uw; moves
+ * found->at_s to when. */
+int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t head_uw,
+                      int64_t drawn_uw, double stored_j, int64_t next_s, reservation_t *found);
+void budget_started(scheduler_t *s, int64_t uw);
+/* Whether the head leaves joules over for so much until then. */
+int budget_leaves_over(const scheduler_t *s, int64_t uw, int64_t seconds, const reservation_t *reserved);
+/* No job that draws more than this, from idle, can start behind the reservation. */
+int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved);
+/* A pass begins: what has been stored since the last one. */
+void budget_pass(scheduler_t *s, int64_t now_s);
+
+#endif
