@@ -15,6 +15,7 @@ from firmware_bridge.scmi.inproc import InProcess
 from firmware_bridge.scmi.shared_words import SharedWords
 from firmware_bridge.scmi.url import open_client
 from nodectl.cli import main
+from tests.scmi.answering import Answering
 from tests.scmi.frame_device import PtyDevice
 from tests.scmi.small_platform import NOT_SUPPORTED, SIZES, SUCCESS, SmallPlatform, u32
 
@@ -109,17 +110,7 @@ def test_where_no_fast_channel_is_offered_or_reached_messages_are_sent(firmware)
 
 
 def test_a_serial_line_has_none(firmware):
-    class Answering:
-        def answer(self, agent: int, message: bytes) -> bytes:
-            return firmware.exchange(agent - 1, message)
-
-        def notifications(self, agent: int) -> list[bytes]:
-            return []
-
-        def advance(self, duration_s: float) -> None:
-            firmware.advance(duration_s)
-
-    device = PtyDevice(Answering())
+    device = PtyDevice(Answering(firmware))
     controller = Controller(open_client(f"scmi+serial://{device.path}?baud=921600"))
     package = controller.cap_domains[PACKAGE]
     assert package.has_fast_channels, "the controller has them, this agent does not reach them"

@@ -16,6 +16,7 @@ from firmware_bridge.scmi.performance import LevelChanged, NotifyLevel
 from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify
 from firmware_bridge.scmi.telemetry import LeaseGet, LeaseSet, TelemetryReasons, TelemetryStatus
 from firmware_bridge.scmi.url import open_client
+from tests.scmi.answering import Answering
 from tests.scmi.frame_device import PtyDevice
 from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.messages import fixed
@@ -156,22 +157,6 @@ def test_permissions_and_unknown_domains_are_typed_errors(firmware, controller):
     other = Controller(Client(InProcess(firmware, channel=1)))
     with pytest.raises(DeniedError, match=r"power domain 0 \(package\); what was in force stays"):
         other.set_cap(other.cap_domains[0], 90_000)
-
-
-class Answering:
-    """The firmware as the links' test ends call a platform: agents counted from 1, messages answered at once."""
-
-    def __init__(self, firmware) -> None:
-        self.firmware = firmware
-
-    def answer(self, agent: int, message: bytes) -> bytes:
-        return self.firmware.exchange(agent - 1, message)
-
-    def notifications(self, agent: int) -> list[bytes]:
-        return self.firmware.notifications(agent - 1)
-
-    def advance(self, duration_s: float) -> None:
-        self.firmware.advance(duration_s)
 
 
 @pytest.mark.parametrize("link", ["serial", "shm"])
