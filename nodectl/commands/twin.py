@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from nodectl.errors import NodectlError, UsageError
+from nodectl.interruptions import STOP_SIGNALS
 from twin.cli import twin
 from twin.errors import TwinError
 
@@ -115,8 +116,7 @@ def _remark(line: str) -> None:
 def _run_all(plans: list[NodePlan]) -> int:
     """A process for each; signals to stop are passed on, and all of them end before this does."""
     parent = os.getpid()
-    stop = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*stop, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
     running: dict[int, str] = {}
     status = 0
     for plan in plans:
@@ -125,7 +125,7 @@ def _run_all(plans: list[NodePlan]) -> int:
             _be(plan, parent)
         running[child] = plan.name
     while running:
-        if signal.sigwaitinfo({*stop, signal.SIGCHLD}).si_signo in stop:
+        if signal.sigwaitinfo({*STOP_SIGNALS, signal.SIGCHLD}).si_signo in STOP_SIGNALS:
             for child in running:
                 os.kill(child, signal.SIGTERM)
             continue
