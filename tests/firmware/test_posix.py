@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,15 +26,9 @@ from firmware_bridge.scmi.sensor import ReadingGet
 from firmware_bridge.scmi.telemetry import TelemetryStatus
 from firmware_bridge.scmi.url import open_client, open_transport
 from tests.firmware.hostile_agent import SANITIZED, attack
+from tests.waiting import within
 
 NOBODY = 65534
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    return holds()
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from firmware_bridge.scmi.url import open_client
 from firmware_bridge.scmi.vhost_user_messages import COMMANDS, EVENTS
 from firmware_bridge.scmi.virtqueue import IS_ORDERED
 from tests.scmi.virtual_machine import BUFFERS, GUEST, WRITE, VirtualMachine
+from tests.waiting import within
 
 pytestmark = [
     pytest.mark.skipif(not IS_ORDERED, reason="virtio rings are served on x86-64 only"),
@@ -37,13 +37,6 @@ pytestmark = [
 COMMAND = (sys.executable, "-m", "nodectl.cli", "twin", "controller")
 PATIENCE_S = 20.0
 EVENT_AT = BUFFERS + 0x4000
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    return holds()
 
 
 class Served:

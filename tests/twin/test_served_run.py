@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.twin.served_node import ROOT, environment, twin_command, why_not_served
+from tests.waiting import within
 
 if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
@@ -55,13 +54,6 @@ def server_of(run: subprocess.Popen[str]) -> int:
 
 def mountinfo() -> str:
     return Path("/proc/self/mountinfo").read_text()
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return holds()
 
 
 # ---- ending --------------------------------------------------------------------------------------------------------
@@ -158,7 +150,7 @@ def test_a_killed_launcher_takes_server_and_command_with_it() -> None:
     assert str(server) in children
     run.kill()
     run.wait(timeout=10)
-    assert eventually(lambda: not any(_is_running(child) for child in children))
+    assert within(5.0, lambda: not any(_is_running(child) for child in children))
     assert mountinfo() == before
 
 
@@ -215,7 +207,7 @@ def test_after_the_server_is_killed_nothing_of_the_host_shows() -> None:
     os.kill(server, signal.SIGKILL)
     # Its last thread closes the connections: a request under way at that instant gets ECONNABORTED, each later one
     # ENOTCONN (Linux fs/fuse/dev.c, fuse_abort_conn). Either way nothing of the host is read.
-    assert eventually(lambda: _is_disconnected(f"/proc/{run.pid}/root/sys/class/powercap"))
+    assert within(5.0, lambda: _is_disconnected(f"/proc/{run.pid}/root/sys/class/powercap"))
     output, complaint = run.communicate("go\n", timeout=10)
     *files, result, error = output.split()
     assert len(files) == 5 and set(files) <= {"ENOTCONN", "ECONNABORTED"}
@@ -232,7 +224,10 @@ def test_clean_removes_what_a_killed_run_left() -> None:
     assert f"removed the record {record}" not in twin("clean").stdout  # it lives
     run.kill()
     run.wait(timeout=10)
-    assert eventually(lambda: not any(each.lives for each in runs.Register().runs() if each.launcher.number == run.pid))
+    ended = within(
+        5.0, lambda: not any(each.lives for each in runs.Register().runs() if each.launcher.number == run.pid)
+    )
+    assert ended
     assert f"removed the record {record}" in twin("clean").stdout
     assert not os.path.exists(record)
 

@@ -1,0 +1,14 @@
+"""Waiting for what other processes do, in real time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Whether it holds before this time is over; asked every 5 ms, and once more at the end."""
+    deadline_s = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    return holds()
