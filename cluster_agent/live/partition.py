@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from cluster_agent.live.nodes import Node
 from cluster_agent.live.power import Power, PowerTimes
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import CAPACITY, GrowingJobs
+from cluster_agent.live.times import EngineClock, Times
 from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeScheduler
@@ -57,18 +57,6 @@ REMEMBERED: Final = 10_000
 
 TAKEN_BACK: Final = 16
 """Ours: reports of a node that may have come after a job's end and before the word of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Ours, all of them; seconds. ``lost_after_s`` is long, since what a silent node runs may still be running: a job
-    that is given up then and queued again can run twice if its node was only cut off."""
-
-    down_after_s: float = 15.0
-    lost_after_s: float = 300.0
-    retry_s: float = 2.0
-    start_within_s: float = 60.0
-    save_every_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -127,7 +115,7 @@ class Partition:
         self._composition, self._store, self._now, self._say = composition, store, now, say
         self._times = times or Times()
         self._capacity = capacity
-        self._clock = _Clock(now)
+        self._clock = EngineClock(now)
         self._runs: dict[int, _Run] = {}
         self._has_room = True
         self._has_grown = False
@@ -631,30 +619,6 @@ def largest_start(job: Job, nodes: list[str]) -> int:
     frame = pack(kind_of(start := planned.start_on(nodes[-1])), start, PROTOCOL)
     msgspec.msgpack.decode(msgspec.msgpack.encode(start), type=JobStart)
     return len(frame) + 2 * 9  # whatever numbers it will have
-
-
-class _Clock:
-    """The engine's clock: whole seconds that never run backwards. It does not wait: whoever calls ``turn`` does."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now, self._last_s = now, 0
-        self.due_s: int | None = None
-
-    def now_s(self) -> int:
-        """The present."""
-        self._last_s = max(self._last_s, int(self._now()))
-        return self._last_s
-
-    def wait_until(self, time_s: int | None) -> bool:
-        """Never: the loop is over for now, and goes on at ``time_s``."""
-        self.due_s = time_s
-        return False
-
-
-def steady_time() -> Callable[[], float]:
-    """Unix time as of now, going on with CLOCK_BOOTTIME whatever is done to the wall clock."""
-    offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return lambda: offset_s + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def check_live(composition: Composition) -> None:

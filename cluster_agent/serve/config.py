@@ -12,8 +12,9 @@ import msgspec
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.errors import WrongUseError
-from cluster_agent.live.partition import Times, check_live
+from cluster_agent.live.partition import check_live
 from cluster_agent.live.power import PowerTimes
+from cluster_agent.live.times import Times
 from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
@@ -67,7 +68,7 @@ class PowerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs, if there is such a table. ``policy``: of the scheduler, NAME[:key=value,...], which must own no watts.
-    The times are those of ``live.partition.Times``."""
+    The times are those of ``live.times.Times``."""
 
     policy: str = "easy"
     down_after_s: float = 15.0

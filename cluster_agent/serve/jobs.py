@@ -20,10 +20,11 @@ from cluster_agent.budget.sharers.needs import Needs, is_at_cap
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.live.job import OVER, Job
-from cluster_agent.live.partition import Happening, Partition, steady_time
+from cluster_agent.live.partition import Happening, Partition
 from cluster_agent.live.power import Switched
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.tags import JobTags
+from cluster_agent.live.times import steady_time
 from cluster_agent.serve.config import JobSettings
 from nodectl.job_desk import Message
 from nodectl.job_wire import JobQuery, NodeJobs

@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from cluster_agent.live.partition import Partition, Times, steady_time
+from cluster_agent.live.partition import Partition
 from cluster_agent.live.store import JobStore
+from cluster_agent.live.times import Times, steady_time
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.store.database import Database
 from nodectl.job_desk import tell
