@@ -26,10 +26,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, Literal, TypeAlias
 
-import msgspec
-
-from cluster_agent.budget.sharers.view import tag_of
-from cluster_agent.errors import WrongUseError
+from cluster_agent.live.admission import check_job, check_live
 from cluster_agent.live.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
 from cluster_agent.live.power import Power, PowerTimes
@@ -41,8 +38,7 @@ from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from nodectl.job_desk import Message
-from nodectl.job_wire import MAX_START, JobForget, JobPart, JobSignal, JobStart, NodeJobs, kind_of
-from nodectl.wire import PROTOCOL, pack
+from nodectl.job_wire import JobForget, JobPart, JobSignal, NodeJobs
 
 Happening: TypeAlias = Literal["start", "end"]
 
@@ -50,6 +46,7 @@ WATCH_S: Final = 0.5
 """Ours: so often is looked at what time alone brings, all of which is counted in seconds. It takes a look at every
 node, and turns are many."""
 
+REQUEUE: Final = "to be queued again"
 ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
 """Ours: jobs that ended last, from which a scheduler learns again after a restart."""
@@ -144,7 +141,7 @@ class Partition:
     def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
         """Accept a job: on the disk when this returns. ``WrongUseError`` for one that could never run."""
         job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now())
-        self._check(job)
+        check_job(job, self.nodes)
         self._store.add(job)
         self.jobs[job.id] = job
         self._fresh.append(job)
@@ -584,52 +581,3 @@ class Partition:
             self._saved_s = now_s
             for one in self._runs.values():
                 self._store.save(one.job)
-
-    def _check(self, job: Job) -> None:
-        spec = job.spec
-        if not spec.command and not spec.script:
-            raise WrongUseError("nothing to run: give a command or a script")
-        if spec.nodes > len(self.nodes):
-            raise WrongUseError(f"{spec.nodes} nodes asked for, and the partition has {len(self.nodes)}")
-        if spec.tag:
-            try:
-                tag_of(spec.tag)
-            except ValueError as error:
-                raise WrongUseError(str(error)) from None
-        if not spec.workdir.startswith("/"):
-            raise WrongUseError(f"workdir {spec.workdir!r} is no absolute path")
-        names = sorted(self.nodes, key=len)[-spec.nodes :]
-        try:
-            size = largest_start(job, names)
-        except msgspec.MsgspecError as error:
-            raise WrongUseError(f"no node would understand this job: {error}") from None
-        if size > MAX_START:
-            raise WrongUseError(
-                f"the job's script, command and environment make {size} bytes, and {MAX_START} can be sent to a node:"
-                " put them into files that nodes can read"
-            )
-
-
-REQUEUE: Final = "to be queued again"
-
-
-def largest_start(job: Job, nodes: list[str]) -> int:
-    """Bytes of the message that starts the job on these nodes; ``msgspec.ValidationError`` if it would not be taken."""
-    planned = msgspec.structs.replace(job, id=1, attempt=1, nodes=nodes)
-    frame = pack(kind_of(start := planned.start_on(nodes[-1])), start, PROTOCOL)
-    msgspec.msgpack.decode(msgspec.msgpack.encode(start), type=JobStart)
-    return len(frame) + 2 * 9  # whatever numbers it will have
-
-
-def check_live(composition: Composition) -> None:
-    """``WrongUseError`` for a policy that needs what only a replay has."""
-    if composition.power is not None:
-        raise WrongUseError(
-            "a policy that shares out watts runs in replays only; live, a sharer does (docs/cluster.md)"
-        )
-    if composition.priority is not None:
-        raise WrongUseError("priorities name the users of a table of jobs by its numbers: replays only, so far")
-    if composition.estimate == "clairvoyant":
-        raise WrongUseError("estimate=clairvoyant needs the run times of the future: replays only")
-    if composition.ties != "instant":
-        raise WrongUseError("ties=sc15 takes processors as free that are not: replays only")

@@ -12,7 +12,7 @@ import msgspec
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.errors import WrongUseError
-from cluster_agent.live.partition import check_live
+from cluster_agent.live.admission import check_live
 from cluster_agent.live.power import PowerTimes
 from cluster_agent.live.times import Times
 from cluster_agent.scheduler.owner import check_owner

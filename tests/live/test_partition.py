@@ -9,8 +9,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.live.admission import check_live
 from cluster_agent.live.job import Job, JobSpec
-from cluster_agent.live.partition import Partition, check_live
+from cluster_agent.live.partition import Partition
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import GrowingJobs
 from cluster_agent.scheduler.jobs import Jobs
