@@ -18,18 +18,16 @@ others, and a wide job might never begin.
 
 from __future__ import annotations
 
-import dataclasses
 import signal
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from cluster_agent.live.admission import check_job, check_live
 from cluster_agent.live.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
 from cluster_agent.live.power import Power, PowerTimes
+from cluster_agent.live.runs import Part, Run, Runs
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import CAPACITY, GrowingJobs
 from cluster_agent.live.times import EngineClock, Times
@@ -38,9 +36,7 @@ from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from nodectl.job_desk import Message
-from nodectl.job_wire import JobForget, JobPart, JobSignal, NodeJobs
-
-Happening: TypeAlias = Literal["start", "end"]
+from nodectl.job_wire import NodeJobs
 
 WATCH_S: Final = 0.5
 """Ours: so often is looked at what time alone brings, all of which is counted in seconds. It takes a look at every
@@ -50,38 +46,6 @@ REQUEUE: Final = "to be queued again"
 ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
 """Ours: jobs that ended last, from which a scheduler learns again after a restart."""
-
-
-TAKEN_BACK: Final = 16
-"""Ours: reports of a node that may have come after a job's end and before the word of it."""
-
-
-@dataclass(slots=True)
-class _Part:
-    """A run's part on one node. ``told_s``: when it was last told to start; ``boot_id``: the boot in which it runs."""
-
-    boot_id: str
-    told_s: float = float("-inf")
-    first_told_s: float | None = None
-    signalled_s: float = float("-inf")
-    last: JobPart | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.last is not None and self.last.phase in ("ended", "refused", "lost")
-
-
-@dataclass(slots=True)
-class _Run:
-    """A row of the engine's table that has nodes."""
-
-    row: int
-    job: Job
-    parts: dict[str, _Part]
-    expected_end_s: int
-    signal: int = 0  # what its nodes are to be told
-    seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
-    drawn: dict[str, deque[Drawn]] = field(default_factory=dict)  # what was added last
 
 
 class Partition:
@@ -107,13 +71,11 @@ class Partition:
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
-        self.happened: set[Happening] = set()
-        """What became of jobs since whoever owns this cleared it: watts are to be shared anew."""
         self._composition, self._store, self._now, self._say = composition, store, now, say
         self._times = times or Times()
         self._capacity = capacity
         self._clock = EngineClock(now)
-        self._runs: dict[int, _Run] = {}
+        self.runs = Runs(self._times, store, now, say, self._send, self._run_over)
         self._has_room = True
         self._has_grown = False
         self._saved_s = self._watched_s = now()
@@ -156,7 +118,7 @@ class Partition:
             self._leave_queue(job)
             self._over(job, "cancelled", None, "")
         else:
-            self._stop(self._run_of(job), "cancelled by its owner or an administrator")
+            self.runs.stop(self.runs.of(job), "cancelled by its owner or an administrator")
         self._store.save(job)
 
     def requeue(self, job: Job) -> None:
@@ -166,7 +128,7 @@ class Partition:
         job.is_cancelled = False
         if job.state in ACTIVE:
             job.reason = REQUEUE
-            self._stop(self._run_of(job), REQUEUE)
+            self.runs.stop(self.runs.of(job), REQUEUE)
         else:
             self.jobs[job.id] = job
             self._queue_again(job, "queued again by hand")
@@ -188,24 +150,9 @@ class Partition:
         node = self.nodes.get(news.node)
         if node is None:
             return
-        now_s = self._now()
         self.spoke(news.node, news.boot_id)
-        node.heard_s = now_s
-        node.boot_id = news.boot_id
-        if not node.is_up:
-            node.is_up = True
-        own = self._runs.get(node.run) if node.run is not None else None
-        is_known = False
-        for part in news.parts:
-            if own is not None and (part.job, part.attempt) == (own.job.id, own.job.attempt):
-                is_known = True
-                self._part_heard(own, node, part, now_s)
-            elif part.phase in ("running", "ending"):
-                self._send(node.name, JobSignal(part.job, part.attempt, signal.SIGKILL))
-            else:
-                self._send(node.name, JobForget(part.job, part.attempt))
-        if own is not None and not is_known:
-            self._part_missing(own, node, news.boot_id, now_s)
+        node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
+        self.runs.heard(node, news, node.heard_s)
 
     def spoke(self, name: str, boot_id: str) -> None:
         """A node has said anything, of its power or its jobs."""
@@ -218,23 +165,16 @@ class Partition:
         """For the job that the node has: its mean power since it was last heard of, the cap that acts (-1 none), what
         the node was bound by if it was, and the slowdown that is predicted."""
         node = self.nodes.get(name)
-        one = self._runs.get(node.run) if node is not None and node.run is not None else None
-        if one is None or (part := one.parts[name].last) is None or one.parts[name].is_over or not part.started_s:
-            return
+        one = self.runs.on(node) if node is not None else None
         now_s = self._now()
-        since_s = one.seen_s.get(name, max(part.started_s, one.job.started_s or 0.0))
-        seconds = min(max(now_s - since_s, 0.0), self._times.down_after_s)
-        one.seen_s[name] = now_s
-        drawn = Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown)
-        one.drawn.setdefault(name, deque(maxlen=TAKEN_BACK)).append(drawn)
-        one.job.account.add(drawn)
+        seconds = one.unseen_s(name, now_s) if one is not None else None
+        if one is not None and seconds is not None:
+            seconds = min(seconds, self._times.down_after_s)
+            one.draws(name, now_s, Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown))
 
     def running(self) -> list[tuple[Job, list[str]]]:
         """The jobs that have nodes, in the order of their starts, and the nodes that each still has."""
-        held = [
-            (one.job, [name for name, part in one.parts.items() if not part.is_over]) for one in self._runs.values()
-        ]
-        return sorted(held, key=lambda one: (one[0].started_s or 0.0, one[0].id))
+        return self.runs.running()
 
     # --- what follows
 
@@ -269,7 +209,7 @@ class Partition:
         self._ended.clear()
         while self._overruns and self._overruns[0][0] <= now_s:
             end_s, row = heappop(self._overruns)
-            one = self._runs.get(row)
+            one = self.runs.by_row.get(row)
             if one is not None and one.expected_end_s == end_s:
                 found.append(Event(Kind.OVERRUN, row))
         for job in self._fresh:
@@ -297,17 +237,15 @@ class Partition:
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
         started.expected_end_s = expected_end_s
-        one = _Run(job, started, {node.name: _Part(node.boot_id) for node in free}, expected_end_s)
-        self._runs[job] = one
+        parts = {node.name: Part(node.boot_id) for node in free}
+        self.runs.by_row[job] = one = Run(job, started, parts, expected_end_s)
         self.expect(now_s, job, expected_end_s)
         self._store.save(started)
-        self.happened.add("start")
-        for node in free:
-            self._tell(one, node.name, self._now())
+        self.runs.start(one)
 
     def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
         """Note when it is to be asked about again."""
-        one = self._runs[job]
+        one = self.runs.by_row[job]
         one.expected_end_s = one.job.expected_end_s = expected_end_s
         if expected_end_s > now_s:
             heappush(self._overruns, (expected_end_s, job))
@@ -337,8 +275,8 @@ class Partition:
         self._ended: list[int] = []
         self._overruns: list[tuple[int, int]] = []
         self._has_room = True
-        kept = {one.job.id: one for one in self._runs.values()}
-        self._runs = {}
+        kept = {one.job.id: one for one in self.runs.by_row.values()}
+        self.runs.by_row.clear()
         for job in past:
             if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
                 row = self._add(job, int(job.queued_s))
@@ -359,17 +297,15 @@ class Partition:
     def _fits(self, job: Job) -> bool:
         return job.spec.nodes <= len(self.nodes)
 
-    def _adopt(self, job: Job, known: _Run | None, now_s: int) -> None:
+    def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None
         row = self._add(job, int(job.queued_s))
         expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
-        parts = {name: _Part("") for name in job.nodes}
-        one = _Run(row, job, parts, expected_end_s)
-        if known is not None:
-            one.parts, one.signal, one.seen_s, one.drawn = known.parts, known.signal, known.seen_s, known.drawn
-        elif job.state == "ending":
+        one = known or Run(row, job, {name: Part("") for name in job.nodes}, expected_end_s)
+        one.row, one.expected_end_s = row, expected_end_s
+        if known is None and job.state == "ending":
             one.signal = signal.SIGTERM
-        self._runs[row] = one
+        self.runs.by_row[row] = one
         for name in job.nodes:
             if not one.parts[name].is_over:
                 self.nodes[name].run = row
@@ -395,9 +331,6 @@ class Partition:
         if job in self._fresh:
             self._fresh.remove(job)
 
-    def _run_of(self, job: Job) -> _Run:
-        return next(one for one in self._runs.values() if one.job is job)
-
     def _watch(self, now_s: float) -> None:
         """What time alone brings: nodes that fall silent, starts that do not come, jobs that are given up."""
         if now_s - self._watched_s > self._times.down_after_s:  # it was we who were away
@@ -410,19 +343,19 @@ class Partition:
                 node.is_up = False
                 if node.switched is None:
                     self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
-            one = self._runs.get(node.run) if node.run is not None else None
+            one = self.runs.on(node)
             if one is None:
                 continue
             part = one.parts[node.name]
             if silent_s > self._times.lost_after_s:
-                self._lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
+                self.runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
             elif part.first_told_s is not None and part.last is None and (
                 now_s - part.first_told_s > self._times.start_within_s and node.is_up
             ):  # fmt: skip
                 reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
                 self.drain(node.name, reason, 0)
                 self._say(f"{node.name}: {reason}: draining")
-                self._lose(one, node, f"{node.name} {reason}")
+                self.runs.lose(one, node, f"{node.name} {reason}")
 
     def _switch(self) -> None:
         """What is wanted of nodes that can be switched off and on."""
@@ -447,121 +380,25 @@ class Partition:
                 node.hold_until_s = now_s + hold_s if is_coming else None
                 self._scheduler.adopt(now_s, now_s, node.hold, hold_s)
 
-    def _part_heard(self, one: _Run, node: Node, heard: JobPart, now_s: float) -> None:
-        part, job = one.parts[node.name], one.job
-        was_known = part.last is not None
-        if part.is_over:
-            self._send(node.name, JobForget(job.id, job.attempt))
-            return
-        part.last, part.boot_id = heard, node.boot_id
-        if part.is_over:
-            self._part_over(one, node)
-            self._send(node.name, JobForget(job.id, job.attempt))
-            return
-        if one.signal and heard.phase != "ending" and now_s - part.signalled_s >= self._times.retry_s:
-            part.signalled_s = now_s
-            self._send(node.name, JobSignal(job.id, job.attempt, one.signal))
-        if job.state == "starting" and all(each.last is not None for each in one.parts.values()):
-            job.state = "running"
-            self._store.save(job)
-        elif not was_known and job.state == "running":
-            one.seen_s.setdefault(node.name, now_s)  # after a restart: what was drawn meanwhile is not known
-
-    def _part_missing(self, one: _Run, node: Node, boot_id: str, now_s: float) -> None:
-        part, job = one.parts[node.name], one.job
-        if part.is_over:
-            return
-        has_begun = part.last is not None or job.state != "starting"
-        if has_begun or (part.boot_id and part.boot_id != boot_id):
-            if one.signal and part.last is None:  # ended before it began, or its end was recorded and forgotten
-                part.last = JobPart(job.id, job.attempt, "ended", -signal.SIGTERM, "told", ended_s=now_s)
-                self._part_over(one, node)
-                return
-            self._lose(one, node, f"{node.name} knows nothing of it any more")
-        elif now_s - part.told_s >= self._times.retry_s:
-            self._tell(one, node.name, now_s)
-
-    def _tell(self, one: _Run, name: str, now_s: float) -> None:
-        part = one.parts[name]
-        part.told_s = now_s
-        if part.first_told_s is None:
-            part.first_told_s = now_s
-        self._send(name, one.job.start_on(name))
-
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
 
-    def _stop(self, one: _Run, reason: str) -> None:
-        one.signal = signal.SIGTERM
-        one.job.state = "ending"
-        one.job.reason = one.job.reason or reason
-        for name, part in one.parts.items():
-            if not part.is_over:
-                part.signalled_s = self._now()
-                self._send(name, JobSignal(one.job.id, one.job.attempt, signal.SIGTERM))
-
-    def _lose(self, one: _Run, node: Node, reason: str) -> None:
-        part = one.parts[node.name]
-        part.last = JobPart(one.job.id, one.job.attempt, "lost", detail=reason, ended_s=self._now())
-        self._say(f"job {one.job.id} is lost: {reason}")
-        self._part_over(one, node)
-
-    def _part_over(self, one: _Run, node: Node) -> None:
-        """One node is done with it; when all are, so is the job. One that failed ends it on the others."""
+    def _run_over(self, one: Run) -> None:
         job = one.job
-        node.run = None
-        self.happened.add("end")
-        last = one.parts[node.name].last
-        assert last is not None
-        if last.slowdown is not None:
-            job.account.slowdown = max(last.slowdown, job.account.slowdown or 0.0)
-        began_s = last.started_s or job.started_s or last.ended_s
-        job.account.node_s += max(last.ended_s - began_s, 0.0)
-        beyond_s = one.seen_s.get(node.name, 0.0) - last.ended_s
-        drawn = one.drawn.pop(node.name, None)
-        while drawn and beyond_s > 0:  # reports that came before the word of its end
-            latest = drawn.pop()
-            job.account.add(dataclasses.replace(latest, seconds=-min(beyond_s, latest.seconds)))
-            beyond_s -= latest.seconds
-        if all(part.is_over for part in one.parts.values()):
-            self._run_over(one)
-            return
-        if (last.phase != "ended" or last.status != 0) and not one.signal:
-            self._stop(one, last.detail or f"{node.name} ended with {last.status}")
-        elif job.state == "running":
-            job.state = "ending"
-        self._store.save(job)
-
-    def _run_over(self, one: _Run) -> None:
-        job = one.job
-        lasts = [part.last for part in one.parts.values() if part.last is not None]
-        del self._runs[one.row]
         job.nodes = list(one.parts)
         assert job.started_s is not None
         self._table.ran(one.row, round(self._now() - job.started_s))
         self._ended.append(one.row)
-        lost = [last for last in lasts if last.phase == "lost"]
-        refused = [last for last in lasts if last.phase == "refused"]
-        failed = [last for last in lasts if last.status != 0]
-        if job.reason == REQUEUE:
-            self._queue_again(job, "queued again by hand")
-        elif job.is_cancelled:
-            self._over(job, "cancelled", failed[0].status if failed else 0, job.reason)
-        elif lost:
+        state, status, reason = one.outcome
+        is_asked_for = job.reason == REQUEUE
+        if state == "lost" and not is_asked_for:
             job.losses += 1
-            if job.losses == 1 and job.spec.requeue:
-                self._queue_again(job, f"queued again: {lost[0].detail}")
-            else:
-                self._over(job, "lost", None, lost[0].detail)
-        elif refused:
-            self._over(job, "failed", None, refused[0].detail)
-        elif any(last.cause == "walltime" for last in lasts):
-            self._over(job, "timeout", failed[0].status if failed else 0, f"its {job.spec.walltime_s} s were over")
-        elif failed:
-            own = [last for last in failed if last.cause == ""] or failed
-            self._over(job, "failed", own[0].status, own[0].detail or job.reason)
+        if is_asked_for:
+            self._queue_again(job, "queued again by hand")
+        elif state == "lost" and job.losses == 1 and job.spec.requeue:
+            self._queue_again(job, f"queued again: {reason}")
         else:
-            self._over(job, "done", 0, "")
+            self._over(job, state, status, reason)
         self._store.save(job)
 
     def _over(self, job: Job, state: State, status: int | None, reason: str) -> None:
@@ -579,5 +416,4 @@ class Partition:
         now_s = self._now()
         if now_s - self._saved_s >= self._times.save_every_s:
             self._saved_s = now_s
-            for one in self._runs.values():
-                self._store.save(one.job)
+            self.runs.save()

@@ -20,8 +20,9 @@ from cluster_agent.budget.sharers.needs import Needs, is_at_cap
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.live.job import OVER, Job
-from cluster_agent.live.partition import Happening, Partition
+from cluster_agent.live.partition import Partition
 from cluster_agent.live.power import Switched
+from cluster_agent.live.runs import Happening
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.tags import JobTags
 from cluster_agent.live.times import steady_time
@@ -121,7 +122,7 @@ class JobSide:
         with self._shutting():
             self._wake_s = live.turn()
             self._send_out()
-        happened, live.happened = live.happened, set()
+        happened, live.runs.happened = live.runs.happened, set()
         if happened:
             self._follow(live)
         return happened
