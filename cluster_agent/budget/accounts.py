@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,39 +26,20 @@ OPEN: Final = 4
 """Ours: open grants of a node that are told apart. A grant that a newer one is not below need not be kept, so more are
 only wanted by a node that is lowered five times and confirms nothing."""
 
-_COLUMNS: Final[dict[str, tuple[type, float]]] = {
-    "tdp_mw": (np.int64, 0),
-    "mop_mw": (np.int64, 0),
-    "safe_mw": (np.int64, 0),
-    "boot_mw": (np.int64, 0),
-    "is_sticky": (np.bool_, 0),
-    "after_lease_s": (np.float64, 0),
-    "boot_need_mw": (np.int64, 0),
-    "limit_mw": (np.int64, 0),
-    "count_mw": (np.int64, 0),
-    "stored_mw": (np.int64, NONE),
-    "is_leased": (np.bool_, 0),
-    "report_id": (np.int64, NONE),
-    "seen_epoch": (np.int64, NONE),
-    "heard_s": (np.float64, -math.inf),
-    "watch_s": (np.float64, math.inf),
-    "has_confirmed": (np.bool_, 0),
-    "is_leaving": (np.bool_, 0),
-    "has_left": (np.bool_, 0),
-    "is_off": (np.bool_, 0),
-    "is_awaited": (np.bool_, 0),
-    "owes_epoch": (np.bool_, 0),
-    "sequence": (np.int64, 0),
-    "target_mw": (np.int64, NONE),
-    "wanted_mw": (np.int64, NONE),
-    "granted_report_id": (np.int64, NONE),
-    "last_deadline_s": (np.float64, -math.inf),
-}
-_OPEN_COLUMNS: Final[dict[str, tuple[type, float]]] = {
-    "open_mw": (np.int64, NONE),
-    "open_sequence": (np.int64, np.iinfo(np.int64).max),
-    "open_deadline_s": (np.float64, math.inf),
-}
+Kind = TypeVar("Kind", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    kind: type[np.generic]
+    fill: float
+    rows: tuple[int, ...]
+
+
+def _column(kind: type[Kind], fill: float = 0, rows: tuple[int, ...] = ()) -> npt.NDArray[Kind]:
+    """Declares a column of ``Accounts``. ``fill``: what it holds for a node that is new; ``rows``: of how many values
+    per node, one if empty."""
+    return cast("npt.NDArray[Kind]", _Column(kind, fill, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,54 +66,54 @@ class Accounts(Mapping[str, Account]):
     """All nodes. As a mapping it gives one ``Account`` by name, for whoever looks at few of them."""
 
     # what the node declared
-    tdp_mw: Ints
-    mop_mw: Ints
-    safe_mw: Ints
-    boot_mw: Ints
-    is_sticky: Bools
-    after_lease_s: Floats
+    tdp_mw = _column(np.int64)
+    mop_mw = _column(np.int64)
+    safe_mw = _column(np.int64)
+    boot_mw = _column(np.int64)
+    is_sticky = _column(np.bool_)
+    after_lease_s = _column(np.float64)
     """How long after its lease is over a node may still draw more than its safe cap."""
-    boot_need_mw: Ints
+    boot_need_mw = _column(np.int64)
     """What the reserve must cover if it reboots."""
 
     # what may act
-    limit_mw: Ints
+    limit_mw = _column(np.int64)
     """The most that may act beside the open grants."""
-    count_mw: Ints
-    stored_mw: Ints
+    count_mw = _column(np.int64)
+    stored_mw = _column(np.int64, NONE)
     """What the store has of it; -1: never granted anything."""
-    is_leased: Bools
+    is_leased = _column(np.bool_)
     """Whether it has ever been granted anything: only then does it fall to its safe cap by itself."""
 
     # what was heard
-    report_id: Ints
-    seen_epoch: Ints
-    heard_s: Floats
+    report_id = _column(np.int64, NONE)
+    seen_epoch = _column(np.int64, NONE)
+    heard_s = _column(np.float64, -math.inf)
     """When its last report came; -inf: never."""
-    watch_s: Floats
+    watch_s = _column(np.float64, math.inf)
     """When its silence must be noticed; inf: it has been."""
-    has_confirmed: Bools
+    has_confirmed = _column(np.bool_)
     """Any grant, in this boot."""
-    is_leaving: Bools
-    has_left: Bools
-    is_off: Bools
-    is_awaited: Bools
+    is_leaving = _column(np.bool_)
+    has_left = _column(np.bool_)
+    is_off = _column(np.bool_)
+    is_awaited = _column(np.bool_)
     """Whether it is to be switched on as soon as there are watts for its boot."""
-    owes_epoch: Bools
+    owes_epoch = _column(np.bool_)
     """Whether it has not acknowledged the ledger's epoch, and is waited for."""
 
     # what was granted
-    sequence: Ints
-    target_mw: Ints
+    sequence = _column(np.int64)
+    target_mw = _column(np.int64, NONE)
     """The cap granted last; -1: none in this boot."""
-    wanted_mw: Ints
-    granted_report_id: Ints
-    last_deadline_s: Floats
-    open_mw: Ints
+    wanted_mw = _column(np.int64, NONE)
+    granted_report_id = _column(np.int64, NONE)
+    last_deadline_s = _column(np.float64, -math.inf)
+    open_mw = _column(np.int64, NONE, (OPEN,))
     """``OPEN`` x nodes, in no order: the grants that may still be taken, or may have been; -1: none here (the
     columns below: never confirmed, never over)."""
-    open_sequence: Ints
-    open_deadline_s: Floats
+    open_sequence = _column(np.int64, np.iinfo(np.int64).max, (OPEN,))
+    open_deadline_s = _column(np.float64, math.inf, (OPEN,))
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -235,14 +216,16 @@ class Accounts(Mapping[str, Account]):
         self.open_deadline_s[:, at] = np.where(which, math.inf, self.open_deadline_s[:, at])
 
     def _make_room(self, n: int) -> None:
-        for name, (kind, fill) in (_COLUMNS | _OPEN_COLUMNS).items():
-            rows = (OPEN,) if name in _OPEN_COLUMNS else ()
-            room = self._room.get(name, np.zeros((*rows, 0), kind))
+        for name, column in _COLUMNS.items():
+            room = self._room.get(name, np.zeros((*column.rows, 0), column.kind))
             if n > room.shape[-1]:
-                more = np.full((*rows, max(16, 2 * n) - room.shape[-1]), fill, kind)
+                more = np.full((*column.rows, max(16, 2 * n) - room.shape[-1]), column.fill, column.kind)
                 room = np.concatenate((room, more), axis=-1)
             self._room[name] = room
             setattr(self, name, room[..., :n])
+
+
+_COLUMNS: Final = {name: column for name, column in vars(Accounts).items() if isinstance(column, _Column)}
 
 
 def after_lease_s(declaration: Declaration) -> float:
