@@ -26,7 +26,7 @@ import msgspec
 
 from nodectl.errors import NodectlError
 from nodectl.job_step import ENDED, ENDING, LOCK, REQUEST, SESSION, STEP, start_time, sync_directory, write_durably
-from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
+from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, Phase
 
 Key: TypeAlias = tuple[int, int]
 
@@ -44,6 +44,7 @@ class _Run:
     directory: Path
     child: subprocess.Popen[bytes] | None = None  # None: its parent was an earlier agent
     step: tuple[int, int] | None = None  # pid and start time
+    began_s: float = 0.0
     part: JobPart | None = None  # once it is over
     launches: int = 0
 
@@ -148,7 +149,7 @@ class JobRunner:
     def _know(self, run: _Run) -> None:
         if run.step is None and (run.directory / STEP).exists():
             step = json.loads((run.directory / STEP).read_text())
-            run.step = step["pid"], step["start"]
+            run.step, run.began_s = (step["pid"], step["start"]), step["began_s"]
 
     def _look(self, key: Key, run: _Run) -> None:
         self._know(run)
@@ -172,11 +173,8 @@ class JobRunner:
     def _part(self, key: Key, run: _Run) -> JobPart:
         if run.part is not None:
             return run.part
-        began_s = 0.0
-        if (run.directory / STEP).exists():
-            began_s = json.loads((run.directory / STEP).read_text())["began_s"]
-        phase = "ending" if (run.directory / ENDING).exists() else "running"
-        return JobPart(*key, phase, started_s=began_s)  # type: ignore[arg-type]
+        phase: Phase = "ending" if (run.directory / ENDING).exists() else "running"
+        return JobPart(*key, phase, started_s=run.began_s)
 
 
 def _kill_session(path: Path) -> None:
