@@ -78,16 +78,12 @@ def _watts(config: Config, layout: Layout, files: Files, controller: CapControll
     packages_least_w = controller.least_w or _of_packages(layout, files, "min")
     least_w = packages_least_w + gpus_least_w + rest_w
     parts = f"packages {packages_least_w:g}, GPUs {gpus_least_w:g}, caps.rest_w {rest_w:g}"
-    if cluster.mop_w < least_w:
-        yield (
-            f"mop_w {cluster.mop_w:g} W is less than the node can be capped to, {least_w:g} W ({parts}):"
-            f" set mop_w to {math.ceil(least_w)} or more"
-        )
-    if cluster.safe_w < least_w:
-        yield (
-            f"safe_w {cluster.safe_w:g} W is less than the node can be capped to, {least_w:g} W ({parts}):"
-            f" set safe_w to {math.ceil(least_w)} or more"
-        )
+    for key, watts in (("mop_w", cluster.mop_w), ("safe_w", cluster.safe_w)):
+        if watts < least_w:
+            yield (
+                f"{key} {watts:g} W is less than the node can be capped to, {least_w:g} W ({parts}):"
+                f" set {key} to {math.ceil(least_w)} or more"
+            )
     stated_w = _of_packages(layout, files, "max")
     packages_most_w = controller.most_w if math.isfinite(controller.most_w) else stated_w
     gpus_most_w = sum(gpu.max_power_limit_w for gpu in layout.gpus)
