@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.serve.schedule import parse_schedule
+from cluster_agent.serve.schedule import divide, parse_schedule, refuse_low
 
 MOST_BYTES: Final = 65_536
 """Ours: some two thousand lines, as many as a schedule may have."""
@@ -79,8 +79,5 @@ class Feed:
             steps = parse_schedule(self._path, f"0,{lines[0]}")
         else:
             steps = parse_schedule(self._path, text)
-        low = next((mw for _, mw in steps if mw <= self._least_mw), None)
-        if low is not None:
-            raise WrongUseError(f"{self._path}: {low / 1000:g} W is not above fixed_w ({self._least_mw / 1000:g} W)")
-        past = [mw for at_s, mw in steps if at_s <= wall_s]
-        return Fed(past[-1] if past else None, [step for step in steps if step[0] > wall_s])
+        refuse_low(self._path, steps, self._least_mw)
+        return Fed(*divide(steps, wall_s))

@@ -40,6 +40,19 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
     return steps
 
 
+def divide(steps: list[tuple[float, int]], wall_s: float) -> tuple[int | None, list[tuple[float, int]]]:
+    """The budget by the last step that is past (None: none is yet), and the steps to come."""
+    past = [mw for at_s, mw in steps if at_s <= wall_s]
+    return past[-1] if past else None, [step for step in steps if step[0] > wall_s]
+
+
+def refuse_low(source: Path | str, steps: list[tuple[float, int]], fixed_mw: int) -> None:
+    """A budget has to be above what is fixed."""
+    low_mw = next((mw for _, mw in steps if mw <= fixed_mw), None)
+    if low_mw is not None:
+        raise WrongUseError(f"{source}: {low_mw / 1000:g} W is not above fixed_w ({fixed_mw / 1000:g} W)")
+
+
 def refuse_past(path: Path, steps: list[tuple[float, int]], wall_s: float) -> None:
     """A schedule that has nothing to come is a mistake."""
     if steps[-1][0] <= wall_s:

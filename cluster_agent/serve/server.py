@@ -32,7 +32,7 @@ from cluster_agent.serve.job_commands import JobCommands, no_jobs
 from cluster_agent.serve.jobs import JobSide
 from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
 from cluster_agent.serve.power import PowerSide
-from cluster_agent.serve.schedule import read_schedule, refuse_past
+from cluster_agent.serve.schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
@@ -245,14 +245,14 @@ class Server:
             steps = read_schedule(Path(settings.schedule))
             if steps[-1][0] <= self._wall_s():
                 self._say(f"{settings.schedule}: the schedule is past; its last line holds: {steps[-1][1] / 1000:g} W")
-        past = [mw for at_s, mw in steps if at_s <= self._wall_s()]
-        budget_mw = past[-1] if past else budget_mw
+        past_mw, coming = divide(steps, self._wall_s())
+        budget_mw = past_mw or budget_mw
         if budget_mw <= milliwatts(settings.fixed_w):
             raise WrongUseError(
                 f"the budget of {budget_mw / 1000:g} W is not above fixed_w ({settings.fixed_w:g} W): set budget.w, or"
                 " begin the schedule in the past"
             )
-        return BudgetLine(budget_mw, self._here([step for step in steps if step[0] > self._wall_s()], now_s))
+        return BudgetLine(budget_mw, self._here(coming, now_s))
 
     def _here(self, steps: list[tuple[float, int]], now_s: float) -> list[tuple[float, int]]:
         """Wall-clock times as this loop counts them."""
@@ -282,14 +282,11 @@ class Server:
     def _set_schedule(self, caller: Caller, asked: SetSchedule) -> list[str]:
         now_s, wall_s = self._now_s(), self._wall_s()
         refuse_past(Path(asked.source), asked.steps, wall_s)
-        coming = [step for step in asked.steps if step[0] > wall_s]
         fixed_mw = self.partition.ledger.terms.fixed_mw
-        too_low = [mw for _, mw in asked.steps if mw <= fixed_mw]
-        if too_low:
-            raise WrongUseError(f"{asked.source}: {too_low[0] / 1000:g} W is not above fixed_w ({fixed_mw / 1000:g} W)")
+        refuse_low(asked.source, asked.steps, fixed_mw)
         line = self.partition.ledger.budget
-        past = [mw for at_s, mw in asked.steps if at_s <= wall_s]
-        budget_mw = past[-1] if past else line.budget_mw
+        past_mw, coming = divide(asked.steps, wall_s)
+        budget_mw = past_mw or line.budget_mw
         what = f"schedule {asked.source}: {len(coming)} steps to come"
         self._budgets.change(Change(wall_s, caller.name, what), budget_mw, coming)
         line.set(budget_mw)
