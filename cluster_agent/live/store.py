@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from cluster_agent.budget.store import DeposedError
 from cluster_agent.live.job import ACTIVE, Job, State
 from cluster_agent.live.power import Switched
 from cluster_agent.store.database import Database
+from cluster_agent.store.ledger import check_epoch
 
 
 class JobStore:
@@ -43,9 +43,7 @@ class JobStore:
             return
         with self._database.writing() as connection:
             if self._epoch is not None:
-                (newest,) = connection.execute("SELECT epoch FROM owner").fetchone()
-                if newest != self._epoch:
-                    raise DeposedError(f"another cluster agent has taken over (epoch {newest}, ours {self._epoch})")
+                check_epoch(self._database, self._epoch)
             self._writing = connection
             try:
                 yield connection

@@ -22,6 +22,13 @@ BLOCK: Final = 256
 """Places in a row of the table ``count``. Stores are written with it: another number needs a migration."""
 
 
+def check_epoch(database: Database, epoch: int) -> None:
+    """``DeposedError`` if this is not the newest epoch; inside ``writing`` that stays as it is until its end."""
+    newest = database.rows("SELECT epoch FROM owner")[0][0]
+    if newest != epoch:
+        raise DeposedError(f"{database.path}: another cluster agent has taken over (epoch {newest}, ours was {epoch})")
+
+
 class SqliteLedgerStore:
     """A ``LedgerStore``. ``boot_id`` is of the machine that runs us: what another boot's store lost is not known.
 
@@ -47,7 +54,7 @@ class SqliteLedgerStore:
     def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
         """Under the write lock, so that nobody takes the epoch in between."""
         if not nodes and not len(changed):
-            self._check(epoch, self._database.rows("SELECT epoch FROM owner")[0][0])
+            check_epoch(self._database, epoch)
             return
         members = [(place, name, msgspec.json.encode(declared)) for place, (name, declared) in nodes.items()]
         blocks = [
@@ -55,15 +62,9 @@ class SqliteLedgerStore:
             for block in np.unique(changed // BLOCK).tolist()
         ]
         with self._database.writing() as connection:
-            self._check(epoch, connection.execute("SELECT epoch FROM owner").fetchone()[0])
+            check_epoch(self._database, epoch)
             connection.executemany("INSERT OR REPLACE INTO member VALUES (?, ?, ?)", members)
             connection.executemany("INSERT OR REPLACE INTO count VALUES (?, ?)", blocks)
-
-    def _check(self, epoch: int, newest: int) -> None:
-        if epoch != newest:
-            raise DeposedError(
-                f"{self._database.path}: another cluster agent has taken over (epoch {newest}, ours was {epoch})"
-            )
 
 
 @dataclass(frozen=True, slots=True)
