@@ -107,7 +107,6 @@ class ClusterCap:
         self._has_left = False
         self._was_up: bool | None = None
         self._report_ns = -1
-        self._told_ns = -1
         self._power_mw = -1
         self._quality = "missing"
         self._tag: Tag = ""
