@@ -21,7 +21,7 @@ from cluster_agent.caps import Cap
 from cluster_agent.machine import Machine, load_machine
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "eco_killer.json"

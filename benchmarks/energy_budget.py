@@ -31,7 +31,7 @@ from cluster_agent.replay.workload import machine_of, prepare
 from cluster_agent.scheduler.budget import Budget, Rule
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power import Power

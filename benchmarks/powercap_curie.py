@@ -24,7 +24,7 @@ from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import Workload, prepare
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Int64s, Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 
 ROOT = Path(__file__).parent.parent

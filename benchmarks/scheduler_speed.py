@@ -32,7 +32,7 @@ import numpy as np
 from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import Workload, prepare
 from cluster_agent.scheduler.jobs import Int64s
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 from tests.yardstick import yardstick_ns
 

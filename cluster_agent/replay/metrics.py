@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cluster_agent.replay.run import Result
 from cluster_agent.scheduler.budget import Budget
 from cluster_agent.scheduler.jobs import Int64s
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.node_jobs import Float64s
 
 TAU_S: Final = 10

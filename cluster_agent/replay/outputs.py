@@ -23,7 +23,7 @@ from cluster_agent.replay import swf
 from cluster_agent.replay.run import Result
 from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.jobs import Bools, Int64s
-from cluster_agent.scheduler.native import pointer
+from cluster_agent.scheduler.native_tables import pointer
 from cluster_agent.scheduler.policies.registry import Choice
 
 CSV_COLUMNS: Final = (

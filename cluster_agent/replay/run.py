@@ -13,7 +13,7 @@ from cluster_agent.replay.job_watts import of_jobs
 from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Bools, Int64s
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 
 SLICES: Final = 200

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
+from cluster_agent.scheduler.native import NativeScheduler
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.reference import ReferenceScheduler
 from tests.cluster_agent.traces import (

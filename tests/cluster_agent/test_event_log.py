@@ -17,7 +17,8 @@ from cluster_agent.replay.event_log import EventLog, Setting, write_log
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
+from cluster_agent.scheduler.native import NativeScheduler
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.reference import ReferenceScheduler

@@ -13,7 +13,7 @@ from cluster_agent.caps import Cap
 from cluster_agent.machine import Machine
 from cluster_agent.scheduler.governor import Governor, Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
 from tests.cluster_agent.power_traces import cap_lists, machines

@@ -15,7 +15,7 @@ from cluster_agent.caps import Cap
 from cluster_agent.cli import main
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
 from tests.cluster_agent.power_traces import cap_lists, machine

@@ -19,7 +19,8 @@ from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
+from cluster_agent.scheduler.native import NativeScheduler
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power import Idle, Power

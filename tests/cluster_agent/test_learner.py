@@ -11,7 +11,7 @@ from cluster_agent.replay.metrics import bounded_slowdown
 from cluster_agent.replay.run import replay
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.learner import OnlineLearner, terms
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition, Learning, Loss, Model, Weight
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.reference import ReferenceScheduler

@@ -15,7 +15,7 @@ from cluster_agent.replay.metrics import measure, percentiles
 from cluster_agent.replay.run import Result
 from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import prepare
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 
 LOG = """\

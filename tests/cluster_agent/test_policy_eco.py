@@ -19,7 +19,7 @@ from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import prepare
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of

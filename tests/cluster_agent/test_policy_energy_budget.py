@@ -22,7 +22,7 @@ from cluster_agent.scheduler.budget import Budget, Ledger, Rule, Test
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition, Estimate, Scan
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power import Idle, Power

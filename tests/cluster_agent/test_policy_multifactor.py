@@ -15,7 +15,7 @@ from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import prepare
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.priority import Account, Priority, Usage

@@ -13,7 +13,8 @@ from cluster_agent.machine import Machine
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
+from cluster_agent.scheduler.native import NativeScheduler
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition, Scan
 from cluster_agent.scheduler.power import Power
 from cluster_agent.scheduler.reference_power import PowerReferenceScheduler

@@ -14,7 +14,7 @@ from cluster_agent.machine import Machine
 from cluster_agent.scheduler import power
 from cluster_agent.scheduler.governor import NO_CAP, Governor, Watts
 from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.power import Power
 from tests.cluster_agent.power_traces import CORES, cap_lists, compositions, machine, machines, off_by_cap, watts_of

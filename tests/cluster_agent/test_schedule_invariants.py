@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay, NativeScheduler
+from cluster_agent.scheduler.native import NativeScheduler
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, native_starts, traces
 

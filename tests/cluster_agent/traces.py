@@ -11,7 +11,7 @@ from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.jobs import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeReplay
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Backfill, Composition, Learning, Order, Queue
 from cluster_agent.scheduler.priority import Account, Priority
 
