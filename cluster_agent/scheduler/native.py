@@ -62,13 +62,7 @@ class NativeScheduler:
         self._scheduler = owned(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
-        if composition.priority is not None:
-            users = users or range(jobs.n_users)
-            if len(users) < jobs.n_users:
-                raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
-            self._c_priority = CPriority(composition.priority, users, watts)
-            if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
-                raise MemoryError
+        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
@@ -189,6 +183,21 @@ def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> R
         int(lib.scheduler_plan_uw(scheduler, now_s)),
         lambda: running(scheduler, jobs, governor.watts),
     )
+
+
+def set_priority(
+    scheduler: Any, composition: Composition, jobs: Jobs, users: Sequence[int] | None, watts: Watts | None
+) -> CPriority | None:
+    """Order a native queue by priority if the policy says so; the table is to be kept as long as the scheduler."""
+    if composition.priority is None:
+        return None
+    users = users or range(jobs.n_users)
+    if len(users) < jobs.n_users:
+        raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
+    priority = CPriority(composition.priority, users, watts)
+    if lib.scheduler_set_priority(scheduler, priority.c) < 0:
+        raise MemoryError
+    return priority
 
 
 def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> None:

@@ -12,10 +12,9 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
 from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Watts
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.native import reaction_of, reorder
+from cluster_agent.scheduler.native import reaction_of, reorder, set_priority
 from cluster_agent.scheduler.native_tables import (
     CJobs,
-    CPriority,
     CWatts,
     Scalar,
     c_composition,
@@ -64,13 +63,7 @@ class NativeReplay:
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
         self._room = np.empty(len(jobs), np.int32)
-        if composition.priority is not None:
-            users = users or range(jobs.n_users)
-            if len(users) < jobs.n_users:
-                raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
-            self._c_priority = CPriority(composition.priority, users, watts)
-            if lib.scheduler_set_priority(self._scheduler, self._c_priority.c) < 0:
-                raise MemoryError
+        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
