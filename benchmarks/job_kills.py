@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.experiment import save
 from tests.fabric.cluster import Cluster
 
-OUT = Path(__file__).parent.parent / "out" / "bench" / "job_kills.json"
 NODES, BUDGET_W = 4, 1000.0
 LONGEST_LIFE_S = 2.0
 """Of a cluster agent: every other one from the start of its process, when it may not even listen yet, the others from
@@ -37,8 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     n_jobs, n_kills = (40, 8) if parser.parse_args(arguments).quick else (500, 100)
     with tempfile.TemporaryDirectory() as directory:
         found = run(Path(directory), n_jobs, n_kills)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    save("job_kills", found)
     print(json.dumps(found, indent=1))
     return int(found["lost"] != 0 or found["twice"] != 0 or found["over_budget"] != 0 or found["strange"] != 0)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.experiment import save
 from cluster_agent.live.job import JobSpec
 from cluster_agent.live.partition import Partition
 from cluster_agent.live.store import JobStore
@@ -22,7 +23,6 @@ from cluster_agent.store.database import Database
 from nodectl.job_wire import JobPart, JobStart, NodeJobs
 from tests.yardstick import yardstick_ns
 
-OUT = Path(__file__).parent.parent / "out" / "bench" / "jobs_turn.json"
 NODES, JOBS, NODES_OF_A_JOB = 10_000, 2_000, 4
 
 
@@ -33,8 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     nodes, jobs, turns = (NODES // 10, JOBS // 10, 20) if is_quick else (NODES, JOBS, 200)
     with tempfile.TemporaryDirectory() as directory:
         found = [run(Path(directory), nodes, running, turns) for running in (0, jobs)]
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    save("jobs_turn", {"rows": found})
     print(json.dumps(found, indent=1))
     return 0
 
