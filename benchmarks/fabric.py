@@ -42,7 +42,7 @@ from cluster_agent.serve.server import Server
 from cluster_agent.serve.sharing import Sharing
 from nodectl.keys import KeyPair, write_pair
 from nodectl.wire import Report
-from tests.yardstick import yardstick_ns
+from tests.yardstick import yardstick_us
 
 P50_MS, P99_MS, RSS_MB = 150.0, 500.0, 150.0
 NODES_OF_A_START = 8
@@ -211,7 +211,7 @@ def _timed(swarm: Swarm, events: int, event: Callable[[int], tuple[Ints, int]], 
         "p50_ms": float(np.percentile(times_ms, 50)), "p99_ms": float(np.percentile(times_ms, 99)),
         "agent_cpu_ms": statistics.median(cpu_ms), "agent_idle_percent": 100 * busy, "report_us": 1e6 * report_s,
         "sent": sent, "late": late, "clients_cpu_s": client_s,
-        "yardstick_us": _yardstick_us(), "load": psutil.getloadavg()[0],
+        "yardstick_us": yardstick_us(50), "load": psutil.getloadavg()[0],
     }  # fmt: skip
 
 
@@ -235,14 +235,10 @@ def many(n: int, processes: int, seconds: float) -> dict[str, Any]:
             "agent_loop_percent": 100 * (time.thread_time() - thread_s) / took,
             "silent": int(swarm.ledger.is_silent(time.clock_gettime(time.CLOCK_BOOTTIME)).sum()),
             "rss_mb": psutil.Process().memory_info().rss / 1e6,
-            "yardstick_us": _yardstick_us(), "load": psutil.getloadavg()[0],
+            "yardstick_us": yardstick_us(50), "load": psutil.getloadavg()[0],
         }  # fmt: skip
         sent, late, client_s = swarm.end()
     return row | {"late_percent": 100 * late / max(sent, 1), "clients_cpu_s": client_s}
-
-
-def _yardstick_us() -> float:
-    return statistics.median(yardstick_ns() for _ in range(50)) / 1e3
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from cluster_agent.machine import load_machine
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger import SqliteLedgerStore
 from nodectl.wire import Declaration, Grant, Report, pack
-from tests.yardstick import yardstick_ns
+from tests.yardstick import yardstick_us
 
 SIZES = ((10_000, 2_000, 0.05), (100_000, 20_000, 0.6))
 """Nodes, jobs, most seconds."""
@@ -121,7 +121,7 @@ def measure(n: int, m: int, repeats: int) -> list[dict[str, Any]]:
                     for grant in grants:
                         pack("grant", grant)
                     took["frames_s"] = time.process_time() - begin_s
-                    took["yardstick_us"] = statistics.median(yardstick_ns() for _ in range(20)) / 1e3
+                    took["yardstick_us"] = yardstick_us(20)
                     found[what].append(took)
             for what, times in found.items():
                 median = {key: statistics.median(one[key] for one in times) for key in times[0]}
