@@ -8,7 +8,6 @@ Glesser, thesis, 2016, ch. 6). Jobs are charged when they end.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp2, log
@@ -126,6 +125,8 @@ class Usage:
 
 def read_accounts(path: str) -> dict[int, Account]:
     """Lines of ``user,share,efficiency`` after a header of that; ``WrongUseError`` for the first that is wrong."""
+    import csv  # only here: few replays have a file of users
+
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
