@@ -88,7 +88,9 @@ class SharedClocks:
     def __init__(self, layout: Layout) -> None:
         groups = [domain.cpus for domain in layout.domains]
         self._members = np.array([cpu for group in groups for cpu in group], np.int64)
-        self._starts = np.cumsum([0, *(len(group) for group in groups)])[:-1].astype(np.int64)
+        self._sizes = np.array([len(group) for group in groups], np.int64)
+        self._starts = np.cumsum([0, *self._sizes])[:-1].astype(np.int64)
+        self._n_cpus = len(layout.cpus)
 
     def fastest(self, cpu_khz: type_i64) -> type_i64:
         """The highest wish in each domain; 0 (no wish) as soon as one of its CPUs has none."""
@@ -97,6 +99,12 @@ class SharedClocks:
         wishes = cpu_khz[self._members]
         highest = np.maximum.reduceat(np.where(wishes > 0, wishes, _NO_LIMIT), self._starts)
         return np.where(highest == _NO_LIMIT, 0, highest)
+
+    def on_cpus(self, domain_khz: type_i64) -> type_i64:
+        """For each CPU what its domain has; 0 for a CPU without one."""
+        cpu_khz = np.zeros(self._n_cpus, np.int64)
+        cpu_khz[self._members] = np.repeat(domain_khz, self._sizes)
+        return cpu_khz
 
     def any_of(self, cpu_flag: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Whether any CPU of each domain carries the flag."""

@@ -64,8 +64,6 @@ class Decider:
         self._gpu_cap: type_i64 | None = None
         self._caps_power = config.decides and config.caps_power
         self._base_khz = np.array([domain.base_khz or domain.max_khz for domain in layout.domains], np.int64)
-        domain_of = {cpu: row for row, domain in enumerate(layout.domains) for cpu in domain.cpus}
-        self._domain_of = np.array([domain_of.get(cpu, -1) for cpu in layout.cpus], np.int64)
         if self._caps_power:
             self._knobs = (*self._knobs, CAP_ROW)
         if config.decides:
@@ -128,7 +126,7 @@ class Decider:
         """Whether a busy CPU runs below the clock that it is asked to, or the one that is no gift (a turbo is)."""
         asked_khz = decisions.values[: len(self._domains)]
         floor_khz = np.where(asked_khz > 0, np.minimum(asked_khz, self._base_khz), self._base_khz)
-        is_slow = sample.cpu.frequency_khz < (1 - SLOW) * np.append(floor_khz, 0)[self._domain_of]
+        is_slow = sample.cpu.frequency_khz < (1 - SLOW) * self._shared.on_cpus(floor_khz)
         return bool((is_slow & (sample.cpu.busy >= BUSY_SHARE)).any())
 
     def _choose(self, config: Config, states: Mapping[str, Any]) -> None:

@@ -2,18 +2,22 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodectl.agent import Agent
+from nodectl.caps import PackageCap
 from nodectl.cluster_cap import ClusterCap
-from nodectl.config import ConfigError
+from nodectl.config import Caps, Config, ConfigError
+from nodectl.decider import Decider
 from nodectl.restore import restore_saved, save_path
 from nodectl.saves import node_id, read_save
 from nodectl.split import Device, split
 from nodectl.survey import survey
 from nodectl.wire import Grant, Report
+from tests.nodectl.small_node import layout, sample
 from tests.nodectl.test_agent import node, settings
 
 S = 1_000_000_000
@@ -222,6 +226,16 @@ def test_a_node_says_whether_its_cap_holds_it_back(tmp_path):
             assert words[-1] == "no"
         finally:
             capped.agent.stop()
+
+
+def test_a_cpu_that_is_slowed_is_seen_where_cpus_are_offline_and_their_numbers_have_gaps():
+    node = msgspec.structs.replace(layout(n_gpus=0), cpus=(0, 2, 4, 6))
+    decider = Decider(node, Config(mode="optimize", caps=Caps(node_w=500.0)))
+    seen = sample(node)
+    cap = PackageCap(200_000, True)
+    assert decider.held(decider.decide(seen, cap), seen) == "no"
+    seen.cpu.frequency_khz[3] = 1_200_000
+    assert decider.held(decider.decide(seen, cap), seen) == "unsure"
 
 
 def test_a_node_whose_power_limit_pays_back_what_it_lent_is_not_said_to_be_free(tmp_path):
