@@ -36,6 +36,7 @@ HOOK_S: Final = 60.0
 
 _END, _KILL = signal.SIGTERM, signal.SIGQUIT
 _PASSED_ON: Final = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+_WAITED: Final = {signal.SIGCHLD, _END, _KILL, *_PASSED_ON}
 
 
 def start_time(pid: int) -> int | None:
@@ -78,7 +79,7 @@ def main(directory: Path) -> int:
     if (directory / STEP).exists() or (directory / ENDED).exists():
         return 0
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, _END, _KILL, *_PASSED_ON})
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     began_s = time.time()
     write_durably(directory / STEP, {"pid": os.getpid(), "start": start_time(os.getpid()), "began_s": began_s})
     request = json.loads((directory / REQUEST).read_text())
@@ -175,10 +176,9 @@ class _Step:
         """Until the job's first process has ended; its status."""
         now_s = time.monotonic()
         walltime_end_s, kill_s = now_s + self._request["walltime_s"], float("inf")
-        waited = {signal.SIGCHLD, _END, _KILL, *_PASSED_ON}
         while child.poll() is None:
             wait_s = max(min(walltime_end_s, kill_s) - time.monotonic(), 0.0)
-            news = signal.sigtimedwait(waited, min(wait_s, 3600.0))
+            news = signal.sigtimedwait(_WAITED, min(wait_s, 3600.0))
             now_s = time.monotonic()
             number = news.si_signo if news else 0
             if number in _PASSED_ON:
