@@ -167,14 +167,10 @@ class Partition:
         node = self.nodes.get(name)
         one = self.runs.on(node) if node is not None else None
         now_s = self._now()
-        seconds = one.unseen_s(name, now_s) if one is not None else None
-        if one is not None and seconds is not None:
-            seconds = min(seconds, self._times.down_after_s)
-            one.draws(name, now_s, Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown))
-
-    def running(self) -> list[tuple[Job, list[str]]]:
-        """The jobs that have nodes, in the order of their starts, and the nodes that each still has."""
-        return self.runs.running()
+        if one is None or (seconds := one.unseen_s(name, now_s)) is None:
+            return
+        seconds = min(seconds, self._times.down_after_s)
+        one.draws(name, now_s, Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown))
 
     # --- what follows
 

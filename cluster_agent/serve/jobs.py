@@ -150,7 +150,7 @@ class JobSide:
         if self._live is None:
             return []
         found = []
-        for job, nodes in self._live.running():
+        for job, nodes in self._live.runs.running():
             tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes))
             found.append(view.Job(str(job.id), nodes, tag, job.tag_source))
         return found
@@ -247,7 +247,7 @@ class JobSide:
         for number, job in self._running.items():
             if number not in live.jobs and job.state in OVER:
                 self._tags.ended(job)
-        running = live.running()
+        running = live.runs.running()
         self._running = {job.id: job for job, _ in running}
         self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
 
