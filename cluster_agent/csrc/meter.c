@@ -77,9 +77,7 @@ int meter_look(meter_t *m, const plan_row_t *row, int64_t processors)
 
     power_step_t step = {
         .at_s = m->at_s,
-        .drawn_uw = row->idle_uw + row->off_uw + row->switching_uw + (m->beyond ? row->bonus_uw : 0) + m->busy_uw -
-                    (m->busy - m->beyond) * m->model.idle_uw - m->beyond * (off_share_uw + switching_share_uw) +
-                    cold->off * m->idle_off.off_uw + cold_uw - not_idle_uw,
+        .drawn_uw = m->idle_uw + m->off_uw + m->switching_uw + m->busy_uw,
         .cap_uw = row->cap_uw,
     };
     power_step_t *last = m->n_steps ? &m->steps[m->n_steps - 1] : NULL;
