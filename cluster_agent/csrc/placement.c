@@ -115,16 +115,23 @@ int64_t placement_free_below(const placement_t *p, int64_t below)
     return free;
 }
 
-static void give_back(placement_t *p, interval_t interval)
+/* The place of the first free interval that reaches the processor, or lies behind it. */
+static int32_t place_of(const placement_t *p, int32_t processor)
 {
-    int32_t low = p->begin, high = p->end; /* the first interval behind this one */
+    int32_t low = p->begin, high = p->end;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
-        if (p->free[middle].first < interval.first)
+        if (p->free[middle].last < processor)
             low = middle + 1;
         else
             high = middle;
     }
+    return low;
+}
+
+static void give_back(placement_t *p, interval_t interval)
+{
+    int32_t low = place_of(p, interval.first);
     int touches_left = low > p->begin && p->free[low - 1].last == interval.first - 1;
     int touches_right = low < p->end && p->free[low].first == interval.last + 1;
     if (touches_left && touches_right) {
@@ -149,17 +156,13 @@ void placement_give_back(placement_t *p, const interval_t *intervals, int32_t co
 int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_t last)
 {
     int64_t moved = 0;
-    int32_t at = from->begin, high = from->end; /* the first interval that reaches `first` */
-    while (at < high) {
-        int32_t middle = at + (high - at) / 2;
-        if (from->free[middle].last < first)
-            at = middle + 1;
-        else
-            high = middle;
-    }
+    int32_t at = place_of(from, first);
     while (at < from->end && from->free[at].first <= last) {
         interval_t *found = &from->free[at], whole = *found;
-        interval_t part = {.first = whole.first < first ? first : whole.first, .last = whole.last > last ? last : whole.last};
+        interval_t part = {
+            .first = whole.first < first ? first : whole.first,
+            .last = whole.last > last ? last : whole.last,
+        };
         int is_left = whole.first < part.first, is_right = part.last < whole.last;
         if (is_left)
             found->last = part.first - 1;
