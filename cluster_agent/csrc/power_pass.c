@@ -314,25 +314,22 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     power_t *p = s->power;
     int32_t head = s->queue[s->head].job;
-    if (p->model.asks_watts && !p->model.job_plan_uw &&
-        s->narrowest * extra_uw(p, head, p->model.lowest) > p->outlook[p->row].headroom_uw)
+    const outlook_t *present = &p->outlook[p->row];
+    /* the least that a processor needs, where all jobs are alike: most that cannot start are told by it */
+    int64_t least_uw = p->model.asks_watts && !p->model.job_plan_uw ? extra_uw(p, head, p->model.lowest) : 0;
+    if (least_uw && s->narrowest * least_uw > present->headroom_uw)
         return 0;
     reservation_t reserved = reserve(s, now_s, head);
     int shortest_first = s->composition.scan == SCAN_SHORTEST;
     const waiting_t *next = shortest_first ? s->shortest : s->queue + s->head + 1;
     const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
     int32_t count = 0, narrowest = s->jobs.width[head];
-    const outlook_t *present = &p->outlook[p->row];
-    /* the least that a processor needs, where all jobs are alike: most that cannot start are told by it */
-    int64_t least_uw = p->model.asks_watts && !p->model.job_plan_uw ? extra_uw(p, head, p->model.lowest) : 0;
-
     int asks_once = least_uw && !p->model.lowest && p->ledger.is_open;
     refused_t refused = {.count = 0};
     int32_t refused_late = INT32_MAX; /* the narrowest job that would not end before the reservation and takes too much */
     int is_by_width = p->row + 1 == p->n_rows || !p->nodes; /* what a job takes does not depend on its length */
     int64_t until_s = reserved.at_s == INT64_MAX ? INT64_MAX : reserved.at_s - now_s;
-    int64_t most_uw = least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP;
-    most_uw = present->headroom_uw < most_uw ? present->headroom_uw : most_uw;
+    int64_t most_uw = least(least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP, present->headroom_uw);
 
     if (least_uw && s->narrowest * least_uw > most_uw)
         return 0;
@@ -384,8 +381,7 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int32_t *starts)
         reserved.above_uw += needed_uw;
         if (reserved.left_over_uw != NO_CAP)
             reserved.left_over_uw -= needed_uw;
-        most_uw = least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP;
-        most_uw = present->headroom_uw < most_uw ? present->headroom_uw : most_uw;
+        most_uw = least(least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP, present->headroom_uw);
         if (present->free < s->narrowest || (least_uw && s->narrowest * least_uw > most_uw))
             break;
     }
