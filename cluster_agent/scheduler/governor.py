@@ -218,6 +218,7 @@ class Governor:
         if not self._power.looks_ahead:
             caps = [replace(cap, announced_s=cap.from_s) for cap in caps]
         self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
+        """When caps become known that no plan knows yet."""
         self._caps = sorted(caps, key=lambda cap: cap.from_s)
 
     @staticmethod
@@ -240,11 +241,16 @@ class Governor:
         return [cap for cap in self._caps if cap.announced_s <= now_s < cap.to_s]
 
     def plan(self, now_s: int) -> list[Row]:
-        """The plan after what is known at ``now_s``."""
+        """The plan after what is known at ``now_s``; what was announced by then is planned with."""
+        self.announced_s = [time_s for time_s in self.announced_s if time_s > now_s]
         caps = self.known(now_s)
         machine = self.watts.machine
         offs = self._power.idle(machine, caps, now_s) if self._power.idle else ()
         return self.watts.rows(caps, offs, now_s)
+
+    def is_plan_due(self, now_s: int) -> bool:
+        """Whether a cap has become known that the last plan did not know."""
+        return bool(self.announced_s) and self.announced_s[0] <= now_s
 
     def react(self, now_s: int, row: Row, plan_uw: int, running: Callable[[], Running]) -> Reaction:
         """What the policy does as the present row begins; nothing where it has no *react*."""

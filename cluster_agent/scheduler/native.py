@@ -66,14 +66,12 @@ class NativeScheduler:
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
-        self._announcements: list[int] = []
         self._predicting: Predicting | None = None
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
             self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
             self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
-            self._announcements = list(self._governor.announced_s)
             if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
                 raise MemoryError
             if idle_off is not None and lib.scheduler_set_idle_off(self._scheduler, idle_off) < 0:
@@ -133,7 +131,7 @@ class NativeScheduler:
             return None
         later = lib.scheduler_next_row, lib.scheduler_next_reading, lib.scheduler_next_switch
         times_s = [int(next_s(self._scheduler)) for next_s in later]
-        return min([*self._announcements[:1], *(time_s for time_s in times_s if time_s < NEVER_S)], default=None)
+        return min([*self._governor.announced_s[:1], *(time_s for time_s in times_s if time_s < NEVER_S)], default=None)
 
     @property
     def reacts_to_ends(self) -> Ends:
@@ -146,10 +144,9 @@ class NativeScheduler:
         lib.scheduler_settle(self._scheduler, now_s)
         if lib.scheduler_next_reading(self._scheduler) <= now_s:
             lib.scheduler_read_joules(self._scheduler, now_s, self._meter())
-        if min([*self._announcements[:1], int(lib.scheduler_next_row(self._scheduler))]) > now_s:
+        if min([*self._governor.announced_s[:1], int(lib.scheduler_next_row(self._scheduler))]) > now_s:
             return False
-        if self._announcements and self._announcements[0] <= now_s:
-            self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
+        if self._governor.is_plan_due(now_s):
             self._plan(now_s)
         lib.scheduler_advance(self._scheduler, now_s)
         return True

@@ -69,8 +69,7 @@ class NativeReplay:
             self._governor = Governor(watts, composition.power, caps, first_s)
             self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
             self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
-            self._announcements = list(self._governor.announced_s)
-            self._announced = ffi.new("int64_t[]", self._announcements)
+            self._announced = ffi.new("int64_t[]", self._governor.announced_s)
             c = self._announced, len(self._announced)
             if lib.replay_set_power(self._replay, self._c_watts.c, *c) < 0:
                 raise MemoryError
@@ -86,8 +85,7 @@ class NativeReplay:
     def _follow(self) -> None:
         """A cap has become known, or a row of the plan begins."""
         now_s = lib.replay_now(self._replay)
-        if self._announcements and self._announcements[0] <= now_s:
-            self._announcements = [time_s for time_s in self._announcements if time_s > now_s]
+        if self._governor.is_plan_due(now_s):
             self._plan(now_s)
         reaction = reaction_of(self._governor, self._scheduler, self.jobs, now_s)
         for job in reaction.kill:

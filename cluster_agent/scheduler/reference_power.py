@@ -64,7 +64,6 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.governor = Governor(watts, composition.power, caps, first_s)
         self.meter = meter
         self.ledger = self.governor.ledger(first_s)
-        self.announcements = list(self.governor.announced_s)
         self.rows = self.governor.plan(first_s)
         self.present = 0  # the row that holds
         self.nodes: Nodes | None = None  # only where idle nodes go off
@@ -93,7 +92,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         rows_s = [row.from_s for row in self.rows[self.present + 1 :]]
         reading_s = [self.ledger.next_s] if self.ledger else []
         switches_s = self.nodes.changes_s() if self.nodes else []
-        return min(self.announcements[:1] + rows_s + reading_s + switches_s, default=None)
+        return min(self.governor.announced_s[:1] + rows_s + reading_s + switches_s, default=None)
 
     def begins_s(self, now_s: int, job: int) -> int:
         """When a job begins to run whose start was decided now."""
@@ -111,11 +110,10 @@ class PowerReferenceScheduler(ReferenceScheduler):
         if self.ledger and self.ledger.next_s <= now_s and not self.ledger.read(now_s, self.meter()):
             self.ledger = None
         rows_s = [row.from_s for row in self.rows[self.present + 1 :]]
-        if min(self.announcements[:1] + rows_s, default=now_s + 1) > now_s:
+        if min(self.governor.announced_s[:1] + rows_s, default=now_s + 1) > now_s:
             return False
-        if self.announcements and self.announcements[0] <= now_s:
+        if self.governor.is_plan_due(now_s):
             self.rows = self.governor.plan(now_s)
-            self.announcements = [time_s for time_s in self.announcements if time_s > now_s]
         self.present = max(i for i, row in enumerate(self.rows) if i == 0 or row.from_s <= now_s)
         if self.nodes:
             self.nodes.follow(now_s, self._row.kept)
