@@ -96,7 +96,8 @@ class Partition:
 
     def take_in(self, name: str) -> None:
         """From now on this node is of the partition, which it was not yet."""
-        self.nodes = dict(sorted({**self.nodes, name: Node(name)}.items()))
+        node = Node(name, drained=self._store.drained().get(name))
+        self.nodes = dict(sorted({**self.nodes, name: node}.items()))
         self.power.load({name: self.nodes[name]})
         self._has_grown = True
 
@@ -386,7 +387,7 @@ class Partition:
         self._table.ran(one.row, round(self._now() - job.started_s))
         self._ended.append(one.row)
         state, status, reason = one.outcome
-        is_asked_for = job.reason == REQUEUE
+        is_asked_for = job.reason == REQUEUE and not job.is_cancelled
         if state == "lost" and not is_asked_for:
             job.losses += 1
         if is_asked_for:

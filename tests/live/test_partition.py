@@ -217,6 +217,23 @@ def test_a_job_queued_again_by_hand_runs_from_its_start() -> None:
     assert job.attempt == 3
 
 
+def test_a_job_that_is_being_ended_to_run_again_can_still_be_cancelled() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=10)
+    fake.settle()
+    fake.partition.requeue(job)
+    fake.partition.cancel(job)
+    fake.settle()
+    assert (job.state, job.attempt) == ("cancelled", 1)
+
+
+def test_a_node_that_was_drained_before_it_came_into_the_partition_stays_so() -> None:
+    fake = Fake(1)
+    fake.store.drain("n9", "its fan", 0)
+    fake.partition.take_in("n9")
+    assert fake.partition.nodes["n9"].drained == "its fan"
+
+
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_killed_and_restarted_at_any_instant_no_job_is_lost_or_run_twice(data: st.DataObject) -> None:
