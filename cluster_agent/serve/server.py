@@ -267,12 +267,14 @@ class Server:
         lines = self.partition.preview(now_s, budget_mw)
         if asked.dry_run:
             return [f"would set {asked.w:g} W", *lines]
-        self._budgets.change(Change(self._wall_s(), caller.name, f"set {asked.w:g} W by hand"), budget_mw, [])
-        line = self.partition.ledger.budget
-        is_lower = budget_mw < line.budget_mw
-        line.set(budget_mw)
-        self._say(f"{caller.name} set the budget to {asked.w:g} W")
-        self._changed(now_s)
+        is_lower = budget_mw < self.partition.ledger.budget.budget_mw
+        self._move(
+            now_s,
+            Change(self._wall_s(), caller.name, f"set {asked.w:g} W by hand"),
+            budget_mw,
+            [],
+            f"{caller.name} set the budget to {asked.w:g} W",
+        )
         settle = self.partition.ledger.settle_s
         return [
             f"set {asked.w:g} W" + (f"; kept from {settle:.1f} s from now at the latest" if is_lower else ""),
@@ -284,15 +286,10 @@ class Server:
         refuse_past(Path(asked.source), asked.steps, wall_s)
         fixed_mw = self.partition.ledger.terms.fixed_mw
         refuse_low(asked.source, asked.steps, fixed_mw)
-        line = self.partition.ledger.budget
         past_mw, coming = divide(asked.steps, wall_s)
-        budget_mw = past_mw or line.budget_mw
+        budget_mw = past_mw or self.partition.ledger.budget.budget_mw
         what = f"schedule {asked.source}: {len(coming)} steps to come"
-        self._budgets.change(Change(wall_s, caller.name, what), budget_mw, coming)
-        line.set(budget_mw)
-        line.steps = self._here(coming, now_s)
-        self._say(f"{caller.name} set the {what}")
-        self._changed(now_s)
+        self._move(now_s, Change(wall_s, caller.name, what), budget_mw, coming, f"{caller.name} set the {what}")
         short = [mw for _, mw in coming if mw < fixed_mw + self.partition.mop_mw]
         worst_w = (fixed_mw + self.partition.mop_mw - min(short, default=0)) / 1000
         return [what] + ([f"ALARM: at its lowest {worst_w:g} W are missing for every node's MOP"] if short else [])
@@ -310,13 +307,17 @@ class Server:
         if budget_mw == line.budget_mw and same_steps:
             return
         what = f"{budget_mw / 1000:g} W" + (f", {len(steps)} steps to come" if steps else "")
-        self._budgets.change(Change(self._wall_s(), "feed", what), budget_mw, fed.steps)
-        line.set(budget_mw)
-        line.steps = steps
-        self._say(f"the feed set the budget to {what}")
-        self._changed(now_s)
+        self._move(
+            now_s, Change(self._wall_s(), "feed", what), budget_mw, fed.steps, f"the feed set the budget to {what}"
+        )
 
-    def _changed(self, now_s: float) -> None:
+    def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], said: str) -> None:
+        """Record who moves the budget; then it holds, and is planned for. ``steps`` to come, by the wall clock."""
+        self._budgets.change(change, budget_mw, steps)
+        line = self.partition.ledger.budget
+        line.set(budget_mw)
+        line.steps = self._here(steps, now_s)
+        self._say(said)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
 
