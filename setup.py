@@ -1,4 +1,4 @@
-"""Builds the native parts: six cffi modules, the emulated NVML library, the ControlPULP process and its plant.
+"""Builds the native parts: seven cffi modules, the emulated NVML library, the ControlPULP process and its plant.
 
 Everything else is in pyproject.toml.
 """
@@ -32,6 +32,7 @@ class BuildNative(build_ext):
 setup(
     cffi_modules=[
         "pmu/build_native.py:ffibuilder",
+        "nodectl/build_progress.py:ffibuilder",
         "twin/build_model.py:ffibuilder",
         "twin/build_kernel.py:ffibuilder",
         "twin/build_pulp.py:ffibuilder",

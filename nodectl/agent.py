@@ -43,6 +43,7 @@ from pmu.findings import Finding
 from pmu.layout import Layout
 from pmu.node import Instruments
 from pmu.ports import Ports
+from pmu.progress import Told, nobody_tells
 from pmu.readings import Quality, RawSweep, Sample
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Agent:
     ``say`` takes one line whenever something changes that an administrator would want to know. ``wait`` replaces the
     clock's sleep where something else must be able to cut it short (a signal, the end of a child). ``caps`` may cap the
     node in place of the settings; so may ``cluster``, which is also told what came of it. ``connect`` opens the SCMI
-    controller where that lives in virtual time with the node.
+    controller where that lives in virtual time with the node. ``told`` reads how far the program has come that this run
+    is around; without it the cluster's job is asked, if ``cluster`` runs one.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Agent:
         caps: CapSource | None = None,
         connect: Callable[[], Client] | None = None,
         cluster: ClusterCap | None = None,
+        told: Told | None = None,
     ) -> None:
         self._ports = ports
         self._asked = config
@@ -85,6 +88,7 @@ class Agent:
         self._shares: NodeShares | None = None
         self._caps = cluster or caps or FixedCap(config.caps.node_w)
         self._connect = connect
+        self._told: Told = told or (cluster.told if cluster else nobody_tells)
         self._config = config
         self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
         self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
@@ -170,6 +174,7 @@ class Agent:
             notices=list(self._notices),
             not_read=self._not_read,
             policies=dict(self._account.policies),
+            progress=self._account.progress(),
         )
 
     def _start(self) -> None:
@@ -182,7 +187,7 @@ class Agent:
             self._notice(notice)
         # after the actuation has started: limits left behind by a killed run are back at their captured values by now
         self._layout = at_present_limits(found.layout, found.knobs)
-        self._instruments = Instruments(self._ports, self._layout)
+        self._instruments = Instruments(self._ports, self._layout, self._told)
         self._decider = Decider(self._layout, self._config)
         self._sides = {policy.name: policy.domain for policy in self._decider.policies if policy}
         self._account = RunAccount(self._layout)

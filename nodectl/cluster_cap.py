@@ -25,6 +25,7 @@ from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.load_tag import MEASURED, Tag
 from nodectl.wire import Declaration, Grant, Held, Report
+from pmu.readings import NOTHING_TOLD, RawProgress
 
 REPORT_NS: Final = 1_000_000_000
 WINDOW_NS: Final = 200_000_000
@@ -80,6 +81,10 @@ class JobExchange:
         if news is not self._told or now_ns >= self._due_ns:
             self._link.send_jobs(news)
             self._told, self._due_ns = news, now_ns + REPORT_NS
+
+    def told(self) -> RawProgress:
+        """How far the job here says it has come."""
+        return self._desk.told()
 
     def close(self) -> None:
         """Jobs go on."""
@@ -139,6 +144,10 @@ class ClusterCap:
             self._change(here_ns, before_mw)
         self._note_link()
         return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
+
+    def told(self) -> RawProgress:
+        """How far the one job on this node says it has come; nothing where there is none, or several."""
+        return self._jobs.told() if self._jobs else NOTHING_TOLD
 
     def follow(
         self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", held: Held = "no"

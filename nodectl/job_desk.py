@@ -5,6 +5,8 @@ messages and takes the newest ``NodeJobs``, and one thread does the rest:
 
     loop    ── hear(message) ──►  thread ── start, signal, forget ──►  Backend (processes, or emulated work)
             ◄── news() ─────────         ◄── parts, ten times a second ──
+
+How far the running job says it has come (``told``) is not worth a thread: the loop reads eight bytes itself.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Final, Protocol, TypeAlias
 
 from nodectl.errors import NodectlError
 from nodectl.job_wire import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, NodeJobs
+from pmu.progress import Counter
+from pmu.readings import NOTHING_TOLD, RawProgress
 
 Message: TypeAlias = JobStart | JobSignal | JobForget
 
@@ -27,7 +31,8 @@ WAITING: Final = 64
 
 
 class Backend(Protocol):
-    """What runs jobs on a node. One thread calls it, not always the one that made it, and it may take its time.
+    """What runs jobs on a node. One thread calls it, not always the one that made it, and it may take its time; only
+    ``counter`` is called by the loop.
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. Nothing
     is raised on account of a job: one that cannot be started is a part that is ``refused``. ``OSError``, ``ValueError``
@@ -50,6 +55,10 @@ class Backend(Protocol):
         """All runs that are not forgotten, as they are now."""
         ...
 
+    def counter(self, job: int, attempt: int) -> Counter | None:
+        """By which a run tells its progress; None while it has none. Does not wait."""
+        ...
+
     def close(self) -> None:
         """The agent ends. What runs goes on if it can."""
         ...
@@ -66,7 +75,8 @@ def tell(backend: Backend, message: Message) -> None:
 
 
 class JobDesk:
-    """``hear`` and ``news`` for the loop; neither waits. ``say`` takes a line, on the thread, when a backend fails."""
+    """``hear``, ``news`` and ``told`` for the loop; none waits. ``say`` takes a line, on the thread, when a backend
+    fails."""
 
     def __init__(
         self, backend: Backend, node: str, boot_id: str, say: Callable[[str], None] = lambda line: None
@@ -75,6 +85,9 @@ class JobDesk:
         self._waiting: deque[Message] = deque()
         self._wake = threading.Event()
         self._is_over = False
+        self._counted: tuple[int, int] | None = None
+        self._counter: Counter | None = None
+        self._source = 0
         self._news = NodeJobs(node, boot_id, self._parts())
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
@@ -89,11 +102,29 @@ class JobDesk:
         """All runs, as the thread saw them last; another object whenever something has changed."""
         return self._news
 
+    def told(self) -> RawProgress:
+        """How far the job on this node says it has come. Nothing where several run: their units do not add up."""
+        runs = [(part.job, part.attempt) for part in self._news.parts if part.phase in ("running", "ending")]
+        only = runs[0] if len(runs) == 1 else None
+        if only != self._counted:
+            self._drop_counter()
+            self._counted = only
+        if only and not self._counter:
+            self._counter = self._backend.counter(*only)
+            self._source += self._counter is not None
+        return RawProgress(self._source, self._counter.read()) if self._counter else NOTHING_TOLD
+
+    def _drop_counter(self) -> None:
+        if self._counter:
+            self._counter.close()
+            self._counter = None
+
     def close(self) -> None:
         """End the thread; what runs goes on."""
         self._is_over = True
         self._wake.set()
         self._thread.join()
+        self._drop_counter()
         self._backend.close()
 
     def _run(self) -> None:

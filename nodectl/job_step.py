@@ -7,6 +7,7 @@ directory of its own, and what the agent needs to know is left there too:
     lock           held while this process lives: whoever takes it first is the one that runs the job
     step.json      this process: pid and start time, written before the job begins
     session        the job's session, to be killed if this process is
+    progress       where the job may tell how far it has come, while it runs
     ending         there once it has been told to end, or its walltime is over
     ended.json     how it ended, written when nothing of the job is left
 
@@ -29,7 +30,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from nodectl.progress_file import VARIABLE, make_progress_file
+
 REQUEST, LOCK, STEP, SESSION, ENDING, ENDED = "request.json", "lock", "step.json", "session", "ending", "ended.json"
+PROGRESS: Final = "progress"
 PR_SET_CHILD_SUBREAPER: Final = 36
 HOOK_S: Final = 60.0
 """Ours: how long a prolog or an epilog may take."""
@@ -98,6 +102,8 @@ class _Step:
         request, detail, status = self._request, "", 1
         try:
             with self._output() as (output, error):
+                with contextlib.suppress(OSError):  # then the job cannot tell, and runs all the same
+                    make_progress_file(self._directory / PROGRESS)
                 environment = self._environment()
                 if request["prolog"] and self._hook(request["prolog"], environment, output, error):
                     detail = "its prolog failed: the job was not run"
@@ -108,6 +114,8 @@ class _Step:
         except OSError as error_:
             detail = f"{error_.filename or request['workdir']}: {error_.strerror}"
         _kill_all(signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.unlink(self._directory / PROGRESS)
         return {
             "status": status, "cause": self._cause, "started_s": self._began_s, "ended_s": time.time(),
             "detail": detail[:300],
@@ -128,7 +136,7 @@ class _Step:
         own = {
             "NODECTL_JOB_ID": str(request["job"]), "NODECTL_ATTEMPT": str(request["attempt"]),
             "NODECTL_NODES": ",".join(request["nodes"]), "NODECTL_NODE_RANK": str(request["rank"]),
-            "NODECTL_NODE": request["nodes"][request["rank"]],
+            "NODECTL_NODE": request["nodes"][request["rank"]], VARIABLE: str(self._directory / PROGRESS),
         }  # fmt: skip
         return {"PATH": os.defpath, "HOME": os.path.expanduser("~"), **request["env"], **own}
 

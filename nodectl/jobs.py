@@ -25,8 +25,20 @@ from typing import Final, TypeAlias
 import msgspec
 
 from nodectl.errors import NodectlError
-from nodectl.job_step import ENDED, ENDING, LOCK, REQUEST, SESSION, STEP, start_time, sync_directory, write_durably
+from nodectl.job_step import (
+    ENDED,
+    ENDING,
+    LOCK,
+    PROGRESS,
+    REQUEST,
+    SESSION,
+    STEP,
+    start_time,
+    sync_directory,
+    write_durably,
+)
 from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, Phase
+from pmu.progress import Counter, CounterFile
 
 Key: TypeAlias = tuple[int, int]
 
@@ -132,6 +144,13 @@ class JobRunner:
         self._forgotten.append(key)
         shutil.rmtree(run.directory, ignore_errors=True)
         del self._runs[key]
+
+    def counter(self, job: int, attempt: int) -> Counter | None:
+        """Its file, once whoever stands over the run has made it."""
+        try:
+            return CounterFile(self._directory / f"{job}.{attempt}" / PROGRESS)
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Nothing to let go of: jobs go on without us."""

@@ -42,6 +42,15 @@ class Timing(msgspec.Struct, frozen=True):
     p99_ms: float | None
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """What the application said of itself: units of its own, finished in ``told_s`` seconds; ``doubted_s``: seconds in
+    which its count was not believed."""
+
+    units: int
+    told_s: float
+    doubted_s: float
+
+
 class Summary(msgspec.Struct, frozen=True):
     """One run of the agent."""
 
@@ -60,6 +69,7 @@ class Summary(msgspec.Struct, frozen=True):
     notices: list[str]
     not_read: list[str] = []  # instruments that were there but gave nothing from the start, and why
     policies: dict[str, str] = {}  # the one at work on each side ("cpu", "gpu")
+    progress: Progress | None = None  # None: nobody told any
 
     def joules(self, side: str) -> float:
         """The energy of one side: "cpu" (packages and DRAM) or "gpu" (boards)."""
@@ -89,6 +99,8 @@ class Summary(msgspec.Struct, frozen=True):
                 parts.append(f"{label}: {_in_words(estimate, self.joules(side), policy)}")
         if self.gpu_held_back_s > 0:
             parts.append(f"firmware held GPU clocks back (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
+        if self.progress:
+            parts.append(_told_in_words(self.progress))
         unknown = self._unknown()
         if unknown:
             parts.append("not known: " + ", ".join(unknown))
@@ -120,6 +132,7 @@ class RunAccount:
         self._gpu_ones = np.ones(len(layout.gpus))
         self.gpu_held_back_s = 0.0
         self.elapsed_s = 0.0
+        self._units, self._told_s, self._doubted_s = 0.0, 0.0, 0.0
 
     def add_sample(self, sample: Sample) -> None:
         """Count one interval's energy."""
@@ -131,6 +144,12 @@ class RunAccount:
         self._missing_s += is_missing * sample.elapsed_s
         is_held_back = (sample.gpu.throttle_reasons > 0) & (sample.gpu.throttle_reasons & GPU_HELD_BACK > 0)
         self.gpu_held_back_s += float(is_held_back.sum()) * sample.elapsed_s
+        told = sample.progress
+        if told.quality == Quality.MEASURED:
+            self._units += told.units
+            self._told_s += sample.elapsed_s
+        elif told.quality != Quality.MISSING:
+            self._doubted_s += sample.elapsed_s
 
     def add_decisions(self, sample: Sample, decisions: Decisions, sides: Mapping[str, str]) -> None:
         """Count what the policies said of that interval; ``sides`` maps the policy in charge to "cpu" or "gpu"."""
@@ -152,6 +171,11 @@ class RunAccount:
             for name, side, row, missing_s in zip(self._names, self._sides, self._joules, self._missing_s, strict=True)
         ]
 
+    def progress(self) -> Progress | None:
+        """What the application said; None if nothing."""
+        is_told = self._told_s > 0 or self._doubted_s > 0
+        return Progress(round(self._units), self._told_s, self._doubted_s) if is_told else None
+
     def estimates(self) -> tuple[Estimate | None, Estimate | None]:
         """CPU and GPU side; None where no policy was at work."""
         return (
@@ -162,6 +186,13 @@ class RunAccount:
 
 def _named(by_quality: list[float]) -> dict[str, float]:
     return {Quality(q).name.lower(): joules for q, joules in enumerate(by_quality) if joules}
+
+
+def _told_in_words(told: Progress) -> str:
+    words = f"progress told: {told.units} units"
+    if told.units:
+        words += f", {told.units / told.told_s:.3g} a second"
+    return words + (f" (its count not believed for {told.doubted_s:.1f} s)" if told.doubted_s else "")
 
 
 def _in_words(estimate: Estimate, energy_j: float, policy: str) -> str:

@@ -9,6 +9,9 @@ Rules for counters of a CPU, so that a bad instrument never looks like a quiet C
 
 A CPU that did next to nothing has no IPC (NaN, MEASURED). Quality is that of instructions and reference cycles, which
 the IPC is made of; columns that a machine does not have are NaN and say nothing about it. Energy: pmu/rapl.py.
+
+Rules for the application's own count, which it may write as it likes: none in either sweep, another program's, or one
+that has never moved: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED.
 """
 
 from __future__ import annotations
@@ -24,9 +27,15 @@ from pmu.counters import EVENTS
 from pmu.layout import Layout
 from pmu.readings import (
     GPU_FIELDS,
+    NO_PROGRESS,
+    RAW_HIGHEST,
+    RAW_MISSING,
     CpuSample,
     GpuSample,
     PmuError,
+    ProgressSample,
+    Quality,
+    RawProgress,
     RawSweep,
     Sample,
     type_f64,
@@ -39,6 +48,9 @@ FASTEST = {"cycles": 10e9, "instructions": 100e9, "stalls": 10e9, "llc-misses": 
 
 REFERENCE_MARGIN = 2.0
 """Ours: reference cycles beyond twice the interval are nonsense rather than a nominal clock known too roughly."""
+
+FASTEST_UNITS = 1e12
+"""Ours, per second: units finished by a whole node in which each core adds to the count at every cycle."""
 
 BOARD_PEAK = 1.5
 """Ours: a board may exceed its power limit for milliseconds, not by more than half."""
@@ -59,7 +71,17 @@ def decode(layout: Layout, previous: RawSweep, current: RawSweep) -> Sample:
         gpu=_decode_gpus(rules, previous.gpu, current.gpu, elapsed_s),
         energy_j=energy_j,
         energy_quality=energy_quality,
+        progress=_decode_progress(previous.progress, current.progress, elapsed_s),
     )
+
+
+def _decode_progress(before: RawProgress, now: RawProgress, elapsed_s: float) -> ProgressSample:
+    if RAW_MISSING in (before.units, now.units) or before.source != now.source or before.units == now.units == 0:
+        return NO_PROGRESS
+    units = now.units - before.units
+    if 0 <= units <= FASTEST_UNITS * elapsed_s and now.units < RAW_HIGHEST:
+        return ProgressSample(float(units), now.source, Quality.MEASURED)
+    return ProgressSample(float("nan"), now.source, Quality.CLIPPED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from pmu.gpu import Gpus
 from pmu.kept import keep_integers
 from pmu.layout import FrequencyDomain, Layout
 from pmu.ports import Ports
+from pmu.progress import Told, nobody_tells
 from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep, Reading, type_i64
 
 __all__ = ["Finding", "Instruments", "discover"]
@@ -54,10 +55,12 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
 
 
 class Instruments:
-    """Every instrument of a layout, open. PmuError if the counters cannot be opened any more."""
+    """Every instrument of a layout, open, and what the application tells. PmuError if the counters cannot be opened any
+    more."""
 
-    def __init__(self, ports: Ports, layout: Layout) -> None:
+    def __init__(self, ports: Ports, layout: Layout, told: Told = nobody_tells) -> None:
         self._ports = ports
+        self._told = told
         self._layout = layout
         self._counted = tuple(event for event in layout.events if event not in layout.estimated_events)
         self._counters = ports.counters.open(layout.cpus, self._counted) if self._counted else None
@@ -77,6 +80,7 @@ class Instruments:
             counters=np.full((len(layout.cpus), len(layout.events)), RAW_MISSING, np.int64),
             energy_uj=np.empty(len(layout.zones), np.int64),
             gpu=np.empty((len(layout.gpus), len(GPU_FIELDS)), np.int64),
+            progress=self._told(),
         )
         self._sweep_counters(sweep.time_ns, sweep.counters)
         self._energy.sweep(sweep.energy_uj)

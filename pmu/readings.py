@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ type_u8 = npt.NDArray[np.uint8]
 
 RAW_MISSING = int(np.iinfo(np.int64).min)
 """Sentinel in raw integer arrays: the instrument gave no value at this sweep."""
+
+
+RAW_HIGHEST = int(np.iinfo(np.int64).max)
+"""The most that a raw integer holds; what an instrument says beyond that is not believed."""
 
 
 class PmuError(Exception):
@@ -67,6 +72,18 @@ GPU_FIELDS = (
 """Columns of ``RawSweep.gpu``. The ``_ppm`` columns come from GPM (Hopper on) and are missing before it."""
 
 
+class RawProgress(NamedTuple):
+    """The count of the application (``pmu.progress``). ``source``: which run of which program tells it, from 1; another
+    number has another count, in other units. ``units``: finished since its start, or ``RAW_MISSING``."""
+
+    source: int
+    units: int
+
+
+NOTHING_TOLD = RawProgress(0, RAW_MISSING)
+"""No program tells how far it has come."""
+
+
 @dataclass(slots=True)
 class RawSweep:
     """Integers as the instruments returned them at one instant.
@@ -80,6 +97,7 @@ class RawSweep:
     counters: type_i64
     energy_uj: type_i64
     gpu: type_i64
+    progress: RawProgress = NOTHING_TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +145,24 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressSample:
+    """What the application says that it has finished since the previous sweep.
+
+    ``units`` whole units of its own, of any size: 0 may just mean that one is under way. NaN unless ``quality`` is
+    MEASURED: MISSING where none is told or its program has changed, CLIPPED where a count is not believed. ``source``
+    as in ``RawProgress``: units of one source do not compare with those of another.
+    """
+
+    units: float
+    source: int
+    quality: Quality
+
+
+NO_PROGRESS = ProgressSample(float("nan"), 0, Quality.MISSING)
+"""No program tells how far it has come."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One interval of a node: the only thing a policy sees.
 
@@ -139,3 +175,4 @@ class Sample:
     gpu: GpuSample
     energy_j: type_f64
     energy_quality: type_u8
+    progress: ProgressSample = NO_PROGRESS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -18,10 +20,12 @@ from nodectl.errors import NodectlError, nearest
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from nodectl.policies import registry
+from nodectl.progress_file import VARIABLE, progress_file
 from nodectl.saves import node_id
 from nodectl.summary import Summary
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.ports import Clock, Ports
+from pmu.progress import CounterFile, told_by
 from pmu.system import system_ports
 
 if TYPE_CHECKING:
@@ -95,12 +99,16 @@ def run(
     }
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
     ports = system_ports()
-    with Interruptions(ports.clock) as interruptions:
+    with (
+        Interruptions(ports.clock) as interruptions,
+        progress_file() if command else contextlib.nullcontext() as progress,
+    ):
         link = open_cluster(config, ports)
         try:
-            agent = Agent(ports, config, say=_say, wait=interruptions.wait, cluster=link)
+            told = told_by(CounterFile(progress)) if progress else None
+            agent = Agent(ports, config, say=_say, wait=interruptions.wait, cluster=link, told=told)
             if command:
-                return _around(agent, interruptions, command, ports.clock, duration, as_json)
+                return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
             return _serve(agent, interruptions, ports.clock, duration, as_json)
         finally:
             if link:
@@ -198,6 +206,7 @@ def _around(
     agent: Agent,
     interruptions: Interruptions,
     command: tuple[str, ...],
+    progress: Path | None,
     clock: Clock,
     duration_ms: float | None,
     as_json: bool,
@@ -205,7 +214,7 @@ def _around(
     """Run ``command`` under the agent. Once it has been started nothing that befalls the agent ends it."""
     agent.start()
     try:
-        child = _spawn(command)
+        child = _spawn(command, progress)
         interruptions.watch(child)
         try:
             agent.run(_end_ns(clock, duration_ms), interruptions.is_over)
@@ -225,9 +234,10 @@ def _end_ns(clock: Clock, duration_ms: float | None) -> int | None:
     return None if duration_ms is None else clock.now_ns() + round(duration_ms * 1e6)
 
 
-def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def _spawn(command: tuple[str, ...], progress: Path | None) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, VARIABLE: str(progress)} if progress else None
     try:
-        return subprocess.Popen(command, preexec_fn=give_back_descriptor_limit)
+        return subprocess.Popen(command, env=environment, preexec_fn=give_back_descriptor_limit)
     except FileNotFoundError:
         raise CommandError(f"{command[0]}: no such command", COMMAND_NOT_FOUND) from None
     except OSError as error:

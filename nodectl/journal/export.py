@@ -1,8 +1,9 @@
 """A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (extra ``export``).
 
 One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", or the name of an energy
-zone; a knob has a row when its value, its bound or its outcome changes. Quantities are those that the policies saw,
-decoded from the sweeps by the agent's own code. What does not apply to a part, or is missing, is empty: never 0.
+zone; a knob has a row when its value, its bound or its outcome changes, "progress" while an application tells any
+(``units``). Quantities are those that the policies saw, decoded from the sweeps by the agent's own code. What does not
+apply to a part, or is missing, is empty: never 0.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
 from pmu.decode import decode
-from pmu.readings import Quality
+from pmu.readings import NOTHING_TOLD, Quality
 
 _SHARED = ("run", "record", "unix_s", "elapsed_s")
 _CPU = ("ipc", "busy", "stall", "frequency_khz", "instructions", "cycles", "reference_cycles", "llc_misses")
@@ -42,7 +43,7 @@ _GPU = (
 )
 _WISH = ("target", "reason", "loss", "saved_w")
 _KNOB = ("value", "bound", "outcome", "detail")
-COLUMNS = (*_SHARED, "part", "quality", *_CPU, *_GPU, *_WISH, *_KNOB, "lateness_ms", "cost_ms")
+COLUMNS = (*_SHARED, "part", "quality", *_CPU, *_GPU, *_WISH, *_KNOB, "lateness_ms", "cost_ms", "units")
 
 _TEXT = frozenset({"run", "part", "quality", "reason", "bound", "outcome", "detail"})
 _INTEGER = frozenset({"record", "throttle_reasons", "target", "value"})
@@ -126,6 +127,9 @@ class _View:
             )
             quality = _QUALITY_NAMES[sample.energy_quality]
             yield {"part": self._zones, "quality": quality, "energy_j": sample.energy_j, "power_w": power_w}
+            if record.raw.progress != NOTHING_TOLD:
+                told = sample.progress
+                yield {"part": ["progress"], "quality": [told.quality.name.lower()], "units": [told.units]}
         yield self._knobs(record)
 
     def _wishes(self, record: Record, side: registry.type_domain) -> type_block:

@@ -27,7 +27,7 @@ from nodectl.errors import NodectlError
 from nodectl.journal.packing import Row
 from nodectl.policies.api import Request
 from pmu.layout import Layout
-from pmu.readings import GPU_FIELDS, RawSweep, type_i64, type_u8
+from pmu.readings import GPU_FIELDS, NOTHING_TOLD, RawProgress, RawSweep, type_i64, type_u8
 
 MAGIC = b"nodectl-journal 1\n"
 HEADER = struct.Struct("<IIB")
@@ -62,7 +62,8 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
 
     ``run`` names one run of the agent; ``sequence`` counts its records from 0 and is that of the next record.
     ``wall_time_ns`` (Unix time) and ``monotonic_ns`` were read together, to tell when a tick was. ``previous`` is the
-    sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run.
+    sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run. ``told``: the
+    application's count in that sweep.
     """
 
     version: str
@@ -75,6 +76,7 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     knobs: tuple[str, ...]
     policies: tuple[RecordedPolicy, ...]
     previous: tuple[int, bytes] | None
+    told: RawProgress = NOTHING_TOLD
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +104,12 @@ class CappedRecord(PackedRecord, frozen=True, array_like=True):
 
     cap_mw: int = 0
     cap_is_local: bool = True
+
+
+class ToldRecord(CappedRecord, frozen=True, array_like=True):
+    """One tick in which the application told its progress; one without reads as this with the default."""
+
+    told: RawProgress = NOTHING_TOLD
 
 
 class Shape:
@@ -148,13 +156,13 @@ class Shape:
         """A tick in which no policy was asked: the decided part stays as it was."""
         return Row(np.concatenate((self.raw_ints(raw), before.ints[self.n_raw :])), before.floats, before.small)
 
-    def raw(self, row: Row, time_ns: int) -> RawSweep:
-        """The sweep in a row."""
+    def raw(self, row: Row, time_ns: int, told: RawProgress) -> RawSweep:
+        """The sweep in a row, with what is kept beside it."""
         n_counters = self._cpus * self._events
         zones_end = n_counters + self._zones
         counters = row.ints[:n_counters].reshape(self._events, self._cpus).T.copy()
         gpu = row.ints[zones_end : self.n_raw].reshape(len(GPU_FIELDS), self._gpus).T.copy()
-        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu)
+        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu, told)
 
     def decided(self, row: Row) -> tuple[tuple[Request, ...], type_i64, type_u8]:
         """The requests, knob values and bounds in a row."""
@@ -194,11 +202,11 @@ def encode_record(record: PackedRecord) -> bytes:
     return _ENCODER.encode(record)
 
 
-def decode_record(payload: bytes) -> CappedRecord:
+def decode_record(payload: bytes) -> ToldRecord:
     """Raises ``msgspec.DecodeError`` on what is none."""
     return _RECORDS.decode(payload)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _KEYFRAMES = msgspec.msgpack.Decoder(Keyframe)
-_RECORDS = msgspec.msgpack.Decoder(CappedRecord)
+_RECORDS = msgspec.msgpack.Decoder(ToldRecord)

@@ -207,14 +207,14 @@ class _Reader:
         if keyframe.previous:
             time_ns, data = keyframe.previous
             before = np.frombuffer(data, "<i8").astype(np.int64)
-            self._raw = self._shape.raw(Row(before, np.zeros(0), np.zeros(0, np.uint8)), time_ns)
+            self._raw = self._shape.raw(Row(before, np.zeros(0), np.zeros(0, np.uint8)), time_ns, keyframe.told)
         self._row = self._shape.start(before)
 
     def next(self, payload: bytes) -> Record:
         """The record in ``payload``; raises on damage."""
         packed = decode_record(payload)
         self._row = unpack(packed.row, self._row)
-        raw = self._shape.raw(self._row, packed.time_ns)
+        raw = self._shape.raw(self._row, packed.time_ns, packed.told)
         requests, values, bound = self._shape.decided(self._row)
         record = Record(
             self.keyframe,

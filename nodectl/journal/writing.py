@@ -33,6 +33,7 @@ from nodectl.journal.format import (
     RecordedOutcome,
     RecordedPolicy,
     Shape,
+    ToldRecord,
     encode_keyframe,
     encode_record,
     frame,
@@ -43,7 +44,7 @@ from nodectl.journal.state import encode_state
 from nodectl.knobs.api import Outcome
 from nodectl.lock import FileLock
 from pmu.layout import Layout
-from pmu.readings import RawSweep
+from pmu.readings import NOTHING_TOLD, RawSweep
 
 DEFAULT_MAX_BYTES = 1_000_000_000
 SEGMENTS, LARGEST_SEGMENT = 8, 64_000_000
@@ -100,7 +101,10 @@ class JournalWriter:
         news = self._news(outcomes)
         tick = (raw.time_ns, lateness_ns, cost_ns, has_decided, packed, news)
         cap = decisions.cap
-        record = PackedRecord(*tick) if cap == NO_CAP else CappedRecord(*tick, cap.packages_mw, cap.is_local)
+        if raw.progress != NOTHING_TOLD:
+            record: PackedRecord = ToldRecord(*tick, cap.packages_mw, cap.is_local, raw.progress)
+        else:
+            record = PackedRecord(*tick) if cap == NO_CAP else CappedRecord(*tick, cap.packages_mw, cap.is_local)
         self._write(frame(RECORD, encode_record(record)))
         self._row, self._previous = row, raw
         self._sequence += 1
@@ -146,6 +150,7 @@ class JournalWriter:
                 for d in decisions.policies
             ),
             previous=(self._previous.time_ns, before.astype("<i8").tobytes()) if self._previous else None,
+            told=self._previous.progress if self._previous else NOTHING_TOLD,
         )
         data = frame(KEYFRAME, encode_keyframe(keyframe))
         if begins_segment:

@@ -267,6 +267,8 @@ class SlowBackend:
     def parts(self) -> list[JobPart]:
         return list(self.runs)
 
+    def counter(self, job: int, attempt: int) -> None: ...
+
     def close(self) -> None: ...
 
 

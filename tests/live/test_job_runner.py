@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from cluster_agent.live.job import JobSpec
+from nodectl.job_desk import JobDesk
 from nodectl.job_step import STEP, start_time
 from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
 from nodectl.jobs import JobRunner
+from pmu.readings import NOTHING_TOLD, RawProgress
 from tests.live.agent import Agent
 
 ROOT = Path(__file__).parents[2]
@@ -156,3 +158,41 @@ def test_agents_killed_while_jobs_run_lose_none_and_run_none_twice(tmp_path: Pat
     assert sorted((tmp_path / "ran").read_text().split(), key=int) == [str(i) for i in range(10)]
     found = [(job.state, job.status, job.attempt) for job in last.store.find()]
     assert found == [("failed", 1, 1) if i % 2 else ("done", 0, 1) for i in range(10)]
+
+
+TICKS = f"PYTHONPATH={ROOT} {sys.executable} -c 'from nodectl.progress import tick; tick(7)'"
+
+
+def test_a_job_tells_its_progress_in_a_file_that_is_gone_when_it_has_ended(tmp_path: Path, runner: JobRunner) -> None:
+    runner.start(start(tmp_path, f"{TICKS}; {TICKS}; touch told; while [ ! -e go ]; do sleep 0.01; done"))
+    until((tmp_path / "told").exists)
+    counter = runner.counter(1, 1)
+    assert counter is not None and counter.read() == 14
+    path = tmp_path / "jobs" / "1.1" / "progress"
+    assert path.stat().st_size == 64 and path.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "go").touch()
+    assert ended(runner).status == 0
+    assert not path.exists() and runner.counter(1, 1) is None
+
+
+def test_the_loop_hears_the_only_running_job_and_neither_of_two(tmp_path: Path, runner: JobRunner) -> None:
+    desk = JobDesk(runner, "n0", "boot")
+    try:
+        assert desk.told() == NOTHING_TOLD
+        for job in (1, 2):
+            text = f"{TICKS}; touch told{job}; while [ ! -e go{job} ]; do sleep 0.01; done"
+            desk.hear(start(tmp_path, text, job=job, output=f"out{job}"))
+            if job == 1:
+                until((tmp_path / "told1").exists)
+                until(lambda: desk.told() == RawProgress(1, 7))
+        until((tmp_path / "told2").exists)
+        until(lambda: len([part for part in desk.news().parts if part.phase == "running"]) == 2)
+        assert desk.told() == NOTHING_TOLD
+        (tmp_path / "go1").touch()
+        until(lambda: desk.told() == RawProgress(2, 7))  # another run of another program: another source
+        (tmp_path / "go2").touch()
+        until(lambda: desk.told() == NOTHING_TOLD)
+    finally:
+        for job in (1, 2):
+            (tmp_path / f"go{job}").touch()
+        desk.close()
