@@ -26,8 +26,8 @@ ffibuilder.set_source(
     "twin._kernel",
     '#include "kernel.h"',
     sources=[str(CSRC / name) for name in SOURCES],
-    depends=[str(CSRC / "kernel.h")],
-    include_dirs=[str(CSRC)],
+    depends=[str(CSRC / "kernel.h"), "nodectl/include/nodectl_progress.h"],
+    include_dirs=[str(CSRC), "nodectl/include"],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
 )

@@ -89,6 +89,7 @@ class Twin:
         if handle == ffi.NULL:
             raise TwinError("no memory for the node model")
         self._model = ffi.gc(handle, lib.twin_model_free)
+        self._units = 0
         self._requests: list[tuple[int, int, int, str]] = [
             (domain.min_khz, domain.max_khz, domain.max_khz, machine.governor) for domain in machine.domains
         ]
@@ -131,7 +132,7 @@ class Twin:
         groups = ffi.new("twin_group_t[]", [group_struct(group, keep) for group in workload.groups])
         if lib.twin_model_start(self._model, len(workload.groups), groups, workload.noise) != 0:
             raise TwinError("no memory for the workload")
-        self.workload = workload
+        self.workload, self._units = workload, 0
 
     def stop_workload(self) -> None:
         """Run nothing from now on; what ran is as if it were killed."""
@@ -143,6 +144,17 @@ class Twin:
     def finished(self) -> bool:
         """Whether the workload has ended."""
         return bool(lib.twin_model_finished(self._model))
+
+    def told_units(self) -> int | None:
+        """What the program that runs has counted of its own progress; None if it does not tell."""
+        for number, group in enumerate(self.workload.groups if self.workload else ()):
+            if group.telling:
+                progress = ffi.new("twin_progress_t *")
+                lib.twin_model_progress(self._model, number, progress)
+                # at a barrier the seconds are summed anew, and the last bit of a sum must not take a unit back
+                self._units = max(self._units, group.telling.finished(progress.done_s))
+                return self._units
+        return None
 
     # --- instruments ---
 

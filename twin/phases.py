@@ -55,23 +55,26 @@ class GpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Threads that execute phases together. ``cpus``: ``cores`` (one thread each), ``threads``, ``socket:N``,
-    ``one-per-gpu``, or numbers with commas. ``imbalance``: how much less work the luckiest thread has."""
+    ``one-per-gpu``, or numbers with commas. ``imbalance``: how much less work the luckiest thread has. ``progress``:
+    about how many seconds of work its program tells as one unit (``twin.progress``); 0: it tells nothing."""
 
     phase: tuple[CpuPhase, ...]
     cpus: str = "cores"
     repeat: int = 1
     wait: Literal["spin", "sleep"] = "spin"
     imbalance: float = 0.0
+    progress: float = 0.0
     serves_gpus: bool = False  # runs for as long as the GPU groups do
 
 
 class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GPUs that execute phases together: ``all``, or numbers with commas."""
+    """GPUs that execute phases together: ``all``, or numbers with commas. ``progress`` as of a ``CpuGroup``."""
 
     phase: tuple[GpuPhase, ...]
     gpus: str = "all"
     repeat: int = 1
     imbalance: float = 0.0
+    progress: float = 0.0
     memory_mib: int = 16000
 
 

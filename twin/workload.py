@@ -26,6 +26,7 @@ from twin.errors import TwinError, nearest
 from twin.families import v100_names
 from twin.machine import Gpu, Machine
 from twin.phases import CpuGroup, CpuPhase, GpuGroup, GpuPhase, WorkloadTable
+from twin.progress import Telling, telling
 from twin.toml_table import read_toml
 
 __all__ = [
@@ -76,6 +77,7 @@ class GroupTruth(msgspec.Struct, frozen=True):
     phases: tuple[PhaseTruth, ...]
     program: tuple[tuple[int, float], ...]
     repeat: int
+    unit_s: tuple[float, ...] = ()  # of the progress it tells: mean seconds of work in each phase
 
 
 class WorkloadTruth(msgspec.Struct, frozen=True):
@@ -105,7 +107,8 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Units that execute a program of (phase index, iterations, seconds) together; repeat 0 = until the others end."""
+    """Units that execute a program of (phase index, iterations, seconds) together; repeat 0 = until the others end.
+    ``telling``: how it counts its progress, if it tells any."""
 
     on_gpu: bool
     units: tuple[int, ...]
@@ -116,6 +119,7 @@ class Group(msgspec.Struct, frozen=True):
     spins: bool = False
     nominal_share: float = 1.0
     memory_mib: int = 0
+    telling: Telling | None = None
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -179,11 +183,13 @@ def load_workload(
     bias: float = 0.2,
     duration_s: float | None = None,
     data: Path | str | None = None,
+    progress_s: float | None = None,
 ) -> Workload:
     """A workload fitted to ``machine``.
 
     ``bias`` is the half-width of the drawn error between counters and truth, ``duration_s`` the run time at the highest
-    clocks (default: the workload's own), ``data`` a measured table to use in place of the shipped one.
+    clocks (default: the workload's own), ``data`` a measured table to use in place of the shipped one, ``progress_s``
+    the work of a unit of the progress that each program tells (default: the workload's own, mostly none).
     """
     check_bias(bias)
     table = _described(name, machine, seed, Path(data) if data else None)
@@ -196,6 +202,10 @@ def load_workload(
         assert machine.gpu is not None
         groups.append(_gpu_group(gpu_group, machine.gpu, curves.stream(seed, name, "gpu", number), bias, name))
     groups = [_stretched(group, groups, duration_s) for group in groups]
+    tables: tuple[CpuGroup | GpuGroup, ...] = (*table.cpu, *table.gpu)
+    for number, group in enumerate(groups):
+        unit_s = tables[number].progress if progress_s is None else progress_s
+        groups[number] = _telling(group, unit_s, curves.stream(seed, name, "progress", number))
     seconds = max((_seconds(group) for group in groups), default=0.0)
     truth = WorkloadTruth(name, seed, bias, table.noise, seconds, tuple(_truth(group) for group in groups))
     return Workload(
@@ -249,9 +259,19 @@ def _stretched(group: Group, groups: Sequence[Group], duration_s: float | None) 
     return msgspec.structs.replace(group, repeat=repeat, program=program)
 
 
+def _telling(group: Group, unit_s: float, random: np.random.Generator) -> Group:
+    if unit_s <= 0 or group.repeat == 0:
+        return group
+    program = [(phase, work_s) for phase, _, work_s in group.program]
+    told = telling(unit_s, len(group.phases), program, group.repeat, random)
+    return msgspec.structs.replace(group, telling=told)
+
+
 def _truth(group: Group) -> GroupTruth:
     program = tuple((phase, work) for phase, _, work in group.program)
-    return GroupTruth(group.on_gpu, group.units, tuple(phase.truth for phase in group.phases), program, group.repeat)
+    phases = tuple(phase.truth for phase in group.phases)
+    unit_s = group.telling.unit_s if group.telling else ()
+    return GroupTruth(group.on_gpu, group.units, phases, program, group.repeat, unit_s)
 
 
 def _weights(random: np.random.Generator, count: int, imbalance: float) -> type_f64:

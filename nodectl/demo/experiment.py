@@ -18,6 +18,7 @@ from nodectl.agent import Agent
 from nodectl.config import Budget, Config, JournalSettings, PolicyChoice
 from nodectl.policies.registry import NONE
 from pmu.ports import Ports
+from pmu.readings import NOTHING_TOLD, RawProgress
 from twin.inproc import ports
 from twin.machine import load_machine
 from twin.model import Twin
@@ -29,7 +30,8 @@ LONGEST = 3.0
 
 class Experiment(msgspec.Struct, frozen=True):
     """What is run. ``bias`` is the half-width of the drawn error between counters and truth; ``duration_s`` the length
-    at the highest clocks (None: the workload's own)."""
+    at the highest clocks (None: the workload's own); ``progress_s`` the work of a unit of the progress that
+    programs tell (None: the workload's own, mostly none)."""
 
     machine: str
     workload: str
@@ -41,6 +43,7 @@ class Experiment(msgspec.Struct, frozen=True):
     cpu_params: dict[str, Any] = {}
     gpu_params: dict[str, Any] = {}
     period_ms: float = 100.0
+    progress_s: float | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -75,7 +78,8 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     twin = Twin(machine, workload, seed=experiment.seed)
     node = ports(twin)
     with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
-        agent = Agent(replace_ports(twin, node) if replace_ports else node, _config(experiment, state_dir))
+        doors = replace_ports(twin, node) if replace_ports else node
+        agent = Agent(doors, _config(experiment, state_dir), told=lambda: _told(twin))
         agent.start()
         try:
             latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
@@ -98,6 +102,11 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     )
 
 
+def _told(twin: Twin) -> RawProgress:
+    units = twin.told_units()
+    return NOTHING_TOLD if units is None else RawProgress(1, units)
+
+
 def workload_of(experiment: Experiment) -> Workload:
     """The workload of an experiment, whose ``truth`` an oracle may use."""
     return load_workload(
@@ -106,6 +115,7 @@ def workload_of(experiment: Experiment) -> Workload:
         seed=experiment.seed,
         bias=experiment.bias,
         duration_s=experiment.duration_s,
+        progress_s=experiment.progress_s,
     )
 
 

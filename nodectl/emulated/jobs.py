@@ -4,6 +4,8 @@ A job names a twin workload and how long it takes at the highest clock, once for
 
     clusterctl submit --nodes 2 --time 5min --tag memory -- twin-workload stream 30s
 
+A third word, ``50ms`` say, has it tell its progress in units of about so much work.
+
 It ends when that work is done, so what a cap costs is seen in when it ends. A twin workload cannot clean up: any signal
 that would end a program without handlers ends it at once. When the emulated node ends, so do its jobs, and the next
 one of that name knows nothing of them, as after a power cut.
@@ -23,6 +25,8 @@ from typing import Final, TypeAlias
 
 from nodectl.job_wire import Cause, JobForget, JobPart, JobSignal, JobStart
 from nodectl.jobs import FORGOTTEN
+from pmu.progress import Counter
+from pmu.readings import RAW_MISSING
 from twin.errors import TwinError
 from twin.model import Twin
 from twin.workload import Workload, duration_s, load_workload
@@ -113,6 +117,12 @@ class TwinJobs:
                 parts[key] = JobPart(*key, "running", started_s=self._run.began_s)
             return [parts[key] for key in sorted(parts)]
 
+    def counter(self, job: int, attempt: int) -> Counter | None:
+        """What the emulated program has counted; None unless it is this job's, and tells."""
+        run = self._run
+        is_its = run is not None and _key(run) == (job, attempt)
+        return _TwinCounter(self._twin, run.workload, self._lock) if run and is_its else None
+
     def close(self) -> None:
         """Nothing to let go of: the node ends with its agent."""
 
@@ -137,11 +147,15 @@ class TwinJobs:
         if self._run:
             raise TwinError(f"runs job {self._run.start.job} already")
         name, *rest = start.command or [""]
-        if name != COMMAND or start.script or start.prolog or start.epilog or len(rest) != 2:
+        if name != COMMAND or start.script or start.prolog or start.epilog or len(rest) not in (2, 3):
             raise TwinError(
-                f"is an emulated node, which runs `{COMMAND} NAME TIME` and nothing else (`nodectl twin workloads`)"
+                f"is an emulated node, which runs `{COMMAND} NAME TIME [UNIT]` and nothing else "
+                "(`nodectl twin workloads`)"
             )
-        return load_workload(rest[0], self._twin.machine, seed=start.job, duration_s=duration_s(rest[1]))
+        unit_s = duration_s(rest[2]) if len(rest) > 2 else None
+        return load_workload(
+            rest[0], self._twin.machine, seed=start.job, duration_s=duration_s(rest[1]), progress_s=unit_s
+        )
 
     def _end(self, status: int, cause: Cause) -> None:
         run = self._run
@@ -177,6 +191,22 @@ class TwinJobs:
         except OSError as error:
             return f"{path}: {error.strerror}"[:300]
         return ""
+
+
+class _TwinCounter:
+    """The count of one emulated program, for as long as it is the one that the node runs."""
+
+    def __init__(self, twin: Twin, workload: Workload, lock: threading.Lock) -> None:
+        self._twin, self._workload, self._lock = twin, workload, lock
+
+    def read(self) -> int:
+        """Units since its start; ``RAW_MISSING`` if it does not tell, or has ended."""
+        with self._lock:  # it may be about to be replaced
+            units = self._twin.told_units() if self._twin.workload is self._workload else None
+        return RAW_MISSING if units is None else units
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _key(run: _Run) -> Key:

@@ -12,6 +12,7 @@ import pytest
 from nodectl.emulated.jobs import TwinJobs
 from nodectl.emulated.watts import node_watts
 from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
+from pmu.readings import RAW_MISSING
 from twin.machine import load_machine
 from twin.model import Twin
 from twin.workload import load_workload
@@ -134,7 +135,7 @@ def test_a_start_that_comes_again_starts_nothing(tmp_path: Path) -> None:
         (("twin-workload", "strem", "30s"), {}, 'unknown workload "strem" (nearest: stream)'),
         (("twin-workload", "stream", "soon"), {}, "not a time above 0"),
         (("twin-workload", "easywave", "30s"), {}, "needs a GPU"),
-        (("/bin/true",), {}, "runs `twin-workload NAME TIME` and nothing else"),
+        (("/bin/true",), {}, "runs `twin-workload NAME TIME [UNIT]` and nothing else"),
         (("twin-workload", "stream", "30s"), {"script": "#!/bin/sh"}, "and nothing else"),
         (("twin-workload", "stream", "30s"), {"uid": os.geteuid() + 1}, f"jobs of user {os.geteuid()} only"),
     ],
@@ -171,3 +172,17 @@ def test_what_an_emulated_node_says_of_itself_is_what_its_hungriest_and_most_fru
     assert drawn[CURIE.max_khz] < watts.tdp_w < drawn[CURIE.max_khz] + 30
     assert drawn[CURIE.min_khz] < watts.mop_w < drawn[CURIE.min_khz] + 40
     assert watts.rest_w < watts.mop_w < watts.safe_w < watts.tdp_w
+
+
+def test_a_job_tells_its_progress_if_it_is_submitted_so_and_the_next_one_begins_anew(tmp_path: Path) -> None:
+    node = Node()
+    node.jobs.start(start(tmp_path, "twin-workload", "nas", "10s", "50ms"))
+    first = node.jobs.counter(1, 1)
+    assert first is not None and first.read() == 0
+    node.run(5)
+    assert 5 / 0.1 * 0.8 < first.read() < 5 / 0.025 * 1.2
+    assert node.jobs.counter(2, 1) is None
+    node.run(20)
+    node.jobs.start(start(tmp_path, "twin-workload", "nas", "10s", job=2))
+    silent = node.jobs.counter(2, 1)
+    assert silent is not None and silent.read() == RAW_MISSING == first.read()

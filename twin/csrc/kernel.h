@@ -74,6 +74,8 @@ void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter
 /* Processes and mounts; 0 or -errno. */
 int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent is gone already */
 int process_rename(const char *name);
+/* Tell the node's agent that so many more units of work are finished, as any program would (nodectl_progress.h). */
+void process_tell(uint64_t units);
 int64_t filesystem_type(const char *path); /* statfs f_type */
 int namespace_of_mounts(void);
 int mount_at(const char *source, const char *target, const char *type, uint64_t flags, const char *options);

@@ -11,6 +11,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "nodectl_progress.h"
+
 int process_die_with(int32_t parent, int signal)
 {
     if (prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0))
@@ -21,6 +23,11 @@ int process_die_with(int32_t parent, int signal)
 int process_rename(const char *name)
 {
     return prctl(PR_SET_NAME, name, 0, 0, 0) ? -errno : 0;
+}
+
+void process_tell(uint64_t units)
+{
+    nodectl_progress_tick(units);
 }
 
 int64_t filesystem_type(const char *path)
