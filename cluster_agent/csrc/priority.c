@@ -122,6 +122,7 @@ void priority_charge(scheduler_t *s, int64_t now_s)
         charge(&r->energy, &r->model, user, joules * weight);
     }
     r->n_ended = 0;
+    r->is_charged = 1;
 }
 
 /* The processor-seconds that the machine had to give until now, decayed alike. The present period counts in full. */
@@ -163,27 +164,86 @@ static int is_behind(const ranked_t *a, const ranked_t *b)
     return a->priority != b->priority ? a->priority < b->priority : a->waiting.job > b->waiting.job;
 }
 
-/* Merges ordered runs, two neighbours at a time. From pass to pass few jobs move, so that there are few runs. */
+/* How many of `count` ordered ones come before `one`. */
+static int32_t ahead_of(const ranked_t *ordered, int32_t count, const ranked_t *one)
+{
+    int32_t low = 0, high = count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (is_behind(one, &ordered[middle]))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Merges ordered runs, two neighbours at a time, and of those only what is not in its place. From pass to pass few jobs
+ * move, so that there are few runs. */
 static void merge_runs(ranked_t *ranked, ranked_t *merged, int32_t count)
 {
     for (int32_t runs = 2; runs > 1;) {
         runs = 0;
-        for (int32_t from = 0; from < count; runs++) {
-            int32_t middle = from + 1, end;
-            while (middle < count && !is_behind(&ranked[middle - 1], &ranked[middle]))
+        for (int32_t from = 0, middle, end; from < count; from = end, runs++) {
+            for (middle = from + 1; middle < count && !is_behind(&ranked[middle - 1], &ranked[middle]);)
                 middle++;
             for (end = middle + 1; end < count && !is_behind(&ranked[end - 1], &ranked[end]);)
                 end++;
-            if (middle >= count) {
-                from = count;
+            if (middle >= count)
                 continue;
-            }
-            memcpy(merged, ranked + from, (size_t)(middle - from) * sizeof *merged);
-            int32_t left = 0, n_left = middle - from, right = middle;
-            for (int32_t to = from; left < n_left; to++)
-                ranked[to] = right < end && is_behind(&merged[left], &ranked[right]) ? ranked[right++] : merged[left++];
-            from = end;
+            int32_t to = from + ahead_of(ranked + from, middle - from, &ranked[middle]);
+            int32_t left = 0, n_left = middle - to, right = middle;
+            int32_t last = middle + ahead_of(ranked + middle, end - middle, &ranked[middle - 1]);
+            memcpy(merged, ranked + to, (size_t)n_left * sizeof *merged);
+            for (; left < n_left; to++)
+                ranked[to] = right < last && is_behind(&merged[left], &ranked[right]) ? ranked[right++] : merged[left++];
         }
+    }
+}
+
+/* What a waiting job's user counts for, the same for all of a pass. */
+static double factor_of(const scheduler_t *s, int32_t user, double had)
+{
+    ranks_t *r = s->ranks;
+    const priority_t *m = &r->model;
+    if (r->known_in[user] != r->pass) {
+        r->known_in[user] = r->pass;
+        r->factor[user] =
+            m->cpu * past(m, &r->cpu, had, user) + m->energy * past(m, &r->energy, had * m->full_w, user);
+    }
+    return r->factor[user];
+}
+
+static ranked_t rank(const scheduler_t *s, int64_t now_s, const waiting_t *waiting, double had)
+{
+    const priority_t *m = &s->ranks->model;
+    double priority = 0.0;
+    if (m->age != 0.0) {
+        double age = (double)(now_s - s->submit_s[waiting->job]) / (double)m->oldest_s;
+        priority = m->age * (age < 1.0 ? age : 1.0);
+    }
+    if (m->size != 0.0)
+        priority += m->size * ((double)waiting->width / (double)s->composition.processors);
+    return (ranked_t){.priority = priority + factor_of(s, s->jobs.user[waiting->job], had), .waiting = *waiting};
+}
+
+/* The queue is in order up to `ordered`: whoever stands behind that goes to his place. */
+static void insert_new(scheduler_t *s, int64_t now_s, int32_t ordered)
+{
+    waiting_t *queue = s->queue + s->head;
+    for (int32_t count = s->tail - s->head; ordered < count; ordered++) {
+        ranked_t one = rank(s, now_s, &queue[ordered], 1.0);
+        int32_t low = 0, high = ordered;
+        while (low < high) {
+            int32_t middle = low + (high - low) / 2;
+            ranked_t other = rank(s, now_s, &queue[middle], 1.0);
+            if (is_behind(&one, &other))
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        memmove(queue + low + 1, queue + low, (size_t)(ordered - low) * sizeof *queue);
+        queue[low] = one.waiting;
     }
 }
 
@@ -196,20 +256,20 @@ void priority_order(scheduler_t *s, int64_t now_s)
 
     if (count < 2)
         return;
+    if (!r->is_charged && m->is_relative && m->age == 0.0) { /* time alone changes nothing */
+        insert_new(s, now_s, r->n_ordered);
+        return;
+    }
     double had = m->is_relative ? 1.0 : capacity(s, now_s);
+    int is_ordered = 1;
+    r->is_charged = 0;
     r->pass++;
     for (int32_t i = 0; i < count; i++) {
-        int32_t user = s->jobs.user[queue[i].job];
-        if (r->known_in[user] != r->pass) {
-            r->known_in[user] = r->pass;
-            r->factor[user] = m->cpu * past(m, &r->cpu, had, user) +
-                              m->energy * past(m, &r->energy, had * m->full_w, user);
-        }
-        double age = m->age != 0.0 ? (double)(now_s - s->submit_s[queue[i].job]) / (double)m->oldest_s : 0.0;
-        double size = (double)queue[i].width / (double)s->composition.processors;
-        r->ranked[i].waiting = queue[i];
-        r->ranked[i].priority = m->age * (age < 1.0 ? age : 1.0) + m->size * size + r->factor[user];
+        r->ranked[i] = rank(s, now_s, &queue[i], had);
+        is_ordered &= i == 0 || !is_behind(&r->ranked[i - 1], &r->ranked[i]);
     }
+    if (is_ordered)
+        return;
     merge_runs(r->ranked, r->merged, count);
     for (int32_t i = 0; i < count; i++)
         queue[i] = r->ranked[i].waiting;

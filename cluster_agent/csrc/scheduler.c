@@ -247,6 +247,8 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
         s->tail++;
     }
     s->queue[i] = waiting;
+    if (s->ranks)
+        s->ranks->n_ordered = 0;
     if (waiting.width < s->narrowest)
         s->narrowest = waiting.width;
     if (s->composition.scan == SCAN_SHORTEST) {
@@ -363,6 +365,8 @@ static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
     if (s->head == s->tail)
         s->narrowest = INT32_MAX;
+    if (s->ranks) /* the guard puts jobs where their priorities do not */
+        s->ranks->n_ordered = s->composition.guard > 0.0 ? 0 : s->tail - s->head;
     return count + backfilled;
 }
 
@@ -395,6 +399,8 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
     }
     s->has_started[job] = 1; /* as one that has left the queue */
     s->tail = sweep(s, s->queue, s->head, s->tail);
+    if (s->ranks)
+        s->ranks->n_ordered = 0;
     if (s->composition.scan == SCAN_SHORTEST)
         s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
     if (s->head == s->tail)

@@ -59,6 +59,8 @@ typedef struct {
     usage_t cpu, energy;
     ended_t *ended;       /* since the last pass, not yet charged */
     int32_t n_ended;
+    int32_t is_charged;   /* somebody, since the last order */
+    int32_t n_ordered;    /* the first so many of the queue are in the last order */
     double *metered_j, *charged_j; /* per job, all its runs */
     uint8_t *is_metered;
     double *factor;       /* per user, valid in the pass that known_in says */
