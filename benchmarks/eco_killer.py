@@ -19,6 +19,9 @@ import numpy as np
 
 from cluster_agent.caps import Cap
 from cluster_agent.machine import Machine, load_machine
+from cluster_agent.replay.closed_loop import ClosedLoop, answering
+from cluster_agent.replay.swf import Log
+from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.native_replay import NativeReplay
@@ -53,6 +56,9 @@ class Row(msgspec.Struct, frozen=True):
     highest_in_window_w: float
 
 
+LOG: Final = Log("generated", "", {}, np.full((18, JOBS), -1), np.arange(JOBS), ())
+
+
 def workload(seed: int, cores: int) -> Jobs:
     """Whole nodes, powers of two up to half the machine; log-uniform run times of 5 min to 8 h."""
     rng = np.random.default_rng(seed)
@@ -77,8 +83,9 @@ def measured(policy: str, cap_share: float, eco_share: float, machine: Machine, 
     watts = Watts.of(machine, composition.power)
     flags = np.random.default_rng([seed, 1]).random(JOBS) < eco_share
     watts = replace(watts, job_lowest=np.where(flags, watts.lowest, 0).astype(np.int32))
-    replay = NativeReplay(composition, jobs, machine.processors, watts, caps)
-    replay.keep_queued(QUEUED)
+    given = Workload(LOG, machine.processors, jobs, np.arange(JOBS), True, np.zeros(JOBS, np.bool_), ())
+    submitted, on, answers = answering(given, watts, composition.power, ClosedLoop(queue=QUEUED))
+    replay = NativeReplay(composition, submitted.jobs, machine.processors, on, caps, answering=answers)
     while replay.now_s < DAYS * DAY_S and replay.run(replay.ended + 1):
         pass
     start_s, end_s = replay.start_s, replay.end_s

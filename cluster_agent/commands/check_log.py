@@ -41,7 +41,7 @@ def check_log(log: str, trace: str | None) -> int:
         of = replay_moldable.world(setting, choice.moldable_composition)
         count, (scheduler, _) = len(of.jobs), of.scheduler(choice.moldable_composition)
     else:
-        workload, watts, caps = replay.world(setting, choice.composition)
+        workload, watts, caps = replay.as_submitted(setting, choice.composition)
         count = len(workload.jobs)
         scheduler = NativeScheduler(
             choice.composition, workload.jobs, workload.processors, watts, caps, meter, workload.users

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -27,6 +27,9 @@ from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
 from nodectl import __version__
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.closed_loop import ClosedLoop
 
 MOST_PROCESSORS = 2**31 - 1
 
@@ -98,7 +101,7 @@ def replay(
     if instance is not None:
         raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
     composition = choice.composition
-    workload, watts, caps = world(setting, composition, strict)
+    workload, watts, caps, loop = world(setting, composition, strict)
     if caps and composition.power is None:
         click.echo(f"{policy} does not know watts: the cap is only measured", err=True)
     if watts is not None and watts.budget is not None and watts.budget.limit_w <= watts.machine.idle_w:
@@ -111,7 +114,10 @@ def replay(
     for finding in workload.findings:
         click.echo(f"{trace}: {finding}", err=True)
     with progress(len(workload.jobs)) as advance:
-        result = run_replay(workload, composition, advance, watts, caps)
+        result = run_replay(workload, composition, advance, watts, caps, loop)
+    for finding in result.workload.findings[len(workload.findings) :]:
+        click.echo(f"{trace}: {finding}", err=True)
+    workload, watts = result.workload, result.schedule.watts
     if result.unstarted == len(workload.jobs):
         raise ClusterError(
             f"{trace}: no job was ever started under {policy}: what may be drawn is too little for any of"
@@ -156,8 +162,8 @@ def _only_plain(setting: Setting, swf_file: str | None) -> None:
 
 def world(
     setting: Setting, composition: Composition, is_strict: bool = False
-) -> tuple[Workload, Watts | None, list[Cap]]:
-    """The jobs and the machine of a replay on processors."""
+) -> tuple[Workload, Watts | None, list[Cap], ClosedLoop | None]:
+    """The jobs and the machine of a replay on processors, and whether submissions are to answer to it."""
     machine = setting.machine
     watts, caps = _watts(setting, composition)
     given = watts.machine.processors if watts else _processors(machine) if machine else None
@@ -175,18 +181,20 @@ def world(
         watts = replace(watts, job_busy_uw=drawn.uw)
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
+    loop = None
     if setting.closed_loop:
-        # only here: a replay of a small log is as long as its imports
-        from cluster_agent.replay.closed_loop import closed_loop as closed_loop_of
-        from cluster_agent.replay.closed_loop import submissions
+        from cluster_agent.replay.closed_loop import closed_loop  # only here: a short replay is as long as its imports
 
-        loop = closed_loop_of(setting.closed_loop, setting.seed)
-        if loop.queue is None and watts is not None and (watts.job_lowest is not None or watts.job_busy_uw is not None):
-            what = "watts of single jobs" if watts.job_lowest is None else "jobs of volunteers"
-            raise WrongUseError(
-                f"--closed-loop {setting.closed_loop}: not with {what}, whose order it changes; give queue=JOBS"
-            )
-        workload = submissions(workload, composition, loop, watts, caps)
+        loop = closed_loop(setting.closed_loop, setting.seed)
+    return workload, watts, caps, loop
+
+
+def as_submitted(setting: Setting, composition: Composition) -> tuple[Workload, Watts | None, list[Cap]]:
+    """What a scheduler is told of: in a closed loop what came of that."""
+    workload, watts, caps, loop = world(setting, composition)
+    if loop is not None:
+        result = run_replay(workload, composition, watts=watts, caps=caps, loop=loop)
+        workload, watts = result.workload, result.schedule.watts
     return workload, watts, caps
 
 

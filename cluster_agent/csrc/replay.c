@@ -4,20 +4,7 @@
 #include <string.h>
 
 #include "column.h"
-
-/* Something that will happen to a running job. Events of one time happen in the order in which they were foreseen. */
-typedef struct {
-    int64_t at_s;
-    int64_t number;
-    int32_t job;
-} event_t;
-
-/* A binary heap: no event happens before the one at the index (i - 1) / 2 of its own. */
-typedef struct {
-    event_t *events;
-    int32_t count, capacity;
-    int64_t *valid;     /* per job: the number of its only valid event, when power makes events void */
-} heap_t;
+#include "events.h"
 
 struct replay {
     jobs_t jobs;
@@ -27,9 +14,10 @@ struct replay {
     placement_t placement;
 
     int64_t now_s;
-    heap_t ends, overruns;
-    heap_t begins;      /* of jobs whose nodes boot; only with power */
+    events_t ends, overruns;
+    events_t begins;    /* of jobs whose nodes boot; only with power */
     int64_t foreseen;   /* events foreseen so far: numbers them */
+    answering_t *answering; /* only in a closed loop */
     int32_t submitted, ended;
     int64_t passes;
     int32_t is_pass_due;
@@ -38,7 +26,6 @@ struct replay {
     const int64_t *announced_s;
     int32_t n_announced, announced;
     int32_t is_order_due, is_reaction_due;
-    int32_t keeps_queued;
     int64_t *end_s;     /* -1: not yet */
     int32_t *kills;
     int64_t *lost;      /* processor-seconds of runs that were killed */
@@ -58,58 +45,10 @@ struct replay {
  * Events to come
  ****************************************************************/
 
-static int is_before(const event_t *a, const event_t *b)
+static void foresee(replay_t *r, events_t *events, int64_t at_s, int32_t job)
 {
-    return a->at_s != b->at_s ? a->at_s < b->at_s : a->number < b->number;
-}
-
-static void foresee(replay_t *r, heap_t *heap, int64_t at_s, int32_t job)
-{
-    event_t event = {.at_s = at_s, .number = r->foreseen++, .job = job};
-    if (heap->count == heap->capacity) { /* only with power: void events stay until they are due */
-        event_t *events = realloc(heap->events, 2 * (size_t)heap->capacity * sizeof *events);
-        if (!events) {
-            r->has_no_memory = 1;
-            return;
-        }
-        heap->events = events;
-        heap->capacity *= 2;
-    }
-    if (heap->valid)
-        heap->valid[job] = event.number;
-    int32_t i = heap->count++;
-    while (i > 0 && is_before(&event, &heap->events[(i - 1) / 2])) {
-        heap->events[i] = heap->events[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    heap->events[i] = event;
-}
-
-static int32_t take_first(heap_t *heap)
-{
-    int32_t job = heap->events[0].job;
-    event_t last = heap->events[--heap->count];
-    int32_t i = 0;
-    for (;;) {
-        int32_t child = 2 * i + 1;
-        if (child >= heap->count)
-            break;
-        if (child + 1 < heap->count && is_before(&heap->events[child + 1], &heap->events[child]))
-            child++;
-        if (!is_before(&heap->events[child], &last))
-            break;
-        heap->events[i] = heap->events[child];
-        i = child;
-    }
-    heap->events[i] = last;
-    return job;
-}
-
-static int64_t first_at(heap_t *heap)
-{
-    while (heap->valid && heap->count && heap->valid[heap->events[0].job] != heap->events[0].number)
-        take_first(heap);
-    return heap->count ? heap->events[0].at_s : INT64_MAX;
+    if (events_put(events, (event_t){.at_s = at_s, .number = r->foreseen++, .job = job}) < 0)
+        r->has_no_memory = 1;
 }
 
 /* When a cap becomes known or a row of the plan begins. Without jobs to come it does not matter any more. */
@@ -138,9 +77,7 @@ static int64_t next_submission(const replay_t *r)
 {
     if (r->submitted == r->jobs.n_jobs)
         return INT64_MAX;
-    if (!r->keeps_queued)
-        return r->submit_s[r->submitted];
-    return scheduler_waiting(r->scheduler) < r->keeps_queued ? r->now_s : INT64_MAX;
+    return r->answering ? answering_next(r->answering) : r->submit_s[r->submitted];
 }
 
 /****************************************************************
@@ -160,16 +97,13 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->pauses_before_passes = pauses_before_passes;
     r->processors = composition->processors;
     r->scheduler = scheduler_new(composition, jobs);
-    r->ends.capacity = r->overruns.capacity = n > 0 ? n : 1;
-    r->ends.events = column(n, sizeof *r->ends.events);
-    r->overruns.events = column(n, sizeof *r->overruns.events);
     r->end_s = column(n, sizeof *r->end_s);
     r->starts = column(n, sizeof *r->starts);
     r->start_s = column(n, sizeof *r->start_s);
     r->interval_first = column(n, sizeof *r->interval_first);
     r->interval_count = column(n, sizeof *r->interval_count);
-    if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 || !r->ends.events ||
-        !r->overruns.events || !r->starts || !r->start_s || !r->end_s || !r->interval_first || !r->interval_count) {
+    if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 ||
+        events_init(&r->ends, n) < 0 || events_init(&r->overruns, n) < 0 || !r->starts || !r->start_s || !r->end_s || !r->interval_first || !r->interval_count) {
         replay_free(r);
         return NULL;
     }
@@ -186,13 +120,11 @@ int32_t replay_set_power(replay_t *r, const power_model_t *model, const int64_t 
     r->n_announced = n_announced;
     r->ends.valid = column(n, sizeof *r->ends.valid);
     r->overruns.valid = column(n, sizeof *r->overruns.valid);
-    r->begins.events = column(1, sizeof *r->begins.events);
-    r->begins.capacity = 1;
     r->begins.valid = column(n, sizeof *r->begins.valid);
     r->kills = column(n, sizeof *r->kills);
     r->lost = column(n, sizeof *r->lost);
     r->lost_uj = column(n, sizeof *r->lost_uj);
-    if (!r->meter || !r->ends.valid || !r->overruns.valid || !r->begins.events ||
+    if (!r->meter || !r->ends.valid || !r->overruns.valid || events_init(&r->begins, 1) < 0 ||
         !r->begins.valid || !r->kills || !r->lost || !r->lost_uj)
         return -1;
     r->now_s = n ? r->submit_s[0] : 0;
@@ -214,12 +146,10 @@ void replay_free(replay_t *r)
     if (r->meter)
         meter_clear(r->meter);
     free(r->meter);
-    free(r->ends.events);
-    free(r->ends.valid);
-    free(r->overruns.events);
-    free(r->overruns.valid);
-    free(r->begins.events);
-    free(r->begins.valid);
+    answering_free(r->answering);
+    events_clear(&r->ends);
+    events_clear(&r->overruns);
+    events_clear(&r->begins);
     free(r->end_s);
     free(r->kills);
     free(r->lost);
@@ -231,9 +161,10 @@ void replay_free(replay_t *r)
     free(r);
 }
 
-void replay_keep_queued(replay_t *r, int32_t waiting)
+int32_t replay_answer(replay_t *r, const answers_t *answers)
 {
-    r->keeps_queued = waiting;
+    r->answering = answering_new(answers);
+    return r->answering ? 0 : -1;
 }
 
 /****************************************************************
@@ -251,16 +182,23 @@ static void meter_leaving(replay_t *r, int32_t job)
         m->beyond -= r->jobs.width[job] - scheduler_held_below(r->scheduler, job, scheduler_row(r->scheduler)->kept);
 }
 
+static void has_ended(replay_t *r, int32_t job)
+{
+    r->end_s[job] = r->now_s;
+    r->ended++;
+    if (r->answering)
+        answering_ended(r->answering, r->now_s, job);
+}
+
 static void end_job(replay_t *r)
 {
-    int32_t job = take_first(&r->ends);
+    int32_t job = events_take(&r->ends);
     if (r->meter)
         meter_leaving(r, job);
     scheduler_end(r->scheduler, job);
     if (!r->meter)
         placement_give_back(&r->placement, r->placement.intervals + r->interval_first[job], r->interval_count[job]);
-    r->end_s[job] = r->now_s;
-    r->ended++;
+    has_ended(r, job);
     r->is_pass_due = 1;
 }
 
@@ -287,12 +225,13 @@ int32_t replay_kill(replay_t *r, int32_t job)
     r->lost_uj[job] = r->meter->job_uj[job]; /* all runs until now were killed */
     if (r->start_s[job] < r->now_s)
         r->lost[job] += (r->now_s - r->start_s[job]) * r->jobs.width[job];
-    if (requeues) {
-        r->start_s[job] = -1;
-    } else {
-        r->end_s[job] = r->now_s;
-        r->ended++;
+    if (!requeues) {
+        has_ended(r, job);
+        return 0;
     }
+    r->start_s[job] = -1;
+    if (r->answering)
+        answering_requeued(r->answering);
     return 0;
 }
 
@@ -348,8 +287,8 @@ static void read_joules(replay_t *r)
 /* Nodes go off, or are off or on: then their jobs begin. */
 static void switch_nodes(replay_t *r)
 {
-    while (first_at(&r->begins) <= r->now_s) {
-        int32_t job = take_first(&r->begins);
+    while (events_first(&r->begins) <= r->now_s) {
+        int32_t job = events_take(&r->begins);
         meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
     }
     scheduler_settle(r->scheduler, r->now_s);
@@ -358,12 +297,14 @@ static void switch_nodes(replay_t *r)
 
 static void overrun_job(replay_t *r)
 {
-    int32_t job = take_first(&r->overruns);
+    int32_t job = events_take(&r->overruns);
     foresee_overrun(r, job, scheduler_overrun(r->scheduler, job));
 }
 
 static void submit_job(replay_t *r)
 {
+    if (r->answering)
+        answering_submit(r->answering, r->now_s);
     r->is_pass_due |= scheduler_submit(r->scheduler, r->now_s, r->submitted++);
 }
 
@@ -374,6 +315,8 @@ static int32_t pass(replay_t *r)
         return REPLAY_NO_MEMORY;
     for (int32_t i = 0; i < count; i++) {
         int32_t job = r->starts[r->n_starts + i];
+        if (r->answering)
+            answering_started(r->answering, r->now_s);
         r->start_s[job] = scheduler_begins(r->scheduler, job);
         if (r->start_s[job] > r->now_s)
             foresee(r, &r->begins, r->start_s[job], job);
@@ -434,7 +377,7 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         }
         if (r->has_no_memory || (r->meter && meter_now(r) < 0))
             return REPLAY_NO_MEMORY;
-        int64_t submission_s = next_submission(r), end_s = first_at(&r->ends), overrun_s = first_at(&r->overruns);
+        int64_t submission_s = next_submission(r), end_s = events_first(&r->ends), overrun_s = events_first(&r->overruns);
         int64_t power_s = next_power(r), reading_s = next_reading(r), switch_s = next_switch(r);
         int64_t next_s = submission_s < end_s ? submission_s : end_s;
         next_s = overrun_s < next_s ? overrun_s : next_s;
@@ -446,8 +389,11 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
             if (status < 0)
                 return status;
         }
-        if (next_s == INT64_MAX)
+        if (next_s == INT64_MAX) {
+            if (r->answering)
+                answering_finish(r->answering, r->now_s);
             return REPLAY_ENDED;
+        }
         if (r->ended >= until_ended)
             return REPLAY_PAUSED;
         r->now_s = next_s;
@@ -462,9 +408,9 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
                 end_job(r);
         } else {
             r->is_reaction_due = end_s == next_s && hears_ends(r);
-            while (first_at(&r->ends) == next_s)
+            while (events_first(&r->ends) == next_s)
                 end_job(r);
-            while (first_at(&r->overruns) == next_s)
+            while (events_first(&r->overruns) == next_s)
                 overrun_job(r);
             while (next_submission(r) == next_s)
                 submit_job(r);
@@ -501,6 +447,11 @@ int32_t replay_ended(const replay_t *r)
     return r->ended;
 }
 
+int32_t replay_submitted(const replay_t *r)
+{
+    return r->submitted;
+}
+
 int64_t replay_passes(const replay_t *r)
 {
     return r->passes;
@@ -509,11 +460,6 @@ int64_t replay_passes(const replay_t *r)
 scheduler_t *replay_scheduler(replay_t *r)
 {
     return r->scheduler;
-}
-
-const int64_t *replay_submits(const replay_t *r)
-{
-    return scheduler_submits(r->scheduler);
 }
 
 const int64_t *replay_starts(const replay_t *r)

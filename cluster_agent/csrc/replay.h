@@ -7,6 +7,7 @@
 #ifndef CLUSTER_REPLAY_H
 #define CLUSTER_REPLAY_H
 
+#include "answering.h"
 #include "meter.h"
 #include "placement.h"
 #include "scheduler.h"
@@ -47,19 +48,14 @@ int32_t replay_set_level(replay_t *replay, int32_t job, int32_t level);
 /* Runs until `until_ended` jobs have ended in all, or a pass is due, or nothing is left to happen. REPLAY_*. */
 int32_t replay_run(replay_t *replay, int32_t until_ended);
 
-/*
- * Closed loop: the next job is submitted whenever fewer than `waiting` wait, and not at its time. To be called before
- * running.
- */
-void replay_keep_queued(replay_t *replay, int32_t waiting);
+/* Closed loop: once, before running. `answers` is read now, its columns as long as the replay runs. 0, or -1: no memory. */
+int32_t replay_answer(replay_t *replay, const answers_t *answers);
 
 int64_t replay_now(const replay_t *replay);
+int32_t replay_submitted(const replay_t *replay); /* how many jobs */
 int32_t replay_ended(const replay_t *replay);
 int64_t replay_passes(const replay_t *replay);
 scheduler_t *replay_scheduler(replay_t *replay);
-
-/* When each job was submitted. */
-const int64_t *replay_submits(const replay_t *replay);
 
 /* Columns of n_jobs; start_s, when it begins to run (once nodes have booted), is -1 for a job that never started, end_s for one that has not ended. */
 const int64_t *replay_starts(const replay_t *replay);

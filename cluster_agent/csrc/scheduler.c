@@ -411,19 +411,9 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
  * The record
  ****************************************************************/
 
-int32_t scheduler_waiting(const scheduler_t *s)
-{
-    return s->tail - s->head;
-}
-
 const int64_t *scheduler_decided(const scheduler_t *s)
 {
     return s->started_s;
-}
-
-const int64_t *scheduler_submits(const scheduler_t *s)
-{
-    return s->submit_s;
 }
 
 const int64_t *scheduler_first_estimates(const scheduler_t *s)

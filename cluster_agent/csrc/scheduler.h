@@ -188,12 +188,8 @@ int64_t scheduler_held_below(const scheduler_t *scheduler, int32_t job, int64_t 
 /* How many processors of running jobs are where nodes should be off in the present row. */
 int64_t scheduler_beyond(const scheduler_t *scheduler);
 
-/* How many jobs wait. */
-int32_t scheduler_waiting(const scheduler_t *scheduler);
-
 /* What was decided about each job, for the record: columns of n_jobs. */
 const int64_t *scheduler_decided(const scheduler_t *scheduler); /* when it was to start, with nodes booted first */
-const int64_t *scheduler_submits(const scheduler_t *scheduler);
 const int64_t *scheduler_first_estimates(const scheduler_t *scheduler);
 const int32_t *scheduler_corrections(const scheduler_t *scheduler);
 const uint8_t *scheduler_overtook(const scheduler_t *scheduler); /* 1: started past an earlier job of the queue */

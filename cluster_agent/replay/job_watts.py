@@ -161,7 +161,8 @@ class _Predicted:
     def __init__(self, workload: Workload, watts: Watts, of: Admitted) -> None:
         from cluster_agent.prediction.power import PowerPredictor  # only here: few replays predict
 
-        self._columns = workload.log.columns[:, workload.row]
+        self._columns = workload.log.columns
+        self._row = workload.row
         self._jobs = workload.jobs
         self._of = of
         self._predictor = PowerPredictor(lambda job: job.units * watts.plan_uw[0] / UW)
@@ -169,7 +170,7 @@ class _Predicted:
     def _asked(self, job: int) -> Submission:
         from cluster_agent.prediction.power import Submission
 
-        column, width = self._columns[:, job], int(self._jobs.width[job])
+        column, width = self._columns[:, self._row[job]], int(self._jobs.width[job])
         return Submission(
             user=str(column[USER]),
             text=f"{column[EXECUTABLE]} {column[GROUP]} {column[QUEUE]}",

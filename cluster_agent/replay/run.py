@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cluster_agent.caps import Cap
 from cluster_agent.replay.job_watts import of_jobs
+from cluster_agent.replay.swf import Finding
 from cluster_agent.replay.workload import Workload
+from cluster_agent.scheduler.answering import Answering
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Bools, Int64s
 from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.closed_loop import ClosedLoop
 
 SLICES: Final = 200
 """Ours: how often a replay reports how far it is. It costs nothing measurable."""
@@ -57,19 +62,28 @@ def replay(
     advance: Callable[[int], None] = lambda ended: None,
     watts: Watts | None = None,
     caps: Sequence[Cap] = (),
+    loop: ClosedLoop | None = None,
 ) -> Result:
-    """Replay the workload, with ``watts`` on a machine that has them.
+    """Replay the workload, with ``watts`` on a machine that has them; in a closed loop, with other submissions.
 
     ``advance`` is told from time to time how many jobs have ended.
     """
-    jobs = workload.jobs
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
-    schedule = NativeReplay(
-        composition, jobs, workload.processors, watts, caps, workload.users if composition.priority else None
-    )
-    step = max(len(jobs) // SLICES, 1)
+    users = workload.users if composition.priority else None
+    answers: Answering | None = None
+    if loop is not None:
+        from cluster_agent.replay.closed_loop import answering  # only here: a short replay is as long as its imports
+
+        workload, watts, answers = answering(workload, watts, composition.power, loop)
+    schedule = NativeReplay(composition, workload.jobs, workload.processors, watts, caps, users, answers)
+    step = max(len(workload.jobs) // SLICES, 1)
     while schedule.run(schedule.ended + step):
         advance(schedule.ended)
     advance(schedule.ended)
+    if len(never := workload.row[schedule.submitted :]):
+        what, remedy = "jobs that never came, as those before them never started", "give more watts or joules"
+        first_line = int(workload.log.lines[never].min())
+        finding = Finding(what, "taken as submitted at the end", len(never), first_line, remedy)
+        workload = replace(workload, findings=(*workload.findings, finding))
     return Result(workload, schedule)

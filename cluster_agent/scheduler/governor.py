@@ -194,16 +194,15 @@ class Predicting:
             self._predictor.learn(job, self._watts.drawn_w(job, int(self._width[job])))
         self._ended.clear()
 
-    def follow(self, now_s: int, submit_s: Int64s, end_s: Int64s) -> None:
-        """All that has happened up to a pass, by when each job is submitted and has ended (-1: not yet)."""
+    def follow(self, submitted: int, end_s: Int64s) -> None:
+        """All that has happened up to a pass: how many are submitted, and when each has ended (-1: not yet)."""
         has_ended = end_s[self._open] >= 0
         self._ended += self._open[has_ended].tolist()
         self.learn()
-        upto = int(np.searchsorted(submit_s, now_s, "right"))
-        for job in range(self._submitted, upto):
+        for job in range(self._submitted, submitted):
             self.submit(job)
-        self._open = np.concatenate([self._open[~has_ended], np.arange(self._submitted, upto)])
-        self._submitted = upto
+        self._open = np.concatenate([self._open[~has_ended], np.arange(self._submitted, submitted)])
+        self._submitted = submitted
 
 
 class Governor:

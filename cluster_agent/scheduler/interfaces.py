@@ -130,9 +130,7 @@ Meter: TypeAlias = Callable[[], int]
 
 def unmetered() -> int:
     """The meter of a scheduler that has no budget of joules."""
-    raise WrongUseError(
-        "a budget of joules needs a meter, which --closed-loop does not have; leave it out, or use another policy"
-    )
+    raise WrongUseError("a budget of joules needs a meter, and this scheduler has none; give it one, or another policy")
 
 
 class OneFrequency:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
+from cluster_agent.scheduler.answering import Answering, CAnswering
 from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Watts
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native import reaction_of, reorder, set_priority
@@ -32,7 +33,8 @@ BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 class NativeReplay:
     """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them.
 
-    ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them.
+    ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: submissions
+    answer to the schedule; then ``jobs`` and the columns of ``watts`` are the tables that it fills.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class NativeReplay:
         watts: Watts | None = None,
         caps: Sequence[Cap] = (),
         users: Sequence[int] | None = None,
+        answering: Answering | None = None,
     ) -> None:
         idle_off = c_idle_off(composition, watts)
         self.jobs = jobs
@@ -60,6 +63,10 @@ class NativeReplay:
             ),
             lib.replay_free,
         )
+        if answering is not None:
+            self._c_answering = CAnswering(answering)
+            if lib.replay_answer(self._replay, self._c_answering.c) < 0:
+                raise MemoryError
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
         self._room = np.empty(len(jobs), np.int32)
@@ -94,10 +101,6 @@ class NativeReplay:
             if lib.replay_set_level(self._replay, job, level) < 0:
                 raise MemoryError
 
-    def keep_queued(self, waiting: int) -> None:
-        """Closed loop: the next job is submitted whenever fewer than ``waiting`` wait."""
-        lib.replay_keep_queued(self._replay, waiting)
-
     def run(self, until_ended: int) -> bool:
         """Go on until so many jobs have ended in all; False when nothing is left to happen."""
         while True:
@@ -106,7 +109,7 @@ class NativeReplay:
                 now_s = lib.replay_now(self._replay)
                 if self._predicting is not None:
                     ends = np.frombuffer(ffi.buffer(lib.replay_ends(self._replay), 8 * len(self.jobs)), np.int64)
-                    self._predicting.follow(now_s, self.jobs.submit_s, ends)
+                    self._predicting.follow(self.submitted, ends)
                 if self._order is not None:
                     reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
             elif status == lib.REPLAY_POWER_DUE:
@@ -134,9 +137,9 @@ class NativeReplay:
         return int(lib.replay_now(self._replay))
 
     @property
-    def submit_s(self) -> Int64s:
-        """When each job was submitted: with ``keep_queued`` not when the table of jobs says."""
-        return self._column(lib.replay_submits(self._replay), np.int64)
+    def submitted(self) -> int:
+        """Jobs that have been submitted."""
+        return int(lib.replay_submitted(self._replay))
 
     @property
     def start_s(self) -> Int64s:

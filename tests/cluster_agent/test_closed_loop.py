@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from cluster_agent.caps import Cap
 from cluster_agent.cli import main
 from cluster_agent.machine import Machine
-from cluster_agent.replay.closed_loop import answered, closed_loop, submissions
+from cluster_agent.replay.closed_loop import closed_loop
+from cluster_agent.replay.run import Result
+from cluster_agent.replay.run import replay as run_replay
 from cluster_agent.replay.swf import USER, Log
 from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.governor import Watts
@@ -24,6 +28,7 @@ from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces
 
+SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 loops = st.sampled_from(["think=log", "think=7", "queue=1", "queue=4"])
 
 
@@ -35,7 +40,7 @@ def workload_of(jobs: Jobs) -> Workload:
 
 
 def submitted(jobs: Jobs, text: str, composition: Composition, seed: int = 0) -> Jobs:
-    return submissions(workload_of(jobs), composition, closed_loop(text, seed), None, ()).jobs
+    return run_replay(workload_of(jobs), composition, loop=closed_loop(text, seed)).workload.jobs
 
 
 def starts(jobs: Jobs, composition: Composition) -> list[int]:
@@ -67,33 +72,75 @@ def test_a_regulated_queue_is_filled_a_second_after_a_job_has_left_it() -> None:
     assert starts(found, FCFS) == [0, 10, 20, 30]
 
 
+def came_as_promised(jobs: Jobs, text: str, result: Result) -> None:
+    """Every job is there once, and came when the rule says, by what happened to those before it."""
+    found, start_s, end_s = result.workload.jobs, result.schedule.start_s, result.schedule.end_s
+    assert sorted(found.number.tolist()) == jobs.number.tolist()
+    assert found.number.tolist() == jobs.number[result.workload.row].tolist()
+    assert (np.diff(found.submit_s) >= 0).all()
+    came = result.schedule.submitted
+    if text.startswith("queue="):
+        assert found.number.tolist() == jobs.number.tolist()
+        if result.schedule.watts is None:  # else killed jobs wait again, and others leave the queue before they begin
+            assert set(found.submit_s.tolist()) <= {*jobs.submit_s[:1].tolist(), *(start_s + 1).tolist()}
+            for now_s in found.submit_s:
+                assert ((found.submit_s <= now_s) & (start_s > now_s)).sum() <= int(text[6:])
+        return
+    ended_in_log_s = jobs.submit_s + jobs.run_s
+    place = {int(row): at for at, row in enumerate(result.workload.row[:came])}
+    for row, at in place.items():
+        earlier = [one for one in range(row) if jobs.user[one] == jobs.user[row]]
+        if not earlier:
+            assert found.submit_s[at] == jobs.submit_s[row]
+        elif jobs.submit_s[row] < max(ended_in_log_s[one] for one in earlier):
+            before = found.submit_s[place[earlier[-1]]]
+            assert found.submit_s[at] == before + jobs.submit_s[row] - jobs.submit_s[earlier[-1]]
+        elif text == "think=log":
+            thought_s = max(jobs.submit_s[row] - max(ended_in_log_s[one] for one in earlier), 1)
+            assert found.submit_s[at] == max(end_s[place[one]] for one in earlier) + thought_s
+        else:
+            assert found.submit_s[at] > max(end_s[place[one]] for one in earlier)
+
+
 @settings(max_examples=60, deadline=None)
 @given(jobs=traces(), text=loops, composition=compositions())
 def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     jobs: Jobs, text: str, composition: Composition
 ) -> None:
-    """Every job is there once, and a regulated queue is never longer than asked for."""
-    workload, start_s = answered(workload_of(jobs), composition, closed_loop(text, 0), None, ())
-    found = workload.jobs
-    assert sorted(found.number.tolist()) == jobs.number.tolist()
-    assert found.number.tolist() == jobs.number[workload.row].tolist()
-    assert starts(found, composition) == [start_s[job] for job in range(len(jobs))]
-    if text.startswith("queue="):
-        started_s = np.array([start_s[job] for job in range(len(jobs))])
-        for now_s in found.submit_s:
-            assert ((found.submit_s <= now_s) & (started_s > now_s)).sum() <= int(text[6:])
+    result = run_replay(workload_of(jobs), composition, loop=closed_loop(text, 0))
+    came_as_promised(jobs, text, result)
+    assert starts(result.workload.jobs, composition) == result.schedule.start_s.tolist()
 
 
-@settings(max_examples=40, deadline=None)
-@given(jobs=traces(), text=loops, composition=power_compositions, caps=cap_lists(), on=machines)
-def test_with_kills_and_frequencies_too_the_whole_replay_repeats_the_answered_one(
-    jobs: Jobs, text: str, composition: Composition, caps: list[Cap], on: Machine
+@settings(max_examples=80, deadline=None)
+@given(
+    jobs=traces(),
+    text=loops,
+    composition=power_compositions,
+    caps=cap_lists(),
+    on=machines,
+    is_volunteer=st.lists(st.booleans(), min_size=25, max_size=25),
+)
+def test_with_kills_frequencies_and_watts_of_single_jobs_too(
+    jobs: Jobs, text: str, composition: Composition, caps: list[Cap], on: Machine, is_volunteer: list[bool]
 ) -> None:
     watts = Watts.of(on, composition.power)
-    workload, start_s = answered(workload_of(jobs), composition, closed_loop(text, 0), watts, caps)
-    replay = NativeReplay(composition, workload.jobs, PROCESSORS, watts, caps)
-    replay.run(EVERYTHING_ENDED)
-    assert replay.start_s.tolist() == [start_s.get(job, -1) for job in range(len(jobs))]
+    share = 1 - np.arange(len(jobs)) / 50
+    watts = replace(
+        watts,
+        job_busy_uw=(watts.idle_uw + share * (watts.busy_uw[0] - watts.idle_uw)).astype(np.int64),
+        job_lowest=np.where(is_volunteer[: len(jobs)], watts.lowest, 0).astype(np.int32),
+    )
+    result = run_replay(workload_of(jobs), composition, watts=watts, caps=caps, loop=closed_loop(text, 0))
+    came_as_promised(jobs, text, result)
+    on_order = result.schedule.watts
+    assert on_order is not None and on_order.job_busy_uw is not None and on_order.job_lowest is not None
+    assert on_order.job_busy_uw.tolist() == watts.job_busy_uw[result.workload.row].tolist()  # type: ignore[index]
+    assert on_order.job_lowest.tolist() == watts.job_lowest[result.workload.row].tolist()  # type: ignore[index]
+    again = NativeReplay(composition, result.workload.jobs, PROCESSORS, on_order, caps)
+    again.run(EVERYTHING_ENDED)
+    assert again.start_s.tolist() == result.schedule.start_s.tolist()
+    assert again.power_uw[1].tolist() == result.schedule.power_uw[1].tolist()
 
 
 def test_the_seed_draws_the_times_to_think() -> None:
@@ -120,3 +167,53 @@ def test_jobs_of_equal_priority_are_served_in_the_order_in_which_they_come() -> 
     jobs = jobs_of([(0, 30, 30, 10, 0), (0, 10, 10, 10, 1), (50, 10, 10, 10, 1)])
     found = submitted(jobs, "think=log", policy)
     assert starts(found, policy) == starts(found, FCFS)
+
+
+BUDGET = "joules=5e7,from_s=20000,to_s=100000,tick_s=600"
+GIVEN = {
+    "energy-budget": f"energy-budget:rule=energybud,{BUDGET}",
+    "eco": "eco:share=0.5",
+    "powercap": "powercap:mode=mix",
+}
+ON_NODES = "rmap", "moldable", "prb", "easy-capped"
+METERED = "--machine", "generic:nodes=16,cores=16"
+CAPPED = *METERED, "--cap", "3000", "--job-watts", "generated"
+
+
+@pytest.mark.parametrize("text", ["think=log", "queue=5"])
+@pytest.mark.parametrize("name", [name for name in registry.names() if name not in ON_NODES])
+def test_every_policy_runs_in_a_closed_loop_and_decides_the_same_again(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Caps and watts of single jobs where it knows watts; a scheduler that is told the log decides the same."""
+    choice = registry.choose(GIVEN.get(name, name))
+    metered = METERED if choice.composition.goes_with_watts else ("--machine", "256")
+    on = CAPPED if choice.composition.power is not None else metered
+    sample, log = tmp_path / "log.swf", tmp_path / "events"
+    sample.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:90]))
+    command = ["replay", str(sample), "--policy", choice.text, *on, "--closed-loop", text, "--json", "--log", str(log)]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ended"] == found["jobs"] > 70
+    assert main(["check-log", str(log)]) == 0
+
+
+@pytest.mark.parametrize("rule", ["energybud", "reducepc"])
+def test_a_budget_of_joules_holds_in_a_closed_loop(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The window begins with the first job, and no job draws more than is planned with."""
+    policy = f"energy-budget:rule={rule},joules=3e8,from_s=0,to_s=100000,tick_s=600"
+    assert main(["replay", str(SAMPLE), "--policy", policy, *METERED, "--closed-loop", "queue=5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["over_budget_j"] == 0 < 2e8 < found["window_j"]
+
+
+def test_jobs_that_never_come_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second needs more watts than there are, and keeps the queue of one for itself."""
+    log = tmp_path / "log.swf"
+    rows = [(1, 4), (2, 16), (3, 4)]
+    log.write_text("\n".join(f"{at} 0 -1 10 {wide} -1 -1 {wide} 10 -1 1 1 -1 -1 -1 -1 -1 -1" for at, wide in rows))
+    command = ["replay", str(log), "--machine", "generic:nodes=1,cores=16", "--policy", "powercap:mode=idle"]
+    assert main([*command, "--cap", "300", "--closed-loop", "queue=1", "--json"]) == 1
+    told = capsys.readouterr()
+    assert "jobs that never came, as those before them never started: 1 taken as submitted at the end" in told.err
+    assert json.loads(told.out)["unstarted"] == 2

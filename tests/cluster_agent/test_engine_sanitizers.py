@@ -1,4 +1,4 @@
-"""The native engine under AddressSanitizer and UndefinedBehaviorSanitizer: nodes switch off, under caps and budgets."""
+"""The native engine under AddressSanitizer and UndefinedBehaviorSanitizer: switch-off, caps, budgets, closed loops."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ sys.exit(pytest.main(sys.argv[2:]))
 """Other tests, with the sanitized module in place of the package's own."""
 TESTS = [
     "tests/cluster_agent/test_idle_off.py",
+    "tests/cluster_agent/test_closed_loop.py::test_with_kills_frequencies_and_watts_of_single_jobs_too",
     "tests/cluster_agent/test_policy_energy_budget.py::test_the_engines_agree_on_a_crowded_machine_with_a_budget",
 ]
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
 
 
-def test_nodes_that_switch_off_under_caps_and_budgets_upset_no_sanitizer(tmp_path: Path) -> None:
+def test_nodes_that_switch_off_under_caps_and_budgets_and_closed_loops_upset_no_sanitizer(tmp_path: Path) -> None:
     ffibuilder.emit_c_code(str(tmp_path / "_native.c"))
     sources = [str(tmp_path / "_native.c"), *(str(ROOT / CSRC / source) for source in SOURCES)]
     includes = [f"-I{ROOT / CSRC}", f"-I{sysconfig.get_path('include')}"]

@@ -84,15 +84,6 @@ def test_the_loop_that_hears_of_every_event_predicts_what_the_native_replay_does
     assert "all the same" in capsys.readouterr().out
 
 
-def test_a_regulated_queue_keeps_the_order_of_the_log_and_with_it_each_job_s_watts(
-    replay: Replay, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = "--policy", "easy-power", "--job-watts", "generated", "--cap", "3000", "--closed-loop", "queue=5"
-    found = replay(*given, "--log", "events.log", log=SAMPLE)
-    assert found["ended"] == 500
-    assert main(["check-log", "events.log"]) == 0
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -121,10 +112,6 @@ def test_a_damaged_table_is_said_in_one_line(
         (["--job-watts", "generated"], "needs a machine that has watts"),
         (["--machine", MACHINE, "--job-watts", "generated:spread=2"], "spread from 0 to below 1"),
         (["--machine", MACHINE, "--job-watts", "nowhere.csv"], "nowhere.csv: No such file"),
-        (
-            ["--machine", MACHINE, "--job-watts", "generated", "--closed-loop", "think=9"],
-            "--closed-loop think=9: not with watts of single jobs",
-        ),
     ],
 )
 def test_what_does_not_go_together_is_said(

@@ -1,0 +1,153 @@
+#include "answering.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "column.h"
+#include "events.h"
+
+enum { NOBODY = -1, CAME = -2 };
+
+typedef struct {
+    int32_t open;    /* jobs submitted and not ended */
+    int32_t blocked; /* comes when they have ended; NOBODY */
+} asking_t;
+
+struct answering {
+    answers_t answers;
+    events_t due;      /* rows of the log */
+    int32_t *row;      /* of each job in the table, the row of the log */
+    int32_t submitted;
+    int32_t next, waiting; /* queued: the next row, and how many wait or are about to come */
+    asking_t *users;
+    int32_t *following; /* of each row of the log, the next of the same user; NOBODY: none; CAME at the end */
+};
+
+static void promise(answering_t *a, int64_t at_s, int32_t row)
+{
+    events_put(&a->due, (event_t){.at_s = at_s, .number = row, .job = row}); /* there is room for all rows */
+}
+
+/* A regulated queue has room. */
+static void fill(answering_t *a, int64_t at_s)
+{
+    for (; a->answers.queued && a->waiting < a->answers.queued && a->next < a->answers.n_jobs; a->waiting++)
+        promise(a, at_s, a->next++);
+}
+
+/* Each user's jobs, one after the other; the first ones come as in the log. */
+static int ask_users(answering_t *a)
+{
+    int32_t *last = column(a->answers.n_users, sizeof *last);
+    if (!last)
+        return -1;
+    for (int32_t user = 0; user < a->answers.n_users; user++) {
+        last[user] = NOBODY;
+        a->users[user].blocked = NOBODY;
+    }
+    for (int32_t row = 0; row < a->answers.n_jobs; row++) {
+        int32_t user = a->answers.user[row];
+        if (last[user] == NOBODY)
+            promise(a, a->answers.submit_s[row], row);
+        else
+            a->following[last[user]] = row;
+        a->following[row] = NOBODY;
+        last[user] = row;
+    }
+    free(last);
+    return 0;
+}
+
+answering_t *answering_new(const answers_t *answers)
+{
+    answering_t *a = calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->answers = *answers;
+    a->row = column(answers->n_jobs, sizeof *a->row);
+    a->users = column(answers->n_users, sizeof *a->users);
+    a->following = column(answers->n_jobs, sizeof *a->following);
+    if (events_init(&a->due, answers->n_jobs) < 0 || !a->row || !a->users || !a->following ||
+        (!answers->queued && ask_users(a) < 0)) {
+        answering_free(a);
+        return NULL;
+    }
+    if (answers->n_jobs)
+        fill(a, answers->submit_s[0]);
+    return a;
+}
+
+void answering_free(answering_t *a)
+{
+    if (!a)
+        return;
+    events_clear(&a->due);
+    free(a->row);
+    free(a->users);
+    free(a->following);
+    free(a);
+}
+
+int64_t answering_next(answering_t *a)
+{
+    return events_first(&a->due);
+}
+
+/* The row of the log is the next one of the table. */
+static void move(answering_t *a, int64_t now_s, int32_t row)
+{
+    int32_t job = a->submitted++;
+    for (int32_t i = 0; i < a->answers.n_moved; i++) {
+        const moved_t *moved = &a->answers.moved[i];
+        size_t size = (size_t)moved->size;
+        memcpy((char *)moved->table + (size_t)job * size, (const char *)moved->log + (size_t)row * size, size);
+    }
+    a->answers.submitted_s[job] = now_s;
+    a->row[job] = row;
+}
+
+void answering_submit(answering_t *a, int64_t now_s)
+{
+    int32_t row = events_take(&a->due);
+    move(a, now_s, row);
+    if (a->answers.queued)
+        return;
+    asking_t *user = &a->users[a->answers.user[row]];
+    int32_t following = a->following[row];
+    user->open++;
+    if (following != NOBODY && a->answers.think_s[following] < 0)
+        promise(a, now_s + a->answers.gap_s[following], following);
+    else
+        user->blocked = following;
+}
+
+void answering_started(answering_t *a, int64_t now_s)
+{
+    a->waiting--;
+    fill(a, now_s + 1);
+}
+
+void answering_requeued(answering_t *a)
+{
+    a->waiting++;
+}
+
+void answering_ended(answering_t *a, int64_t now_s, int32_t job)
+{
+    if (a->answers.queued)
+        return;
+    asking_t *user = &a->users[a->answers.user[a->row[job]]];
+    if (--user->open || user->blocked == NOBODY)
+        return;
+    promise(a, now_s + a->answers.think_s[user->blocked], user->blocked);
+    user->blocked = NOBODY;
+}
+
+void answering_finish(answering_t *a, int64_t now_s)
+{
+    for (int32_t job = 0; job < a->submitted; job++)
+        a->following[a->row[job]] = CAME;
+    for (int32_t row = 0; a->submitted < a->answers.n_jobs; row++)
+        if (a->following[row] != CAME)
+            move(a, now_s, row);
+}

@@ -1,0 +1,34 @@
+/* Events to come, the earliest first. Internal to the replay. */
+#ifndef CLUSTER_EVENTS_H
+#define CLUSTER_EVENTS_H
+
+#include <stdint.h>
+
+/* Something that will happen to a job. Events of one time happen in the order of their numbers. */
+typedef struct {
+    int64_t at_s;
+    int64_t number;
+    int32_t job;
+} event_t;
+
+/* A binary heap: no event happens before the one at the index (i - 1) / 2 of its own. */
+typedef struct {
+    event_t *events;
+    int32_t count, capacity;
+    int64_t *valid; /* per job: the number of its only valid event; NULL: all are */
+} events_t;
+
+/* Room for so many at first; more is taken as it is needed. 0, or -1: no memory. */
+int events_init(events_t *events, int32_t capacity);
+void events_clear(events_t *events);
+
+/* 0, or -1: no memory. */
+int events_put(events_t *events, event_t event);
+
+/* When the first valid one is due; INT64_MAX: there is none. */
+int64_t events_first(events_t *events);
+
+/* Takes the first, which there is; its job. */
+int32_t events_take(events_t *events);
+
+#endif
