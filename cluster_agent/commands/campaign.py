@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -46,6 +47,7 @@ class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seeds: tuple[int, ...] = (0,)
     instances: tuple[str, ...] = ("",)
     configurations: tuple[str, ...] = ("",)
+    job_watts: tuple[str, ...] = ("",)
     source: str = ""
     published: tuple[Published, ...] = ()
 
@@ -112,7 +114,7 @@ def read_campaign(path: Path) -> Campaign:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WrongUseError(f"{path}: {str(error).replace('`$.', '`')}") from None
-    for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations"):
+    for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations", "job_watts"):
         if not getattr(asked, key):
             raise WrongUseError(f"{path}: {key}: the list is empty; leave the key out, or list something")
     for text in asked.policies:
@@ -129,25 +131,24 @@ def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell
     cells: dict[str, Cell] = {}
     given = list(traces) or [_near(one, folder) for one in asked.traces]
     lists = given, asked.instances, asked.policies, asked.machines, asked.caps, asked.closed_loops, asked.seeds
-    for trace, instance, policy, machine, cap, loop, seed, rows in product(*lists, asked.configurations):
-        machine, cap, rows = _near(machine, folder), _near(str(cap), folder), _near(rows, folder)
+    for trace, instance, policy, machine, cap, loop, seed, rows, drawn in product(
+        *lists, asked.configurations, asked.job_watts
+    ):
+        machine, cap, rows, drawn = (_near(str(one), folder) for one in (machine, cap, rows, drawn))
         arguments = ["replay", trace, "--policy", policy]
         options = {"--instance": instance, "--machine": machine, "--cap": cap, "--closed-loop": loop}
-        options["--configurations"] = rows
+        options |= {"--configurations": rows, "--job-watts": drawn}
         for option, value in options.items():
             arguments += [option, value] if value else []
         if loop:
             arguments += ["--seed", str(seed)]
-        sha256 = {
-            one: _sha256(one, known)
-            for one in (trace, machine, cap.partition(":")[0], rows.partition(":")[0])
-            if Path(one).is_file()
-        }
+        named = {file for text in (trace, policy, machine, cap, rows, drawn) for file in _files(text)}
+        sha256 = {file: _sha256(file, known) for file in sorted(named)}
         if trace not in sha256:
             where = f"--trace {trace}" if traces else f"{trace}: traces"
             raise WrongUseError(f"{where}: there is no such file")
         words = [Path(trace).name.partition(".")[0], instance, policy, Path(machine).stem, Path(cap).stem, loop]
-        words += [Path(rows).name] if rows else []
+        words += [Path(one).name for one in (rows, drawn) if one]
         words += [f"seed={seed}"] if loop else []
         name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
         source = inspect.getfile(registry.choose(policy).policy.compose)
@@ -203,7 +204,7 @@ def write_table(root: Path, cells: dict[str, Cell]) -> int:
             continue
         options = dict(zip(cell.arguments[2::2], cell.arguments[3::2], strict=True))
         row: dict[str, Any] = {"folder": name, "trace": cell.arguments[1]}
-        names = ("policy", "instance", "machine", "cap", "closed-loop", "seed", "configurations")
+        names = ("policy", "instance", "machine", "cap", "closed-loop", "seed", "configurations", "job-watts")
         row |= {one.replace("-", "_"): options.get(f"--{one}") for one in names}
         rows.append(row | dict(_flat(msgspec.json.decode((root / name / "metrics.json").read_bytes()))))
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -247,8 +248,14 @@ def _found(file: str) -> Path:
 
 def _near(text: str, folder: Path) -> str:
     """A file beside the campaign, or the text as it is: a number, a name, or a path from here."""
-    path, colon, rest = text.partition(":")
-    return f"{folder / path}{colon}{rest}" if path and (folder / path).is_file() else text
+    source = "rte:" if text.startswith("rte:") else ""
+    path, colon, rest = text.removeprefix(source).partition(":")
+    return f"{source}{folder / path}{colon}{rest}" if path and (folder / path).is_file() else text
+
+
+def _files(text: str) -> list[str]:
+    """The files that a trace or the value of an option names: itself, or a part of it such as FILE in rte:FILE:..."""
+    return [one for one in (text, *re.split("[:=,]", text)) if one and Path(one).is_file()]
 
 
 def _sha256(path: str, known: dict[str, str]) -> str:

@@ -72,6 +72,36 @@ def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.Captur
     assert all(before[name] != after[name] for name in before)
 
 
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("machines", "site.toml"),
+        ("caps", "given.csv"),
+        ("caps", "rte:given.csv:begin=2010-11-01,least_w=1e3,most_w=2e3"),
+        ("configurations", "given.csv:model=regression"),
+        ("job_watts", "given.csv"),
+        ("policies", "multifactor:users={folder}/given.csv"),
+    ],
+)
+def test_whatever_file_a_replay_is_made_from_a_change_of_it_replays_it_again(
+    campaign: Path, key: str, given: str
+) -> None:
+    """It is looked for beside the campaign; a policy's own is named as for the command."""
+    folder = campaign.parent
+    for name in ("site.toml", "given.csv"):
+        (folder / name).write_text("user,share\n1,2\n")
+    policies = "" if key == "policies" else 'policies = ["easy"]\n'
+    campaign.write_text(f'{policies}traces = ["log.swf"]\n{key} = ["{given.format(folder=folder)}"]\n')
+    asked = read_campaign(campaign)
+    (before,) = grid(asked, folder, ()).values()
+    assert (before,) == tuple(grid(asked, folder, ()).values())
+    changed = folder / ("site.toml" if key == "machines" else "given.csv")
+    changed.write_text("user,share\n1,3\n")
+    (after,) = grid(asked, folder, ()).values()
+    assert before.arguments == after.arguments and before.sha256 != after.sha256
+    assert str(changed) in after.sha256 and str(changed) in " ".join(after.arguments)
+
+
 def test_a_policy_whose_file_has_changed_is_replayed_again(campaign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = campaign.parent / "mine_of_a_test.py"
     file.write_text(Path(fcfs.__file__).read_text())
