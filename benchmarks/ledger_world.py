@@ -3,30 +3,39 @@
 Nodes with leases, knobs and clocks of their own; a network that loses, delays (to a minute), doubles and cuts; agents
 that are killed or hang, kernels that hang until the watchdog, nodes that reboot; cluster agents that are killed, whose
 machine goes down and loses what the disk had promised to keep, or that are replaced while they still run; wall clocks
-that jump; budgets that drop. After every event the world knows what every node may *really* draw, and adds it up.
+that jump; budgets that drop; nodes that are suspended and wake, that are switched off and on (``ledger_power``). After
+every event the world knows what every node may *really* draw, and adds it up.
 
 What the world keeps to, as the claim does: at most ``Terms.failing_together`` nodes are down at once (a node counts
 as down from its failure until it has confirmed a cap again and the ledger's reserve is whole); clock rates are within
 ``CLOCK_RATE_ERROR``; nodes do what their class declares; a drop holds from its time or, if it was announced later than
 one settle time ahead, from one settle time after its announcement.
+
+One kind of world breaks one of these on purpose (``Faults.oversleeps``): nodes of class os are suspended for longer
+than their watchdog time, so that their caps act on when the ledger takes them for lowered. There a node is charged what
+it declared, until it has been awake for two settle times: what all others do must still keep the budget then.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import heapq
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from benchmarks.ledger_power import WorldPower, step_all
 from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import Share, plan
 from cluster_agent.budget.store import DeposedError, Snapshot
+from cluster_agent.live.power import Switched
 from nodectl.lease import NodeLease
 from nodectl.wire import Declaration, Grant, LeaseClass, Report
 
@@ -35,6 +44,10 @@ PLAN_S = 4.0
 LOOP_S = 0.4
 BOOT_S = (20.0, 90.0)
 LONGEST_DELAY_S = 60.0
+LONGEST_SLEEP_S = 120.0
+SETTLES_AWAKE: Final = 2
+"""For its own lapse, and for the first grant, whose write begins the settling anew in this world."""
+NO_END: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,10 @@ class Faults:
     failing_together: int = 0
     joining: int = 0  # nodes that the ledger hears of late
     all_sticky: bool = False
+    sleep_s: float = 0.0
+    oversleeps: bool = False  # longer than they declare
+    switch_s: float = 0.0
+    unasked_s: float = 0.0  # a node that is off comes up by itself
 
 
 KINDS: Final = {
@@ -73,6 +90,30 @@ KINDS: Final = {
     "joining nodes": Faults(joining=4),
     "cluster machines": Faults(0.3, 0.0, 0.0, 6.0, 0.0, 0.0, cluster_crash_s=30.0, change_s=0.0),
     "hung agents": Faults(0.3, 0.3, 0.3, 30.0, 0.0, 4.0, change_s=0.0),
+    "suspended nodes": Faults(cut_s=0.0, agent_kill_s=0.0, sleep_s=10.0),
+    "nodes that oversleep": Faults(cut_s=0.0, agent_kill_s=0.0, agent_hang_s=0.0, sleep_s=8.0, oversleeps=True),
+    "nodes switched off": Faults(cut_s=0.0, agent_kill_s=200.0, switch_s=8.0, change_s=300.0),
+    "nodes that come up": Faults(cut_s=0.0, agent_kill_s=200.0, switch_s=8.0, unasked_s=20.0, failing_together=1),
+    "switching and all": Faults(
+        0.1,
+        0.1,
+        0.05,
+        60.0,
+        60.0,
+        60.0,
+        200.0,
+        100.0,
+        200.0,
+        400.0,
+        300.0,
+        100.0,
+        120.0,
+        2,
+        1,
+        sleep_s=60.0,
+        switch_s=15.0,
+        unasked_s=120.0,
+    ),
     "all": Faults(0.1, 0.1, 0.05, 60.0, 60.0, 60.0, 200.0, 100.0, 200.0, 400.0, 300.0, 100.0, 60.0, 2, 2),
 }
 """Worlds in which one thing goes wrong most. Where reboots are part of it, a reserve is kept, and then much else must
@@ -84,18 +125,20 @@ class FaultyStore:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.log: list[tuple[str, object]] = []
+        self.log: list[tuple[str, Any]] = []
         self.is_certain = True
+        self._kept = 1
 
     def take_over(self, at_least: int = 0) -> Snapshot:
         nodes: dict[int, tuple[str, Declaration]] = {}
         counts: dict[int, int] = {}
         for kind, what in self.log:
             if kind == "nodes":
-                assert isinstance(what, tuple)
                 nodes.update(what[0])
                 counts.update(what[1])
-        self.log = [("nodes", (nodes, counts)), ("epoch", self.epoch)]
+        power = [("power", (name, one)) for name, one in self.switched().items()]
+        self.log = [*power, ("nodes", (nodes, counts)), ("epoch", self.epoch)]
+        self._kept = len(power) + 1
         self.epoch = max(self.epoch + 1, at_least)
         self.log.append(("epoch", self.epoch))
         is_certain, self.is_certain = self.is_certain, True
@@ -112,10 +155,20 @@ class FaultyStore:
             places = {*nodes, *changed.tolist()}
             self.log.append(("nodes", (dict(nodes), {at: int(counts_mw[at]) for at in places})))
 
+    def switched(self) -> dict[str, Switched]:
+        """Nodes whose power was switched, as last stored."""
+        rows = {what[0]: what[1] for kind, what in self.log if kind == "power"}
+        return {name: copy.copy(one) for name, one in rows.items() if one is not None}
+
+    def switch(self, epoch: int, name: str, one: Switched | None) -> None:
+        if epoch != self.epoch:
+            raise DeposedError(f"epoch {epoch} is over, the newest is {self.epoch}")
+        self.log.append(("power", (name, copy.copy(one))))
+
     def crash(self, lost: int) -> None:
         """Lose the last commits."""
-        self.log = self.log[: max(len(self.log) - lost, 1)]
-        self.epoch = next((what for kind, what in reversed(self.log) if kind == "epoch"), 0)  # type: ignore[assignment]
+        self.log = self.log[: max(len(self.log) - lost, self._kept)]
+        self.epoch = next((what for kind, what in reversed(self.log) if kind == "epoch"), 0)
         self.is_certain = False
 
 
@@ -136,15 +189,17 @@ class Node:
         self.agents = 0
         self.is_failing = False
         self.boot_id = ""
+        self.is_uncapped = False  # as it is after a boot, until the first cap
         self.draw = world.dice.uniform(0.3, 1.0)
+        self.charged_at_most_mw = NO_END  # less for a while after it has overslept
 
     def now_ns(self) -> int:
         return self.offset_ns + int(self.world.now_s * self.rate * 1e9)
 
     def act(self, cap_mw: int) -> None:
         """From now on the node may draw this."""
-        self.world.enforceable_mw += cap_mw - self.acting_mw
         self.acting_mw = cap_mw
+        self.world.charge(self.name, min(cap_mw, self.charged_at_most_mw), cap_mw)
 
     # --- the agent
 
@@ -152,7 +207,8 @@ class Node:
         if self.state != "up":
             return
         self.agent, self.agents = "alive", self.agents + 1
-        self.lease = self.world.lease_type(self.name, self.boot_id, self.declaration, self.acting_mw, self.now_ns())
+        limit_mw = self.declaration.tdp_mw if self.is_uncapped else self.acting_mw
+        self.lease = self.world.lease_type(self.name, self.boot_id, self.declaration, limit_mw, self.now_ns())
         self.inbox = []
         self._check_lease(self.agents)
         self._report(self.agents)
@@ -174,7 +230,7 @@ class Node:
         if agent != self.agents or self.lease is None or self.state == "booting":
             return
         has_ended_it = self.agent != "hung" or self.declaration.lease_class != "sticky"
-        if self.state == "kernel hung":
+        if self.state in ("kernel hung", "asleep"):
             has_ended_it = self.declaration.lease_class == "hw"
         if has_ended_it and self.lease.lapse(self.now_ns()):
             self._write(self.lease.cap_mw)
@@ -182,9 +238,9 @@ class Node:
         self.world.after(max(left_s, 0.2) * (1 + 2e-3), lambda: self._check_lease(agent))
 
     def receive(self, grant: Grant) -> None:
-        if self.state != "up" or self.agent == "none":
+        if self.state not in ("up", "asleep") or self.agent == "none":
             return
-        if self.agent == "hung":
+        if self.agent == "hung" or self.state == "asleep":
             self.inbox.append(grant)
             return
         assert self.lease is not None
@@ -196,6 +252,7 @@ class Node:
     def _write(self, cap_mw: int) -> None:
         """A raise acts at once, a decrease within the settle time; both are seen after it."""
         self.write += 1
+        self.is_uncapped = False
         write, lease = self.write, self.lease
         if cap_mw > self.acting_mw:
             self.act(cap_mw)
@@ -222,7 +279,7 @@ class Node:
         self.world.after(self.world.dice.uniform(2, 20), self.start_agent)
 
     def hang_agent(self) -> None:
-        if self.agent != "alive":
+        if self.agent != "alive" or self.state != "up":
             return
         self.agent = "hung"
 
@@ -242,6 +299,40 @@ class Node:
         self.state, self.is_failing = "kernel hung", True
         self.world.after(self.declaration.watchdog_ms / 1000 * self.world.dice.uniform(0.5, 1.0), self.reboot)
 
+    def sleep(self) -> None:
+        """The whole node stands still under its caps, but for a controller that ends leases (class hw)."""
+        if self.state != "up" or self.agent != "alive":
+            return
+        is_os, watchdog_s = self.declaration.lease_class == "os", self.declaration.watchdog_ms / 1000
+        is_bound = is_os and not self.world.faults.oversleeps
+        lasts_s = self.world.dice.uniform(1, watchdog_s if is_bound else LONGEST_SLEEP_S)
+        self.state, agent = "asleep", self.agents
+
+        def oversleep() -> None:
+            if agent == self.agents and self.state == "asleep":
+                self.charged_at_most_mw = max(self.declaration.safe_mw, self.declaration.boot_mw)
+                self.act(self.acting_mw)
+
+        if is_os and lasts_s > watchdog_s:
+            self.world.after(watchdog_s, oversleep)
+        self.world.after(lasts_s, lambda: self._wake(agent))
+
+    def _wake(self, agent: int) -> None:
+        """The agent goes on where it stood: what has come meanwhile, its lease, its report."""
+        if agent != self.agents or self.state != "asleep":
+            return
+        self.state, self.agents = "up", self.agents + 1
+        late, self.inbox = self.inbox, []
+        for grant in late:
+            self.receive(grant)
+        self._check_lease(self.agents)
+        self._report(self.agents)
+        self.world.after(SETTLES_AWAKE * self.declaration.settle_ms / 1000, self._is_charged_in_full)
+
+    def _is_charged_in_full(self) -> None:
+        self.charged_at_most_mw = NO_END
+        self.act(self.acting_mw)
+
     def reboot(self) -> None:
         """Its settings are gone, but for a sticky controller's."""
         self.is_failing = True
@@ -251,9 +342,33 @@ class Node:
         self.boots += 1
         self.boot_id = f"{self.name}-{self.boots}"
         if self.declaration.lease_class != "sticky":
+            self.is_uncapped = True
             self.act(self.declaration.boot_mw)
+        self._boot_within(*BOOT_S)
+
+    def power_off(self) -> None:
+        """Nothing of it is left, a sticky controller's cap neither."""
+        if self.state == "off":
+            return
+        self.state, self.agent, self.lease, self.is_failing = "off", "none", None, False
+        self.agents += 1
+        self.write += 1
+        self.boots += 1
+        self.act(0)
+
+    def power_on(self, at_most_s: float) -> None:
+        """It boots, as long as that takes; one that has power already stays as it is."""
+        if self.state != "off":
+            return
+        self.state, self.is_uncapped = "booting", True
+        self.boots += 1
+        self.boot_id = f"{self.name}-{self.boots}"
+        self.act(self.declaration.boot_mw)
+        self._boot_within(BOOT_S[0], at_most_s)
+
+    def _boot_within(self, least_s: float, most_s: float) -> None:
         boots = self.boots
-        self.world.after(self.world.dice.uniform(*BOOT_S), lambda: self._booted(boots))
+        self.world.after(self.world.dice.uniform(least_s, most_s), lambda: self._booted(boots))
 
     def _booted(self, boots: int) -> None:
         if boots == self.boots and self.state == "booting":
@@ -269,6 +384,8 @@ class Totals:
     violations: int = 0
     worst_mw: int = 0
     seconds_over: float = 0.0
+    seconds_excused: float = 0.0
+    """As well, and those in which the budget was passed only by what nodes do that do not keep to what they declare."""
     used_mws: float = 0.0
     promised_mws: float = 0.0
     least_margin_mw: int = 1 << 62
@@ -303,12 +420,15 @@ class World:
         declares: Callable[[Declaration], Declaration] = lambda declaration: declaration,
         expects_nodes: bool = True,
         node_type: type[Node] = Node,
+        power_type: type[WorldPower] = WorldPower,
     ) -> None:
         """``declares``: what nodes say of themselves to the ledger, where that is to differ from what they do."""
         self.dice = random.Random(seed)
         self.faults = faults
         self.now_s = 0.0
         self.enforceable_mw = 0
+        self.excused_mw = 0
+        self._charged_mw: dict[str, tuple[int, int]] = {}
         self.totals = Totals()
         self.ledger_type, self.lease_type, self.declares = ledger_type, lease_type, declares
         self.terms = Terms(fixed_mw=300_000, failing_together=faults.failing_together, lease_s=10.0)
@@ -323,16 +443,20 @@ class World:
         tdp = sum(node.declaration.tdp_mw for node in self.nodes.values())
         self.least_mw = self.terms.fixed_mw + self._least_mw()
         self.most_mw = self.terms.fixed_mw + tdp
+        # with nodes that are off a budget is tight only if it is a low one
+        self.highest_mw = self.least_mw + (self.most_mw - self.least_mw) // 8 if faults.switch_s else self.most_mw
         self.promised_mw = self.most_mw
         self._promises: list[tuple[float, int, float]] = []  # from when, mW, the step's own time
         self.line = BudgetLine(self.most_mw)
         # a budget that never drops may be one that could not be dropped to
-        first_mw = self.least_mw + (self.most_mw - self.least_mw) // 3 if faults.change_s else self.most_mw * 6 // 10
+        first_mw = self.least_mw + (self.highest_mw - self.least_mw) // 3 if faults.change_s else self.most_mw * 6 // 10
         self.line.announce(60.0, first_mw)
         heapq.heappush(self._promises, (60.0, self.line.steps[0][1], 60.0))
         self.store = FaultyStore()
         self.demand: dict[str, float] = {}
         self.ledgers: list[Ledger | None] = []
+        self.power_type = power_type
+        self.sides: list[WorldPower | None] = []
         for node in self.nodes.values():
             node.act(node.declaration.boot_mw)
             node.state, node.boots, node.boot_id = "up", 1, f"{node.name}-1"
@@ -341,8 +465,17 @@ class World:
         self._start_ledger()
         self._plan()
         self.after(60.0, self._arm)
+        if faults.switch_s:
+            step_all(self)
 
     # --- running
+
+    def charge(self, node: str, mw: int, acting_mw: int) -> None:
+        """What a node may draw from now on, and what of it it is charged."""
+        charged_mw, excused_mw = self._charged_mw.get(node, (0, 0))
+        self.enforceable_mw += mw - charged_mw
+        self.excused_mw += acting_mw - mw - excused_mw
+        self._charged_mw[node] = mw, acting_mw - mw
 
     def after(self, wait_s: float, what: Callable[[], None]) -> None:
         self._number += 1
@@ -368,6 +501,10 @@ class World:
         self.is_healed = True
         self.faults = Faults(0, 0, 0, joining=self.faults.joining)
         self._cut_until_s = {}
+        for side in self.sides:
+            if side is not None:
+                with contextlib.suppress(DeposedError):
+                    side.leave_as_is()
         for node in self.nodes.values():
             if node.agent == "none":
                 node.start_agent()
@@ -382,9 +519,12 @@ class World:
         self.run_for(gaps * self.terms.lease_s)
         ledger = self.active()
         assert ledger is not None
-        demand_mw = sum(node.declaration.tdp_mw for node in self.nodes.values())
-        could_mw = min(ledger.spendable_mw(self.now_s) - ledger.reserve_mw, demand_mw)
-        return (could_mw - int(ledger.accounts.target_mw.sum())) / could_mw
+        accounts = ledger.accounts
+        is_up = np.array([self.nodes[name].state == "up" for name in accounts.names])
+        demand_mw = int(accounts.tdp_mw[is_up].sum())
+        others_mw = int(accounts.count_mw[~is_up].sum())
+        could_mw = min(ledger.spendable_mw(self.now_s) - ledger.reserve_mw - others_mw, demand_mw)
+        return (could_mw - int(accounts.target_mw[is_up].sum())) / could_mw
 
     def _account(self, next_s: float) -> None:
         """Judge the time from now to the next event, at each promise that begins in it."""
@@ -400,6 +540,8 @@ class World:
         self.totals.least_margin_mw = min(self.totals.least_margin_mw, -over_mw)
         self.totals.used_mws += (self.enforceable_mw + self.terms.fixed_mw) * seconds
         self.totals.promised_mws += self.promised_mw * seconds
+        if over_mw + self.excused_mw > 0:
+            self.totals.seconds_excused += seconds
         if over_mw > 0 and seconds > 0:
             self.totals.violations += 1
             self.totals.seconds_over += seconds
@@ -438,6 +580,7 @@ class World:
             for node in self.nodes.values():
                 ledger.expect(self.now_s, node.name, self.declares(node.declaration))
         self.ledgers.append(ledger)
+        self.sides.append(self.power_type(self, ledger) if self.faults.switch_s else None)
         plan(ledger, self.now_s, proportional(ledger, self.demand))
 
     def _arrive(self, which: int, report: Report) -> None:
@@ -453,6 +596,9 @@ class World:
             return
         try:
             heard = ledger.hear(self.now_s, *reports)
+            if side := self.sides[which]:
+                for report in reports:
+                    side.heard(report.node, report.boot_id)
             if heard:
                 self._send(ledger.grants(self.now_s, [report.node for report in heard]))
         except DeposedError:
@@ -482,15 +628,19 @@ class World:
         return next((ledger for ledger in reversed(self.ledgers) if ledger is not None), None)
 
     def _kill_cluster(self) -> None:
-        self.ledgers = [None] * len(self.ledgers)
+        self._end_ledgers()
         self.count("cluster agent killed")
         self.after(self.dice.uniform(0.5, 30), self._restart_cluster)
 
     def _crash_cluster(self) -> None:
-        self.ledgers = [None] * len(self.ledgers)
+        self._end_ledgers()
         self.store.crash(self.dice.randrange(8))
         self.count("cluster machine crashed")
         self.after(self.dice.uniform(0.5, 15), self._restart_cluster)
+
+    def _end_ledgers(self) -> None:
+        self.ledgers = [None] * len(self.ledgers)
+        self.sides = [None] * len(self.sides)
 
     def _restart_cluster(self) -> None:
         if self.active() is None:
@@ -511,6 +661,9 @@ class World:
             (faults.agent_hang_s, lambda: self._one("agent hung").hang_agent()),
             (faults.kernel_hang_s, lambda: self._fail("kernel hung", Node.hang_kernel)),
             (faults.reboot_s, lambda: self._fail("node rebooted", Node.reboot)),
+            (faults.sleep_s, lambda: self._one("node suspended").sleep()),
+            (faults.unasked_s, self._come_up_unasked),
+            (faults.switch_s, self._switch),
             (faults.cluster_kill_s, self._kill_cluster),
             (faults.cluster_crash_s, self._crash_cluster),
             (faults.takeover_s, self._take_over),
@@ -539,6 +692,24 @@ class World:
             if node.state == "up":
                 how(node)
 
+    def _come_up_unasked(self) -> None:
+        """A failure like a reboot: nobody has granted its boot's watts."""
+        down, ledger = sum(node.is_failing for node in self.nodes.values()), self.active()
+        off = [node for node in self.nodes.values() if node.state == "off"]
+        if off and down < self.terms.failing_together and ledger is not None and ledger.free_mw(self.now_s) >= 0:
+            self.count("came up unasked")
+            node = self.dice.choice(off)
+            node.power_on(BOOT_S[1])
+            node.is_failing = True
+
+    def _switch(self) -> None:
+        side = next((side for side in reversed(self.sides) if side is not None), None)
+        if side is not None and self.active() is not None:
+            try:
+                side.switch_some()
+            except DeposedError:
+                self.sides[self.sides.index(side)] = None
+
     def _cut(self) -> None:
         self.count("cut")
         for name in self.dice.sample(sorted(self.nodes), self.dice.randrange(1, len(self.nodes) // 2 + 1)):
@@ -550,7 +721,7 @@ class World:
         if ledger is None:
             return
         self.count("budget changed")
-        mw = self.dice.randrange(self.least_mw, self.most_mw)
+        mw = self.dice.randrange(self.least_mw, self.highest_mw)
         at_s = self.now_s + self.dice.uniform(0, 60)
         self.line.announce(at_s, mw)
         before_mw = self.line.steps[-2][1] if len(self.line.steps) > 1 else self.line.budget_mw
@@ -578,7 +749,7 @@ class World:
             tdp_mw=tdp,
             mop_mw=tdp * 2 // 5,
             safe_mw=tdp * 2 // 5,
-            boot_mw=tdp * (5 + i % 5 if not self.faults.all_sticky else 4) // 10,
+            boot_mw=tdp * (4 if self.faults.all_sticky or self.faults.oversleeps else 5 + i % 5) // 10,
             lease_class=lease_class,
             settle_ms=500,
             watchdog_ms=8000 if lease_class != "sticky" else 0,

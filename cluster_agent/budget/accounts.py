@@ -21,6 +21,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 NONE: Final = -1
+UNBOUNDED: Final = np.iinfo(np.int64).max
 
 OPEN: Final = 4
 """Ours: open grants of a node that are told apart. A grant that a newer one is not below need not be kept, so more are
@@ -108,6 +109,8 @@ class Accounts(Mapping[str, Account]):
     """The cap granted last; -1: none in this boot."""
     wanted_mw = _column(np.int64, NONE)
     granted_report_id = _column(np.int64, NONE)
+    backed_mw = _column(np.int64, UNBOUNDED)
+    """What it counted when it was heard with a higher limit than that; until it is granted anything."""
     last_deadline_s = _column(np.float64, -math.inf)
     open_mw = _column(np.int64, NONE, (OPEN,))
     """``OPEN`` x nodes, in no order: the grants that may still be taken, or may have been; -1: none here (the

@@ -34,7 +34,7 @@ from typing import Final
 
 import numpy as np
 
-from cluster_agent.budget.accounts import NONE, Accounts, Bools, Floats, Ints
+from cluster_agent.budget.accounts import NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.store import NOTHING, LedgerStore, Snapshot
 from nodectl.wire import Declaration, Grant, Report
@@ -96,7 +96,8 @@ class Ledger:
     def switched_off(self, now_s: float, name: str) -> None:
         """The node is known to be without power, from elsewhere than itself: it counts nothing until it is heard."""
         at, accounts = self.accounts.at([name]), self.accounts
-        accounts.is_off[at], accounts.has_left[at] = True, False
+        self._note_off(at, True)
+        accounts.has_left[at] = False
         accounts.close_grants(at)
         accounts.limit_mw[at] = 0
         accounts.owes_epoch[at] = False  # it has no lease of anybody's
@@ -125,7 +126,8 @@ class Ledger:
             return False
         self._commit(at, accounts.count_mw[at] + costs_mw)
         accounts.limit_mw[at] = np.maximum(accounts.limit_mw[at], accounts.count_mw[at] + costs_mw)
-        accounts.is_off[at] = accounts.is_awaited[at] = accounts.has_confirmed[at] = accounts.has_left[at] = False
+        self._note_off(at, False)
+        accounts.is_awaited[at] = accounts.has_confirmed[at] = accounts.has_left[at] = False
         accounts.target_mw[at] = NONE
         self._recount(now_s, at)
         return True
@@ -264,14 +266,17 @@ class Ledger:
         return np.maximum(held_mw, least_mw)
 
     def _boot_need_mw(self, at: Ints) -> Ints:
-        """What to set aside for the node's reboot (7); a sticky controller keeps its cap through one."""
-        return np.where(self.accounts.is_sticky[at], 0, self.accounts.boot_mw[at])
+        """What to set aside for the node's reboot (7); a sticky controller keeps its cap through one, but not without
+        power: one that is off may come up unasked, as any other."""
+        accounts = self.accounts
+        return np.where(accounts.is_sticky[at] & ~accounts.is_off[at], 0, accounts.boot_mw[at])
 
     def _heading_mw(self, at: Ints) -> Ints:
         """Where a count will be when all that is open has retired. While the sum of counts must fall (10), a grant
         above that is a raise even if it is below the count: it would stop the fall."""
         target_mw = self.accounts.target_mw[at]
-        return np.where(target_mw >= 0, target_mw, self.accounts.safe_mw[at])
+        heading_mw = np.where(target_mw >= 0, target_mw, self.accounts.safe_mw[at])
+        return np.minimum(heading_mw, self.accounts.backed_mw[at])
 
     def _new_boot(self, at: Ints, boot_ids: Sequence[str]) -> None:
         """A reboot voids all that was granted (8)."""
@@ -369,20 +374,30 @@ class Ledger:
         if is_new_boot.any():
             self._new_boot(at[is_new_boot], [reports[n].boot_id for n in np.flatnonzero(is_new_boot).tolist()])
         accounts.report_id[at], accounts.seen_epoch[at], accounts.heard_s[at] = report_id, seen_epoch, now_s
-        accounts.is_off[at], accounts.is_leaving[at] = False, is_leaving
+        accounts.is_leaving[at] = is_leaving
+        self._note_off(at[accounts.is_off[at]], False)
         is_back = accounts.has_left[at] & ~is_leaving  # its agent is
         accounts.has_left[at] &= ~is_back
         accounts.has_confirmed[at] = (accounts.has_confirmed[at] & ~is_back) | (sequence > 0)
         if is_declared.any():
             self._declare(at[is_declared], [reports[n].declaration for n in np.flatnonzero(is_declared).tolist()])
         self._retire_confirmed(at, np.where(epoch == self.epoch, sequence, NONE))
-        accounts.limit_mw[at] = self._acting_mw(limit_mw, power_mw, is_provisional)
+        accounts.limit_mw[at] = acting_mw = self._acting_mw(limit_mw, power_mw, is_provisional)
+        self._note_unbacked(at, acting_mw)
         accounts.watch_s[at] = deadline_s = self._deadline_s(at)
         self._next_s = min(self._next_s, float(deadline_s.min()))
         if self._is_certain:
             accounts.owes_epoch[at] &= seen_epoch != self.epoch
         self._recount(now_s, at)
         return reports
+
+    def _note_unbacked(self, at: Ints, acting_mw: Ints) -> None:
+        """Nodes at which more may act than has counted for them are granted no more than that for now, but their MOP:
+        less than this they cannot be capped to (8)."""
+        accounts = self.accounts
+        unbacked = at[acting_mw > accounts.count_mw[at]]
+        backed_mw = np.maximum(accounts.count_mw[unbacked], accounts.mop_mw[unbacked])
+        accounts.backed_mw[unbacked] = np.minimum(accounts.backed_mw[unbacked], backed_mw)
 
     def _mind_epoch(self, now_s: float, at: Ints, seen_epoch: Ints) -> None:
         """A node has heard of an epoch that is not ours: we are deposed, or the store has lost one."""
@@ -401,6 +416,10 @@ class Ledger:
     def _declare(self, at: Ints, declarations: Sequence[Declaration]) -> None:
         self.accounts.declare(at, declarations)
         self._note_declared(at)
+
+    def _note_off(self, at: Ints, is_off: bool) -> None:
+        self.accounts.is_off[at] = is_off
+        self.accounts.boot_need_mw[at] = self._boot_need_mw(at)
 
     def _note_declared(self, at: Ints) -> None:
         self.accounts.boot_need_mw[at] = self._boot_need_mw(at)
@@ -446,12 +465,21 @@ class Ledger:
 
     def _holding_mw(self, at: Ints) -> Ints:
         """The cap to renew: the one granted last, unless the node has fallen below it since; a renewal raises nothing.
-        A node that has been granted none in this boot holds what acts there, or less if that is wanted."""
+        A node that has been granted none in this boot holds what acts there, or less if that is wanted.
+
+        Nor does a renewal rest on watts that nobody set aside. A node that was suspended beyond its watchdog time and
+        wakes still has the cap that it was taken to have lost; one that has rebooted has none. Their reports raise the
+        sum of counts above the budget, and until others have confirmed lower caps nothing but these nodes' own lowering
+        can bring it back. Renewed at what they report, they would hold for a lease what others were given meanwhile:
+        so they are granted no more than what counted for them before, at once, in answer to that very report. The
+        others' renewals are at most what counts for them, and a raise (``_changes``) finds no room. So from the report
+        on, no grant adds to the sum, and the first one takes from it what the node had brought."""
         accounts = self.accounts
         target_mw, wanted_mw = accounts.target_mw[at], accounts.wanted_mw[at]
         acting_mw = np.minimum(accounts.limit_mw[at], accounts.tdp_mw[at])
         acting_mw = np.where(wanted_mw >= 0, np.minimum(acting_mw, wanted_mw), acting_mw)
-        return np.where(target_mw >= 0, np.minimum(target_mw, self._held_mw(at)), acting_mw)
+        holding_mw = np.where(target_mw >= 0, np.minimum(target_mw, self._held_mw(at)), acting_mw)
+        return np.minimum(holding_mw, accounts.backed_mw[at])
 
     def _renewals(self, now_s: float, heard: Ints, sent: Ints) -> Ints:
         """The nodes heard whose leases are to be renewed, but for those that are sent a cap anyway."""
@@ -473,6 +501,7 @@ class Ledger:
         accounts.sequence[at] += 1
         accounts.target_mw[at], accounts.granted_report_id[at] = caps_mw, accounts.report_id[at]
         accounts.is_leased[at] = True
+        accounts.backed_mw[at] = UNBOUNDED  # what it is granted now decides from here on
         accounts.has_left[at] = accounts.is_leaving[at] & (caps_mw >= accounts.tdp_mw[at])
         accounts.open_grants(at, caps_mw, self._deadline_s(at))
         self._next_s = min(self._next_s, float(accounts.open_deadline_s[:, at].min()))

@@ -376,6 +376,7 @@ def test_no_seed_breaks_the_budget(seed: int, kind: str) -> None:
     [("without 1, counts", "network and agents"), ("without 2, order", "network and agents"),
      ("without 4, lapse", "a bad network"), ("without 5, retiring", "network and agents"),
      ("without 6, classes", "sticky controllers"), ("without 9, new ledgers", "cluster agents"),
+     ("without 6, known to be off", "nodes switched off"), ("without 8, boots granted", "nodes switched off"),
      ("without 7, reserve", "kernels and reboots"), ("without 8, new boots", "joining nodes"),
      ("without 10, drops", "network and agents")],
 )  # fmt: skip
@@ -384,7 +385,39 @@ def test_the_world_notices_a_rule_that_is_missing(rule: str, kind: str) -> None:
     assert any(world.run(1_000).violations for _ in range(30))
 
 
-@pytest.mark.parametrize("kind", ["network and agents", "all"])
+def test_a_node_that_wakes_under_the_cap_it_was_taken_to_have_lost_is_granted_no_more_than_it_counted() -> None:
+    one = ledger(1000)
+    confirmed(one, 0.0, {"a": 500, "b": 200})
+    small = msgspec.structs.replace(OS, boot_mw=200_000)
+    one.hear(0.5, report("a", 500, 500, sequence=1, epoch=one.epoch, declaration=small))
+    one.pass_time(60.0)
+    assert count_w(one, "a") == 200, "suspended: taken to have fallen to its safe cap"
+    one.hear(60.0, report("b", 60_000, 200, sequence=1, epoch=one.epoch))
+    want(one, {"b": 500_000})
+    raised = one.grants(60.0)
+    one.hear(61.0, report("b", 61_000, 500, sequence=raised[0].sequence, epoch=one.epoch))
+    want(one, {"a": 450_000})  # planned while it slept: below what it holds, but not below what was set aside for it
+    one.hear(61.5, report("a", 61_500_000_000, 500, sequence=1, epoch=one.epoch, declaration=small))
+    assert (count_w(one, "a"), one.free_mw(61.5)) == (500, 0)
+    one.budget.set(900_000)
+    lowered = one.grants(61.5, ["a", "b"])
+    assert caps_w(lowered)["a"] == 200, "in answer to the report that woke the alarm"
+    one.hear(62.0, report("a", 62_000_000_000, 500, sequence=1, epoch=one.epoch, declaration=small))
+    one.hear(64.9, report("a", 64_900_000_000, 500, sequence=1, epoch=one.epoch, declaration=small))
+    assert caps_w(one.grants(64.9, ["a"])) == {"a": 200}, "and to each after it, should that be lost"
+
+
+def test_a_sticky_node_without_power_may_come_up_unasked_and_watts_are_set_aside_for_that() -> None:
+    one = ledger(2000, k=1)
+    one.hear(0.0, report("s", 0, 450, declaration=STICKY))
+    assert one.reserve_mw == 0, "it keeps its cap through a reboot"
+    one.switched_off(60.0, "s")
+    assert one.reserve_mw == 450_000, "but not without power"
+    assert one.switch_on(60.0, "s")
+    assert one.reserve_mw == 0, "that is what it counts now"
+
+
+@pytest.mark.parametrize("kind", ["network and agents", "nodes switched off", "all"])
 def test_once_faults_end_the_budget_is_used_again(kind: str) -> None:
     world = World(3, faults=KINDS[kind])
     world.run_for(600)
