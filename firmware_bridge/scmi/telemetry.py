@@ -2,7 +2,8 @@
 
 The layouts are those of ``firmware_bridge/controlpulp/src/scmi_telemetry.c``, and the reasons the ``enum reason`` of
 its ``chip.h``. SCMI requests stay until they are changed; an agent that prefers its requests to end with it sets a
-lease, which each of its messages renews. There is none until it is set.
+lease, which each of its messages renews, or one that ends at a set time of the controller's clock, whatever is said
+until then. There is none until it is set.
 """
 
 from __future__ import annotations
@@ -122,3 +123,31 @@ class LeaseGetResponse(Body, frozen=True):
 @command(TELEMETRY, 0x6, "TELEMETRY_LEASE_GET")
 class LeaseGet(Command[LeaseGetResponse], frozen=True):
     """Ask for this agent's lease."""
+
+
+@response(TELEMETRY, 0x7, "TELEMETRY_LEASE_UNTIL")
+class LeaseUntilResponse(Body, frozen=True):
+    """Accepted."""
+
+
+@command(TELEMETRY, 0x7, "TELEMETRY_LEASE_UNTIL")
+class LeaseUntil(Command[LeaseUntilResponse], frozen=True):
+    """From ``end_ms`` of the controller's clock on the package cap is ``cap_mw`` at most, whatever this agent asks for,
+    until it sets another lease; ``cap_mw`` 0: no lease. An end that has passed is one that is now."""
+
+    end_ms: U32
+    cap_mw: U32
+
+
+@response(TELEMETRY, 0x8, "TELEMETRY_LEASE_LEFT")
+class LeaseLeftResponse(Body, frozen=True):
+    """The controller's clock, what is left of this agent's lease (0: it is over, or none), and its cap (0: none)."""
+
+    now_ms: U32
+    left_ms: U32
+    cap_mw: U32
+
+
+@command(TELEMETRY, 0x8, "TELEMETRY_LEASE_LEFT")
+class LeaseLeft(Command[LeaseLeftResponse], frozen=True):
+    """Ask for the clock and the lease."""

@@ -18,6 +18,7 @@ from tests.firmware.scmi_words import (
     INVALID_PARAMETERS,
     NOT_FOUND,
     NOT_SUPPORTED,
+    OUT_OF_RANGE,
     PERFORMANCE,
     POWERCAP,
     PROTOCOL_ERROR,
@@ -274,3 +275,79 @@ def test_without_a_lease_a_cap_outlives_its_agents_silence() -> None:
     cap(host, 150.0)
     host.advance(3.0)
     assert must(host, POWERCAP, 0x4, 0, channel=1) == [150_000]
+
+
+def lease_until(host: HostController, after_ms: int, cap_mw: int) -> None:
+    now_ms, _, _ = must(host, TELEMETRY, 0x8)
+    must(host, TELEMETRY, 0x7, (now_ms + after_ms) % 2**32, cap_mw)
+
+
+def in_force(host: HostController) -> int:
+    return must(host, POWERCAP, 0x4, 0, channel=1)[0]
+
+
+def test_a_lease_with_a_set_end_ends_then_however_much_is_said_until_then() -> None:
+    host, _ = joined()
+    cap(host, 150.0)
+    must(host, PERFORMANCE, 0x7, 0, 800_000)
+    lease_until(host, 100, 80_000)
+    for _ in range(9):
+        host.advance(0.01)
+        must(host, BASE, 0x0)
+    assert in_force(host) == 150_000
+    host.advance(0.0105)
+    assert in_force(host) == 80_000, "within a slot of the end"
+    assert must(host, PERFORMANCE, 0x8, 0, channel=1) == [800_000], "only watts are leased"
+    assert must(host, TELEMETRY, 0x8)[1:] == [0, 80_000], "it is over"
+
+
+def test_after_its_lease_an_agent_gets_a_higher_cap_only_with_a_new_one() -> None:
+    host, _ = joined()
+    lease_until(host, 10, 80_000)
+    host.advance(0.011)
+    assert in_force(host) == 80_000, "also where it had asked for no cap"
+    cap(host, 150.0)
+    host.advance(0.001)
+    assert in_force(host) == 80_000, "a request that was held up raises nothing"
+    cap(host, 60.0)
+    assert in_force(host) == 60_000
+    cap(host, 150.0)
+    must(host, TELEMETRY, 0x7, must(host, TELEMETRY, 0x8)[0] - 1, 80_000)
+    host.advance(0.001)
+    assert in_force(host) == 80_000, "nor does a lease that comes after its end"
+    lease_until(host, 10, 80_000)
+    assert in_force(host) == 150_000
+    must(host, TELEMETRY, 0x7, 0, 0)
+    host.advance(0.1)
+    assert (in_force(host), must(host, TELEMETRY, 0x8)[1:]) == (150_000, [0, 0])
+
+
+def test_a_lease_of_silence_rests_while_one_with_a_set_end_is_there() -> None:
+    host, _ = joined()
+    cap(host, 150.0)
+    must(host, TELEMETRY, 0x5, 20, 0)
+    lease_until(host, 100, 80_000)
+    host.advance(0.05)
+    assert in_force(host) == 150_000
+    host.advance(0.06)
+    assert in_force(host) == 80_000
+    must(host, TELEMETRY, 0x7, 0, 0)
+    host.advance(0.01)
+    assert in_force(host) == 150_000
+    host.advance(0.02)
+    assert in_force(host) == 0, "it is as it was found"
+
+
+def test_a_lease_with_a_set_end_has_bounds_and_is_an_agents_own() -> None:
+    host, _ = joined()
+    now_ms = must(host, TELEMETRY, 0x8)[0]
+    assert ask(host, TELEMETRY, 0x7, now_ms + 3_600_001, 80_000)[0] == OUT_OF_RANGE
+    assert ask(host, TELEMETRY, 0x7, now_ms + 100, 19_999)[0] == OUT_OF_RANGE
+    lease_until(host, 100, 80_050)
+    assert must(host, TELEMETRY, 0x8)[2] == 80_000, "rounded down to the step of caps"
+    assert must(host, TELEMETRY, 0x8, channel=1)[1:] == [0, 0]
+    host.advance(0.2)
+    assert in_force(host) == 80_000
+    lease_until(host, 2**32 - 5, 90_000)
+    host.advance(0.001)
+    assert in_force(host) == 90_000, "the clock wraps: an end before now is over"

@@ -68,11 +68,20 @@ int32_t cap_max_mw(int power_domain)
     return CORE_MAX_UW / 1000 * (power_domain == 0 ? CORES : DOMAIN_CORES);
 }
 
+/* A cap that was asked for while the lease ran and comes late, after its end, must not raise anything. */
+static int32_t own_cap_mw(const struct request *own, int power_domain)
+{
+    int32_t cap = own->cap_mw[power_domain];
+    if (power_domain == 0 && own->is_over && (cap == 0 || own->until_cap_mw < cap))
+        return own->until_cap_mw;
+    return cap;
+}
+
 int32_t requests_cap_mw(const struct requests *r, int power_domain)
 {
     int32_t cap = 0;
     for (int a = 0; a < AGENTS; a++) {
-        int32_t own = r->of[a].cap_mw[power_domain];
+        int32_t own = own_cap_mw(&r->of[a], power_domain);
         if (own && (cap == 0 || own < cap))
             cap = own;
     }
@@ -89,10 +98,24 @@ void requests_demand(const struct requests *r, struct demand *out)
 
 /* ---- leases ---- */
 
+void requests_lease_until(struct requests *r, int agent, uint64_t until_us, int32_t cap_mw)
+{
+    r->of[agent].until_cap_mw = cap_mw;
+    r->of[agent].until_us = until_us;
+    r->of[agent].is_over = false;
+}
+
 bool requests_expire(struct requests *r, uint64_t now_us, int *agent)
 {
     for (int a = 0; a < AGENTS; a++) {
         struct request *own = &r->of[a];
+        if (own->until_cap_mw) { /* a lease of silence rests meanwhile: it may withdraw the cap altogether */
+            if (own->is_over || now_us < own->until_us)
+                continue;
+            own->is_over = true;
+            *agent = a;
+            return true;
+        }
         if (own->lease_ms == 0 || now_us - own->heard_us < (uint64_t)own->lease_ms * 1000)
             continue;
         int32_t cap = own->cap_mw[0], agreed = (int32_t)own->lease_cap_mw;

@@ -23,6 +23,9 @@ struct request {
     int32_t cap_mw[POWER_DOMAINS];                 /* 0: none */
     uint32_t lease_ms, lease_cap_mw;               /* lease 0: requests stay until withdrawn */
     uint64_t heard_us;
+    int32_t until_cap_mw;                          /* 0: no lease that ends at a set time */
+    bool is_over;                                  /* it has ended: the package cap is until_cap_mw at most */
+    uint64_t until_us;
 };
 
 struct requests {
@@ -43,7 +46,14 @@ int32_t cap_min_mw(int power_domain);
 int32_t cap_max_mw(int power_domain);
 void requests_demand(const struct requests *r, struct demand *out);
 
-/* Agents whose lease ran out: their levels are withdrawn, their package cap falls to the agreed one. True if any did. */
+/* A lease that ends at a set time, whatever the agent says until then; cap 0: none. */
+void requests_lease_until(struct requests *r, int agent, uint64_t until_us, int32_t cap_mw);
+
+/*
+ * An agent whose lease has ended: its package cap falls to the agreed one. With a lease of silence its levels and limits
+ * are withdrawn; with one that ended at a set time they stay, and so does the lower cap, whatever the agent asks for,
+ * until it sets a lease anew. True if there was one.
+ */
 bool requests_expire(struct requests *r, uint64_t now_us, int *agent);
 
 #endif

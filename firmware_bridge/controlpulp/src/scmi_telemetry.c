@@ -7,14 +7,23 @@
  * 0x4 REASONS        u32 first core -> u32 cores in this reply, then u16 bitmaps (enum reason), two in a word
  * 0x5 LEASE_SET      u32 period ms (0: no lease), u32 package cap mW on expiry (0: the agent's caps are withdrawn)
  * 0x6 LEASE_GET      -> u32 period ms, u32 package cap mW on expiry
+ * 0x7 LEASE_UNTIL    u32 end, ms of the controller's clock, u32 package cap mW from then on (0: no such lease)
+ * 0x8 LEASE_LEFT     -> u32 the controller's clock in ms, u32 ms left (0: over, or none), u32 package cap mW (0: none)
  *
  * SCMI caps stay until changed. An agent that prefers its requests to end with it sets a lease; any of its messages
  * renews it. On expiry its levels and limits are withdrawn and its package cap becomes the lower of the one in force
  * and the agreed one. Off (0) until set.
+ *
+ * For an agent that holds a cap on a lease of its own, which others count on, "heard of" is not enough: it may talk on
+ * although its lease has ended, and what it says may have been held up since before that. So LEASE_UNTIL names the end
+ * itself, on this clock. Nothing but another LEASE_UNTIL moves it; one that comes after its own end ends the lease. From
+ * the end on the package cap is at most the agreed one, whatever the agent asks for, until it sets a lease anew or takes
+ * it back (cap 0). Its levels and limits stay. A lease of silence rests meanwhile. The clock starts with the controller,
+ * runs through sleep of the agents, and wraps after 49 days.
  */
 #include "firmware.h"
 
-#define LEASE_MAX_MS 3600000u
+#define LEASE_MAX_MS 3600000
 
 static int32_t attributes(struct scmi *s, struct call *c)
 {
@@ -51,14 +60,17 @@ static int32_t reasons(struct scmi *s, struct call *c)
     return SCMI_SUCCESS;
 }
 
+static bool is_agreeable(uint32_t cap_mw)
+{
+    return cap_mw == 0 || (cap_mw >= (uint32_t)cap_min_mw(0) && cap_mw <= (uint32_t)cap_max_mw(0));
+}
+
 static int32_t lease_set(struct scmi *s, struct call *c)
 {
     uint32_t cap = c->in[1];
     if (scmi_is_denied(s, c->agent, 0, TELEMETRY))
         return SCMI_DENIED;
-    if (c->in[0] > LEASE_MAX_MS)
-        return SCMI_OUT_OF_RANGE;
-    if (cap && (cap < (uint32_t)cap_min_mw(0) || cap > (uint32_t)cap_max_mw(0)))
+    if (c->in[0] > LEASE_MAX_MS || !is_agreeable(cap))
         return SCMI_OUT_OF_RANGE;
     s->fw->requests.of[c->agent].lease_ms = c->in[0];
     s->fw->requests.of[c->agent].lease_cap_mw = cap - cap % CAP_STEP_MW;
@@ -72,12 +84,39 @@ static int32_t lease_get(struct scmi *s, struct call *c)
     return SCMI_SUCCESS;
 }
 
+static int32_t lease_until(struct scmi *s, struct call *c)
+{
+    uint64_t now_ms = board_time_us(s->fw->board) / 1000;
+    int32_t left_ms = (int32_t)(c->in[0] - (uint32_t)now_ms);
+    uint32_t cap = c->in[1];
+    if (scmi_is_denied(s, c->agent, 0, TELEMETRY))
+        return SCMI_DENIED;
+    if (cap && (left_ms > LEASE_MAX_MS || !is_agreeable(cap)))
+        return SCMI_OUT_OF_RANGE;
+    uint64_t until_us = left_ms > 0 ? (now_ms + (uint32_t)left_ms) * 1000 : 0;
+    requests_lease_until(&s->fw->requests, c->agent, until_us, (int32_t)(cap - cap % CAP_STEP_MW));
+    scmi_changed(s, c->agent);
+    return SCMI_SUCCESS;
+}
+
+static int32_t lease_left(struct scmi *s, struct call *c)
+{
+    const struct request *own = &s->fw->requests.of[c->agent];
+    uint64_t now_us = board_time_us(s->fw->board);
+    put(c, (uint32_t)(now_us / 1000));
+    put(c, own->until_cap_mw && own->until_us > now_us ? (uint32_t)((own->until_us - now_us) / 1000) : 0);
+    put(c, (uint32_t)own->until_cap_mw);
+    return SCMI_SUCCESS;
+}
+
 static const struct command commands[] = {
     {.id = 0x1, .run = attributes},
     {.id = 0x3, .run = status},
     {.id = 0x4, .in_words = 1, .run = reasons},
     {.id = 0x5, .in_words = 2, .run = lease_set},
     {.id = 0x6, .run = lease_get},
+    {.id = 0x7, .in_words = 2, .run = lease_until},
+    {.id = 0x8, .run = lease_left},
 };
 
 const struct protocol_table scmi_telemetry = {
