@@ -54,10 +54,11 @@ def pair() -> KeyPair:
 
 
 class Swarm:
-    """A cluster agent in this process and ``n`` nodes in others, which join over ``starts_s``."""
+    """A cluster agent in this process and ``n`` nodes in others, which join over ``starts_s`` and report every
+    ``period_s``."""
 
-    def __init__(self, n: int, processes: int, sharer: str, starts_s: float) -> None:
-        self.n, self._processes, self._starts_s = n, processes, starts_s
+    def __init__(self, n: int, processes: int, sharer: str, starts_s: float, period_s: float = 1.0) -> None:
+        self.n, self._processes, self._starts_s, self._period_s = n, processes, starts_s, period_s
         self._directory = tempfile.TemporaryDirectory()
         at = Path(self._directory.name)
         own = pair()
@@ -84,18 +85,14 @@ class Swarm:
 
     def __enter__(self) -> Swarm:
         spawn = multiprocessing.get_context("spawn")
-        for part in range(self._processes):
+        for _ in range(self._processes):
             here, there = spawn.Pipe()
-            arguments = (
-                self.server.router.url,
-                self._public,
-                self._nodes[part :: self._processes],
-                self._starts_s,
-                there,
-            )
+            arguments = (self.server.router.url, self._public, self._starts_s, self._period_s, there)
             process = spawn.Process(target=fabric_clients.run, args=arguments, daemon=True)
             process.start()
             self._started.append((process, here))
+        for part, (_, pipe) in enumerate(self._started):
+            pipe.send(self._nodes[part :: self._processes])
         return self
 
     def __exit__(
@@ -113,6 +110,10 @@ class Swarm:
             pipe.send("end")
         told = [pipe.recv() if pipe.poll(30) else (0, 0, math.nan) for _, pipe in self._started]
         return sum(one[0] for one in told), sum(one[1] for one in told), sum(one[2] for one in told)
+
+    def clients_s(self) -> float:
+        """The processor seconds of the clients so far."""
+        return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process, _ in self._started)
 
     def confirmed(self, at: Ints, target_mw: int) -> Any:
         """Which of these nodes hold this cap for sure."""
@@ -215,30 +216,37 @@ def _timed(swarm: Swarm, events: int, event: Callable[[int], tuple[Ints, int]], 
     }  # fmt: skip
 
 
-def many(n: int, processes: int, seconds: float) -> dict[str, Any]:
-    """So many nodes that report at 1 Hz, all of them capped: who is heard in time, and at what cost."""
-    with Swarm(n, processes, "fspc", n / 250) as swarm:
+def many(n: int, processes: int, seconds: float, period_s: float) -> dict[str, Any]:
+    """So many nodes that report, all of them capped: how old what is known of them is, and at what cost."""
+    with Swarm(n, processes, "fspc", n / 250, period_s) as swarm:
+        accounts = swarm.ledger.accounts
+        rss_mb, began_s = psutil.Process().memory_info().rss / 1e6, time.process_time()
         connect_s = swarm.join(300_000, 500.0)
+        joined_s = time.process_time() - began_s
         swarm.rest(5.0)
         heard, began, began_s, thread_s = swarm.heard, time.monotonic(), time.process_time(), time.thread_time()
-        fresh: list[float] = []
+        clients_s = swarm.clients_s()
+        ages_s: list[np.ndarray[Any, np.dtype[np.float64]]] = []
         while time.monotonic() - began < seconds:
             swarm.rest(0.5)
-            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - swarm.ledger.accounts.heard_s
-            fresh.append(float((age_s <= 2.0).mean()))
-        took = time.monotonic() - began
+            ages_s.append(time.clock_gettime(time.CLOCK_BOOTTIME) - accounts.report_id / 1e9)
+        took, heard = time.monotonic() - began, swarm.heard - heard
+        used_s, loop_s = time.process_time() - began_s, time.thread_time() - thread_s
+        age_s = np.concatenate(ages_s)
         row = {
-            "agents": n, "seconds": took, "connect_s": connect_s,
-            "heard_percent": 100 * (swarm.heard - heard) / (n * took),
-            "fresh_percent": 100 * statistics.fmean(fresh),
-            "agent_cpu_percent": 100 * (time.process_time() - began_s) / took,
-            "agent_loop_percent": 100 * (time.thread_time() - thread_s) / took,
+            "agents": n, "period_s": period_s, "seconds": took, "connect_s": connect_s,
+            "connect_ms_each": 1e3 * joined_s / n, "heard_percent": 100 * heard * period_s / (n * took),
+            "fresh_percent": 100 * float((age_s <= 1 + period_s).mean()),
+            "age_p50_s": float(np.percentile(age_s, 50)), "age_p99_s": float(np.percentile(age_s, 99)),
+            "agent_cpu_percent": 100 * used_s / took, "agent_loop_percent": 100 * loop_s / took,
+            "report_us": 1e6 * used_s / max(heard, 1),
+            "clients_cpu_percent": 100 * (swarm.clients_s() - clients_s) / took,
             "silent": int(swarm.ledger.is_silent(time.clock_gettime(time.CLOCK_BOOTTIME)).sum()),
-            "rss_mb": psutil.Process().memory_info().rss / 1e6,
+            "rss_mb": psutil.Process().memory_info().rss / 1e6, "rss_before_mb": rss_mb,
             "yardstick_us": yardstick_us(50), "load": psutil.getloadavg()[0],
         }  # fmt: skip
-        sent, late, client_s = swarm.end()
-    return row | {"late_percent": 100 * late / max(sent, 1), "clients_cpu_s": client_s}
+        sent, late, _ = swarm.end()
+    return row | {"late_percent": 100 * late / max(sent, 1)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -248,6 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", choices=("raise", "start", "many"), help="one of the three parts")
     parser.add_argument("--peers", type=int, default=0, help="so many that report instead of 10 000")
+    parser.add_argument("--period", type=float, default=1.0, help="seconds between two reports of one of the many")
     options = parser.parse_args(arguments)
     n, events = (200, 2) if options.quick else (1000, 5)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -269,12 +278,15 @@ def main(arguments: list[str] | None = None) -> int:
     result: dict[str, Any] = {"events": rows}
     if options.only in (None, "many"):
         peers = min(options.peers or (1000 if options.quick else 10_000), hard - 1000)
-        result["many"] = row = many(peers, 4, 10.0 if options.quick else 30.0)
+        result["many"] = row = many(peers, 4, 10.0 if options.quick else 30.0, options.period)
         print(
-            "{agents} agents at 1 Hz: all connected and capped in {connect_s:.0f} s; {heard_percent:.1f} % of a "
-            "report a second heard, {fresh_percent:.2f} % of nodes heard within 2 s, {silent} silent; cluster agent "
-            "{agent_cpu_percent:.0f} % of a processor ({agent_loop_percent:.0f} % its loop), RSS {rss_mb:.0f} MB; the "
-            "clients sent {late_percent:.1f} % late (load {load:.1f}, yardstick {yardstick_us:.0f} us)".format(**row)
+            "{agents} agents, a report every {period_s:g} s: all connected and capped in {connect_s:.0f} s "
+            "({connect_ms_each:.1f} ms of a processor each); {heard_percent:.1f} % of all reports heard; age of what "
+            "is known p50 {age_p50_s:.2f} s, p99 {age_p99_s:.2f} s, {fresh_percent:.2f} % at most a second late, "
+            "{silent} silent; cluster agent {agent_cpu_percent:.0f} % of a processor ({agent_loop_percent:.0f} % its "
+            "loop), {report_us:.0f} us a report, RSS {rss_mb:.0f} MB ({rss_before_mb:.0f} before they came); clients "
+            "{clients_cpu_percent:.0f} %, {late_percent:.1f} % sent late (load {load:.1f}, yardstick "
+            "{yardstick_us:.0f} us)".format(**row)
         )
     save("fabric", result)
     return 0 if holds or options.quick else 1

@@ -578,7 +578,7 @@ class World:
         ledger = self.ledger_type(self.store, self.terms, self.line, self.now_s)
         if self.expects_nodes:
             for node in self.nodes.values():
-                ledger.expect(self.now_s, node.name, self.declares(node.declaration))
+                ledger.expect(self.now_s, {node.name: self.declares(node.declaration)})
         self.ledgers.append(ledger)
         self.sides.append(self.power_type(self, ledger) if self.faults.switch_s else None)
         plan(ledger, self.now_s, proportional(ledger, self.demand))

@@ -25,9 +25,24 @@ LAST_RECONNECT_MS: Final = 5_000
 """Ours: from a fifth of a second, doubling, to half a lease; libzmq adds jitter of up to the first to each."""
 
 SILENT_MS: Final = 4_000
-"""Ours: a connection on which nothing sent was acknowledged for so long is opened anew (TCP_USER_TIMEOUT; something is
-sent every second). libzmq's heartbeats are not used: version 4.3.5 aborts the process when one is due, or comes, on a
-connection that is gone while messages of it wait to be read."""
+"""Ours: a connection on which nothing sent was acknowledged for so long is opened anew (TCP_USER_TIMEOUT). Something is
+sent every second, but for the handshake, during which one end waits: there the kernel asks (keepalive). libzmq's
+heartbeats are not used: version 4.3.5 aborts the process when one is due, or comes, on a connection that is gone while
+messages of it wait to be read."""
+
+HANDSHAKE_MS: Final = 30_000
+"""Ours: how long a handshake may take between two that are there. It costs either end about a millisecond of processor
+time, and a cluster agent that has started shakes hands with all its nodes: with less patience those at the end of
+that queue would give up, begin again at its end, and cost as much once more."""
+
+PRESENCE: Final = (
+    (zmq.TCP_MAXRT, SILENT_MS),
+    (zmq.TCP_KEEPALIVE, 1),
+    (zmq.TCP_KEEPALIVE_IDLE, SILENT_MS // 2000),
+    (zmq.TCP_KEEPALIVE_INTVL, 1),
+    (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+)
+"""Options of both ends: when a connection is given up."""
 
 QUEUED: Final = 4
 """Ours: messages waiting in libzmq in each direction; what does not fit is dropped, and a later one says it all."""
@@ -91,9 +106,7 @@ class ClusterLink:
             (zmq.MAXMSGSIZE, MAX_START),
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, LAST_RECONNECT_MS),
-            (zmq.TCP_MAXRT, SILENT_MS),
-            (zmq.HANDSHAKE_IVL, SILENT_MS),
-            (zmq.TCP_KEEPALIVE, 1),
+            *PRESENCE,
         ):
             self._socket.setsockopt(option, value)
         if keys is not None and server_public is not None:

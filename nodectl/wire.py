@@ -134,7 +134,7 @@ def pack(kind: str, body: msgspec.Struct, peer_speaks: int = OLDEST) -> bytes:
 def unpack(frame: bytes, larger: Mapping[str, int] = _NONE_LARGER) -> Envelope:
     """``WireError`` for what is no message of a version known here. ``larger``: kinds that may have more than
     ``MAX_BYTES``, and how many."""
-    if len(frame) > max(MAX_BYTES, *larger.values(), 0):
+    if len(frame) > MAX_BYTES and len(frame) > max(larger.values(), default=0):
         raise WireError(f"a frame of {len(frame)} bytes; at most {MAX_BYTES} are taken")
     try:
         envelope = _ENVELOPES.decode(frame)

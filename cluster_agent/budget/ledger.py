@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,10 +88,9 @@ class Ledger:
             taken += self._hear(now_s, one_of_each)
         return taken
 
-    def expect(self, now_s: float, name: str, declaration: Declaration) -> None:
-        """A node that belongs to the partition and has not been heard of: it counts at its TDP."""
-        if name not in self.accounts:
-            self._recount(now_s, self._add({name: declaration}))
+    def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
+        """Nodes that belong to the partition. Those of which nothing has been heard count at their TDP."""
+        self._recount(now_s, self._add({name: told for name, told in nodes.items() if name not in self.accounts}))
 
     def switched_off(self, now_s: float, name: str) -> None:
         """The node is known to be without power, from elsewhere than itself: it counts nothing until it is heard."""

@@ -28,7 +28,7 @@ from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, Answe
 from nodectl.job_desk import Message
 from nodectl.job_wire import UP, JobQuery, NodeJobs, kind_of, read_job_message
 from nodectl.keys import KeyPair
-from nodectl.link import QUEUED, SILENT_MS, refuse_open_link
+from nodectl.link import PRESENCE, QUEUED, refuse_open_link
 from nodectl.wire import (
     MAX_BYTES,
     OLDEST,
@@ -63,15 +63,6 @@ ZAP_VERSION: Final = b"1.0"
 
 
 @dataclass(slots=True)
-class _Connection:
-    """One connection, by the name that libzmq gave it."""
-
-    public: str
-    heard_s: float
-    name: str = ""
-
-
-@dataclass(slots=True)
 class _Speaker:
     """One key's allowance, and how much of what it sent was dropped, by reason."""
 
@@ -86,6 +77,17 @@ class _Way:
 
     connection: bytes
     speaks: int
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One connection. ``name``: of the node that speaks on it; ``way``: to it."""
+
+    public: str
+    speaker: _Speaker
+    heard_s: float
+    way: _Way
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +149,8 @@ class Router:
     def receive(self, now_s: float, limit: int = 2000) -> list[Report]:
         """The reports that have come, each under the name of its key; at most ``limit`` messages are looked at. What
         nodes say of jobs is for ``job_news``."""
-        self._shake_hands()
         self._allowed.refresh()
+        self._shake_hands()
         if now_s - self._swept_s > FORGET_S:
             self._forget(now_s)
         reports: list[Report] = []
@@ -215,10 +217,8 @@ class Router:
             (zmq.RCVHWM, QUEUED),
             (zmq.MAXMSGSIZE, LARGEST),
             (zmq.BACKLOG, BACKLOG),
-            (zmq.TCP_MAXRT, SILENT_MS),
-            (zmq.HANDSHAKE_IVL, SILENT_MS),
-            (zmq.TCP_KEEPALIVE, 1),
             (zmq.IPV6, 1 if "[" in url else 0),
+            *PRESENCE,
         ):
             self._socket.setsockopt(option, value)
         self._zap.bind(ZAP_ENDPOINT)
@@ -239,8 +239,9 @@ class Router:
                 public = ""
                 if mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
                     public = z85.encode(credentials[0]).decode()
-                self._allowed.refresh()
-                is_known = self._allowed.find(public) is not None
+                is_known = self._allowed.find(public) is not None or (
+                    self._allowed.refresh() and self._allowed.find(public) is not None
+                )
                 if not is_known:
                     self._complain("", f"a key that is not on {self._allowed.path}: {public or '(none)'} from "
                                    f"{address.decode(errors='replace')}")  # fmt: skip
@@ -250,13 +251,11 @@ class Router:
     def _take(self, now_s: float, name: bytes) -> Report | None:
         """Read one message to its end; the report in it, if it is one that counts."""
         connection = self._connections.get(name)
-        frame = self._socket.recv(zmq.NOBLOCK, copy=connection is not None)
         if connection is None:
-            assert isinstance(frame, zmq.Frame)
-            connection = _Connection(self._key_of(frame), now_s)
-            self._connections[name] = connection
-            frame = frame.bytes
-        assert isinstance(frame, bytes)
+            first = self._socket.recv(zmq.NOBLOCK, copy=False)
+            connection, frame = self._met(now_s, name, self._key_of(first)), first.bytes
+        else:
+            frame = self._socket.recv(zmq.NOBLOCK)
         parts = 1
         while self._socket.getsockopt(zmq.RCVMORE):
             self._socket.recv(zmq.NOBLOCK)
@@ -266,7 +265,7 @@ class Router:
         if entry is None:
             self._complain("", f"a key that has been revoked: {connection.public}")
             return None
-        if not self._is_within_rate(now_s, connection.public or name.hex()):
+        if not _is_within_rate(now_s, connection.speaker):
             self._complain(entry.name, f"more than {RATE:g} messages a second")
             return None
         if parts > 1 or name[:1] != b"\0":
@@ -274,13 +273,15 @@ class Router:
             return None
         try:
             envelope = unpack(frame, LARGER)
-            return self._read(name, connection, entry, envelope)
+            return self._read(connection, entry, envelope)
         except WireError as error:
             self._complain(entry.name, str(error))
             return None
 
-    def _read(self, name: bytes, connection: _Connection, entry: Entry, envelope: Envelope) -> Report | None:
-        way = _Way(name, max(min(envelope.speaks, PROTOCOL), OLDEST))
+    def _read(self, connection: _Connection, entry: Entry, envelope: Envelope) -> Report | None:
+        way, speaks = connection.way, max(min(envelope.speaks, PROTOCOL), OLDEST)
+        if way.speaks != speaks:
+            connection.way = way = _Way(way.connection, speaks)
         if envelope.kind == ASK and entry.role != "node":
             caller = Caller(NOBODY, f"key {entry.name}", entry.role)
             self._asked.append(Asked(caller, bytes(envelope.body), way))
@@ -303,6 +304,12 @@ class Router:
         self._job_news.append(message)
         return None
 
+    def _met(self, now_s: float, name: bytes, public: str) -> _Connection:
+        """A connection on which nothing had come yet. Those of one key share its allowance."""
+        speaker = self._speakers.setdefault(public or name.hex(), _Speaker(filled_s=now_s))
+        self._connections[name] = made = _Connection(public, speaker, now_s, _Way(name, OLDEST))
+        return made
+
     def _key_of(self, frame: zmq.Frame) -> str:
         """The key with which this connection shook hands, as our own answer to ZAP has named it."""
         if self._is_open:
@@ -311,16 +318,6 @@ class Router:
             return str(frame.get("User-Id"))
         except zmq.ZMQError:
             return ""
-
-    def _is_within_rate(self, now_s: float, public: str) -> bool:
-        """Whether this key has a message left (a bucket that fills at ``RATE``)."""
-        speaker = self._speakers.setdefault(public, _Speaker(filled_s=now_s))
-        speaker.tokens = min(speaker.tokens + (now_s - speaker.filled_s) * RATE, BURST)
-        speaker.filled_s = now_s
-        if speaker.tokens < 1.0:
-            return False
-        speaker.tokens -= 1.0
-        return True
 
     def _complain(self, name: str, what: str) -> None:
         """Count it; say it the first time, then at every tenfold: a peer must not be able to fill the log either."""
@@ -340,5 +337,17 @@ class Router:
             gone = self._connections.pop(name)
             if self._ways.get(gone.name, _Way(b"", OLDEST)).connection == name:
                 del self._ways[gone.name]
-        for key in [key for key, one in self._speakers.items() if not one.dropped and now_s - one.filled_s > FORGET_S]:
-            del self._speakers[key]
+        heard = {id(one.speaker) for one in self._connections.values()}
+        for key, one in list(self._speakers.items()):
+            if not one.dropped and now_s - one.filled_s > FORGET_S and id(one) not in heard:
+                del self._speakers[key]
+
+
+def _is_within_rate(now_s: float, speaker: _Speaker) -> bool:
+    """Whether this key has a message left (a bucket that fills at ``RATE``)."""
+    speaker.tokens = min(speaker.tokens + (now_s - speaker.filled_s) * RATE, BURST)
+    speaker.filled_s = now_s
+    if speaker.tokens < 1.0:
+        return False
+    speaker.tokens -= 1.0
+    return True

@@ -8,7 +8,7 @@ grants nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,17 +119,16 @@ class Partition:
     def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
         """Take what has come and decide what to send. ``DeposedError``: this cluster agent has been replaced."""
         heard: list[str] = []
-        has_come = False
+        news: set[Event] = set()
+        lease_s = self.ledger.terms.lease_s
         for report in self.ledger.hear(now_s, *reports):
-            before = self.reports.get(report.node)
-            heard.append(report.node)
-            self.reports[report.node] = report
-            is_back = now_s - self._heard_s.get(report.node, -math.inf) > self.ledger.terms.lease_s
-            self._heard_s[report.node] = now_s
-            news = list(_news(None if is_back else before, report))
-            self.happened(now_s, *news)
-            has_come |= "node" in news
-        if has_come and self.ledger.free_mw(now_s) < 0:
+            name = report.node
+            before, before_s = self.reports.get(name), self._heard_s.get(name, -math.inf)
+            heard.append(name)
+            self.reports[name], self._heard_s[name] = report, now_s
+            news.update(_news(None if now_s - before_s > lease_s else before, report))
+        self.happened(now_s, *news)
+        if "node" in news and self.ledger.free_mw(now_s) < 0:
             self.happened(now_s, "over")
         return self.turn(now_s, heard)
 
@@ -200,9 +199,9 @@ class Partition:
         steps = [at_s - settle_s for at_s, _ in self.ledger.budget.steps if at_s - settle_s > now_s]
         return max(min([self.gap.due_s, self._need_s, *steps]) - now_s, 0.0)
 
-    def expect(self, now_s: float, name: str, declaration: Declaration) -> None:
-        """A node of the allow list."""
-        self.ledger.expect(now_s, name, declaration)
+    def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
+        """Nodes of the allow list."""
+        self.ledger.expect(now_s, nodes)
         self.happened(now_s, "node")
 
     def happened(self, now_s: float, *events: Event) -> None:
@@ -402,13 +401,15 @@ class Partition:
             self._alarms.pop(kind, None)
 
 
-def _news(before: Report | None, now: Report) -> Iterator[Event]:
+def _news(before: Report | None, now: Report) -> Sequence[Event]:
     """What the plan must be made anew for, rather than when its time comes."""
-    if before is None or (before.boot_id, before.declaration) != (now.boot_id, now.declaration):
-        yield "node"
-    if now.is_leaving and (before is None or not before.is_leaving):
-        yield "leave"
-    if before is not None and before.is_leaving and not now.is_leaving:
-        yield "node"
-    if before is not None and before.tag != now.tag:
-        yield "tag"
+    if before is None:
+        return ("node", "leave") if now.is_leaving else ("node",)
+    news: list[Event] = []
+    if before.boot_id != now.boot_id or before.declaration != now.declaration or before.is_leaving > now.is_leaving:
+        news.append("node")
+    if now.is_leaving > before.is_leaving:
+        news.append("leave")
+    if before.tag != now.tag:
+        news.append("tag")
+    return news

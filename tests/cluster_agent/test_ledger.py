@@ -138,7 +138,7 @@ def test_a_rebooted_node_counts_its_boot_power_until_it_has_confirmed_a_cap() ->
 
 def test_a_node_never_heard_of_counts_its_tdp() -> None:
     one = ledger(2000)
-    one.expect(0.0, "x", OS)
+    one.expect(0.0, {"x": OS})
     assert count_w(one, "x") == 500
     one.pass_time(1e6)
     assert count_w(one, "x") == 500

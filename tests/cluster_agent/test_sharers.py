@@ -149,7 +149,7 @@ def test_a_sharer_plans_for_the_ledger_and_then_says_why() -> None:
 
 def test_a_job_keeps_its_place_when_one_of_its_nodes_is_out_of_reach() -> None:
     ledger = _ledger(800)
-    ledger.expect(0.0, "n3", Declaration(100_000, 50_000, 50_000, 50_000, "hw"))
+    ledger.expect(0.0, {"n3": Declaration(100_000, 50_000, 50_000, 50_000, "hw")})
     sharing = Sharing(registry.choose("aapc").share, ledger, [Job("wide", ["n0", "n3"], Tag.MEMORY)])
     plan(ledger, 0.0, sharing)
     assert sharing.why("n3") is None

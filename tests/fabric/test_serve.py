@@ -365,7 +365,7 @@ def test_a_file_where_the_socket_should_be_is_left_as_it_is(tmp_path):
 def test_an_alarm_says_what_the_nodes_that_cannot_be_reached_count(tmp_path):
     made, _ = partition(tmp_path, [])
     for name in ("n0", "n1"):
-        made.expect(0.0, name, DECLARED)
+        made.expect(0.0, {name: DECLARED})
     made.replan(1.0)
     counts_w = made.budget_view(1.0).counts_w
     assert counts_w > 900  # else there is nothing to alarm of
