@@ -130,10 +130,10 @@ class Cluster:
         done = self.ctl(*arguments[:at], "--json", *arguments[at:])
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def until(self, holds: Callable[[], object], is_kept: bool = True) -> None:
+    def until(self, holds: Callable[[], object], is_kept: bool = True, patience_s: float = PATIENCE_S) -> None:
         """Wait until something holds; with ``is_kept`` the budget must hold at every instant in between."""
         begin_s = boottime_s()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while not holds():
             assert time.monotonic() < deadline, f"in vain: {self.said()}"
             time.sleep(0.01)

@@ -14,6 +14,9 @@ from tests.twin.served_node import ServedNode, why_not_served
 if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
 
+TWO_STARTS_S = 120.0
+"""Of an agent, one after the other, on a machine that is busy with other things."""
+
 LIMIT = "/sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
 
 KILLED_RUN = """
@@ -33,12 +36,15 @@ print(json.dumps([free.strip(), capped.strip(), limit.read_text().strip()]))
 
 
 RESTARTED_RUN = """
-import pathlib, signal, subprocess, sys, time
+import contextlib, os, pathlib, signal, subprocess, sys, time
 config, at = sys.argv[1], pathlib.Path(sys.argv[2])
+with contextlib.suppress(PermissionError):
+    os.setpriority(os.PRIO_PROCESS, 0, -10)  # as the agent's unit does
+(at / "agents-nice").write_text(str(os.getpriority(os.PRIO_PROCESS, 0)))
 def start():
     return subprocess.Popen([sys.executable, "-m", "nodectl.cli", "run", "--config", config])
 def wait(file):
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE
     while not (at / file).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
 agent = start()
@@ -74,20 +80,25 @@ def test_a_job_outlives_the_agent_that_started_it_and_is_told_by_the_next(tmp_pa
         job = cluster.ask("submit", "-D", str(tmp_path), "--", "/bin/sh", "-c", text)["job"]
 
         def record() -> None:
-            cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["energy_j"], is_kept=False)
+            cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["energy_j"], False, TWO_STARTS_S)
             (tmp_path / "go").touch()
             cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["state"] == "done", is_kept=False)
             (tmp_path / "recorded").touch()
 
         with ThreadPoolExecutor(1) as recorder:
             recorded = recorder.submit(record)
-            node.python(RESTARTED_RUN, str(configure(cluster, tmp_path, jobs=True)), str(tmp_path))
+            node.python(
+                RESTARTED_RUN.replace("PATIENCE", str(TWO_STARTS_S)),
+                str(configure(cluster, tmp_path, jobs=True)),
+                str(tmp_path),
+            )
             recorded.result()
         row = cluster.ask("jobs", str(job))["row"]
         assert (row["attempts"], row["node_names"], row["status"]) == (1, "twin", 0)
         assert row["energy_j"] > 0 and row["measured"] == 1.0
         assert (tmp_path / "began").read_text() == "twin\n", "it ran once"
-        assert (tmp_path / f"job-{job}.out").read_text() == "0\nover\n"
+        ordinary = max(int((tmp_path / "agents-nice").read_text()), 0)
+        assert (tmp_path / f"job-{job}.out").read_text() == f"{ordinary}\nover\n", "not before other processes"
 
 
 def test_a_served_twin_is_capped_over_the_wire_and_restore_keeps_the_safe_cap_after_a_kill(tmp_path):
