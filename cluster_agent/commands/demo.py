@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -44,11 +42,12 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     """Run a partition of emulated nodes, in real time, under 75 % of its TDP, with an announced drop.
 
     For each sharer: keys, `clusterctl serve`, the nodes, and the same backlog of COMPUTE, MIXED and MEMORY jobs. Leaves
-    a plot and JSON in --out, and nothing else. Exit status 1 if the budget was exceeded or a job failed. All results
-    are emulated: a model's, not a machine's.
+    a plot and JSON in --out, and nothing else; what a demo that was killed has left goes too. Exit status 1 if the
+    budget was exceeded or a job failed. All results are emulated: a model's, not a machine's.
     """
     try:
         from cluster_agent.demo import course, plots
+        from cluster_agent.demo.folder import own_folder
         from nodectl.emulated.watts import watts_of
     except ImportError as error:
         raise WrongUseError(f"the demo needs the extras `cluster`, `twin` and `plots` ({error})") from None
@@ -78,13 +77,12 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     )
     courses: list[course.Course] = []
     before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    folder = Path(tempfile.mkdtemp(prefix="nodectl-demo-"))
     try:
-        for number, sharer in enumerate(sharers):
-            say(f"{number + 1}. {sharer}: {seconds:.0f} s ...")
-            courses.append(course.run(scene, sharer, folder / str(number)))
+        with own_folder() as folder:
+            for number, sharer in enumerate(sharers):
+                say(f"{number + 1}. {sharer}: {seconds:.0f} s ...")
+                courses.append(course.run(scene, sharer, folder / str(number)))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         for caught, handler in before.items():
             signal.signal(caught, handler)
     plots.draw(scene, courses, out / "demo-cluster.png")

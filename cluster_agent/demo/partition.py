@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_agent.commands.keys import new
+from cluster_agent.demo.folder import note_process
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import RefusedError, ask
 from cluster_agent.serve.partition import BudgetView, NodeRow
@@ -122,10 +124,16 @@ class EmulatedPartition:
         # a session of its own: Ctrl-C is for the demo, which then ends everything in order
         with open(self._at / f"{name}.log", "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, env={**os.environ, "TMPDIR": str(self._at / "tmp")}, cwd=self._at,
-            )  # fmt: skip
+                [*_dies_with_us(), sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": str(self._at / "tmp")},
+                cwd=self._at,
+            )
         self._processes.append((name, process))
+        note_process(self._at, process.pid)
 
     def _until(self, what: str, holds: Callable[[], bool]) -> None:
         end_s = time.monotonic() + PATIENCE_S
@@ -139,6 +147,11 @@ class EmulatedPartition:
         rows = self.ask("nodes", {}, list[NodeRow])
         budget = self.ask("budget", {}, BudgetView)
         return bool(rows) and all(row.state == "capped" and row.jobs == "idle" for row in rows) and budget.over_w <= 0
+
+
+def _dies_with_us() -> list[str]:
+    """In front of a command: it is told to stop when this process is no more, however that came."""
+    return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 
 def _free_port() -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from cluster_agent.cli import main
 from cluster_agent.demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
 from cluster_agent.demo.course import Scene
+from cluster_agent.demo.folder import LOCK, PREFIX, PROCESSES, clear_dead, note_process
 from cluster_agent.errors import ClusterError
 from nodectl.emulated.node import Truth
 
@@ -97,7 +99,8 @@ def test_a_quick_demo_keeps_its_budget_and_leaves_plot_and_json(
     assert min(line["power_w"] for line in dropped) > 0.5 * content["budget_w"]
 
 
-def test_a_demo_that_is_told_to_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
+    """A demo whose nodes are there, and all its processes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     demo = subprocess.Popen(
         [sys.executable, "-m", "cluster_agent.cli", "demo", "--quick", "--out", str(tmp_path / "out")],
@@ -108,11 +111,48 @@ def test_a_demo_that_is_told_to_stop_leaves_no_process_and_no_file(tmp_path: Pat
     while len(children := ours.children(recursive=True)) < 6:  # serve, the parent of the nodes, four nodes
         assert demo.poll() is None and time.monotonic() < deadline_s
         time.sleep(0.05)
+    return demo, children
+
+
+def test_a_demo_that_is_told_to_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    demo, children = started(tmp_path)
     demo.send_signal(signal.SIGINT)
     assert demo.wait(60) == 130
     _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
     assert list(tmp_path.glob("nodectl-*")) == []
+
+
+def test_a_demo_that_is_killed_takes_its_nodes_along_and_the_next_one_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    demo, children = started(tmp_path)
+    (folder,) = tmp_path.glob(f"{PREFIX}*")
+    clear_dead()
+    assert demo.poll() is None and folder.exists(), "one that lives is left alone"
+    demo.kill()
+    demo.wait()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []
+    clear_dead()
+    assert not folder.exists()
+
+
+def test_what_the_end_of_a_demo_did_not_reach_is_ended_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    course = tmp_path / f"{PREFIX}x" / "0"
+    course.mkdir(parents=True)
+    (course.parent / LOCK).touch()
+    with subprocess.Popen(["sleep", "60"]) as left, subprocess.Popen(["sleep", "60"]) as another:
+        note_process(course, left.pid)
+        (course / PROCESSES).open("a").write(f"{another.pid} 1\n")  # a number that was given again since
+        clear_dead()
+        assert left.wait(10) == -signal.SIGKILL and another.poll() is None
+        another.kill()
+    assert not course.parent.exists()
 
 
 @pytest.mark.parametrize(
