@@ -28,6 +28,8 @@ from nodectl.wire import Declaration, Grant, Held, Report
 from pmu.readings import NOTHING_TOLD, RawProgress
 
 REPORT_NS: Final = 1_000_000_000
+NO_JOBS_NS: Final = 5_000_000_000
+"""Ours: so often a node says that it knows of no jobs. A change, and whoever asks, does not wait."""
 WINDOW_NS: Final = 200_000_000
 """Ours: power over less than two ticks says little."""
 
@@ -62,12 +64,13 @@ def declaration(settings: Cluster) -> Declaration:
 
 
 class JobExchange:
-    """What the link brings for the desk, and the desk's news back: as often as reports, and at once when something has
-    changed."""
+    """What the link brings for the desk, and the desk's news back: at once when something has changed or the cluster
+    agent has asked, else as often as reports, and less often that there is nothing."""
 
     def __init__(self, link: ClusterLink, desk: JobDesk) -> None:
         self._link, self._desk = link, desk
         self._told: NodeJobs | None = None
+        self._answered = 0
         self._due_ns = 0
 
     def exchange(self, now_ns: int) -> None:
@@ -77,10 +80,11 @@ class JobExchange:
         if not self._link.wants_jobs:
             self._told = None
             return
-        news = self._desk.news()
-        if news is not self._told or now_ns >= self._due_ns:
+        news, asked = self._desk.news(), self._link.job_queries
+        if news is not self._told or asked != self._answered or now_ns >= self._due_ns:
             self._link.send_jobs(news)
-            self._told, self._due_ns = news, now_ns + REPORT_NS
+            self._told, self._answered = news, asked
+            self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
 
     def told(self) -> RawProgress:
         """How far the job here says it has come."""

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
+import msgspec
+
 from nodectl.errors import NodectlError
 from nodectl.job_wire import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, NodeJobs
 from pmu.progress import Counter
@@ -36,8 +38,10 @@ class Backend(Protocol):
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. Nothing
     is raised on account of a job: one that cannot be started is a part that is ``refused``. ``OSError``, ``ValueError``
-    and ``NodectlError`` are said, and the call is not repeated.
+    and ``NodectlError`` are said, and the call is not repeated. ``runs_only``: the one command that it runs, "" any.
     """
+
+    runs_only: str
 
     def start(self, start: JobStart) -> None:
         """Accept and start a run. One that is known or has been forgotten is passed over."""
@@ -88,7 +92,7 @@ class JobDesk:
         self._counted: tuple[int, int] | None = None
         self._counter: Counter | None = None
         self._source = 0
-        self._news = NodeJobs(node, boot_id, self._parts())
+        self._news = NodeJobs(node, boot_id, self._parts(), backend.runs_only)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
@@ -142,7 +146,7 @@ class JobDesk:
                 self._say(f"jobs: {error}")
                 continue
             if parts != self._news.parts:
-                self._news = NodeJobs(self._news.node, self._news.boot_id, parts)
+                self._news = msgspec.structs.replace(self._news, parts=parts)
 
     def _try(self, message: Message) -> None:
         try:

@@ -1,9 +1,9 @@
 """What a node and the cluster agent tell each other about jobs.
 
-Nothing here counts on a message to arrive. The node names all jobs it knows in every ``NodeJobs``, several times a
-minute and at once when something has changed; the cluster agent repeats what it wants until it sees it done. A job's
-run is named by ``(job, attempt)``: a node starts each at most once, keeps what came of it on its disk, and forgets it
-only when it is told that this is recorded.
+Nothing here counts on a message to arrive. The node names all jobs it knows in every ``NodeJobs``, once a second while
+it knows any, else several times a minute, and at once when something has changed or it is asked; the cluster agent
+repeats what it wants until it sees it done. A job's run is named by ``(job, attempt)``: a node starts each at most
+once, keeps what came of it on its disk, and forgets it only when it is told that this is recorded.
 """
 
 from __future__ import annotations
@@ -94,11 +94,13 @@ class JobPart(msgspec.Struct, frozen=True):
 
 
 class NodeJobs(msgspec.Struct, frozen=True):
-    """All parts of jobs that a node knows, running and not forgotten."""
+    """All parts of jobs that a node knows, running and not forgotten. ``runs_only``: the one command that it runs, as
+    an emulated node does; "" any, or an older agent."""
 
     node: Name
     boot_id: Name
     parts: Annotated[list[JobPart], Meta(max_length=MAX_PARTS)]
+    runs_only: Name = ""
 
 
 class JobQuery(msgspec.Struct, frozen=True):

@@ -64,6 +64,8 @@ class _Run:
 class JobRunner:
     """A ``job_desk.Backend`` of processes. ``NodectlError`` if jobs cannot be kept in ``directory``."""
 
+    runs_only = ""
+
     def __init__(self, directory: Path, node: str) -> None:
         self._directory, self._node = directory, node
         self._runs: dict[Key, _Run] = {}

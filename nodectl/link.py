@@ -89,6 +89,8 @@ class ClusterLink:
         """Reports that a newer one replaced before they could be sent, and messages that were none."""
         self.wants_jobs = False
         """Whether the cluster agent has asked on this connection which jobs are here."""
+        self.job_queries = 0
+        """How often it has asked, on all connections."""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(
@@ -172,6 +174,7 @@ class ClusterLink:
         elif envelope.kind in KINDS:
             message = read_job_message(envelope)
             self.wants_jobs = True
+            self.job_queries += isinstance(message, JobQuery)
             if not isinstance(message, JobQuery | NodeJobs):
                 self._job_messages.append(message)
 

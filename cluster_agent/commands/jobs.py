@@ -120,7 +120,7 @@ def cells(row: JobRow) -> tuple[str, ...]:
     took = shown(end_s - row.started_s) if end_s is not None and row.started_s is not None else "-"
     energy = "-" if row.energy_j is None else f"{row.energy_j / 1000:.1f}"
     tag = in_words(row.tag, row.tag_source)
-    more = [part for part in (row.node_names, row.reason) if part]
+    more = [part for part in (row.node_names, row.reason, row.waits_for) if part]
     if row.status:
         more.append(f"status {row.status}")
     return (
@@ -138,6 +138,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
     command = " ".join(spec.command) if not spec.script else f"a script of {len(spec.script)} characters"
     lines = [
         ("state", row.state + (f": {row.reason}" if row.reason else "")),
+        *([("waits", row.waits_for)] if row.waits_for else []),
         ("user", f"{row.user} (uid {row.uid})"),
         ("name", row.title),
         ("command", command),

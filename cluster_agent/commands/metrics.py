@@ -7,8 +7,9 @@ anybody, since looking needs no right. So nobody who can reach the metrics can r
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 import click
 import prometheus_client
@@ -19,6 +20,7 @@ from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.live.job import STATES
+from cluster_agent.live.nodes import NodeState
 from cluster_agent.serve.partition import BudgetView, NodeRow
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9741"
@@ -85,9 +87,9 @@ class PartitionCollector(Collector):
         for row in rows:
             states.add_metric([row.name, row.state, row.jobs, row.tag, row.tag_source, row.lease_class], 1)
         yield states
-        yield from self._jobs()
+        yield from self._jobs(rows)
 
-    def _jobs(self) -> Iterator[Metric]:
+    def _jobs(self, rows: list[NodeRow]) -> Iterator[Metric]:
         try:
             tally = ask(self._socket, "job-tally", {}, dict[str, int])
         except ClusterError:
@@ -96,6 +98,15 @@ class PartitionCollector(Collector):
         for state in STATES:
             jobs.add_metric([state], tally.get(state, 0))
         yield jobs
+        held = GaugeMetricFamily("clusterctl_node_jobs", "Jobs that have the node.", labels=["node"])
+        for row in rows:
+            held.add_metric([row.name], 1 if row.job else 0)
+        yield held
+        by_state = GaugeMetricFamily("clusterctl_job_nodes", "Nodes by the state that jobs see.", labels=["state"])
+        numbers = Counter(row.jobs for row in rows)
+        for state in get_args(NodeState):
+            by_state.add_metric([state], numbers[state])
+        yield by_state
 
 
 @click.command()

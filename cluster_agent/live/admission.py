@@ -9,6 +9,7 @@ import msgspec
 from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.live.job import Job
+from cluster_agent.live.nodes import Node
 from cluster_agent.scheduler.phases import Composition
 from nodectl.job_wire import MAX_START, JobStart, kind_of
 from nodectl.wire import PROTOCOL, pack
@@ -52,6 +53,25 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
             f"the job's script, command and environment make {size} bytes, and {MAX_START} can be sent to a node:"
             " put them into files that nodes can read"
         )
+
+
+def check_runs(job: Job, nodes: Collection[Node]) -> None:
+    """``WrongUseError`` for a job that too few of the nodes run, as far as they have said what they run."""
+    spec = job.spec
+    is_plain = bool(spec.command) and not (spec.script or spec.prolog or spec.epilog)
+    refusing = [node for node in nodes if node.runs_only and not (is_plain and spec.command[0] == node.runs_only)]
+    if not refusing or len(nodes) - len(refusing) >= spec.nodes:
+        return
+    what = spec.command[0] if is_plain else "a script, a prolog or an epilog"
+    only = refusing[0].runs_only
+    raise WrongUseError(
+        f"{what} cannot run on {_names(refusing)}: emulated nodes run `{only} NAME TIME [UNIT]` and nothing else"
+        " (`nodectl twin workloads` lists the names)"
+    )
+
+
+def _names(nodes: list[Node]) -> str:
+    return nodes[0].name if len(nodes) == 1 else f"{nodes[0].name} and {len(nodes) - 1} more"
 
 
 def largest_start(job: Job, nodes: list[str]) -> int:

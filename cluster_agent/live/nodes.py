@@ -31,6 +31,8 @@ class Node:
 
     name: str
     heard_s: float = float("-inf")
+    without_jobs_s: float = float("-inf")  # when it last said that it knows of none; -inf: it knows of some
+    runs_only: str = ""  # the one command that it runs; "" any
     boot_id: str = ""
     is_up: bool = False
     drained: str | None = None  # the reason

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from cluster_agent.live.admission import check_job, check_live
+from cluster_agent.live.admission import check_job, check_live, check_runs
 from cluster_agent.live.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
 from cluster_agent.live.power import Power, PowerTimes
@@ -31,12 +31,17 @@ from cluster_agent.live.runs import Part, Run, Runs
 from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import CAPACITY, GrowingJobs
 from cluster_agent.live.times import EngineClock, Times
+from cluster_agent.live.waiting import why_waiting
 from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.phases import Composition
 from nodectl.job_desk import Message
 from nodectl.job_wire import NodeJobs
+
+VOUCHED_S: Final = 12.0
+"""Ours: a node that knows of no jobs says so every few seconds only (``nodectl.cluster_cap``); in between its reports
+do as well, for so long."""
 
 WATCH_S: Final = 0.5
 """Ours: so often is looked at what time alone brings, all of which is counted in seconds. It takes a look at every
@@ -105,6 +110,7 @@ class Partition:
         """Accept a job: on the disk when this returns. ``WrongUseError`` for one that could never run."""
         job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now())
         check_job(job, self.nodes)
+        check_runs(job, self.nodes.values())
         self._store.add(job)
         self.jobs[job.id] = job
         self._fresh.append(job)
@@ -146,6 +152,11 @@ class Partition:
         self.nodes[name].drained = None
         self.power.forgive(self.nodes[name])
 
+    def why_waiting(self) -> dict[int, str]:
+        """By their numbers, what the jobs of the queue wait for."""
+        order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
+        return why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
+
     def heard(self, news: NodeJobs) -> None:
         """A node has said which jobs it knows. A node that is not of this partition is passed over."""
         node = self.nodes.get(news.node)
@@ -153,12 +164,18 @@ class Partition:
             return
         self.spoke(news.node, news.boot_id)
         node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
+        node.without_jobs_s = float("-inf") if news.parts else node.heard_s
+        node.runs_only = news.runs_only
         self.runs.heard(node, news, node.heard_s)
 
     def spoke(self, name: str, boot_id: str) -> None:
         """A node has said anything, of its power or its jobs."""
-        if name in self.nodes:
-            self.power.heard(self.nodes[name], boot_id)
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        self.power.heard(node, boot_id)
+        if node.is_up and boot_id == node.boot_id and self._now() - node.without_jobs_s <= VOUCHED_S:
+            node.heard_s = self._now()
 
     def draws(
         self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "", slowdown: float | None = None

@@ -106,6 +106,11 @@ class NativeScheduler:
         assert self._watts is None
         lib.scheduler_withdraw(self._scheduler, job)
 
+    def queue(self) -> list[int]:
+        """The jobs that wait, in the order in which they were served last."""
+        count = lib.scheduler_queue(self._scheduler, pointer("int32_t", self._room))
+        return [int(job) for job in self._room[:count]]
+
     def decide(self, now_s: int) -> list[int]:
         """One pass: the jobs to start now."""
         if self._predicting is not None:

@@ -82,7 +82,7 @@ class JobRow(msgspec.Struct, frozen=True):
     ``measured``: the share of ``energy_j`` that rests on measured power; ``covered``: the share of the node-seconds
     that any report covers. ``cap_w``: the mean cap while there was one, ``capped`` the share of time that was;
     ``bound_by``: what bound longest, for ``bound`` of the time. ``slowdown``: extra time as a share, by
-    ``slowdown_from``.
+    ``slowdown_from``. ``waits_for``: why it is queued still.
     """
 
     job: int
@@ -112,9 +112,10 @@ class JobRow(msgspec.Struct, frozen=True):
     bound: float | None
     slowdown: float | None
     slowdown_from: str
+    waits_for: str = ""
 
 
-def row(job: Job) -> JobRow:
+def row(job: Job, waits_for: str = "") -> JobRow:
     """A job as a line."""
     account, estimate = job.account, job.account.slowdown_estimate
     joules = account.joules
@@ -130,6 +131,7 @@ def row(job: Job) -> JobRow:
         capped=_share(account.capped_s, account.node_s), bound_by=bound_by,
         bound=_share(account.bound_s.get(bound_by, 0.0), account.node_s),
         slowdown=estimate[0] if estimate else None, slowdown_from=estimate[1] if estimate else "",
+        waits_for=waits_for,
     )  # fmt: skip
 
 
@@ -184,7 +186,8 @@ class JobCommands:
         else:
             numbers = sorted(number for number in self._side.live.jobs if number > asked.after)
             found = [alive[number] for number in numbers if uid is None or alive[number].uid == uid][:MOST_ROWS]
-        return [row(job) for job in found]
+        why = self._why_waiting(found)
+        return [row(job, why.get(job.id, "")) for job in found]
 
     def _job(self, caller: Caller, asked: AskJob) -> tuple[JobRow, Job]:
         job = self._find(asked.job)
@@ -192,7 +195,11 @@ class JobCommands:
         if not _may_change(caller, job):
             spec = msgspec.structs.replace(job.spec, env={}, script="(its owner's)" if job.spec.script else "")
             shown = msgspec.structs.replace(job, spec=spec)
-        return row(job), shown
+        return row(job, self._why_waiting([job]).get(job.id, "")), shown
+
+    def _why_waiting(self, jobs: list[Job]) -> dict[int, str]:
+        is_any = self._side.is_open and any(job.state == "queued" for job in jobs)
+        return self._side.live.why_waiting() if is_any else {}
 
     def _tally(self, caller: Caller, asked: dict[str, str]) -> dict[str, int]:
         return self._side.store.tally()

@@ -34,8 +34,9 @@ from nodectl.wire import Report
 TURN_GAP_S: Final = 0.05
 """Ours: so often is scheduled for news from nodes; what people ask does not wait."""
 
-ASK_AFTER_S: Final = 2.5
-"""Ours: a node that reports, but has said nothing of jobs for so long, is asked for them."""
+ASK_AFTER_S, ASK_IDLE_AFTER_S = 2.5, 7.5
+"""Ours: a node that reports, but has said nothing of jobs for so long, is asked for them; the latter is for one without
+jobs, which says so less often."""
 
 STORE_RETRY_S: Final = 5.0
 REMEMBERED: Final = 1000
@@ -93,16 +94,18 @@ class JobSide:
             with self._shutting():
                 self._open()
         for report in reports:
-            self._reported_s[report.node] = now_s
-            silent_s = now_s - self._heard_s.get(report.node, -math.inf)
-            if silent_s > ASK_AFTER_S and self._speaks(report.node):
-                self._send(report.node, JobQuery())
+            name = report.node
+            self._reported_s[name] = now_s
+            silent_s = now_s - self._heard_s.get(name, -math.inf)
+            if silent_s > ASK_AFTER_S and silent_s > self._patience_s(name) and self._speaks(name):
+                self._send(name, JobQuery())
         if self._live is None:
             return
         with self._shutting(), self._store.together():
             for one in news:
                 before = self._told.get(one.node)
-                self._is_due |= before is None or before != one or now_s - self._heard_s[one.node] > ASK_AFTER_S
+                self._is_due |= before is None or before != one
+                self._is_due |= now_s - self._heard_s.get(one.node, -math.inf) > ASK_IDLE_AFTER_S
                 self._told[one.node], self._heard_s[one.node] = one, now_s
                 self._live.heard(one)
             for report in reports:
@@ -250,6 +253,11 @@ class JobSide:
         running = live.runs.running()
         self._running = {job.id: job for job, _ in running}
         self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
+
+    def _patience_s(self, name: str) -> float:
+        """How long the node may say nothing of jobs before it is asked."""
+        told = self._told.get(name)
+        return ASK_AFTER_S if told is None or told.parts or name in self._job_on else ASK_IDLE_AFTER_S
 
     def _draws(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
         name = report.node

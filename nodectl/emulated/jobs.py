@@ -70,6 +70,8 @@ class TwinJobs:
     thread.
     """
 
+    runs_only = COMMAND
+
     def __init__(self, twin: Twin, node: str, unix_s: Callable[[], float] = time.time) -> None:
         self._twin, self._node, self._unix_s = twin, node, unix_s
         self._run: _Run | None = None

@@ -21,6 +21,7 @@ from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.job_commands import KINDS, JobCommands, no_jobs
 from cluster_agent.serve.jobs import STORE_RETRY_S, JobSide
 from cluster_agent.store.database import Database
+from nodectl.cluster_cap import JobExchange
 from nodectl.job_desk import JobDesk, Message
 from nodectl.job_wire import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
 from tests.fabric.links import report
@@ -247,6 +248,8 @@ def test_an_agent_that_runs_no_jobs_says_so():
 class SlowBackend:
     """Starts take as long as the test wants."""
 
+    runs_only = ""
+
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
         self.runs: list[JobPart] = []
@@ -326,3 +329,51 @@ def test_what_is_no_duration_is_one_line(text):
 def test_durations_are_shown_as_they_are_read():
     for duration_s in (0, 59, 3600, 86_399, 86_400, 10**6):
         assert seconds(shown(duration_s)) == duration_s
+
+
+class Asking:
+    """A link on which jobs are asked for."""
+
+    wants_jobs, job_queries = True, 0
+
+    def __init__(self) -> None:
+        self.sent: list[NodeJobs] = []
+
+    def job_messages(self) -> list[JobStart]:
+        return []
+
+    def send_jobs(self, news: NodeJobs) -> None:
+        self.sent.append(news)
+
+
+def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_or_it_is_asked():
+    backend, link = SlowBackend(), Asking()
+    desk = JobDesk(backend, "n0", "boot")
+    exchange = JobExchange(link, desk)
+    for tenth in range(100):
+        exchange.exchange(tenth * 100_000_000)
+    assert len(link.sent) == 2, "in ten seconds"
+    link.job_queries += 1
+    exchange.exchange(10_000_000_000)
+    exchange.exchange(10_100_000_000)
+    assert len(link.sent) == 3
+    backend.may_go_on.set()
+    desk.hear(job_start(1))
+    while not desk.news().parts:
+        time.sleep(0.01)
+    for tenth in range(21):
+        exchange.exchange(10_200_000_000 + tenth * 100_000_000)
+    assert [len(news.parts) for news in link.sent] == [0, 0, 0, 1, 1, 1], "at once, then every second"
+    exchange.close()
+
+
+def test_a_node_that_is_known_to_be_idle_is_not_asked_every_time_it_says_nothing(tmp_path):
+    made = Side(tmp_path)
+    made.speak()
+    made.silent = {"n0", "n1"}
+    made.sent.clear()
+    for _ in range(7):
+        made.speak()
+    assert not made.sent
+    made.speak()
+    assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n0", "n1"]

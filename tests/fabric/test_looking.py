@@ -60,6 +60,9 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     assert found["clusterctl_node_power_watts", ("node", "n1")] > 0
     assert found["clusterctl_jobs", ("state", "running")] == 1
     assert found["clusterctl_jobs", ("state", "queued")] == 1
+    assert found["clusterctl_node_jobs", ("node", "n0")] + found["clusterctl_node_jobs", ("node", "n1")] >= 1
+    by_state = {state: found["clusterctl_job_nodes", ("state", state)] for state in ("idle", "allocated", "down")}
+    assert by_state["allocated"] >= 1 and sum(by_state.values()) == 2
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
 

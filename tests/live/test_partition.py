@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from cluster_agent.live.store import JobStore
 from cluster_agent.live.table import GrowingJobs
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
+from nodectl.job_wire import NodeJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
 
@@ -304,3 +307,72 @@ def test_a_job_that_cannot_be_stored_is_not_accepted(tmp_path: Path) -> None:
         for _ in range(100):
             partition.submit(0, "root", JobSpec(["x" * 4000], 10, "/"))
     assert len(partition.jobs) == len(JobStore(database).find())
+
+
+def test_a_job_that_waits_says_for_what() -> None:
+    fake = Fake(4)
+    running = fake.submit(run_s=100, nodes=3, walltime_s=200)
+    fake.settle()
+    wide, long, narrow = (
+        fake.submit(run_s=5, nodes=nodes, walltime_s=walltime_s) for nodes, walltime_s in ((4, 50), (1, 1000), (2, 50))
+    )
+    fake.settle()
+    end = datetime.fromtimestamp(fake.now_s + 200).strftime("%H:%M:%S")
+    assert fake.partition.why_waiting() == {
+        wide.id: f"first in the queue: needs 4 nodes, and 1 is idle; enough by {end} at the latest, when job "
+        f"{running.id} is to have ended",
+        long.id: f"number 2 in the queue, behind job {wide.id}: needs 1 node, and 1 is idle, kept for those before it",
+        narrow.id: f"number 3 in the queue, behind job {long.id}: needs 2 nodes, and 1 is idle",
+    }
+    fake.until(lambda: narrow.state == "done")
+    assert fake.partition.why_waiting() == {}
+
+
+def test_a_job_that_waits_for_nodes_that_get_none_says_so() -> None:
+    fake = Fake(3)
+    fake.partition.drain("n00", "a fan", 0)
+    fake.nodes["n01"].is_cut = True
+    fake.until(lambda: not fake.partition.nodes["n01"].is_up)
+    job = fake.submit(run_s=5, nodes=3)
+    fake.settle()
+    assert fake.partition.why_waiting()[job.id] == (
+        "first in the queue: needs 3 nodes, and 1 is idle; 2 of those that are missing may get no job (1 down, 1"
+        " draining)"
+    )
+
+
+def test_the_queues_order_is_the_policys() -> None:
+    fake = Fake(1, choose("wfp3").composition)
+    fake.submit(run_s=100)
+    fake.settle()
+    slow, quick = fake.submit(run_s=5, walltime_s=1000), fake.submit(run_s=5, walltime_s=10)
+    fake.settle()
+    fake.now_s += 10.0
+    fake.submit(run_s=5)
+    fake.settle()
+    why = fake.partition.why_waiting()
+    assert why[quick.id].startswith("first") and why[slow.id].startswith(
+        f"number 2 in the queue, behind job {quick.id}"
+    )
+
+
+def test_a_node_without_jobs_is_there_while_it_reports_and_not_for_ever() -> None:
+    fake = Fake(1)
+    node = fake.partition.nodes["n00"]
+    fake.nodes["n00"].is_cut = True  # it says nothing of jobs any more
+    for second in range(40):
+        fake.partition.spoke("n00", "boot1")
+        fake.step()
+        assert node.is_up == (second < 12 + 15), "12 s that its reports do for, and then 15 s"
+
+
+def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
+    fake = Fake(3)
+    for name in ("n00", "n01"):
+        fake.partition.heard(NodeJobs(name, "boot1", [], runs_only="twin-workload"))
+    fake.submit(run_s=5, nodes=1)  # n02 runs it
+    for asked in ({"nodes": 2}, {"nodes": 3, "prolog": "true"}):
+        with pytest.raises(WrongUseError, match=r"n00 and 1 more: emulated nodes run `twin-workload NAME TIME"):
+            fake.submit(run_s=5, **asked)
+    spec = JobSpec(command=["twin-workload", "hpl", "60s"], walltime_s=100, workdir="/", nodes=3)
+    assert fake.partition.submit(1000, "someone", spec).state == "queued"
