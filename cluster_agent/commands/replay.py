@@ -24,7 +24,7 @@ from cluster_agent.replay.workload import Workload, machine_of, prepare
 from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.interfaces import unmetered
 from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.phases import WITH_WATTS, Composition
 from cluster_agent.scheduler.policies import registry
 from nodectl import __version__
 
@@ -214,8 +214,8 @@ def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, li
         return None, []
     if not composition.goes_with_watts:
         raise WrongUseError(
-            f"--machine {machine}: watts go with ties=instant, EASY or no backfilling, and no guard; choose another"
-            " policy, or give the processors as a number"
+            f"--machine {machine}: watts go with {WITH_WATTS}; choose another policy,"
+            " or give the processors as a number"
         )
     watts = Watts.of(load_machine(machine), composition.power)
     if cap is None:

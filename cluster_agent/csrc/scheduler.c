@@ -24,6 +24,8 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->shortest = column(n, sizeof *s->shortest);
     s->running = column(n, sizeof *s->running);
     s->users = column(jobs->n_users, sizeof *s->users);
+    s->alike = column(jobs->n_alike, sizeof *s->alike);
+    s->moved = column(composition->fixed == FIXED_AT_START ? n : 0, sizeof *s->moved);
     s->submit_s = column(n, sizeof *s->submit_s);
     s->reserved_s = column(n, sizeof *s->reserved_s);
     s->is_reserved = column(n, sizeof *s->is_reserved);
@@ -33,7 +35,7 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->corrections = column(n, sizeof *s->corrections);
     s->overtook = column(n, sizeof *s->overtook);
     s->has_started = column(n, sizeof *s->has_started);
-    if (!s->queue || !s->shortest || !s->running || !s->users || !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s ||
+    if (!s->queue || !s->shortest || !s->running || !s->users || !s->alike || !s->moved || !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s ||
         !s->first_estimate_s || !s->corrections || !s->overtook || !s->has_started ||
         profile_reserve(&s->profile, 64) < 0 ||
         (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
@@ -54,6 +56,8 @@ void scheduler_free(scheduler_t *s)
     free(s->running);
     free(s->profile.steps);
     free(s->users);
+    free(s->alike);
+    free(s->moved);
     learner_free(s->learner);
     free(s->submit_s);
     free(s->reserved_s);
@@ -130,31 +134,97 @@ int64_t scheduler_expected_end(const scheduler_t *s, int32_t job)
  * Estimates and their corrections
  ****************************************************************/
 
+static int64_t mean2(const scheduler_t *s, int32_t job)
+{
+    const history_t *history = &s->users[s->jobs.user[job]];
+    int64_t request_s = s->jobs.request_s[job];
+
+    if (s->composition.history == HISTORY_SIMILAR && s->alike[s->jobs.alike[job]].ended == 2)
+        history = &s->alike[s->jobs.alike[job]];
+    return history->ended < 2 ? request_s : least((history->last_s + history->before_last_s) / 2, request_s);
+}
+
 static int64_t estimate(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    const history_t *user = &s->users[s->jobs.user[job]];
-    int64_t request_s = s->jobs.request_s[job];
 
     switch (s->composition.estimate) {
     case ESTIMATE_CLAIRVOYANT:
         return s->jobs.run_s[job];
     case ESTIMATE_MEAN2:
-        return user->ended < 2 ? request_s : least((user->last_s + user->before_last_s) / 2, request_s);
+        return mean2(s, job);
     case ESTIMATE_LEARNED:
         return learner_estimate(s->learner, now_s, job);
     default:
-        return request_s;
+        return s->jobs.request_s[job];
     }
+}
+
+static void remember(history_t *history, int64_t run_s)
+{
+    history->before_last_s = history->last_s;
+    history->last_s = run_s;
+    history->ended += history->ended < 2;
+}
+
+static int is_shorter(const waiting_t *a, const waiting_t *b)
+{
+    return a->estimate_s != b->estimate_s ? a->estimate_s < b->estimate_s : a->job < b->job;
+}
+
+static int by_estimate(const void *a, const void *b)
+{
+    return is_shorter(a, b) ? -1 : is_shorter(b, a);
+}
+
+/* The jobs in `moved`, which have another estimate now, go to their new places in `shortest`. */
+static void move_shortest(scheduler_t *s, int32_t n_moved)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->n_shortest; i++)
+        if (s->shortest[i].estimate_s == s->estimate_s[s->shortest[i].job])
+            s->shortest[kept++] = s->shortest[i];
+    qsort(s->moved, (size_t)n_moved, sizeof *s->moved, by_estimate);
+    for (int32_t place = s->n_shortest; n_moved > 0;) /* merged from the end, where there is room */
+        if (kept > 0 && is_shorter(&s->moved[n_moved - 1], &s->shortest[kept - 1]))
+            s->shortest[--place] = s->shortest[--kept];
+        else
+            s->shortest[--place] = s->moved[--n_moved];
+}
+
+/* A job of the user has ended: what is now expected of those that wait (FIXED_AT_START). */
+static void estimate_anew(scheduler_t *s, int32_t user)
+{
+    int32_t n_moved = 0;
+    for (int32_t i = s->head; i < s->tail; i++) {
+        waiting_t *waiting = &s->queue[i];
+        if (s->jobs.user[waiting->job] != user)
+            continue;
+        int64_t estimate_s = mean2(s, waiting->job);
+        if (estimate_s == waiting->estimate_s)
+            continue;
+        waiting->estimate_s = s->estimate_s[waiting->job] = s->first_estimate_s[waiting->job] = estimate_s;
+        s->moved[n_moved++] = *waiting;
+    }
+    if (n_moved && s->composition.scan == SCAN_SHORTEST)
+        move_shortest(s, n_moved);
 }
 
 static void learn(scheduler_t *s, int32_t job)
 {
-    history_t *user = &s->users[s->jobs.user[job]];
-    user->before_last_s = user->last_s;
-    user->last_s = s->jobs.run_s[job];
-    user->ended += user->ended < 2;
+    remember(&s->users[s->jobs.user[job]], s->jobs.run_s[job]);
+    if (s->composition.history == HISTORY_SIMILAR)
+        remember(&s->alike[s->jobs.alike[job]], s->jobs.run_s[job]);
     if (s->learner)
         learner_ended(s->learner, job);
+    if (s->composition.estimate == ESTIMATE_MEAN2 && s->composition.fixed == FIXED_AT_START)
+        estimate_anew(s, s->jobs.user[job]);
+}
+
+/* For how long a job that starts is planned to run. */
+static int64_t planned(const scheduler_t *s, int32_t job)
+{
+    double run_s = s->composition.shadow * (double)s->estimate_s[job];
+    return run_s < (double)s->jobs.request_s[job] ? (int64_t)run_s : s->jobs.request_s[job];
 }
 
 /* Tsafrir, Etzion, Feitelson 2007, §3.3: each step replaces the one before, and the request is the limit. */
@@ -292,13 +362,20 @@ static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int
  * A pass
  ****************************************************************/
 
-void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
+static void runs(scheduler_t *s, int64_t now_s, int32_t job)
 {
     s->started_s[job] = now_s;
     s->has_started[job] = 1;
     scheduler_running_add(s, job);
     if (s->learner)
         learner_started(s->learner, now_s, job);
+}
+
+void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    if (s->composition.shadow > 1.0)
+        s->estimate_s[job] = planned(s, job);
+    runs(s, now_s, job);
 }
 
 /* The bounded slowdown that a waiting job would have if it started now. */
@@ -386,7 +463,10 @@ void scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int
 
     s->submit_s[job] = submitted_s;
     s->estimate_s[job] = s->first_estimate_s[job] = estimate_s > 0 ? estimate_s : estimated_s;
-    scheduler_start(s, started_s, job);
+    if (estimate_s > 0)
+        runs(s, started_s, job);
+    else
+        scheduler_start(s, started_s, job);
 }
 
 void scheduler_withdraw(scheduler_t *s, int32_t job)

@@ -21,6 +21,14 @@
 #define ESTIMATE_MEAN2 2
 #define ESTIMATE_LEARNED 3
 
+/* history: whose last two ended jobs ESTIMATE_MEAN2 takes */
+#define HISTORY_USER 0
+#define HISTORY_SIMILAR 1 /* of the user's jobs alike (jobs_t) those, once there are two */
+
+/* fixed: from when on ESTIMATE_MEAN2 keeps to an estimate */
+#define FIXED_AT_SUBMISSION 0
+#define FIXED_AT_START 1
+
 /* correct: what an estimate becomes when its job outlives it */
 #define CORRECT_REQUESTED 0
 #define CORRECT_INCREMENTAL 1
@@ -58,11 +66,14 @@ typedef struct {
 typedef struct {
     int32_t processors;
     int32_t estimate;
+    int32_t history;
+    int32_t fixed;
     int32_t correct;
     int32_t backfill;
     int32_t scan;
     int32_t frees_at_estimate;   /* a running job's processors count as free from its expected end on, ended or not */
     int32_t passes_if_new_fits;  /* a submission leads to a pass only if the new job fits what is free */
+    double shadow;               /* a job that starts is planned to run for so many times its estimate, at most its request */
     learning_t learning;
     double guard;                /* a job whose expected bounded slowdown passes this becomes the head; 0: none does */
 } composition_t;
@@ -75,6 +86,8 @@ typedef struct {
     const int64_t *request_s;
     const int32_t *width;     /* processors, 1 to composition_t.processors */
     const int32_t *user;      /* 0 to n_users-1 */
+    int32_t n_alike;          /* only with HISTORY_SIMILAR, else 0 and NULL: jobs of one user, width and request have */
+    const int32_t *alike;     /* one number, 0 to n_alike-1 */
 } jobs_t;
 
 typedef struct scheduler scheduler_t;

@@ -25,7 +25,7 @@ typedef struct {
     int32_t width;
 } running_t;
 
-/* What ESTIMATE_MEAN2 knows of a user. */
+/* What ESTIMATE_MEAN2 knows of a user, or of jobs alike. */
 typedef struct {
     int64_t last_s, before_last_s;
     int32_t ended; /* 0, 1 or 2 (or more) */
@@ -87,6 +87,8 @@ struct scheduler {
     profile_t profile;
 
     history_t *users;
+    history_t *alike;    /* only with HISTORY_SIMILAR */
+    waiting_t *moved;    /* room for those that are estimated anew, only with FIXED_AT_START */
     learner_t *learner; /* only with ESTIMATE_LEARNED */
 
     /* per job */

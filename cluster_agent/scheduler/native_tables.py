@@ -33,6 +33,8 @@ WEIGHTS: Final = {
     "small": lib.WEIGHT_SMALL,
     "large": lib.WEIGHT_LARGE,
 }
+HISTORIES: Final = {"user": lib.HISTORY_USER, "similar": lib.HISTORY_SIMILAR}
+FIXED: Final = {"submission": lib.FIXED_AT_SUBMISSION, "start": lib.FIXED_AT_START}
 CORRECTIONS: Final = {
     "requested": lib.CORRECT_REQUESTED,
     "incremental": lib.CORRECT_INCREMENTAL,
@@ -63,11 +65,14 @@ def c_composition(composition: Composition, processors: int) -> Any:
         {
             "processors": processors,
             "estimate": ESTIMATES[composition.estimate],
+            "history": HISTORIES[composition.history],
+            "fixed": FIXED[composition.fixed],
             "correct": CORRECTIONS[composition.correct],
             "backfill": BACKFILLS[composition.backfill],
             "scan": SCANS[composition.scan],
             "frees_at_estimate": composition.frees_at_estimate,
             "passes_if_new_fits": composition.passes_if_new_fits,
+            "shadow": composition.shadow,
             "guard": composition.guard or 0.0,
             "learning": _learning(composition.learning),
         },
@@ -98,18 +103,21 @@ def copied(source: Any, count: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
 
 
 class CJobs:
-    """``jobs_t`` over the columns of ``Jobs``, which it keeps alive."""
+    """``jobs_t`` over the columns of ``Jobs``, which it keeps alive, as the composition needs them."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, composition: Composition) -> None:
         self.jobs = jobs
+        alike = jobs.alike() if composition.history == "similar" else np.empty(0, np.int32)
         self._columns = [
             pointer("int64_t", np.ascontiguousarray(jobs.run_s, np.int64)),
             pointer("int64_t", np.ascontiguousarray(jobs.request_s, np.int64)),
             pointer("int32_t", np.ascontiguousarray(jobs.width, np.int32)),
             pointer("int32_t", np.ascontiguousarray(jobs.user, np.int32)),
+            pointer("int32_t", alike),
         ]
-        run_s, request_s, width, user = self._columns
-        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user])
+        run_s, request_s, width, user, numbers = self._columns
+        n_alike = int(alike.max(initial=-1)) + 1
+        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user, n_alike, numbers])
 
 
 class CWatts:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from cluster_agent.scheduler.jobs import Int32s, Int64s
 from cluster_agent.scheduler.power import Power
@@ -26,6 +26,14 @@ Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
 """The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
 user's last two ended jobs, at most the request, and the request until two have ended (Tsafrir, Etzion, Feitelson,
 IEEE TPDS 18(6), 2007, doi 10.1109/TPDS.2007.70606); a linear model fitted to each job as it ends (``learner``)."""
+
+History: TypeAlias = Literal["user", "similar"]
+"""Whose last two ended jobs ``mean2`` takes: the user's, as published; of these the ones of the same width and request,
+once there are two (ours; similar jobs as in Gibbons, JSSPP 1997, and Smith, Foster, Taylor, JSSPP 1998)."""
+
+Fixed: TypeAlias = Literal["submission", "start"]
+"""From when on ``mean2`` keeps to an estimate: as published, or as long as the job waits it follows what its user's
+jobs that end tell (ours). Of many jobs submitted at once all but the first are then estimated by the first."""
 
 Correction: TypeAlias = Literal["requested", "incremental", "doubling", "doubling-capped"]
 """What a job's estimate becomes when it runs on: the request; the first estimate plus 1, 5, 15, 30 min, 1, 2, 5, 10,
@@ -82,12 +90,21 @@ class Learning:
     weight: Weight = "large"
 
 
+WITH_WATTS: Final = "ties=instant, fixed=submission, shadow=1, EASY or no backfilling, and no guard"
+"""The compositions that can run on a machine with watts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """A policy, ready to run. ``order`` None is the order of submission."""
 
     estimate: Estimate = "requested"
+    history: History = "user"
+    fixed: Fixed = "submission"
     correct: Correction = "requested"
+    shadow: float = 1.0
+    """A job that starts is planned to run for so many times its estimate, at most its request; infinity: its request.
+    The head's shadow time (Mu'alem and Feitelson 2001) follows; what fits before it still goes by the estimate."""
     learning: Learning = Learning()
     order: Order | None = None
     priority: Priority | None = None
@@ -106,23 +123,30 @@ class Composition:
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
 
     def __post_init__(self) -> None:
+        if not self.shadow >= 1:
+            raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
+        if self.shadow > 1 and self.correct == "incremental":
+            raise ValueError("correct=incremental adds to the first estimate: it goes with shadow=1")
         if self.backfill == "compress" and self.guard is not None:
             raise ValueError("reservations that are kept leave nothing for a guard to do")
         if self.order is not None and self.priority is not None:
             raise ValueError("a queue has one order: by a rule, or by priorities")
         if self.power is not None and self.guard is not None:
             raise ValueError("a policy that knows watts has no guard")
+        if self.power is not None and (self.shadow > 1 or self.fixed == "start"):
+            raise ValueError("a policy that knows watts goes with shadow=1 and fixed=submission")
         if self.power is not None and (self.ties != "instant" or self.backfill not in ("none", "easy")):
             raise ValueError("watts go with ties=instant and with EASY or no backfilling")
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
         if self.idle_off_s is not None and not self.goes_with_watts:
-            raise ValueError("idle_off_s goes with ties=instant, EASY or no backfilling, and no guard")
+            raise ValueError(f"idle_off_s goes with {WITH_WATTS}")
 
     @property
     def goes_with_watts(self) -> bool:
         """It can be replayed on a machine with watts, whether it knows them or is only metered."""
-        return self.ties == "instant" and self.backfill in ("none", "easy") and self.guard is None
+        plans_once = self.shadow == 1 and self.fixed == "submission" and self.guard is None
+        return self.ties == "instant" and self.backfill in ("none", "easy") and plans_once
 
     @property
     def frees_at_estimate(self) -> bool:

@@ -68,6 +68,7 @@ class ReferenceScheduler(OneFrequency):
         self.corrections: dict[int, int] = defaultdict(int)
         self.reserved_s: dict[int, int] = {}  # only where places are kept
         self.ended_run_s: dict[int, list[int]] = defaultdict(list)  # by user
+        self.alike_run_s: dict[tuple[int, int, int], list[int]] = defaultdict(list)  # by user, width and request
         self.learner = OnlineLearner(composition.learning, jobs) if composition.estimate == "learned" else None
         given = composition.priority
         self.usage = Usage(given, processors, range(jobs.n_users)) if given else None
@@ -87,6 +88,7 @@ class ReferenceScheduler(OneFrequency):
         """The running job has ended, and its user's history has one more."""
         self.uncharged.append((job, self.running.pop(job)))
         self.ended_run_s[int(self.jobs.user[job])].append(int(self.jobs.run_s[job]))
+        self.alike_run_s[self._alike(job)].append(int(self.jobs.run_s[job]))
         if self.learner:
             self.learner.end(job)
 
@@ -104,6 +106,9 @@ class ReferenceScheduler(OneFrequency):
 
     def decide(self, now_s: int) -> list[int]:
         """Start heads while they fit; then whoever may overtake the head."""
+        if self.composition.fixed == "start" and self.composition.estimate == "mean2":
+            for job in self.queue:
+                self.estimate_s[job] = self.first_estimate_s[job] = self._estimate(now_s, job)
         self._order(now_s)
         if self.composition.backfill == "compress":
             return self._backfill_compress(now_s)
@@ -197,6 +202,10 @@ class ReferenceScheduler(OneFrequency):
     def _start(self, now_s: int, job: int) -> int:
         self.queue.remove(job)
         self.running[job] = now_s
+        if self.composition.shadow > 1:
+            planned_s = self.composition.shadow * self.estimate_s[job]
+            request_s = int(self.jobs.request_s[job])
+            self.estimate_s[job] = int(planned_s) if planned_s < request_s else request_s
         if self.learner:
             self.learner.start(now_s, job)
         return job
@@ -226,6 +235,8 @@ class ReferenceScheduler(OneFrequency):
     def _estimate(self, now_s: int, job: int) -> int:
         request_s = int(self.jobs.request_s[job])
         ended_s = self.ended_run_s[int(self.jobs.user[job])]
+        if self.composition.history == "similar" and len(self.alike_run_s[self._alike(job)]) >= 2:
+            ended_s = self.alike_run_s[self._alike(job)]
         if self.composition.estimate == "clairvoyant":
             return int(self.jobs.run_s[job])
         if self.learner:
@@ -233,6 +244,9 @@ class ReferenceScheduler(OneFrequency):
         if self.composition.estimate == "mean2" and len(ended_s) >= 2:
             return min((ended_s[-1] + ended_s[-2]) // 2, request_s)
         return request_s
+
+    def _alike(self, job: int) -> tuple[int, int, int]:
+        return int(self.jobs.user[job]), self._width(job), int(self.jobs.request_s[job])
 
     def _corrected(self, job: int) -> int:
         request_s = int(self.jobs.request_s[job])

@@ -80,7 +80,9 @@ class Watched(NativeScheduler):
 @settings(max_examples=300, deadline=None)
 @given(
     jobs=traces(),
-    composition=compositions(backfill="easy", order=None, guard=None, ties="instant", passes_if_new_fits=False),
+    composition=compositions(
+        backfill="easy", order=None, guard=None, ties="instant", passes_if_new_fits=False, shadow=1.0
+    ),
 )
 def test_easy_never_delays_the_head_when_estimates_are_upper_bounds(jobs: Jobs, composition: Composition) -> None:
     scheduler = Watched(composition, jobs, PROCESSORS)
@@ -105,7 +107,10 @@ def test_without_backfilling_jobs_start_in_order_of_submission(jobs: Jobs, compo
 
 
 @settings(max_examples=150, deadline=None)
-@given(jobs=traces(), composition=compositions(backfill="conservative", estimate="clairvoyant", order=None, guard=None))
+@given(
+    jobs=traces(),
+    composition=compositions(backfill="conservative", estimate="clairvoyant", order=None, guard=None, shadow=1.0),
+)
 def test_with_true_run_times_no_later_job_changes_a_conservative_start(jobs: Jobs, composition: Composition) -> None:
     starts = native_starts(composition, jobs)
     for count in (len(jobs) // 3, 2 * len(jobs) // 3):

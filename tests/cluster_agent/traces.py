@@ -12,7 +12,7 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.jobs import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Backfill, Composition, Learning, Order, Queue
+from cluster_agent.scheduler.phases import Backfill, Composition, Correction, Learning, Order, Queue
 from cluster_agent.scheduler.priority import Account, Priority
 
 PROCESSORS = 10
@@ -64,8 +64,16 @@ PRIORITIES = [
 """Usage matters within the seconds that these traces last."""
 
 
-def composition(guard: float | None, backfill: Backfill, order: Order | Priority | None, **fields: Any) -> Composition:
-    """Without the guard where there is none."""
+def composition(
+    guard: float | None,
+    backfill: Backfill,
+    order: Order | Priority | None,
+    correct: Correction,
+    shadow: float,
+    **fields: Any,
+) -> Composition:
+    """Without guard or shadow where there is none."""
+    fields |= {"correct": correct, "shadow": 1.0 if correct == "incremental" else shadow}
     fields["priority" if isinstance(order, Priority) else "order"] = order
     return Composition(guard=None if backfill == "compress" else guard, backfill=backfill, **fields)
 
@@ -74,6 +82,9 @@ def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
     """Any composition, but for the fields that are given."""
     choices: dict[str, Any] = {
         "estimate": st.sampled_from(["requested", "clairvoyant", "mean2", "learned"]),
+        "history": st.sampled_from(["user", "similar"]),
+        "fixed": st.sampled_from(["submission", "start"]),
+        "shadow": st.sampled_from([1.0, 1.0, 1.5, 2.0, float("inf")]),
         "correct": st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
         "learning": st.builds(
             Learning,

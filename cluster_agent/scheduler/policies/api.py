@@ -10,7 +10,17 @@ import msgspec
 
 from cluster_agent.scheduler.moldable import MoldableComposition
 from cluster_agent.scheduler.node_aware import NodeComposition
-from cluster_agent.scheduler.phases import Composition, Correction, Estimate, Learning, Loss, Model, Weight
+from cluster_agent.scheduler.phases import (
+    Composition,
+    Correction,
+    Estimate,
+    Fixed,
+    History,
+    Learning,
+    Loss,
+    Model,
+    Weight,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +42,16 @@ class Policy:
 class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``.
 
-    ``correct`` goes with estimates that a job can outlive, ``loss``, ``weight`` and ``model`` with ``learned``.
-    ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see ``Composition``).
+    ``correct`` and ``shadow`` go with estimates that a job can outlive, ``history`` and ``fixed`` with ``mean2``,
+    ``loss``, ``weight`` and ``model`` with ``learned``. ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see
+    ``Composition``).
     """
 
     estimate: Estimate = "requested"
+    history: History | None = None
+    fixed: Fixed | None = None
     correct: Correction | None = None
+    shadow: float | None = None
     loss: Loss | None = None
     weight: Weight | None = None
     model: Model | None = None
@@ -49,6 +63,12 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         can_be_outlived = self.estimate in ("mean2", "learned")
         if self.correct is not None and not can_be_outlived:
             raise ValueError(f"correct={self.correct} needs an estimate that a job can outlive: estimate=mean2|learned")
+        if self.shadow is not None and not can_be_outlived:
+            raise ValueError(f"shadow={self.shadow:g} needs an estimate that a job can outlive: estimate=mean2|learned")
+        of_mean2: dict[str, Any] = {"history": self.history, "fixed": self.fixed}
+        for key, value in of_mean2.items():
+            if value is not None and self.estimate != "mean2":
+                raise ValueError(f"{key}={value} needs estimate=mean2")
         variant = {"loss": self.loss, "weight": self.weight, "model": self.model}
         given: dict[str, Any] = {key: value for key, value in variant.items() if value is not None}
         if self.guard is not None and not self.guard > 0:
@@ -58,7 +78,10 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{key}={value} needs estimate=learned")
         return {
             "estimate": self.estimate,
+            "history": self.history or "user",
+            "fixed": self.fixed or "submission",
             "correct": self.correct or "requested",
+            "shadow": 1.0 if self.shadow is None else self.shadow,
             "learning": Learning(**given),
             "guard": self.guard,
             "idle_off_s": self.idle_off_s,
