@@ -20,7 +20,10 @@ NOTHING: Final[Ints] = np.zeros(0, np.int64)
 
 
 class DeposedError(ClusterError):
-    """Another cluster agent has taken the epoch: this one must not send grants any more."""
+    """Another cluster agent has taken the epoch: this one must not send grants any more. Exit status 2, on which a
+    service manager leaves it alone (``clusterctl.service``): started anew it would take the epoch back, and so on."""
+
+    exit_status = 2
 
 
 @dataclass(slots=True)
