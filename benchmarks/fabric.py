@@ -111,6 +111,11 @@ class Swarm:
         told = [pipe.recv() if pipe.poll(30) else (0, 0, math.nan) for _, pipe in self._started]
         return sum(one[0] for one in told), sum(one[1] for one in told), sum(one[2] for one in told)
 
+    def report_every(self, period_s: float) -> None:
+        """From now on."""
+        for _, pipe in self._started:
+            pipe.send(f"{period_s}")
+
     def clients_s(self) -> float:
         """The processor seconds of the clients so far."""
         return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process, _ in self._started)
@@ -216,13 +221,16 @@ def _timed(swarm: Swarm, events: int, event: Callable[[int], tuple[Ints, int]], 
     }  # fmt: skip
 
 
-def many(n: int, processes: int, seconds: float, period_s: float) -> dict[str, Any]:
-    """So many nodes that report, all of them capped: how old what is known of them is, and at what cost."""
-    with Swarm(n, processes, "fspc", n / 250, period_s) as swarm:
+def many(n: int, processes: int, seconds: float, period_s: float, joining_s: float) -> dict[str, Any]:
+    """So many nodes that report, all of them capped: how old what is known of them is, and at what cost. ``joining_s``:
+    between two reports of a node until all are there."""
+    with Swarm(n, processes, "fspc", n / 250, joining_s) as swarm:
         accounts = swarm.ledger.accounts
         rss_mb, began_s = psutil.Process().memory_info().rss / 1e6, time.process_time()
         connect_s = swarm.join(300_000, 500.0)
         joined_s = time.process_time() - began_s
+        if joining_s != period_s:
+            swarm.report_every(period_s)
         swarm.rest(5.0)
         heard, began, began_s, thread_s = swarm.heard, time.monotonic(), time.process_time(), time.thread_time()
         clients_s = swarm.clients_s()
@@ -257,6 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=("raise", "start", "many"), help="one of the three parts")
     parser.add_argument("--peers", type=int, default=0, help="so many that report instead of 10 000")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two reports of one of the many")
+    parser.add_argument("--joining", type=float, help="the same until all of them are there")
     options = parser.parse_args(arguments)
     n, events = (200, 2) if options.quick else (1000, 5)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -278,7 +287,9 @@ def main(arguments: list[str] | None = None) -> int:
     result: dict[str, Any] = {"events": rows}
     if options.only in (None, "many"):
         peers = min(options.peers or (1000 if options.quick else 10_000), hard - 1000)
-        result["many"] = row = many(peers, 4, 10.0 if options.quick else 30.0, options.period)
+        result["many"] = row = many(
+            peers, 4, 10.0 if options.quick else 30.0, options.period, options.joining or options.period
+        )
         print(
             "{agents} agents, a report every {period_s:g} s: all connected and capped in {connect_s:.0f} s "
             "({connect_ms_each:.1f} ms of a processor each); {heard_percent:.1f} % of all reports heard; age of what "

@@ -30,8 +30,8 @@ LEAST_WAIT_MS: Final = 2
 
 
 def run(url: str, server: str, starts_s: float, period_s: float, pipe: Connection) -> None:
-    """Be told which nodes by their names and keys, and report until told to end; then say how many reports were sent,
-    how many were late, and the processor time since the first connection.
+    """Be told which nodes by their names and keys, and report until told another period, or to end; then say how many
+    reports were sent, how many were late, and the processor time since the first connection.
 
     Nodes begin one after the other over ``starts_s``. A report that is sent half a period late is late: then it is this
     process that has too little time.
@@ -65,7 +65,10 @@ def run(url: str, server: str, starts_s: float, period_s: float, pipe: Connectio
             if grant.cap_mw != before_mw:
                 report(i)
 
-    while not pipe.poll():
+    while (order := _order(pipe)) != "end":
+        if order:
+            period_s = float(order)
+            due = [(time.monotonic() + period_s * i / len(nodes), i) for i in range(len(nodes))]
         now = time.monotonic()
         while due[0][0] <= now:
             due_s, i = heapq.heappop(due)
@@ -80,11 +83,17 @@ def run(url: str, server: str, starts_s: float, period_s: float, pipe: Connectio
             with contextlib.suppress(zmq.Again):
                 for _ in range(1000):
                     take(int(socket.recv(zmq.NOBLOCK)), socket.recv())
-    with contextlib.suppress(EOFError):  # then there is nobody to tell
-        pipe.recv()
+    with contextlib.suppress(OSError):  # then there is nobody to tell
         pipe.send((sent, late, time.process_time() - used_s))
     socket.close(0)
     context.term()
+
+
+def _order(pipe: Connection) -> str:
+    """What to do, if anything is new; to end when nobody is there any more."""
+    with contextlib.suppress(EOFError):
+        return str(pipe.recv()) if pipe.poll() else ""
+    return "end"
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], server: str) -> zmq.Socket[bytes]:
