@@ -296,6 +296,7 @@ class Agent:
         trouble = actuation.trouble if share.packages_mw else "not capped"
         power_w, quality = shares.node_power(sample)
         self._load_tag.add(sample)
+        cluster.work.add(sample)
         held: Held = "yes" if shares.is_full(share, sample) else self._decider.held(decisions, sample)
         cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, held)
         self._say_what_the_link_says()

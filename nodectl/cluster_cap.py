@@ -25,6 +25,7 @@ from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.load_tag import MEASURED, Tag
 from nodectl.wire import Declaration, Grant, Held, Report
+from nodectl.work import WorkDone
 from pmu.readings import NOTHING_TOLD, RawProgress
 
 REPORT_NS: Final = 1_000_000_000
@@ -109,6 +110,7 @@ class ClusterCap:
     ) -> None:
         """``jobs``: None for a node that runs none. It is closed with this."""
         self._declared = declaration(settings)
+        self.work = WorkDone()
         self._link, self._say, self._now_ns, self._boot_id = link, say, now_ns, boot_id
         self._name = settings.name
         self._lease: NodeLease | None = None
@@ -241,6 +243,7 @@ class ClusterCap:
     def _report(self, here_ns: int, is_leaving: bool = False) -> None:
         assert self._lease is not None
         made: Report = self._lease.report(here_ns, self._power_mw, is_leaving)
+        units, instructions = self.work.tell()
         self._link.send(
             msgspec.structs.replace(
                 made,
@@ -250,6 +253,8 @@ class ClusterCap:
                 tag=self._tag,
                 tag_source=MEASURED if self._tag else "",
                 held=self._held,
+                units=units,
+                instructions=instructions,
             )
         )
         self._held = ""

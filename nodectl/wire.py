@@ -95,6 +95,9 @@ class Report(msgspec.Struct, frozen=True):
     quality: Word = "missing"  # of the power: measured, estimated, ..., missing (pmu.readings.Quality)
     tag_source: Word = ""  # where the tag is from: "measured" by counters; "" with no tag, or from an older agent
     held: Held = ""  # whether its cap has held it back since the report before
+    # work since this agent's start, of which only ratios mean anything; -1: not all counted since the report before
+    units: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # finished by its one job, as that says
+    instructions: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # retired by its CPUs
 
 
 class Grant(msgspec.Struct, frozen=True):
