@@ -3,8 +3,9 @@
 ``plan`` with each sharer (which nodes are within reach, the view of nodes and jobs, the sharer in as many rounds as the
 reserve for reboots needs), then ``Ledger.grants`` for every node with its commit to SQLite: once all caps are lowered,
 once all are raised, which waits for no decrease. Nodes of three kinds, jobs of three tags, all nodes busy, 70 and 75 %
-of TDP, half of the nodes measured; generated, from a seed. Bounds hold for processor seconds, medians, of plan and
-grants together. Beside them: taking the reports that confirm the caps, and encoding the grants as frames.
+of TDP, half of the nodes measured, each job's loss learned from its rate; generated, from a seed. Bounds hold for
+processor seconds, medians, of plan and grants together. Beside them: taking the reports that confirm the caps, and
+encoding the grants as frames.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import plan
 from cluster_agent.budget.sharers import registry
+from cluster_agent.budget.sharers.rates import Learned
 from cluster_agent.budget.sharers.sharing import Sharing
 from cluster_agent.budget.sharers.speed import model_of
 from cluster_agent.budget.sharers.view import Job, Tag
@@ -69,7 +71,8 @@ class Partition:
         self.jobs = []
         for at_job, members in enumerate(np.split(dice.permutation(n), ends)):
             tag = Tag(int(dice.integers(0, 3)))
-            self.jobs.append(Job(f"j{at_job}", [names[node] for node in members], tag, "user", of_tag[tag]))
+            learned = Learned(dice.uniform(0.8, 1.2), 0.03, "progress")
+            self.jobs.append(Job(f"j{at_job}", [names[node] for node in members], tag, "user", of_tag[tag], learned))
         measured = dice.random(n) < 0.5
         part = dice.uniform(0.6, 1.0, n)
         self.need_mw = {name: int(part[at] * KINDS[kind[at]].tdp_mw) for at, name in enumerate(names) if measured[at]}

@@ -11,19 +11,24 @@ workloads). MOP is the lowest P-state. The sharer knows only these tables; a job
 time is off by up to ±20 %, its watts above idle by up to ±10 %, and each node's by 2 % (standard deviation). Below a
 P-state's watts the true speed goes straight between two entries.
 
+What nodes report is what agents report: draw, whether the cap holds the node back, and the rate at which it works, off
+by 1 % at each reading. ``progress`` is work done; ``instructions`` err: the lost time that they show is off by up to
+±20 % of the job's own, all its life. Where jobs have phases, of three minutes or so, each draws 85 to 100 % of the
+watts, loses 0.8 to 1.2 times the job's time, and has another unit of work, by 10 % (standard deviation). Where jobs
+come back, there are 20 programs a tag, and jobs of one differ a twentieth as much from each other as programs do.
+
 Seeds are paired: every sharer gets the same jobs with the same truth. Intervals are 95 % of Student's t over seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
 import itertools
 import math
 import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +39,7 @@ from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.api import Sharer
 from cluster_agent.budget.sharers.gap import Event, Gap
 from cluster_agent.budget.sharers.needs import Needs
+from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel, model_of
 from cluster_agent.budget.sharers.view import Floats, Ints, Job, Tag, View
 from cluster_agent.machine import load_machine
@@ -48,6 +54,13 @@ STUDENT_T: Final = {10: 2.262, 30: 2.045}
 LOOK_AHEAD: Final = 20
 """Jobs of the backlog that may start when those before them do not fit."""
 MEASURE_S: Final = 20.0
+"""After a change of caps."""
+SETTLE_S: Final = 10.0
+REPORT_S: Final = 60.0
+"""Between two readings that nothing calls for."""
+RATE_NOISE: Final = 0.01
+RATE_ERROR: Final = 0.2
+PHASE_S: Final = 180.0
 IMPACTED: Final = 1.01
 
 CURIE: Final = load_machine("curie")
@@ -64,6 +77,9 @@ class Setting:
     watt_error: float
     node_error: float = 0.02
     wrong_tags: float = 0.0
+    rate: str = ""
+    has_phases: bool = False
+    programs: int = 0  # each job is its own
 
     def tables(self) -> dict[Tag, SpeedModel]:
         return {tag: model_of(CURIE, APPLICATION[tag], self.activity[tag]) for tag in Tag}
@@ -71,10 +87,16 @@ class Setting:
 
 UNLIKE: Final = {Tag.COMPUTE: 1.0, Tag.MIXED: 0.8, Tag.MEMORY: 0.62}
 ALIKE: Final = dict.fromkeys(Tag, 1.0)
-MAIN: Final = Setting("tags differ in watts", UNLIKE, 0.2, 0.1)
+MAIN: Final = Setting("tags differ in watts", UNLIKE, 0.2, 0.1, rate="progress")
 OTHERS: Final = (
-    Setting("all tags draw the same watts", ALIKE, 0.2, 0.1),
-    Setting("errors twice as large, every tenth tag wrong", UNLIKE, 0.4, 0.2, wrong_tags=0.1),
+    replace(MAIN, name="jobs come back", programs=20),
+    replace(MAIN, name="jobs come back, nodes report no rate", programs=20, rate=""),
+    replace(MAIN, name="nodes report instructions, not progress", rate="instructions"),
+    replace(MAIN, name="nodes report no rate", rate=""),
+    replace(MAIN, name="jobs have phases", has_phases=True),
+    replace(MAIN, name="jobs have phases, nodes report no rate", has_phases=True, rate=""),
+    Setting("all tags draw the same watts", ALIKE, 0.2, 0.1, rate="progress"),
+    Setting("errors twice as large, every tenth tag wrong", UNLIKE, 0.4, 0.2, wrong_tags=0.1, rate="progress"),
 )
 
 
@@ -83,6 +105,7 @@ class Running:
     """A job with its truth: ``table``: its true speed at each P-state, ``watts``: its share of the watts above idle."""
 
     name: str
+    program: str
     tag: Tag
     said: Tag
     width: int
@@ -93,20 +116,30 @@ class Running:
     scale: Floats = field(default_factory=lambda: np.ones(0))
     speed: float = 1.0
     predicted: float = 1.0
+    rate_error: float = 0.0
+    phase_end_s: float = math.inf
+    draws: float = 1.0  # the phase's: parts of the job's watts above idle, of its lost time, of its units in a second
+    loses: float = 1.0
+    counts: float = 1.0
 
 
 def backlog(setting: Setting, seed: int) -> Iterator[Running]:
     dice = np.random.default_rng(seed)
+    again = np.random.default_rng([seed, 13])
+    errors = again.uniform(-1, 1, (len(Tag), setting.programs, 2))
     slowdowns = {tag: np.array(CURIE.slowdowns(APPLICATION[tag])) for tag in Tag}
     for at in itertools.count():
         tag = Tag(int(dice.integers(0, 3)))
         said = Tag((tag + int(dice.integers(1, 3))) % 3) if dice.random() < setting.wrong_tags else tag
         width = int(dice.choice([1, 2, 4]))
         work_s = float(np.clip(dice.lognormal(math.log(1800), 0.6), 300, 10_800))
-        lost = slowdowns[tag] - 1
-        table = 1 / (1 + lost * (1 + dice.uniform(-1, 1) * setting.speed_error))
-        watts = setting.activity[tag] * (1 + dice.uniform(-1, 1) * setting.watt_error)
-        yield Running(f"j{at}", tag, said, width, work_s, table, watts)
+        error, program = dice.uniform(-1, 1, 2), ""
+        if setting.programs:
+            which = int(again.integers(0, setting.programs))
+            error, program = 0.95 * errors[tag, which] + 0.05 * error, f"{said.name}-{which}"
+        table = 1 / (1 + (slowdowns[tag] - 1) * (1 + float(error[0]) * setting.speed_error))
+        watts = setting.activity[tag] * (1 + float(error[1]) * setting.watt_error)
+        yield Running(f"j{at}", program, tag, said, width, work_s, table, watts)
 
 
 class Partition:
@@ -114,7 +147,9 @@ class Partition:
 
     def __init__(self, setting: Setting, seed: int, sharer: Sharer, budget: float) -> None:
         node = CURIE.node
-        self.sharer, self.tables, self.coming = sharer, setting.tables(), backlog(setting, seed)
+        self.setting, self.sharer = setting, sharer
+        self.tables, self.coming = setting.tables(), backlog(setting, seed)
+        self.dice = np.random.default_rng([seed, 11])
         self.busy_w, self.idle_w = np.array(node.busy_w), node.idle_w
         self.names = [f"n{at}" for at in range(NODES)]
         self.tdp_mw: Ints = np.full(NODES, round(node.busy_w[0] * 1000), np.int64)
@@ -122,11 +157,12 @@ class Partition:
         self.budget_mw = int(budget * int(self.tdp_mw.sum()))
         self.node_scale = 1 + np.random.default_rng([seed, 7]).normal(0, setting.node_error, NODES)
         self.caps_mw = self.mop_mw.copy()
-        self.now_s, self.gap, self.needs = 0.0, Gap(60.0), Needs(settle_s=10.0)
+        self.now_s, self.gap, self.needs = 0.0, Gap(60.0), Needs(settle_s=SETTLE_S)
+        self.rates = Rates(settle_s=0.0, window_s=0.0)
         self.free = list(range(NODES))
         self.queue = [next(self.coming) for _ in range(LOOK_AHEAD)]
         self.running: list[Running] = []
-        self.measure_at: list[float] = []
+        self.measure_s = MEASURE_S
         self.work_s = dict.fromkeys(Tag, 0.0)  # node-seconds at full speed
         self.time_s = dict.fromkeys(Tag, 0.0)  # node-seconds
         self.impacted_s = dict.fromkeys(Tag, 0.0)
@@ -138,11 +174,12 @@ class Partition:
             if self.gap.is_due(self.now_s):
                 self._update()
             ends = min((job.left_s / job.speed for job in self.running), default=math.inf)
-            until_s = min(seconds, self.now_s + ends, self.gap.due_s, *self.measure_at[:1])
-            self._pass(until_s)
-            while self.measure_at and self.measure_at[0] <= self.now_s:
-                heapq.heappop(self.measure_at)
+            phases = min((job.phase_end_s for job in self.running), default=math.inf)
+            self._pass(min(seconds, self.now_s + ends, self.gap.due_s, self.measure_s, phases))
+            if self.now_s >= self.measure_s:
                 self._measure()
+            if self.now_s >= phases:
+                self._go_on()
             ended = [job for job in self.running if job.left_s <= 1e-6]
             for job in ended:
                 self.running.remove(job)
@@ -150,6 +187,7 @@ class Partition:
                 self._happened("end")
                 for at in job.nodes:
                     self.needs.hear(self.now_s, self.names[at], "", -1, 0, 0)
+                    self.rates.hear(self.now_s, self.names[at], "")
             if ended:
                 self._start()
         return self
@@ -181,38 +219,67 @@ class Partition:
             self.running.append(job)
             for node in job.nodes:
                 self.needs.hear(self.now_s, self.names[node], job.name, -1, 0, 0)
-            heapq.heappush(self.measure_at, self.now_s + MEASURE_S)
+            job.rate_error = self.dice.uniform(-1, 1) * RATE_ERROR
+            if self.setting.has_phases:
+                job.phase_end_s = self.now_s
             self._happened("start")
 
     def _update(self) -> None:
-        jobs = [Job(job.name, [self.names[node] for node in job.nodes], job.said, "user", self.tables[job.said])
-                for job in self.running]  # fmt: skip
+        jobs = [Job(job.name, [self.names[node] for node in job.nodes], job.said, "user", self.tables[job.said],
+                    self.rates.learned(job.name)) for job in self.running]  # fmt: skip
         view = View.of(self.names, self.tdp_mw, self.mop_mw, jobs, self.needs.need_mw)
         self.caps_mw = self.sharer(view, self.budget_mw).caps_mw
         assert int(self.caps_mw.sum()) <= self.budget_mw
         self.gap = self.gap.updated(self.now_s)
         self.updates += 1
         for job in self.running:
-            caps_w = self.caps_mw[job.nodes] / 1000
-            job.speed = self._true_speed(job, caps_w)
-            job.predicted = float(self.tables[job.tag].at(caps_w / self.busy_w[0]).min())
-        heapq.heappush(self.measure_at, self.now_s + MEASURE_S)
+            self._run_on(job)
+        self.measure_s = self.now_s + MEASURE_S
+
+    def _run_on(self, job: Running) -> None:
+        """Its speed from now on."""
+        caps_w = self.caps_mw[job.nodes] / 1000
+        job.speed = self._true_speed(job, caps_w)
+        job.predicted = float(self.tables[job.tag].at(caps_w / self.busy_w[0]).min())
+
+    def _go_on(self) -> None:
+        """To the next phase, whose jobs are there."""
+        for job in self.running:
+            if job.phase_end_s <= self.now_s:
+                job.phase_end_s = self.now_s + self.dice.exponential(PHASE_S)
+                job.draws, job.loses = self.dice.uniform(0.85, 1.0), self.dice.uniform(0.8, 1.2)
+                job.counts = math.exp(self.dice.normal(0, 0.1))
+                self._run_on(job)
 
     def _true_speed(self, job: Running, caps_w: Floats) -> float:
         """The slowest node's. A cap is as good as that many watts above idle on a node of nominal draw."""
-        above_w = (caps_w - self.idle_w) / job.scale
+        above_w = (caps_w - self.idle_w) / (job.scale * job.draws)
         levels = np.append(0.0, self.busy_w[::-1] - self.idle_w)
-        return float(np.interp(above_w, levels, np.append(0.0, job.table[::-1])).min())
+        table = 1 / (1 + (1 / job.table - 1) * job.loses)
+        return float(np.interp(above_w, levels, np.append(0.0, table[::-1])).min())
 
     def _measure(self) -> None:
-        before = self.needs.need_mw
+        self.measure_s = self.now_s + REPORT_S
+        before = self.needs.need_mw, [self.rates.learned(job.name) for job in self.running]
+        told: list[tuple[Running, int, int, int]] = []
         for job in self.running:
-            wanted_w = self.idle_w + job.scale * (self.busy_w[0] - self.idle_w)
-            for node, watts in zip(job.nodes, wanted_w, strict=True):
+            wanted_w = self.idle_w + job.scale * job.draws * (self.busy_w[0] - self.idle_w)
+            for node, watts in zip(job.nodes, wanted_w.tolist(), strict=True):
                 cap_mw, tdp_mw = int(self.caps_mw[node]), int(self.tdp_mw[node])
-                power_mw = min(round(watts * 1000), cap_mw)
-                self.needs.hear(self.now_s, self.names[node], job.name, power_mw, cap_mw, tdp_mw)
-        if self.needs.need_mw != before:
+                power_mw, is_held = min(round(watts * 1000), cap_mw), round(watts * 1000) > cap_mw
+                self.needs.hear(self.now_s, self.names[node], job.name, power_mw, cap_mw, tdp_mw,
+                                "yes" if is_held else "no")  # fmt: skip
+                told.append((job, node, power_mw, cap_mw if is_held else -1))
+        need_mw = self.needs.need_mw
+        noise = 1 + RATE_NOISE * self.dice.standard_normal(len(told))
+        for (job, node, power_mw, cap_mw), factor in zip(told, noise.tolist(), strict=True):
+            if self.setting.rate:
+                error = job.rate_error if self.setting.rate == "instructions" else 0.0
+                rate = factor * job.counts / (1 + (1 / job.speed - 1) * (1 + error))
+                name = self.names[node]
+                self.rates.hear(self.now_s, name, job.name, rate, self.setting.rate, self.tables[job.said], power_mw,
+                                cap_mw, int(self.tdp_mw[node]), need_mw.get(name, -1), job.program)  # fmt: skip
+        if (need_mw, [self.rates.learned(job.name) for job in self.running]) != before:
             self._happened("need")
 
 
@@ -232,13 +299,15 @@ def interval(values: list[float]) -> tuple[float, float]:
     return statistics.fmean(values), STUDENT_T[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def table(setting: Setting, seeds: int, hours: float, budgets: tuple[int, ...]) -> list[dict[str, Any]]:
+def table(
+    setting: Setting, seeds: int, hours: float, budgets: tuple[int, ...], sharers: tuple[str, ...] = SHARERS
+) -> list[dict[str, Any]]:
     print(f"\n{setting.name}: lost time off by up to {setting.speed_error:.0%}, watts by {setting.watt_error:.0%}")
     print(f"{'budget':>6} {'sharer':17} {'throughput':>14} {'gain':>14}   slowdown % (impacted node-hours %)")
     rows: list[dict[str, Any]] = []
     for budget in budgets:
         before: list[float] | None = None
-        for name in SHARERS:
+        for name in sharers:
             with ProcessPoolExecutor(2) as pool:
                 runs = list(pool.map(partial(measure, setting, budget, name, hours), range(seeds)))
             figures = {key: interval([run[key] for run in runs]) for key in runs[0]}
@@ -273,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = table(MAIN, seeds, HOURS, budgets)
     held = is_as_asked(rows)
     for setting in () if is_quick else OTHERS:
-        rows += table(setting, 10, HOURS, budgets)
+        rows += table(setting, SEEDS, HOURS, (60, 75), SHARERS[1:])
     save("sharers", {"nodes": NODES, "hours": HOURS, "rows": rows})
     return 0 if held else 1
 

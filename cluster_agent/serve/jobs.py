@@ -13,10 +13,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from cluster_agent.budget.sharers import view
+from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.needs import Needs, is_at_cap
+from cluster_agent.budget.sharers.rates import Rates
+from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.live.job import OVER, Job
@@ -64,6 +68,7 @@ class JobSide:
         say: Callable[[str], None] = lambda line: None,
         now: Callable[[], float] | None = None,
         can_switch: bool = False,
+        models: Models = MappingProxyType({}),
     ) -> None:
         self.can_switch = can_switch
         """Whether nodes are switched off and on."""
@@ -78,9 +83,11 @@ class JobSide:
         self._told: dict[str, NodeJobs] = {}
         self._heard_s: dict[str, float] = {}
         self._reported_s: dict[str, float] = {}
-        self._meter: dict[str, tuple[int, int]] = {}
+        self._before: dict[str, Report] = {}
         self._tag_of: dict[str, str] = {}
-        self._needs = Needs()
+        self._needs, self._rates = Needs(), Rates()
+        self._models = models
+        self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, and what is like it
         self._running: dict[int, Job] = {}
         self._job_on: dict[str, str] = {}
         self._open()
@@ -155,7 +162,9 @@ class JobSide:
         found = []
         for job, nodes in self._live.runs.running():
             tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes))
-            found.append(view.Job(str(job.id), nodes, tag, job.tag_source))
+            name = str(job.id)
+            self._taken_for[name] = self._models.get(tag), f"{job.user}/{job.title}"
+            found.append(view.Job(name, nodes, tag, job.tag_source, learned=self._rates.learned(name)))
         return found
 
     def need_mw(self) -> dict[str, int]:
@@ -253,6 +262,7 @@ class JobSide:
         running = live.runs.running()
         self._running = {job.id: job for job, _ in running}
         self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
+        self._taken_for = {name: taken for name, taken in self._taken_for.items() if int(name) in self._running}
 
     def _patience_s(self, name: str) -> float:
         """How long the node may say nothing of jobs before it is asked."""
@@ -262,23 +272,20 @@ class JobSide:
     def _draws(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
         name = report.node
         self._tag_of[name] = report.tag
-        job, power_mw = self._job_on.get(name, ""), self._mean_mw(report)
+        before = self._before.get(name)
+        self._before[name] = report
+        job, power_mw = self._job_on.get(name, ""), _mean_mw(before, report)
         cap_mw = report.asked_mw
         tdp_mw = report.declaration.tdp_mw
+        is_bound = cap_mw >= 0 and is_at_cap(report.power_mw, cap_mw, report.held)
         self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw, report.held)
+        rate, kind = _rate(before, report) if report.held != "unsure" else (-1.0, "")
+        model, like = self._taken_for.get(job, (None, ""))
+        self._rates.hear(now_s, name, job, rate, kind, model, power_mw, cap_mw if is_bound else -1, tdp_mw,
+                         self._needs.of(name), like)  # fmt: skip
         if job:
             by, slowdown = bound(report)
-            is_bound = cap_mw >= 0 and is_at_cap(report.power_mw, cap_mw, report.held)
             live.draws(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
-
-    def _mean_mw(self, report: Report) -> int:
-        """Since the report before, by the node's own energy and clock where it has told them."""
-        before_id, before_mj = self._meter.get(report.node, (0, -1))
-        self._meter[report.node] = report.report_id, report.energy_mj
-        elapsed_s = (report.report_id - before_id) / 1e9
-        if report.power_mw < 0 or not 0 <= before_mj <= report.energy_mj or not 0.1 <= elapsed_s <= LONGEST_METERED_S:
-            return report.power_mw
-        return round((report.energy_mj - before_mj) / elapsed_s)
 
     def _why_down(self, name: str) -> str:
         now_s = self.now()
@@ -287,6 +294,33 @@ class JobSide:
         if not self._speaks(name):
             return "its agent is older than jobs"
         return "its agent runs no jobs (`jobs = true` in its [cluster])"
+
+
+def _elapsed_s(before: Report | None, report: Report) -> float | None:
+    """Between two reports of one boot by the node's own clock, if the mean over it says something."""
+    if before is None or before.boot_id != report.boot_id:
+        return None
+    elapsed_s = (report.report_id - before.report_id) / 1e9
+    return elapsed_s if 0.1 <= elapsed_s <= LONGEST_METERED_S else None
+
+
+def _mean_mw(before: Report | None, report: Report) -> int:
+    """The draw since the report before, by the node's own energy where it has told it."""
+    elapsed_s = _elapsed_s(before, report)
+    if not before or not elapsed_s or report.power_mw < 0 or not 0 <= before.energy_mj <= report.energy_mj:
+        return report.power_mw
+    return round((report.energy_mj - before.energy_mj) / elapsed_s)
+
+
+def _rate(before: Report | None, report: Report) -> tuple[float, str]:
+    """Work a second since the report before, and what of; (-1, "") where none was counted."""
+    elapsed_s = _elapsed_s(before, report)
+    if before and elapsed_s:
+        if 0 <= before.units <= report.units:
+            return (report.units - before.units) / elapsed_s, "progress"
+        if 0 <= before.instructions <= report.instructions:
+            return (report.instructions - before.instructions) / elapsed_s, "instructions"
+    return -1.0, ""
 
 
 def _why_switched(one: Switched) -> str:

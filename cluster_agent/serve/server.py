@@ -224,6 +224,7 @@ class Server:
         return JobSide(
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
             can_switch=settings.power is not None and self._settings.mode == "cap",
+            models=self.partition.sharing.models,
         )  # fmt: skip
 
     def _bound(self, report: Report) -> tuple[str, float | None]:

@@ -26,7 +26,8 @@ class Sharing:
     ) -> None:
         """``WrongUseError`` for a sharer or parameter that does not exist."""
         self.name = text
-        self._sharer = registry.choose(text).share
+        chosen = registry.choose(text)
+        self._sharer, self.models = chosen.share, chosen.models
         self._jobs, self._need_mw = jobs, need_mw
         self._at: Ints | None = None
         self._last: tuple[View, Shares] | None = None

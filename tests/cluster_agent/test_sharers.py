@@ -29,7 +29,7 @@ from cluster_agent.budget.sharers.tags import (
 )
 from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
 from cluster_agent.errors import WrongUseError
-from nodectl.wire import Declaration, Report
+from nodectl.wire import Declaration, Held, Report
 from tests.cluster_agent.sharer_views import cases
 
 CHOICES = [
@@ -190,7 +190,8 @@ def test_two_updates_are_a_gap_apart_unless_something_could_not_wait(happens: li
 
 def _hear(needs: Needs, reports: list[tuple[float, int, int]], job: str = "j") -> int:
     for now_s, power_w, cap_w in reports:
-        needs.hear(now_s, "n", job, power_w * 1000, cap_w * 1000, 400_000)
+        held: Held = "yes" if power_w == cap_w else "no"
+        needs.hear(now_s, "n", job, power_w * 1000, cap_w * 1000, 400_000, held)
     return needs.need_mw.get("n", -1) // 1000
 
 
@@ -221,6 +222,17 @@ def test_the_next_job_has_to_be_measured_anew() -> None:
 
 def test_a_node_held_back_from_its_start_has_no_known_need() -> None:
     assert _hear(Needs(), [(0, 0, 200), (20, 200, 200), (60, 200, 200)]) == -1
+
+
+def test_a_node_that_does_not_say_whether_it_is_held_back_gets_the_watts_to_be_told_apart() -> None:
+    needs = Needs()
+    for now_s, cap_mw in ((0, 400_000), (20, 400_000)):
+        needs.hear(now_s, "n", "j", 245_000, cap_mw, 400_000)
+    assert needs.need_mw == {"n": 250_000}
+    needs.hear(40, "n", "j", 245_000, 252_500, 400_000)
+    assert needs.need_mw == {"n": 250_000}, "a guard of 1 % above its need does not hold it back"
+    needs.hear(60, "n", "j", 250_000, 252_500, 400_000)
+    assert needs.need_mw == {"n": 400_000}
 
 
 def test_a_nodes_word_goes_before_the_distance_from_its_cap() -> None:

@@ -11,6 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from cluster_agent.budget.sharers.api import Models
+from cluster_agent.budget.sharers.rates import Learned
+from cluster_agent.budget.sharers.speed import SpeedModel
+from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.budget.store import DeposedError
 from cluster_agent.duration import seconds, shown
 from cluster_agent.errors import ClusterError, WrongUseError
@@ -32,18 +36,19 @@ ROOT_USER, EVE = Caller(0, "root", "admin"), Caller(1000, "eve", "viewer")
 class Side:
     """A side with made-up nodes: what it sends is in ``sent``; ``speak`` is a second in which they report."""
 
-    def __init__(self, tmp_path: Path, nodes: int = 2) -> None:
+    def __init__(self, tmp_path: Path, nodes: int = 2, models: Models | None = None) -> None:
         self.now_s = 1_000_000.0
         self.sent: list[tuple[str, Message | JobQuery]] = []
         self.said: list[str] = []
         self.older: set[str] = set()
         self.silent: set[str] = set()
+        self.units = 0
         self.parts: dict[str, list[JobPart]] = {f"n{n}": [] for n in range(nodes)}
         self.database = Database(tmp_path / "a.db")
         self.store = JobStore(self.database)
         self.side = JobSide(
             JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older, self.said.append,
-            lambda: self.now_s,
+            lambda: self.now_s, models=models or {},
         )  # fmt: skip
         self.ask = JobCommands(self.side).commands
 
@@ -165,6 +170,40 @@ def test_nodes_energy_counters_count_rather_than_the_power_of_an_instant(tmp_pat
         made.speak(power_mw=400_000, energy_mj=100_000 * n, quality="measured")  # 100 J in each second
     found, _ = made.ask["job"].answer(ROOT_USER, msgspec.convert({"job": job}, made.ask["job"].body))
     assert found.energy_j == pytest.approx(400.0 + 9 * 100.0)  # before the first reading there is nothing to subtract
+
+
+def _learned(made: Side) -> Learned | None:
+    (job,) = made.side.sharers_jobs()
+    return job.learned
+
+
+def _works(made: Side, **given: Any) -> None:
+    """A minute at full draw and a minute at 200 W, where a unit of work takes 2.2 times as long."""
+    for is_held, per_s in ((False, 1000), (True, 455)):
+        for _ in range(60):
+            made.units += per_s
+            counts = {name: made.units for name in ("units", "instructions") if name in given}
+            watts = 200_000 if is_held else 500_000
+            made.speak(power_mw=watts, asked_mw=watts, held="yes" if is_held else "no", **counts)
+
+
+def test_what_a_job_loses_is_learned_from_the_work_that_its_nodes_report(tmp_path):
+    straight = SpeedModel("straight", 0.0, (1.0, 0.4), (1.0, 0.5))  # twice the time at 200 of 500 W
+    found = {}
+    for kind in ("units", "instructions", "neither"):
+        (tmp_path / kind).mkdir()
+        made = Side(tmp_path / kind, 1, {Tag.MIXED: straight})
+        made.speak()
+        made.submit(EVE, name="lu", tag="mixed")
+        made.speak()
+        assert _learned(made) is None
+        for _ in range(3):
+            _works(made, **{kind: True})
+        found[kind] = _learned(made)
+    assert found["neither"] is None
+    assert found["units"].loss == pytest.approx(1.2, abs=0.02)
+    assert found["instructions"].loss == pytest.approx(1.1, abs=0.01)
+    assert found["units"].words.startswith("by its progress it loses 1.")
 
 
 def test_tags_come_from_the_user_then_the_nodes_then_the_last_such_job(tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
-from cluster_agent.budget.sharers.view import Shares, View
+from cluster_agent.budget.sharers.speed import SpeedModel
+from cluster_agent.budget.sharers.view import Shares, Tag, View
 from cluster_agent.errors import ClusterError
 
 Sharer: TypeAlias = Callable[[View, int], Shares]
@@ -16,9 +17,14 @@ Sharer: TypeAlias = Callable[[View, int], Shares]
 view gives the same caps. ``BudgetTooSmallError`` if it is less than the MOPs."""
 
 
+Models: TypeAlias = Mapping[Tag | None, SpeedModel]
+"""The table of each tag, None for jobs without one, as far as there are tables."""
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to share a budget: what it is, where it comes from, its parameters, and the sharer that they make.
+    """A way to share a budget: what it is, where it comes from, its parameters, the sharer that they make, and by which
+    tables it takes jobs that bring none of their own.
 
     ``compose`` may raise ``ValueError`` for parameters that do not fit together; the message ends in front of the user.
     """
@@ -28,6 +34,7 @@ class Method:
     source: str
     params: type[msgspec.Struct]
     compose: Callable[[Any], Sharer]
+    models: Callable[[Any], Models] = lambda params: {}
 
 
 class BudgetTooSmallError(ClusterError):

@@ -14,14 +14,14 @@ D2.3 §4.2, its ideas beyond the two passes):
 - watts that a node does not use are nobody's: the curve of a job ends at what its nodes were measured to draw when
   nothing held them back, with a guard for bursts (D10), and at its table's highest watts before that;
 - from the highest cap to MOP a job's caps fall as the budget does, without a jump;
-- ``floor``: every job gets this speed first, or if that is too much, the highest one that all can have.
+- ``floor``: every job gets this speed first, or if that is too much, the highest one that all can have;
+- where nodes report how fast their jobs work, a job loses what that has shown it to lose (``rates``).
 
 Watts that no curve asks for go to the active nodes alike, up to TDP: tables err.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -30,9 +30,9 @@ import msgspec
 import numpy as np
 
 from cluster_agent.budget.sharers import aapc
-from cluster_agent.budget.sharers.api import Method, Sharer, check_budget
+from cluster_agent.budget.sharers.api import Method, Models, Sharer, check_budget
 from cluster_agent.budget.sharers.fill import fill
-from cluster_agent.budget.sharers.speed import SpeedModel, levels, model_of
+from cluster_agent.budget.sharers.speed import LOWEST_SPEED, SpeedModel, levels, model_of
 from cluster_agent.budget.sharers.view import UNTAGGED, Floats, Ints, Reason, Shares, Tag, View, tag_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import load_machine
@@ -42,15 +42,15 @@ APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``guard``: in % of what a node draws or is to draw, how much more it may: above ``needs.SLACK``, and no more than
-    that needs, since a measured need is already the highest of some time. ``floor``: in % of full speed.
-    ``machine``: whose table serves jobs without a model of their own; empty: none does.
+    """``guard``: in % of what a node draws or is to draw, how much more it may, for bursts; little, since a measured
+    need is already the highest of some time. ``floor``: in % of full speed. ``machine``: whose table serves jobs
+    without a model of their own; empty: none does.
 
     A job without any model counts as the most sensitive one that there is; if there is none at all, ``aapc`` decides,
     with its defaults.
     """
 
-    guard: float = 2.5
+    guard: float = 1.0
     floor: float = 0.0
     weight: Literal["work", "nodes"] = "work"
     machine: str = ""
@@ -63,13 +63,7 @@ def compose(params: Params) -> Sharer:
         raise ValueError(f"guard={params.guard:g} has to be from 0 to 100 (%)")
     if not 0 <= params.floor < 100:
         raise ValueError(f"floor={params.floor:g} has to be from 0 to below 100 (%)")
-    tables: dict[Tag, SpeedModel] = {}
-    if params.machine:
-        try:
-            machine = load_machine(params.machine)
-        except WrongUseError as error:
-            raise WrongUseError(str(error).replace("--machine ", "minimal-slowdown: machine=", 1)) from None
-        tables = {tag: model_of(machine, application) for tag, application in APPLICATIONS.items()}
+    tables = models(params)
     fallback = aapc.compose(aapc.Params(untagged=params.untagged))
 
     def share(view: View, available_mw: int) -> Shares:
@@ -85,7 +79,21 @@ def compose(params: Params) -> Sharer:
     return share
 
 
-def _models(view: View, tag: Ints, tables: Mapping[Tag, SpeedModel]) -> tuple[list[SpeedModel], Ints] | None:
+def models(params: Params) -> Models:
+    """The tables of ``machine``; ``WrongUseError`` if it has none."""
+    if not params.machine:
+        return {}
+    try:
+        machine = load_machine(params.machine)
+    except WrongUseError as error:
+        raise WrongUseError(str(error).replace("--machine ", "minimal-slowdown: machine=", 1)) from None
+    tables: dict[Tag | None, SpeedModel] = {
+        tag: model_of(machine, application) for tag, application in APPLICATIONS.items()
+    }
+    return tables | {None: tables[tag_of(params.untagged)]}
+
+
+def _models(view: View, tag: Ints, tables: Models) -> tuple[list[SpeedModel], Ints] | None:
     """The models that occur, and for each job which one is its own; None if there is none."""
     index: dict[SpeedModel, int] = {}
     by_identity: dict[int, int] = {}  # jobs mostly share a few objects, and to hash a table takes long
@@ -101,9 +109,9 @@ def _models(view: View, tag: Ints, tables: Mapping[Tag, SpeedModel]) -> tuple[li
         model[at] = known
     if not index:
         return None
-    models = list(index)
-    most_sensitive = min(range(len(models)), key=lambda at: (models[at].speed[-1], at))
-    return models, np.where(model < 0, most_sensitive, model)
+    found = list(index)
+    most_sensitive = min(range(len(found)), key=lambda at: (found[at].speed[-1], at))
+    return found, np.where(model < 0, most_sensitive, model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,8 @@ def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: 
     first = np.concatenate(([0], np.cumsum(n_nodes)[:-1])) if len(job) else np.zeros(0, np.int64)
     most = max(len(levels(one)[0]) for one in models)
     grids = [np.pad(levels(one), ((0, 0), (0, most - len(levels(one)[0]))), mode="edge") for one in models]
-    speed = np.array([grid[0] for grid in grids])[model[job]]
+    lost = 1 / np.array([grid[0] for grid in grids])[model[job]] - 1
+    speed = np.maximum(1 / (1 + view.loss[job, None] * lost), LOWEST_SPEED)
     uncut_mw = _needs(params, models, np.array([grid[1] for grid in grids]), model[owner[node]], view, node)
     caps_mw = np.clip(uncut_mw, view.mop_mw[node, None], view.tdp_mw[node, None])
     caps_mw[:, 0] = view.mop_mw[node]  # where idle watts and a little are more than that
@@ -176,7 +185,7 @@ def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: 
         is_below = speed < floor[:, None]
         start = np.maximum(speed, floor[:, None])
         start_mw = np.where(is_below, _across(speed, job_mw, floor)[:, None], job_mw)
-    value = n_nodes[:, None] * (start if params.weight == "work" else -1 / start)
+    value: Floats = n_nodes[:, None] * (start if params.weight == "work" else -1 / start)
     step_job, step_mw = _steps(start_mw, value)
     return _Prepared(owner, node, job, n_nodes, speed, caps_mw, job_mw, step_job, step_mw)
 
@@ -277,4 +286,5 @@ METHOD = Method(
     source="ours; after the ideas beyond AAPC in REGALE D2.3, section 4.2",
     params=Params,
     compose=compose,
+    models=models,
 )

@@ -15,8 +15,8 @@ from typing import Final
 from nodectl.wire import Held
 
 SLACK: Final = 0.02
-"""Ours: a draw within this part of the cap is held back by it, where the node does not say. The guard of a sharer has
-to be wider."""
+"""Ours: a draw within this part of the cap is held back by it, where the node does not say. What such a node is said to
+need is that much more than it draws, so that under a cap of its need it does not pass for one held back."""
 
 
 def is_at_cap(power_mw: int, cap_mw: int, held: Held) -> bool:
@@ -61,6 +61,8 @@ class Needs:
                 known.need_mw = known.window_mw = tdp_mw
                 known.window_from_s = now_s
             return
+        if not held:
+            power_mw = min(round(power_mw / (1 - SLACK)), tdp_mw)
         known.window_mw = max(known.window_mw, power_mw)
         if known.need_mw < 0:
             known.need_mw = known.window_mw
@@ -68,6 +70,11 @@ class Needs:
             known.need_mw, known.window_mw, known.window_from_s = known.window_mw, power_mw, now_s
         else:
             known.need_mw = max(known.need_mw, known.window_mw)
+
+    def of(self, node: str) -> int:
+        """A node's need in mW; -1: not known."""
+        known = self._nodes.get(node)
+        return known.need_mw if known else -1
 
     @property
     def need_mw(self) -> dict[str, int]:

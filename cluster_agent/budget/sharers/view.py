@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cluster_agent.budget.sharers.rates import Learned
 from cluster_agent.budget.sharers.speed import SpeedModel
 from nodectl.errors import nearest
 
@@ -44,13 +45,15 @@ def tag_of(word: str) -> Tag:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A running job. ``tag_source`` says where the tag is from; ``model`` is of this job rather than of its tag."""
+    """A running job. ``tag_source`` says where the tag is from; ``model`` is of this job rather than of its tag;
+    ``learned``: how far its own rate has shown the model to be off (``rates.Rates``)."""
 
     name: str
     nodes: Sequence[str]
     tag: Tag | None = None
     tag_source: str = ""
     model: SpeedModel | None = None
+    learned: Learned | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +62,7 @@ class View:
     of job j.
 
     ``need_mw`` is what a node draws in its present job when no cap holds it back; -1: not known (``needs.Needs``).
+    ``loss``: a job's lost times over those of its model.
     """
 
     nodes: Sequence[str]
@@ -69,6 +73,7 @@ class View:
     tag: Ints
     first: Ints
     member: Ints
+    loss: Floats
 
     @classmethod
     def of(
@@ -90,10 +95,11 @@ class View:
         need = list(map(need_mw.get, nodes, repeat(-1))) if need_mw else np.full(len(nodes), -1)
         tag = [UNTAGGED if job.tag is None else int(job.tag) for job in running]
         columns = [np.array(column, np.int64) for column in (tdp_mw, mop_mw, need, tag, first, member)]
-        for column in columns:
+        loss = np.array([1.0 if job.learned is None else job.learned.loss for job in running])
+        for column in (*columns, loss):
             column.flags.writeable = False
         tdp, mop, needs, tags, firsts, members = columns
-        return cls(nodes, tdp, mop, needs, running, tags, firsts, members)
+        return cls(nodes, tdp, mop, needs, running, tags, firsts, members, loss)
 
     def owners(self, tag: Ints) -> Ints:
         """Per node the job whose cap it gets, -1 if it is idle: the most sensitive one, of equal ones the oldest.
@@ -183,6 +189,8 @@ class Shares:
             if np.isfinite(self.speed[owner]):
                 slowdown = 1 / float(self.speed[owner]) - 1
                 words += f", predicted to take {100 * slowdown:.1f} % longer"
+                learned = view.jobs[owner].learned
+                words += f" ({learned.words})" if learned and learned.words else ""
         if self.note:
             words += f"; {self.note}"
         return Why(node, cap_mw, self.sharer, reason.name.lower(), job, tag, source, slowdown, words)
