@@ -13,6 +13,9 @@ Each package is judged by its busy CPUs; packages that look alike are in the sam
     bound over the whole run optimal over its phases: loss is spent where it buys most.
 5.  What the bound would save in all is the *promise*. From ``full_saving`` down to ``least_saving`` the bound sinks
     to ``small_bound``: speed is not given away for next to nothing.
+6.  Where the application tells its progress, its units per second at each clock are one more witness of a phase's loss,
+    the only one without a bias, and count as much as they are sure. The highest clock is then measured for longer; and
+    the more rests on that witness, the larger the promise must be, since it is less often an error.
 
 A package whose signature cannot be read runs free.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,16 +36,19 @@ from nodectl.policies.cpu_phases import (
     BETA,
     BETA_ERROR,
     IPC_N,
+    PHASES,
     POWER,
     SHARE_S,
     STALL_N,
+    TOLD,
+    TOLD_S,
     TOP_S,
     PhaseTable,
     agree,
 )
 from nodectl.policies.cpu_views import View, observe, package_count, package_of, package_sizes
 from pmu.layout import Layout
-from pmu.readings import Sample, type_f64, type_i64
+from pmu.readings import Quality, Sample, type_f64, type_i64
 
 REASONS = ("free", "idle", "missing", "unknown", "baseline", "probe", "bounded", "account", "not-worth-it")
 FREE, IDLE, MISSING, UNKNOWN, BASELINE, PROBE, BOUNDED, ACCOUNT, NOT_WORTH_IT = range(len(REASONS))
@@ -68,6 +75,9 @@ NEXT_BETA = 0.7
 PLAN_S = 0.5
 """How often the plan is made anew (ours)."""
 
+TOP_SPENT = 0.7
+"""A phase goes on at lower clocks until ``told_share`` has sunk to this part of what is asked for (ours)."""
+
 SPEND_S = 2.0
 """What is left on the account is spent over no less than this, so that no interval empties it (ours)."""
 
@@ -90,6 +100,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rebaseline_s: float = 20.0  # when it has not been there for so long
     probe_s: float = 0.5  # measured below it, where there is no stall event
     probe_clock: float = 0.85  # of the highest clock
+    told_s: float = 1.0  # where the application tells its progress: measured so long at the highest clock,
+    told_share: float = 0.1  # and for so much of a phase's time
+    told_least_saving: float = 0.014  # and what takes the place of the two savings above, as far as losses rest on it
+    told_full_saving: float = 0.0175
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < 1:
@@ -98,6 +112,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("small_bound must be in [0, bound]")
         if not 0 <= self.least_saving < self.full_saving:
             raise ValueError("least_saving must be at least 0 and below full_saving")
+        if not 0 <= self.told_least_saving < self.told_full_saving:
+            raise ValueError("told_least_saving must be at least 0 and below told_full_saving")
+        if not 0 <= self.told_share < 1 or self.told_s < 0:
+            raise ValueError("told_share must be in [0, 1) and told_s not negative")
         if not 0 < self.floor <= 1 or not 0 < self.probe_clock < 1:
             raise ValueError("floor must be in (0, 1] and probe_clock in (0, 1)")
         if min(self.margin, self.rest_w, self.probe_s) < 0:
@@ -143,6 +161,16 @@ class State:
     time_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ToldState(State):
+    """The state while the application tells its progress: ``told`` of the ``PhaseTable``, whose units they are, and
+    units and seconds of the last interval."""
+
+    told: type_f64
+    source: int
+    last_told: tuple[float, float]
+
+
 NO_VIEW = (math.nan,) * 4
 """Of a package that showed nothing."""
 
@@ -175,7 +203,8 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     top_clock = _top_clock(state, views)
     clock = ladder.relative.copy()
     clock[0] = max(top_clock, 1.0)
-    table = PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s)
+    told = _told(state, sample, len(clock))
+    table = PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, told)
     closed_s, changed = state.closed_s, set[int]()
     asked, phase, before_at = state.level.tolist(), state.phase.tolist(), state.last_level.tolist()
     is_known, agreed, shift = [False] * len(views), [0] * len(views), [0.0] * len(views)
@@ -206,8 +235,10 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         table.conclude(found)
 
     ran_at = [level if level >= 0 else asked[package] for package, level in enumerate(last_level)]
-    losses, lost_s = _charge(table, sample.elapsed_s, phase, ran_at, is_known)
+    losses, lost_s, slowest = _charge(table, sample.elapsed_s, phase, ran_at, is_known)
     closed_s += lost_s
+    if slowest >= 0 and is_known[slowest]:
+        _hear(table, state, sample, phase[slowest], last_level[slowest], agreed[slowest])
     is_due = int(table.time_s / PLAN_S) != int(state.time_s / PLAN_S)
     spent_s = closed_s + float(table.lost_s(params.margin).sum())
     plan = _planned(params, table, len(views), spent_s) if is_due else state.plan
@@ -220,7 +251,9 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
             saved_w[package] = float(table.curves[POWER, found, 0]) - view.watts
         elif view is not None:
             reason[package] = UNKNOWN
-    after = State(
+    after = _state(
+        sample,
+        table.told,
         table.facts,
         table.curves,
         np.array(phase, np.int64),
@@ -236,6 +269,34 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         table.time_s,
     )
     return after, _request(params, layout, ladder, sample, after, losses, np.array(saved_w))
+
+
+def _told(state: State, sample: Sample, levels: int) -> type_f64 | None:
+    """A working copy of what the application has told; None while it tells nothing that is believed, and what it told
+    before is then forgotten."""
+    if sample.progress.quality != Quality.MEASURED:
+        return None
+    if isinstance(state, ToldState) and sample.progress.source == state.source:
+        return state.told.copy()
+    return np.zeros((len(TOLD), PHASES, levels))
+
+
+def _hear(table: PhaseTable, state: State, sample: Sample, phase: int, level: int, agreed: int) -> None:
+    """Count the units of an interval for the phase and clock of the package that holds the others up; at the second
+    interval there that agrees, those of the first too."""
+    if table.told is None or agreed < 1:
+        return
+    if agreed == 1 and isinstance(state, ToldState) and sample.progress.source == state.source:
+        table.hear(phase, level, *state.last_told, begins=False)
+    table.hear(phase, level, sample.progress.units, sample.elapsed_s, begins=agreed == 1)
+
+
+def _state(sample: Sample, told: type_f64 | None, *parts: Any) -> State:
+    """With what the application tells, if it tells."""
+    if told is None:
+        return State(*parts)
+    progress = sample.progress
+    return ToldState(*parts, told, progress.source, (progress.units, sample.elapsed_s))
 
 
 def _top_clock(state: State, views: list[View | None]) -> float:
@@ -273,9 +334,10 @@ def _place(table: PhaseTable, view: View, level: int, phase: int, agreed: int) -
 
 def _charge(
     table: PhaseTable, elapsed_s: float, phase: list[int], level: list[int], is_known: list[bool]
-) -> tuple[type_f64, float]:
-    """Charge the interval to the slowest package, which holds a parallel job up: the losses of all packages, and the
-    seconds that no phase can be charged with because the interval showed none: half of it may be a phase's to come."""
+) -> tuple[type_f64, float, int]:
+    """Charge the interval to the slowest package, which holds a parallel job up: the losses of all packages, the
+    seconds that no phase can be charged with because the interval showed none (half of it may be a phase's to come),
+    and which package it is, -1 = none."""
     losses, slowest = [0.0] * len(phase), -1
     for package, found in enumerate(phase):
         if found >= 0:
@@ -284,11 +346,11 @@ def _charge(
             losses[package] = beta * float(table.steepness[level[package]])
             slowest = package if slowest < 0 or losses[package] > losses[slowest] else slowest
     if slowest < 0:
-        return np.array(losses), 0.0
+        return np.array(losses), 0.0, slowest
     if not is_known[slowest]:
-        return np.array(losses), elapsed_s * (losses[slowest] / (1.0 + losses[slowest]))
+        return np.array(losses), elapsed_s * (losses[slowest] / (1.0 + losses[slowest])), slowest
     table.pass_time(phase[slowest], level[slowest], elapsed_s)
-    return np.array(losses), 0.0
+    return np.array(losses), 0.0, slowest
 
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
@@ -315,7 +377,10 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
     spends = loss[each, chosen] @ share
     saves = 1.0 - energy[each, chosen] @ share
     promise = float(np.interp(params.bound, spends[::-1], saves[::-1]))
-    ramp = (promise - params.least_saving) / (params.full_saving - params.least_saving)
+    told = float(share @ [table.rests_on_told(int(row)) for row in rows])
+    least = params.least_saving + told * (params.told_least_saving - params.least_saving)
+    full = params.full_saving + told * (params.told_full_saving - params.full_saving)
+    ramp = (promise - least) / (full - least)
     bound = params.small_bound + (params.bound - params.small_bound) * min(max(ramp, 0.0), 1.0)
     room_s = bound * table.time_s - spent_s
     price = float(PRICES[np.argmax(spends <= max(bound + room_s / params.horizon_s, 0.0))])
@@ -338,6 +403,8 @@ class _Budget:
         measured = table.curves[IPC_N, phase]
         if measured[0] * period_s < params.baseline_s - period_s / 2:
             return 0, BASELINE
+        if self._is_top_too_short(phase, current):
+            return 0, BASELINE
         if facts[STALL_N] == 0 and measured[1:].sum() * period_s < params.probe_s - period_s / 2:
             probe = int(np.argmin(np.abs(table.clock / table.clock[0] - params.probe_clock)))
             begun = current == probe
@@ -359,6 +426,14 @@ class _Budget:
         if affordable[wanted]:
             return wanted, BOUNDED
         return int(np.argmin(np.where(affordable, cost, np.inf))), ACCOUNT
+
+    def _is_top_too_short(self, phase: int, current: int) -> bool:
+        """Whether the application has told too little at the highest clock for the others to be compared with it."""
+        if self.table.told is None:
+            return False
+        seconds = self.table.told[TOLD_S, phase]
+        share = self.params.told_share * (1.0 if current == 0 else TOP_SPENT)
+        return bool(seconds[0] < max(self.params.told_s, share * seconds.sum()))
 
 
 def _request(

@@ -3,7 +3,8 @@
 What one work item costs is ``beta * f_max / f + (1 - beta)``: a share beta scales with the clock, the rest waits for
 memory (Hsu and Kremer's model, also behind REGALE D2.3 §3.4). Beta is not measured anywhere, so two biased witnesses
 are heard. The share of stalled cycles gives it at once, at any clock, but counts stalls that overlap. The IPC per
-reference cycle at two clocks gives the loss itself, later, and counts instructions that did no work.
+reference cycle at two clocks gives the loss itself, later, and counts instructions that did no work. A third one has
+no bias: units of progress per second, where the application tells them, but it takes its time, since units are few.
 
 A phase is known by its signature: IPC, watts and, where that event exists, stalls. At a lower clock all three move by
 amounts that are only predicted, so phases are told apart at the highest clock, where each has been measured; at other
@@ -31,6 +32,11 @@ FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_er
 LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR = range(len(FACTS))
 """Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it was last measured at
 the highest clock; ``share_s``: its seconds, fading over some minutes."""
+
+TOLD = ("units", "told_s", "stretches")
+UNITS, TOLD_S, STRETCHES = range(len(TOLD))
+"""Tables of ``told``, each ``[phase, level]``, where the application tells its progress: units finished in the phase at
+that clock, the seconds they took, and in how many stretches of time (at the ends of each a unit is cut)."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
@@ -64,6 +70,10 @@ IPC_NOISE = 0.01
 WITNESS_ERROR = 0.15
 """Relative standard error of each witness of beta (ours)."""
 
+UNIT_SCATTER, UNIT_EDGES = 0.12, 0.2
+"""How much single units of the application's progress differ, relative, and the variance that the two cut units of a
+stretch add (ours; a sixth if they are cut anywhere)."""
+
 POWER_EXPONENT = 2.0
 """Of the part of a package's power that follows the clock: between f (V flat) and f^3 (V proportional to f). Ours."""
 
@@ -86,6 +96,7 @@ class PhaseTable:
     curves: type_f64  # [len(CURVES), PHASES, levels]
     clock: type_f64  # [levels] over the highest; the first may be above 1: turbo
     time_s: float
+    told: type_f64 | None = None  # [len(TOLD), PHASES, levels]; None: the application does not tell
     steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
     drop: type_f64 = field(init=False)  # [levels] of what follows the clock in a package's power
     is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
@@ -153,6 +164,8 @@ class PhaseTable:
         lost_s = float(self.lost_s(0.0)[phase])
         facts, curves = PhaseTable.empty(len(self.clock))
         self.facts[phase], self.curves[:, phase] = facts[phase], curves[:, phase]
+        if self.told is not None:
+            self.told[:, phase] = 0.0
         return phase, lost_s
 
     # -- learning ----------------------------------------------------------------------------------------------------
@@ -171,6 +184,12 @@ class PhaseTable:
         if math.isfinite(view.beta):
             facts[STALL_N] = min(facts[STALL_N] + 1.0, MEMORY_TICKS)
             facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
+
+    def hear(self, phase: int, level: int, units: float, seconds: float, *, begins: bool) -> None:
+        """Count what the application has told of a stretch of time, which begins here or goes on."""
+        if self.told is not None:
+            self.told[:, phase] *= max(1.0 - seconds / SHARE_MEMORY_S, 0.0)
+            self.told[:, phase, level] += (units, seconds, float(begins))
 
     def conclude(self, phase: int) -> None:
         """Work out anew what each clock would cost in a phase that has learned something."""
@@ -201,7 +220,35 @@ class PhaseTable:
             value = min(max(float((count * steepness)[below] @ loss) / leverage, 0.0), 1.2)
             weight = 1.0 / ((WITNESS_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value
+        if self.told is not None:
+            value, variance = self._told_beta(self.told[:, phase])
+            total, weighted = total + 1.0 / variance, weighted + min(max(value, 0.0), 1.2) / variance
         return (min(weighted / total, 1.0), total**-0.5) if total > 0 else (1.0, 0.0)
+
+    def rests_on_told(self, phase: int) -> float:
+        """The share, from 0 to 1, that the application's own units have in what is known of a phase's beta."""
+        if self.told is None:
+            return 0.0
+        return min(float(self.facts[phase, BETA_ERROR]) ** 2 / self._told_beta(self.told[:, phase])[1], 1.0)
+
+    def _told_beta(self, told: type_f64) -> tuple[float, float]:
+        """Beta and its variance from the application's own units, the one witness without a bias: the line through the
+        seconds that a unit takes at each clock, weighed by how well they are known."""
+        is_heard = told[UNITS] >= 1.0
+        units, steepness = told[UNITS, is_heard], self.steepness[is_heard]
+        unit_s = told[TOLD_S, is_heard] / units
+        weight = 1.0 / (unit_s**2 * (UNIT_SCATTER**2 * units + UNIT_EDGES * told[STRETCHES, is_heard]) / units**2)
+        total, first, second = weight.sum(), weight @ steepness, weight @ steepness**2
+        leverage = total * second - first**2
+        if not leverage > 1e-9 * total * second:  # one clock, or none
+            return 0.0, math.inf
+        slope = (total * (weight @ (steepness * unit_s)) - first * (weight @ unit_s)) / leverage
+        top_s = (second * (weight @ unit_s) - first * (weight @ (steepness * unit_s))) / leverage
+        if not top_s > 0:
+            return 0.0, math.inf
+        beta = float(slope / top_s)
+        variance = (total + 2.0 * beta * first + beta**2 * second) / leverage / top_s**2
+        return beta, float(variance)
 
     def _power(self, phase: int) -> type_f64:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
