@@ -296,7 +296,8 @@ def _state(sample: Sample, told: type_f64 | None, *parts: Any) -> State:
     if told is None:
         return State(*parts)
     progress = sample.progress
-    return ToldState(*parts, told, progress.source, (progress.units, sample.elapsed_s))
+    parts = (*parts, told, progress.source, (progress.units, sample.elapsed_s))
+    return ToldState(*parts)
 
 
 def _top_clock(state: State, views: list[View | None]) -> float:

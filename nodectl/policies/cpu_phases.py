@@ -248,7 +248,9 @@ class PhaseTable:
             return 0.0, math.inf
         beta = float(slope / top_s)
         variance = (total + 2.0 * beta * first + beta**2 * second) / leverage / top_s**2
-        return beta, float(variance)
+        # points further from the line than counting explains: units of several kinds, so all of it is less sure
+        surprise = weight @ (unit_s - top_s - slope * steepness) ** 2 / max(len(units) - 2, 1)
+        return beta, float(variance) * max(float(surprise), 1.0)
 
     def _power(self, phase: int) -> type_f64:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
