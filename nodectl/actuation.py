@@ -22,6 +22,7 @@ from pmu.readings import Sample
 
 if TYPE_CHECKING:
     from nodectl.delegation import Delegation
+    from nodectl.knobs.scmi import CapLease
 
 
 TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
@@ -69,6 +70,8 @@ class Actuation:
         if self._delegation:
             self._delegation.start()
         earlier = self._writer.start()
+        if self._delegation:
+            self._delegation.look_for_lease(self._writer.captured)
         return earlier.outcomes, earlier.remarks
 
     def cap(self, packages_mw: int) -> PackageCap:
@@ -93,6 +96,21 @@ class Actuation:
         values[CAP_ROW] = node_mw  # no knob: for the run after this one
         values |= dict.fromkeys(self._rapl, packages_mw * 1000 // self._n_packages)
         self._writer.hold(values if self._rapl or self._cap_knobs else values | self._lowest)
+
+    def end_at(self, lease: CapLease) -> None:
+        """The grant ends then. In each tick between ``cap`` and ``apply``: no cap stands without its end."""
+        if self._delegation:
+            self._delegation.end_at(lease)
+
+    @property
+    def why_no_lease(self) -> str:
+        """Why nothing but this machine's own programs end the cap (so that its class is not ``hw``); empty if something
+        does."""
+        if self._boards:
+            return "GPUs keep their limits, which no controller ends"
+        if not self._delegation:
+            return "no controller holds the cap"
+        return self._delegation.why_no_lease
 
     def let_go(self) -> None:
         """The node may leave its cluster: knobs end at their captured values."""

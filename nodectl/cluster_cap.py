@@ -24,7 +24,7 @@ from nodectl.job_wire import NodeJobs
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.load_tag import MEASURED, Tag
-from nodectl.wire import Declaration, Grant, Held, Report
+from nodectl.wire import Declaration, Grant, Held, LeaseClass, Report
 from nodectl.work import WorkDone
 from pmu.readings import NOTHING_TOLD, RawProgress
 
@@ -111,7 +111,9 @@ class ClusterCap:
         """``jobs``: None for a node that runs none. It is closed with this."""
         self._declared = declaration(settings)
         self.work = WorkDone()
-        self._link, self._say, self._now_ns, self._boot_id = link, say, now_ns, boot_id
+        self._link, self._say, self._boot_id = link, say, boot_id
+        self.now_ns = now_ns
+        """The clock of leases."""
         self._name = settings.name
         self._lease: NodeLease | None = None
         self._is_capped = False
@@ -132,14 +134,14 @@ class ClusterCap:
     def begin(self, held_mw: int) -> None:
         """The run begins. ``held_mw``: the cap that an earlier run's grant has left in force; 0: none."""
         limit_mw = held_mw or self._declared.tdp_mw
-        self._lease = NodeLease(self._name, self._boot_id, self._declared, limit_mw, self._now_ns())
+        self._lease = NodeLease(self._name, self._boot_id, self._declared, limit_mw, self.now_ns())
         self._is_capped = held_mw > 0
 
     def request(self, now_ns: int) -> CapRequest | None:
         """The cap of this tick; None before the first grant, when nobody has capped this node yet."""
         lease = self._lease
         assert lease is not None, "not begun"
-        here_ns = self._now_ns()
+        here_ns = self.now_ns()
         before_mw = lease.cap_mw
         for grant in self._link.receive():
             self._take(lease, here_ns, grant)
@@ -162,7 +164,7 @@ class ClusterCap:
         what its load is by its counters, and whether the cap holds it back. Confirms, and reports when it is time."""
         lease = self._lease
         assert lease is not None, "not begun"
-        here_ns = self._now_ns()
+        here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
         self._held = max(self._held, held, key=_HELD.index)
         self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
@@ -173,18 +175,38 @@ class ClusterCap:
         if here_ns >= self._report_ns:
             self._report(here_ns)
 
+    @property
+    def lease_end_ns(self) -> int:
+        """Until when the cap is granted."""
+        assert self._lease is not None, "not begun"
+        return self._lease.lease_end_ns
+
+    def note_lease(self, why_none: str) -> None:
+        """Whether a controller ends the cap with its lease (``why_none`` empty), as class ``hw`` says. While it does
+        not, nothing is sure to, and this node says so: ``sticky``."""
+        lease = self._lease
+        assert lease is not None, "not begun"
+        lease_class: LeaseClass = "sticky" if why_none else "hw"
+        if self._declared.lease_class != "hw" or lease.declaration.lease_class == lease_class:
+            return
+        lease.declaration = msgspec.structs.replace(self._declared, lease_class=lease_class)
+        self._say(
+            f"lease_class sticky in place of hw: {why_none}" if why_none else "lease_class hw: the controller ends it"
+        )
+        self._report_ns = -1  # the ledger counts by it
+
     def leave(self) -> bool:
         """Ask for leave to go uncapped, and wait for it a bounded time; True if it was granted."""
         lease = self._lease
         if lease is None or not self._is_capped:
             return True
-        end_ns, ask_ns = self._now_ns() + round(LEAVE_S * 1e9), -1
-        while self._now_ns() < end_ns:
-            if self._now_ns() >= ask_ns:
-                self._report(self._now_ns(), is_leaving=True)
-                ask_ns = self._now_ns() + round(ASK_AGAIN_S * 1e9)
+        end_ns, ask_ns = self.now_ns() + round(LEAVE_S * 1e9), -1
+        while self.now_ns() < end_ns:
+            if self.now_ns() >= ask_ns:
+                self._report(self.now_ns(), is_leaving=True)
+                ask_ns = self.now_ns() + round(ASK_AGAIN_S * 1e9)
             for grant in self._link.receive():
-                self._take(lease, self._now_ns(), grant)
+                self._take(lease, self.now_ns(), grant)
             if self._has_left:
                 return True
             self._link.wait(50)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.telemetry import TELEMETRY, LeaseGet
+from firmware_bridge.scmi.domains import find
 from nodectl.caps import CAP_ROW
 from nodectl.config import Config, Scmi
+from nodectl.knobs.scmi import lease_left
 from nodectl.scmi_link import patient_client
 from pmu.findings import read_number, read_or_none
 from pmu.layout import Layout
@@ -23,18 +24,22 @@ from pmu.ports import Files
 from pmu.rapl import POWERCAP
 
 WATCHDOGS = "/sys/class/watchdog"
+KEEPS_IT = "declare sticky, since such a controller keeps the cap"
+ASK_AGAIN = "ask again when it answers and no agent of this node is connected to it"
 
 
 @dataclass(frozen=True, slots=True)
 class CapController:
-    """The controller that holds the packages' cap. ``why``: why it ends no lease; empty: it does, after ``lease_s``,
-    by a cap of ``lapsed_w`` (0: none). The range of its caps in watts; 0 and inf where it is not known."""
+    """The controller that holds the packages' cap. ``why``: why it ends no lease; empty: it does. The one that is set
+    now ends in ``left_s`` (0: it is over), by a cap of ``lapsed_w`` (0: none is set). The range of its caps in watts; 0
+    and inf where it is not known."""
 
     why: str = ""
-    lease_s: float = 0.0
+    left_s: float = 0.0
     lapsed_w: float = 0.0
     least_w: float = 0.0
     most_w: float = math.inf
+    remedy: str = "declare os or sticky"
 
 
 def cap_controller(settings: Scmi) -> CapController:
@@ -48,28 +53,37 @@ def cap_controller(settings: Scmi) -> CapController:
         finally:
             client.close()
     except ScmiError as error:
-        return CapController(f"the controller cannot be asked: {error}")
+        return CapController(f"the controller cannot be asked: {error}", remedy=ASK_AGAIN)
 
 
 def asked(client: Client, domain: str) -> CapController:
     """What it says of this domain, a name or a number, and of our lease. ``ScmiError`` when it does not answer."""
     controller = Controller(client)
-    found = [one for one in controller.cap_domains if domain in (one.name, str(one.number))]
+    found = find(controller.cap_domains, domain, "power domain")
     least_w, most_w = 0.0, math.inf
-    if found and found[0].unit in ("uW", "mW"):
-        least_w, most_w = found[0].watts(found[0].min_cap), found[0].watts(found[0].max_cap)
-    if TELEMETRY not in controller.identity.versions:
-        return CapController("the controller offers no lease (vendor protocol 0x80)", least_w=least_w, most_w=most_w)
-    lease = client.ask(LeaseGet())
-    why = "" if lease.period_ms else "the controller offers a lease, and none is set on this agent's channel"
-    return CapController(why, lease.period_ms / 1000, lease.cap_mw / 1000, least_w, most_w)
+    if found.unit in ("uW", "mW"):
+        least_w, most_w = found.watts(found.min_cap), found.watts(found.max_cap)
+    lease = lease_left(controller, found)
+    if isinstance(lease, str):
+        return CapController(lease, least_w=least_w, most_w=most_w, remedy=KEEPS_IT)
+    return CapController("", lease.left_ms / 1000, lease.cap_mw / 1000, least_w, most_w)
+
+
+def proof(config: Config, controller: CapController) -> str:
+    """Why class ``hw`` is true, as the controller itself says; empty where it is not declared, or not proved."""
+    if not config.cluster.url or config.cluster.lease_class != "hw" or controller.why:
+        return ""
+    if not controller.lapsed_w:
+        return "lease_class hw: yes: the controller ends leases by itself; none is set now, the first grant sets one"
+    until = f"{controller.left_s:.1f} s are left of its lease," if controller.left_s else "its lease is over,"
+    return f"lease_class hw: yes: the controller ends leases by itself; {until} then {controller.lapsed_w:g} W at most"
 
 
 def problems(config: Config, layout: Layout, files: Files, controller: CapController) -> list[str]:
     """One line each; none for a node of no cluster, as it declares nothing."""
     if not config.cluster.url:
         return []
-    return [*_watts(config, layout, files, controller), *_lease(config, files, controller)]
+    return [*_watts(config, layout, files, controller), *_lease(config, layout, files, controller)]
 
 
 def _watts(config: Config, layout: Layout, files: Files, controller: CapController) -> Iterator[str]:
@@ -109,18 +123,25 @@ def _of_packages(layout: Layout, files: Files, which: str) -> float:
     return sum(told) / 1e6 if all(told) else 0.0
 
 
-def _lease(config: Config, files: Files, controller: CapController) -> Iterator[str]:
+def _lease(config: Config, layout: Layout, files: Files, controller: CapController) -> Iterator[str]:
     cluster = config.cluster
     if cluster.lease_class == "hw":
         if controller.why:
-            yield f"lease_class hw, but {controller.why}: declare os or sticky"
-        elif controller.lapsed_w == 0 or controller.lapsed_w + config.caps.rest_w > cluster.safe_w:
-            to = f"to {controller.lapsed_w:g} W" if controller.lapsed_w else "to no cap at all"
+            yield f"lease_class hw, but {controller.why}: {controller.remedy}"
+        elif layout.gpus:
+            yield "lease_class hw, but no controller ends the limits of the GPUs: declare os or sticky"
+        elif controller.lapsed_w + config.caps.rest_w > cluster.safe_w:
             yield (
-                f"lease_class hw, but the controller falls {to} without a lease, and with caps.rest_w"
-                f" ({config.caps.rest_w:g} W) that is not within safe_w ({cluster.safe_w:g} W): set its lease's cap"
+                f"lease_class hw, but the controller falls to {controller.lapsed_w:g} W without a lease, and with"
+                f" caps.rest_w ({config.caps.rest_w:g} W) that is not within safe_w ({cluster.safe_w:g} W):"
+                " run nodectl once with these settings, which sets another"
             )
     if cluster.lease_class == "os":
+        if CAP_ROW in config.scmi.knobs:
+            yield (
+                "lease_class os, but the controller keeps its cap when the watchdog resets this machine: declare"
+                f" {'sticky' if controller.why else 'hw, since it ends leases by itself'}"
+            )
         yield from _watchdog(cluster.watchdog_s, files)
 
 

@@ -4,11 +4,15 @@ While the controller answers, decisions on the knobs that the settings give to i
 to this node's own: RAPL limits where it has any, and clocks. A silent controller most likely still enforces the last
 cap that it was given, but nobody can know. It is handed back the cap only when the cap of *now* has been set there and
 verified; until then both hold it, and the lower one is in force.
+
+A cap under a cluster's grant has an end, and a controller that can is told it, before the cap: then the cap ends with
+the lease even if this machine hangs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from firmware_bridge.errors import ScmiError
@@ -16,7 +20,7 @@ from firmware_bridge.scmi.controller import Controller
 from nodectl.caps import CAP_ROW, PackageCap
 from nodectl.config import Scmi
 from nodectl.knobs.api import Knob, KnobError, Outcome
-from nodectl.knobs.scmi import DomainCap, DomainClock
+from nodectl.knobs.scmi import CapLease, DomainCap, DomainClock
 from nodectl.scmi_link import START_WAIT_S, Runs, patient_client
 from pmu.findings import Finding
 
@@ -37,6 +41,7 @@ class Delegation:
         self.knobs: list[Knob] = [*([self._cap] if self._cap else []), *self._clocks.values()]
         self._link.knobs = [*([self._cap] if self._cap else []), *self._clocks.values()]
         self._is_local = True
+        self._lease: CapLease | None = None
         self._outcomes: list[Outcome] = []
         self._notices: list[str] = []
 
@@ -76,6 +81,33 @@ class Delegation:
             why = self._cap.trouble or f"it holds {self._cap.held or 'no cap'}, {self._cap.wanted} mW were asked"
             self._alarm(f"the controller answers, but the cap is not in force: {why}")
         return PackageCap(packages_mw, self._is_local)
+
+    def look_for_lease(self, captured: Container[str]) -> None:
+        """After ``start``, and when it is known which knobs an earlier run of this boot has moved."""
+        cap = self._cap
+        if cap and self._link.is_up:
+            with contextlib.suppress(KnobError):  # it says so itself, and no grant is there yet
+                self._runs.ask(lambda controller: cap.look_for_lease(controller, cap.name in captured))
+
+    def end_at(self, lease: CapLease) -> None:
+        """The grant that caps this node ends then; in this tick before the cap is set. What comes of it is in
+        ``why_no_lease``."""
+        if self._cap is None or lease in (self._lease, self._cap.lease) or not self._link.is_up:
+            return
+        self._lease = lease
+        with contextlib.suppress(KnobError):  # no answer in time: it is done all the same, or the silence is noticed
+            self._cap.end_at(lease)
+
+    @property
+    def why_no_lease(self) -> str:
+        """Why the controller would not end the cap by itself if nothing ran here any more; empty if it would."""
+        if self._cap is None:
+            return f"no controller holds the cap ([scmi] knobs: {CAP_ROW})"
+        if self._is_local:
+            return "the controller does not hold the cap, this node does"
+        if self._cap.why_no_lease or self._lease is None or self._cap.lease == self._lease:
+            return self._cap.why_no_lease
+        return "the controller has not confirmed the lease yet"
 
     def settings(self, decided: Mapping[str, int]) -> dict[str, int]:
         """Where each value goes: to the controller while it answers, else to this node's own knob of that name."""

@@ -112,7 +112,9 @@ def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> N
 def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     """Put one knob back by the rule above. Raises ``KnobError``."""
     present = _present(knob)
-    if present == captured.value and present.isdigit():
+    # what a controller holds may be another agent's, with ours above it, which is to be withdrawn all the same
+    is_alone = "#" not in knob.name
+    if is_alone and present == captured.value and present.isdigit():
         return Outcome(knob.name, "restored", f"is at {present}, as captured")
     if present.isdigit() and not is_ours(knob, captured, int(present)):
         reason, text = knob.explain(captured.ours[-1] if captured.ours else captured.at_first, int(present))

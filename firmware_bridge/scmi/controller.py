@@ -8,6 +8,7 @@ it is never sent as a cap; ``disable_cap`` says what it does.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TypeVar
 
 import msgspec
@@ -41,6 +42,7 @@ from firmware_bridge.scmi.powercap import (
     PowercapFastChannel,
 )
 from firmware_bridge.scmi.sensor import READ_ASYNCHRONOUSLY, Reading, ReadingComplete, ReadingGet
+from firmware_bridge.scmi.telemetry import TELEMETRY, LeaseUntil
 
 R = TypeVar("R", bound=Body)
 
@@ -144,10 +146,13 @@ class Controller:
         )
 
     def disable_cap(self, domain: CapDomain) -> int:
-        """Withdraw this agent's cap; the cap that is still enforced, for other agents, or 0."""
+        """Withdraw this agent's cap, and a lease that would hold one; what is still enforced, for others, or 0."""
         version = self.identity.versions[Protocol.POWERCAP]
         if version < 0x20000:
             raise RequestError(f"powercap version {version:#x} cannot disable capping; set the highest cap instead")
+        if domain.number == 0 and TELEMETRY in self.identity.versions:
+            with contextlib.suppress(NotFoundError):  # firmware that is older than such leases
+                self.client.ask(LeaseUntil(0, 0))
         self._ask(CapSet(domain.number, 0, CAP_DISABLED), domain)
         return self.cap(domain)
 

@@ -49,9 +49,11 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     left = left_behind(state_dir, node_id(ports.lock_path))
     controller = declared.cap_controller(config.scmi) if config.cluster.url else declared.CapController()
     doubts = declared.problems(config, found.layout, ports.files, controller)
+    is_doubted = any(doubt.startswith("lease_class") for doubt in doubts)
+    proof = "" if is_doubted else declared.proof(config, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts)), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts, proof)), indent=2))
         return
     layout = found.layout
     click.echo(
@@ -63,8 +65,8 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     click.echo()
     for mode, verdict in verdicts.items():
         click.echo(f"{mode}: {verdict}")
-    for doubt in doubts:
-        click.echo(f"[cluster]: {doubt}")
+    for line in [*doubts, *([proof] if proof else [])]:
+        click.echo(f"[cluster]: {line}")
     if left:
         click.echo(left)
 
@@ -128,7 +130,7 @@ def _verdict(found: Survey, mode: str) -> str:
     return "yes" + "".join(f"; {notice}" for notice in notices)
 
 
-def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str]) -> dict[str, Any]:
+def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str], proof: str) -> dict[str, Any]:
     layout = found.layout
     return {
         "cpus": len(layout.cpus),
@@ -140,4 +142,5 @@ def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str
         "runs": verdicts,
         "left_behind": left,
         "cluster": doubts,
+        "lease": proof,
     }

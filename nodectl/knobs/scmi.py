@@ -18,18 +18,23 @@ below it. On any other controller a value that is not ours is somebody else's in
 
 The methods of ``Knob`` never touch the link themselves: they hand a job to ``Asks``, which does it in its own time and
 gives up waiting before the agent's period suffers (``nodectl.delegation``).
+
+A cap under a cluster's grant must end with its lease, also when nothing runs on this node any more. Our firmware can do
+that (LEASE_UNTIL of its telemetry protocol): told an end on its own clock and what the package has from then on at
+most, it needs nobody. Each renewal tells it a later end; heartbeats move nothing. See ``CapLease``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from firmware_bridge.errors import LinkError, RefusedError, RequestError, ScmiError
+from firmware_bridge.errors import LinkError, NotFoundError, RefusedError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
-from firmware_bridge.scmi.telemetry import TELEMETRY
+from firmware_bridge.scmi.telemetry import TELEMETRY, LeaseLeft, LeaseLeftResponse, LeaseUntil
 from nodectl.knobs.api import KnobError, Reason
 
 DISABLED: Final = "disabled"
@@ -41,6 +46,12 @@ LATENCY_S: Final = 0.002
 OVER_CAP: Final = 1.05
 """Ours: measured power this far above the cap, at two heartbeats running, is a cap that is not kept."""
 
+CLOCKS_DIFFER: Final = 2e-3
+"""Ours: the controller's clock and this node's, each within 0.1 % of true time (rule 3 of docs/ledger.md)."""
+
+LONGEST_LEASE_MS: Final = 3_600_000
+"""Of our firmware."""
+
 _NAME: Final = re.compile(r"(?P<url>scmi\+[^#]+)#(?P<domain>[^/]+)/(?P<kind>cap_mw|limit_khz|level_khz)")
 
 T = TypeVar("T")
@@ -51,6 +62,27 @@ class Asks(Protocol):
 
     def ask(self, job: Callable[[Controller], T]) -> T:
         """What the job brings back; ``KnobError`` when it fails or when that takes too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapLease:
+    """From ``end_ns`` of the clock ``now_ns`` on a package has ``cap_mw`` at most, which its controller sees to."""
+
+    end_ns: int
+    cap_mw: int
+    now_ns: Callable[[], int]
+
+
+def lease_left(controller: Controller, domain: CapDomain) -> LeaseLeftResponse | str:
+    """This channel's lease on the domain's cap, or why the controller can have none. Other ``ScmiError`` is raised."""
+    if TELEMETRY not in controller.identity.versions:
+        return "the controller offers no lease (vendor protocol 0x80)"
+    if domain.number != 0:
+        return f"the controller's lease is on power domain 0, and the cap on {domain.number} ({domain.name})"
+    try:
+        return controller.client.ask(LeaseLeft())
+    except NotFoundError:
+        return "the controller's firmware is older than leases with a set end (vendor protocol 0x80, message 0x8)"
 
 
 class ScmiKnob:
@@ -136,12 +168,18 @@ class DomainCap(ScmiKnob):
     def __init__(self, asks: Asks, url: str, domain: str) -> None:
         super().__init__(asks, url, domain, "cap_mw")
         self.draws_mw: int | None = None
+        self.lease: CapLease | None = None
+        """What the controller was told last."""
+        self.why_no_lease = "the controller has not been asked for a lease yet"
+        self._is_left_over = False
         self._over = 0
         self._keeps_agents_apart = False
         self._range_mw: tuple[int, int, int] | None = None  # lowest, highest, step
 
     def read(self) -> str:
-        """The cap in force as digits, or "disabled"."""
+        """The cap in force as digits, or "disabled"; that is what a cap was before our lease in an earlier boot."""
+        if self._is_left_over:
+            return DISABLED
         held = self._asks.ask(self._look)
         return str(held) if held else DISABLED
 
@@ -149,6 +187,7 @@ class DomainCap(ScmiKnob):
         """Cap at ``value`` milliwatts, brought into the domain's range. 0 is refused: it would switch capping off."""
         if value <= 0:
             raise KnobError(f"{self.name}: a cap of 0 would switch capping off; that is `nodectl scmi cap --disable`")
+        self._is_left_over = False
         super().set(value)
 
     def restore(self, captured: str) -> None:
@@ -168,8 +207,21 @@ class DomainCap(ScmiKnob):
             return "", ""
         return "firmware", f"the domain takes no cap below {self._range_mw[0]} mW, which is in force"
 
+    def end_at(self, lease: CapLease) -> None:
+        """Have the controller end our cap by itself; whether it does is in ``lease`` and ``why_no_lease``."""
+        self._asks.ask(lambda controller: self._arm(controller, lease))
+
+    def look_for_lease(self, controller: Controller, is_captured: bool) -> None:
+        """Find out whether it could. One that is there although nothing is captured is of a run before this boot: this
+        machine has forgotten what it found then, and its controller has not."""
+        found = lease_left(controller, self._domain_of(controller))
+        self.why_no_lease = found if isinstance(found, str) else ""
+        self._is_left_over = isinstance(found, LeaseLeftResponse) and found.cap_mw > 0 and not is_captured
+
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
         """Where agents have caps of their own, a lower one is another agent's and says nothing against ours."""
+        if self._is_lapsed(asked, held):
+            return "firmware", f"the lease is over: the controller holds it at {held} mW"
         if self._keeps_agents_apart and held is not None and 0 < held < asked:
             return "foreign writer", f"another agent's lower cap of {held} mW is in force"
         return "", ""
@@ -190,6 +242,12 @@ class DomainCap(ScmiKnob):
         """A controller that was started afresh caps nothing."""
         return held == 0
 
+    def assert_again(self, controller: Controller) -> None:
+        """The lease goes first: a cap must not stand without its end."""
+        if self.wanted is not None and self.lease is not None:
+            self._arm(controller, self.lease)
+        super().assert_again(controller)
+
     def look(self, controller: Controller) -> None:
         """The cap, and the power that the controller measures against it."""
         super().look(controller)
@@ -207,6 +265,8 @@ class DomainCap(ScmiKnob):
     def lower_cap(self) -> str:
         """Says that another agent's cap, lower than ours, is in force; "" otherwise."""
         if self.wanted is None or self.held is None or self.holds(self.wanted, self.held):
+            return ""
+        if self._is_lapsed(self.wanted, self.held):
             return ""
         return self.explain(self.brought_into_range(self.wanted), self.held)[1]
 
@@ -227,11 +287,31 @@ class DomainCap(ScmiKnob):
         outcome = controller.set_cap(domain, domain.rounded_down(self.brought_into_range(value) / 1000))
         self.held, self._over = round(domain.watts(outcome.enforced) * 1000), 0
 
+    def _arm(self, controller: Controller, lease: CapLease) -> None:
+        """The controller's clock is read first, and what is left counted from when its answer had come: however long
+        the way took, there or back, the end there is not after the end here. Told too late it ends at once."""
+        try:
+            found = lease_left(controller, self._domain_of(controller))
+            if isinstance(found, LeaseLeftResponse):
+                left_ms = int((lease.end_ns - lease.now_ns()) / 1e6 * (1 - CLOCKS_DIFFER))
+                end_ms = (found.now_ms + min(max(left_ms, 0), LONGEST_LEASE_MS)) % 2**32
+                controller.client.ask(LeaseUntil(end_ms, self.brought_into_range(lease.cap_mw)))
+                self.lease, found = lease, ""
+        except RefusedError as refused:
+            found = str(refused)
+        self.why_no_lease = found
+
+    def _is_lapsed(self, asked: int, held: int | None) -> bool:
+        """Is ``held`` what the controller has fallen to by itself?"""
+        return self.lease is not None and held == self.brought_into_range(self.lease.cap_mw) < asked
+
     def _return_to(self, controller: Controller, captured: int) -> None:
-        """Leave the cap as it was captured. Where agents have caps of their own, ours goes first: what is then in force
-        shows whether the captured cap was another agent's, which must not become ours too."""
+        """Leave the cap as it was captured, and no lease of ours on it; one of silence that this channel had before
+        rested meanwhile. Where agents have caps of their own, ours goes first: what is then in force shows whether the
+        captured cap was another agent's, which must not become ours too."""
         held = self._look(controller)
-        if held and (not captured or self._keeps_agents_apart):
+        self.lease = None
+        if self._keeps_agents_apart or (held and not captured):
             domain = self._domain_of(controller)
             held = self.held = round(domain.watts(controller.disable_cap(domain)) * 1000)
         if captured and held != captured:

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from firmware_bridge.scmi.telemetry import LeaseSet
+from firmware_bridge.scmi.telemetry import LeaseLeft, LeaseUntil
 from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.config import Config, Scmi, build_config
-from nodectl.declared import CapController, asked, cap_controller, problems
+from nodectl.declared import CapController, asked, cap_controller, problems, proof
 from nodectl.demo.pulp_node import RUNTIME_CHANNEL, PulpNode
 from nodectl.survey import survey
 from pmu.layout import EnergyZone, Gpu, Layout
@@ -122,24 +122,41 @@ def test_a_watchdog_whose_kernel_does_not_tell_its_state_is_believed(layout):
 
 
 def test_class_hw_needs_a_controller_that_ends_leases_at_a_cap_within_safe_w(layout):
-    hw = config(lease_class="hw")
-    assert found(layout, hw, {}) == ["lease_class hw, but no controller holds the cap: declare os or sticky"]
-    assert found(layout, hw, {}, CapController(lease_s=1.0, lapsed_w=260.0)) == []
-    (line,) = found(layout, hw, {}, CapController(lease_s=1.0, lapsed_w=270.0))
+    hw, alone = config(lease_class="hw"), msgspec.structs.replace(layout, gpus=())
+    assert found(alone, hw, {}) == ["lease_class hw, but no controller holds the cap: declare os or sticky"]
+    assert found(alone, hw, {}, CapController(left_s=1.0, lapsed_w=260.0)) == []
+    assert found(alone, hw, {}, CapController()) == [], "it can, and the first grant makes it"
+    (line,) = found(alone, hw, {}, CapController(left_s=1.0, lapsed_w=270.0))
     assert "falls to 270 W without a lease, and with caps.rest_w (60 W) that is not within safe_w (320 W)" in line
-    (line,) = found(layout, hw, {}, CapController(lease_s=1.0))
-    assert "falls to no cap at all" in line
+    (line,) = found(layout, hw, {}, CapController())
+    assert line == "lease_class hw, but no controller ends the limits of the GPUs: declare os or sticky"
 
 
-def test_our_firmware_says_what_lease_is_set_and_how_low_its_cap_goes():
-    node = PulpNode(CLASSES[1])
+def test_class_os_is_not_true_of_a_cap_that_a_controller_keeps_through_a_reset(layout):
+    held = msgspec.structs.replace(config(), scmi=Scmi("scmi+inproc:", {"node/cap_mw": "package"}))
+    (line,) = found(layout, held, ARMED, CapController("the controller offers no lease"))
+    assert line.endswith("when the watchdog resets this machine: declare sticky")
+    (line,) = found(layout, held, ARMED, CapController())
+    assert line.endswith("declare hw, since it ends leases by itself")
+
+
+def test_our_firmware_says_whether_it_ends_leases_which_is_set_and_how_low_its_cap_goes():
+    node, hw = PulpNode(CLASSES[1]), config(lease_class="hw")
     client = node.connect(RUNTIME_CHANNEL)
     before = asked(client, "package")
-    assert before.why == "the controller offers a lease, and none is set on this agent's channel"
     assert 0 < before.least_w < before.most_w < float("inf")
-    client.ask(LeaseSet(1500, 90_000))
-    after = asked(client, "package")
-    assert (after.why, after.lease_s, after.lapsed_w) == ("", 1.5, 90.0)
+    assert proof(hw, before).endswith("by itself; none is set now, the first grant sets one")
+    client.ask(LeaseUntil(client.ask(LeaseLeft()).now_ms + 1500, 90_000))
+    during = asked(client, "package")
+    assert (during.why, during.lapsed_w) == ("", 90.0)
+    assert 1.49 <= during.left_s <= 1.5
+    assert proof(hw, during).endswith("by itself; 1.5 s are left of its lease, then 90 W at most")
+    node.advance(1.6)
+    assert proof(hw, asked(client, "package")).endswith("its lease is over, then 90 W at most")
+    assert proof(config(lease_class="os"), during) == ""
+    other = asked(client, "voltage domain 0")
+    assert other.why == "the controller's lease is on power domain 0, and the cap on 1 (voltage domain 0)"
+    assert proof(hw, other) == ""
 
 
 def test_a_controller_that_is_not_there_or_holds_no_cap_ends_no_lease(tmp_path):
