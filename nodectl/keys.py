@@ -74,15 +74,15 @@ def write_pair(path: Path, pair: KeyPair) -> None:
         raise KeyFileError(f"{path}: is there already; a key is never overwritten: remove it first") from None
     except OSError as error:
         raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
-    with os.fdopen(descriptor, "w") as file:
-        try:
+    try:
+        with os.fdopen(descriptor, "w") as file:  # its end tries once more what a full disk refused
             file.write(quoted)
             file.flush()
             os.fsync(descriptor)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                path.unlink()
-            raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
 
 
 def _text(path: Path) -> str:

@@ -116,5 +116,6 @@ class Database:
         except sqlite3.Error as error:
             # a full disk is an I/O error where SQLite only maps a file: the -shm of the log
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            remedy = "; is the disk full?" if code == sqlite3.SQLITE_IOERR else ""
+            remedies = {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}
+            remedy = remedies.get(code, "")
             raise ClusterError(f"{self.path}: cannot {verb} the store: {error}{remedy}") from None
