@@ -158,6 +158,23 @@ RULES: Final[dict[str, Make]] = {
 }
 
 
+SHOWS_IN: Final = {
+    "without 1, counts": "network and agents",
+    "without 2, order": "network and agents",
+    "without 3, lease time": "agents",
+    "without 4, lapse": "a bad network",
+    "without 5, retiring": "network and agents",
+    "without 6, classes": "agents",
+    "without 6, known to be off": "nodes switched off",
+    "without 7, reserve": "kernels and reboots",
+    "without 8, new boots": "joining nodes",
+    "without 8, boots granted": "nodes switched off",
+    "without 8, unbacked watts": "nodes that oversleep",
+    "without 9, new ledgers": "cluster agents",
+    "without 10, drops": "network and agents",
+}
+"""The worlds that each rule is made for: it is looked for in these first."""
+
 EVENTS: Final = 25_000
 """Per seed of a world: ten to fifteen minutes of its time."""
 SEEDS: Final = 4
@@ -207,11 +224,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _first_broken(rule: str) -> dict[str, Any] | None:
     """The first world in which the promise breaks without this rule."""
-    for seed in range(SEEDS_WITHOUT):
-        for kind, faults in KINDS.items():
-            world = RULES[rule](seed, faults=faults)
-            if world.run(EVENTS).violations:
-                return _row(rule, kind, [world.totals]) | {"seconds": world.now_s}
+    made_for = [(seed, SHOWS_IN[rule]) for seed in range(SEEDS_WITHOUT)]
+    others = [(seed, kind) for seed in range(SEEDS_WITHOUT) for kind in KINDS if kind != SHOWS_IN[rule]]
+    for seed, kind in made_for + others:
+        world = RULES[rule](seed, faults=KINDS[kind])
+        if world.run(EVENTS).violations:
+            return _row(rule, kind, [world.totals]) | {"seconds": world.now_s}
     return None
 
 

@@ -8,7 +8,7 @@ import pytest
 from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.codec import encode
 from firmware_bridge.scmi.powercap import CapGet, CapSet
-from firmware_bridge.scmi.telemetry import LeaseSet
+from firmware_bridge.scmi.telemetry import LeaseLeft, LeaseSet, LeaseUntil
 from hil_tests.rig import Ability, Rig
 
 
@@ -38,6 +38,23 @@ def test_with_a_lease_the_agreed_cap_takes_over_while_the_link_is_cut(rig: Rig) 
     assert 76.0 <= np.median(rig.powers_w(40)) <= 80.0
     link.mend()
     assert controller.cap(package) == 80_000
+
+
+def test_a_lease_with_a_set_end_ends_on_the_controllers_own_clock_and_holds_against_late_requests(rig: Rig) -> None:
+    controller = rig.controller()
+    package, link = controller.cap_domains[0], rig.last_link()
+    controller.set_cap(package, 150_000)
+    began_s = rig.now_s()
+    controller.client.ask(LeaseUntil(controller.client.ask(LeaseLeft()).now_ms + 1000, 80_000))
+    while rig.now_s() - began_s < 0.4:
+        assert controller.cap(package) == 150_000, "what is said until then neither ends it nor moves its end"
+        rig.pass_time(0.05)
+    link.cut()
+    rig.pass_time(0.8)
+    assert 76.0 <= np.median(rig.powers_w(40)) <= 80.0
+    link.mend()
+    assert controller.set_cap(package, 150_000).enforced == 80_000
+    assert controller.disable_cap(package) == 0, "taken back, with its lease"
 
 
 @pytest.mark.needs(Ability.KILL)
