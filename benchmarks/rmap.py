@@ -90,7 +90,7 @@ def trace(kind: str, seed: int, table: dict[str, tuple[Configuration, ...]]) -> 
     jobs = Jobs(
         np.arange(JOBS), submit_s, request_s.copy(), request_s, nodes.astype(np.int32), np.zeros(JOBS, np.int32)
     )
-    return MoldableJobs(jobs, tuple(table[name] for name in names))
+    return MoldableJobs.of(jobs, tuple(table[name] for name in names))
 
 
 def write_swf(path: Path, jobs: MoldableJobs, table: dict[str, tuple[Configuration, ...]]) -> None:
@@ -105,6 +105,21 @@ def write_swf(path: Path, jobs: MoldableJobs, table: dict[str, tuple[Configurati
         fields += [jobs.jobs.request_s[job], -1, 1, 1 + job % 5, -1, application, -1, -1, -1, -1]
         lines.append(" ".join(str(int(one)) for one in fields))
     path.write_text("\n".join(lines) + "\n")
+
+
+def write_long(path: Path, jobs: int, nodes: int) -> None:
+    """A log with 85 % of what so many nodes can do with everything: `clusterctl replay --machine cab64:nodes=N`."""
+    rng = np.random.default_rng(1)
+    wanted = rng.choice(np.arange(8, 65, 4), jobs)
+    run_s = np.clip(rng.lognormal(7.5, 1.2, jobs), 60, 43200).astype(np.int64)
+    request_s = np.minimum((run_s * rng.uniform(1, 4, jobs)).astype(np.int64) // 60 * 60 + 60, 172_800)
+    submit_s = np.cumsum(rng.exponential(float((wanted * run_s).mean()) / (0.85 * nodes), jobs)).astype(np.int64)
+    application, user = rng.integers(1, 9, jobs), rng.integers(1, 201, jobs)
+    unknown, one = np.full(jobs, -1), np.ones(jobs, np.int64)
+    columns = [np.arange(1, jobs + 1), submit_s, unknown, run_s, wanted * 16, unknown, unknown, wanted * 16, request_s]
+    columns += [unknown, one, user, unknown, application, *[unknown] * 4]
+    header = f"; Computer: generated\n; MaxProcs: {nodes * 16}"
+    np.savetxt(path, np.column_stack(columns), fmt="%d", header=header, comments="")
 
 
 def alone(table: dict[str, tuple[Configuration, ...]]) -> list[float]:
@@ -124,7 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks rmap", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds")
     parser.add_argument("--swf", type=Path, metavar="FILE", help="only write the first random trace, as a log")
+    parser.add_argument("--long", type=Path, metavar="FILE", help="only write 100,000 jobs for 1000 nodes, as a log")
     options = parser.parse_args(arguments)
+    if options.long:
+        write_long(options.long, 100_000, 1000)
+        return 0
     table = cab_table()
     if options.swf:
         write_swf(options.swf, trace("random", 0, table), table)

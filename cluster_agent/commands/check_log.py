@@ -38,7 +38,7 @@ def check_log(log: str, trace: str | None) -> int:
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
         count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit)
     elif choice.has_configurations:
-        of = replay_moldable.world(setting, choice.moldable_composition)
+        of = replay_moldable.as_submitted(setting, choice.moldable_composition)
         count, (scheduler, _) = len(of.jobs), of.scheduler(choice.moldable_composition)
     else:
         workload, watts, caps = replay.as_submitted(setting, choice.composition)

@@ -79,10 +79,10 @@ def replay(
     choice = registry.choose(policy)
     setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts)
     if choice.has_configurations and not has_nodes(trace):
-        _only_plain(setting, swf_file)
+        _only_plain(setting)
         from cluster_agent.commands.replay_moldable import replay_with_configurations  # see ``world``
 
-        return replay_with_configurations(setting, choice, out, log_file, strict, as_json)
+        return replay_with_configurations(setting, choice, out, swf_file, log_file, strict, as_json)
     if configurations is not None:
         raise WrongUseError(
             f"--configurations {configurations}: {choice.policy.name} runs jobs as they ask; leave it out, or choose"
@@ -94,7 +94,9 @@ def replay(
         from cluster_agent.commands.replay_nodes import replay_nodes  # see ``world``
 
         if closed_loop:
-            raise WrongUseError(f"--closed-loop {closed_loop}: only for logs of processors; leave it out")
+            raise WrongUseError(
+                f"--closed-loop {closed_loop}: only for logs of processors, whose loop is native; leave it out"
+            )
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
         return replay_nodes(setting, choice, out, log_file, strict, as_json)
@@ -132,7 +134,7 @@ def replay(
         write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s, meter)
     measured = metrics.measure(result)
     if swf_file:
-        outputs.write_swf(swf_file, result, policy)
+        outputs.write_swf(swf_file, workload, result.schedule.start_s, result.run_s, policy)
     if out:
         given_by = "--machine" if machine else "MaxProcs"
         command = ["clusterctl", *sys.argv[1:]]
@@ -145,15 +147,9 @@ def replay(
     return 1 if result.unstarted else 0
 
 
-def _only_plain(setting: Setting, swf_file: str | None) -> None:
-    """Jobs with configurations are replayed as they are submitted, on processors that are not told apart."""
-    given = {
-        "--instance": setting.instance,
-        "--job-watts": setting.job_watts,
-        "--closed-loop": setting.closed_loop,
-        "--swf": swf_file,
-    }
-    for option, value in given.items():
+def _only_plain(setting: Setting) -> None:
+    """Jobs with configurations are of a log, and their watts are those of the configurations."""
+    for option, value in {"--instance": setting.instance, "--job-watts": setting.job_watts}.items():
         if value is not None:
             raise WrongUseError(
                 f"{option} {value}: not with {setting.policy}, which chooses configurations; leave it out"

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
 import msgspec
+import numpy as np
 
 from cluster_agent.commands.progress import progress
 from cluster_agent.errors import WrongUseError
 from cluster_agent.machine import Machine, load_machine
+from cluster_agent.replay.closed_loop import closed_loop
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.moldable_run import (
     MoldableResult,
     TableMachine,
+    impossible,
     measure_moldable,
     power_of,
-    replay_moldable,
+    replay_possible,
 )
 from cluster_agent.replay.moldable_trace import GENERATED, Tables, moldable, read_tables
-from cluster_agent.replay.outputs import manifest_of, workload_name
+from cluster_agent.replay.outputs import manifest_of, workload_name, write_swf
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.replay.swf import Finding, read_swf
 from cluster_agent.replay.workload import Workload, prepare
 from cluster_agent.scheduler.configurations import MoldableJobs
-from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler, impossible
+from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler
 from cluster_agent.scheduler.policies.registry import Choice
 from nodectl import __version__
 
@@ -39,7 +44,13 @@ class World(msgspec.Struct, frozen=True):
     findings: list[Finding]
     tables: Tables
     nodes: int
+    cores: int  # of a node
     bound_w: float
+
+    def workload_of_jobs(self) -> Workload:
+        """The workload, of these jobs only."""
+        rows = self.workload.row[self.row]
+        return replace(self.workload, jobs=self.jobs.jobs, row=rows, is_cut=self.workload.is_cut[self.row])
 
     def scheduler(self, composition: MoldableComposition) -> tuple[MoldableScheduler, TableMachine]:
         """For the loop in Python."""
@@ -49,7 +60,13 @@ class World(msgspec.Struct, frozen=True):
 
 
 def replay_with_configurations(
-    setting: Setting, choice: Choice, out: str | None, log_file: str | None, is_strict: bool, as_json: bool
+    setting: Setting,
+    choice: Choice,
+    out: str | None,
+    swf_file: str | None,
+    log_file: str | None,
+    is_strict: bool,
+    as_json: bool,
 ) -> int:
     """Replay the trace and print what came of it; the exit status."""
     composition = choice.moldable_composition
@@ -67,10 +84,15 @@ def replay_with_configurations(
             err=True,
         )
     with progress(len(of.jobs)) as advance:
-        result = replay_moldable(composition, of.jobs, of.nodes, of.bound_w, advance)
+        of, result = _replayed(setting, composition, of, advance)
     if log_file:
         scheduler, simulated = of.scheduler(composition)
         write_log(log_file, setting, of.workload.log.sha256, scheduler, simulated, result.start_s)
+    if swf_file:
+        held = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
+        workload = of.workload_of_jobs()
+        workload = replace(workload, jobs=replace(workload.jobs, width=held))
+        write_swf(swf_file, workload, result.start_s, result.end_s - result.start_s, setting.policy)
     measured = measure_moldable(result, of.nodes, of.bound_w)
     if out:
         of_trace = setting.trace, of.workload.log.sha256, len(of.jobs), of.findings
@@ -78,12 +100,32 @@ def replay_with_configurations(
         command = ["clusterctl", *sys.argv[1:]]
         made_from = manifest_of(command, of_trace, machine, f"{of.bound_w:g}", choice, __version__)
         made_from["configurations"] = of.tables.manifest()
+        made_from |= {"closed_loop": setting.closed_loop, "seed": setting.seed if setting.closed_loop else None}
         times_s, watts = power_of(result)
         power = times_s.tolist(), watts.tolist(), [of.bound_w] * len(times_s)
         for note in write_rows(out, _rows(of, result), _more(of, result), power, measured, made_from):
             click.echo(note, err=True)
     click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
     return 0
+
+
+def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
+    """What a scheduler is told of: in a closed loop what came of that."""
+    of = world(setting, composition)
+    return _replayed(setting, composition, of, lambda ended: None)[0] if setting.closed_loop else of
+
+
+def _replayed(
+    setting: Setting, composition: MoldableComposition, of: World, advance: Callable[[int], None]
+) -> tuple[World, MoldableResult]:
+    """What came of it, and the jobs as they were submitted."""
+    loop = None
+    if setting.closed_loop:
+        loop = of.workload_of_jobs(), closed_loop(setting.closed_loop, setting.seed)
+    result = replay_possible(composition, of.jobs, of.nodes, of.bound_w, advance, loop)
+    if result.order is not None:
+        of = msgspec.structs.replace(of, jobs=result.jobs, row=[of.row[job] for job in result.order])
+    return of, result
 
 
 def world(setting: Setting, composition: MoldableComposition, is_strict: bool = False) -> World:
@@ -106,7 +148,8 @@ def world(setting: Setting, composition: MoldableComposition, is_strict: bool = 
         findings.append(Finding(what, "dropped", len(never), min(lines), remedy))
         stay = [job for job in range(len(jobs)) if job not in never]
         jobs, row = jobs.only(stay), [row[job] for job in stay]
-    return World(workload, jobs, row, [*workload.findings, *findings], tables, machine.nodes, bound_w)
+    found = [*workload.findings, *findings]
+    return World(workload, jobs, row, found, tables, machine.nodes, machine.node.cores, bound_w)
 
 
 def _bound_w(cap: str | None, machine: Machine) -> float:

@@ -51,6 +51,7 @@ void scheduler_free(scheduler_t *s)
         return;
     power_free(s);
     priority_free(s);
+    moldable_free(s);
     free(s->queue);
     free(s->shortest);
     free(s->running);
@@ -97,6 +98,8 @@ void scheduler_running_add(scheduler_t *s, int32_t job)
     *place = (running_t){.expected_end_s = end_s, .job = job, .width = s->jobs.width[job]};
     s->n_running++;
     s->free -= s->jobs.width[job];
+    if (s->ways)
+        moldable_held(s, job, 1);
 }
 
 void scheduler_running_remove(scheduler_t *s, int32_t job)
@@ -108,6 +111,8 @@ void scheduler_running_remove(scheduler_t *s, int32_t job)
     s->n_running--;
     memmove(s->running + i, s->running + i + 1, (size_t)(s->n_running - i) * sizeof *s->running);
     s->free += s->jobs.width[job];
+    if (s->ways)
+        moldable_held(s, job, -1);
 }
 
 /* Processors a job may be given now. */
@@ -237,6 +242,11 @@ int64_t scheduler_overrun(scheduler_t *s, int32_t job)
     size_t corrections = (size_t)s->corrections[job]++;
 
     scheduler_running_remove(s, job);
+    if (s->ways) { /* times of the table are taken to be right: it is expected to end at any moment */
+        s->estimate_s[job]++;
+        scheduler_running_add(s, job);
+        return scheduler_expected_end(s, job);
+    }
     switch (s->composition.correct) {
     case CORRECT_INCREMENTAL:
         if (corrections < sizeof INCREMENTS_S / sizeof *INCREMENTS_S)
@@ -407,11 +417,18 @@ static void guard(scheduler_t *s, int64_t now_s)
     s->queue[s->head] = next;
 }
 
+void scheduler_sweep(scheduler_t *s)
+{
+    s->tail = sweep(s, s->queue, s->head, s->tail);
+}
+
 static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int32_t count = 0, backfilled = 0;
     int64_t free = free_now(s, now_s);
 
+    if (s->ways)
+        return moldable_decide(s, now_s, starts);
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
     if (s->power)
         power_begin_pass(s, now_s);

@@ -11,6 +11,7 @@
 
 #include <stdint.h>
 
+#include "moldable.h"
 #include "placement.h"
 #include "power.h"
 #include "priority.h"
@@ -129,6 +130,16 @@ void scheduler_reorder(scheduler_t *scheduler, const int32_t *queued);
 
 /* Once, before anything else: from then on each pass orders the queue by priority. 0, or -1: no memory. */
 int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
+
+/*
+ * Once, before anything else: jobs can run in several ways. Processors are nodes, backfilling is EASY in nodes and watts,
+ * and nothing else of the composition counts. A job's width and run time, in the columns of jobs_t, become known as it
+ * starts. 0, or -1: no memory.
+ */
+int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
+
+/* After that, while nothing runs: writes for each job whether it could not even start now. */
+void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
 
 /* What the running job has taken so far, if it is metered; to be said before it ends or is killed. */
 void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);

@@ -34,6 +34,9 @@ typedef struct {
 /* Only on a machine with watts (power_inside.h). */
 typedef struct power power_t;
 
+/* Only with jobs that can run in several ways (moldable.h). */
+typedef struct ways ways_t;
+
 /* Decayed usage, in units of `base` half-lives after the first submission. */
 typedef struct {
     double *of_user;
@@ -74,6 +77,7 @@ struct scheduler {
     jobs_t jobs;
     power_t *power;
     ranks_t *ranks;
+    ways_t *ways;
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
@@ -124,6 +128,8 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
 void scheduler_running_add(scheduler_t *s, int32_t job);
 void scheduler_running_remove(scheduler_t *s, int32_t job);
 void scheduler_requeue(scheduler_t *s, int32_t job);
+/* Those that have started leave the queue. */
+void scheduler_sweep(scheduler_t *s);
 /* The first running job whose processors do not yet count as free. */
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s);
 
@@ -136,6 +142,11 @@ void priority_submitted(scheduler_t *s, int64_t now_s);
 void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
 void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
+
+/* moldable.c */
+void moldable_free(scheduler_t *s);
+void moldable_held(scheduler_t *s, int32_t job, int sign); /* the running job takes its watts (1), or gives them back (-1) */
+int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts);
 
 /* power.c */
 void power_free(scheduler_t *s);

@@ -16,10 +16,8 @@ order; replayed as any log it gives the schedule that it was made with. The loop
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.job_watts import of_jobs
@@ -62,15 +60,9 @@ def answering(
 
     ``watts`` have the columns that the policy asks for (``job_watts.of_jobs``).
     """
-    moved: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
-
-    def table(log: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Of the same values at first, so that every row makes sense."""
-        log = np.ascontiguousarray(log)
-        moved.append((log, log.copy()))
-        return moved[-1][1]
-
     jobs = workload.jobs
+    answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, *_users(workload, loop))
+    table = answers.table
     columns = {name: table(getattr(jobs, name)) for name in Jobs.__slots__}
     submitted = replace(workload, jobs=Jobs(**columns), row=table(workload.row), is_cut=table(workload.is_cut))
     if watts is not None:
@@ -83,9 +75,7 @@ def answering(
         )
         if power is not None:
             watts = of_jobs(watts, submitted, power)
-    gap_s, think_s = _users(workload, loop)
-    filled = Answering(loop.queue or 0, jobs.submit_s, jobs.user, gap_s, think_s, moved, submitted.jobs.submit_s)
-    return submitted, watts, filled
+    return submitted, watts, answers
 
 
 def _users(workload: Workload, loop: ClosedLoop) -> tuple[Int64s, Int64s]:

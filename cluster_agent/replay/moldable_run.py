@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from cluster_agent.errors import WrongUseError
+from cluster_agent.replay.closed_loop import ClosedLoop, answering
 from cluster_agent.replay.metrics import bounded_slowdown, measure_waits, running_w
+from cluster_agent.replay.run import SLICES
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
 from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.jobs import Int64s
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler, impossible, length_s
+from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler, length_s
+from cluster_agent.scheduler.native_moldable import CMoldable
+from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.node_jobs import Float64s
+from cluster_agent.scheduler.phases import Composition
+
+PLAIN: Final = Composition()
+"""Of jobs with configurations nothing is decided by it."""
 
 
 class TableMachine(SimulatedMachine):
@@ -46,11 +56,13 @@ class TableMachine(SimulatedMachine):
 class MoldableResult:
     """What came of it. Jobs in ``impossible`` fit in none of their configurations, and were not submitted."""
 
-    jobs: MoldableJobs
+    jobs: MoldableJobs  # as submitted: in a closed loop at other times
     start_s: Int64s  # -1: impossible
     end_s: Int64s
     chosen: tuple[Configuration | None, ...]  # with true times and watts
     impossible: tuple[int, ...]
+    order: Int64s | None = None
+    """In a closed loop: which of the jobs as they were given each is."""
 
     @property
     def turnaround_s(self) -> Int64s:
@@ -106,6 +118,15 @@ ROUNDED_TO: Final = 6
 """Decimal places of watts: sums in another order differ by less."""
 
 
+def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> list[int]:
+    """The jobs that the policy would not start even on an empty cluster."""
+    if composition.rule is None:
+        empty = MoldableScheduler(composition, jobs, nodes, watts)
+        return [job for job in range(len(jobs)) if empty.starts_now(0, job) is None]
+    ways = CMoldable(composition.rule, jobs, watts)
+    return np.flatnonzero(NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways).impossible()).tolist()
+
+
 def replay_moldable(
     composition: MoldableComposition,
     jobs: MoldableJobs,
@@ -116,14 +137,61 @@ def replay_moldable(
     """Replay the jobs on so many nodes under a bound of watts. ``advance`` is told how many have ended."""
     never = impossible(composition, jobs, nodes, watts)
     rows = np.setdiff1d(np.arange(len(jobs)), never)
-    kept = jobs.only(rows.tolist())
-    scheduler = MoldableScheduler(composition, kept, nodes, watts)
-    machine = TableMachine(kept, scheduler, advance)
-    run(scheduler, JumpingClock(), machine)
+    found = replay_possible(composition, jobs.only(rows.tolist()), nodes, watts, advance)
+    if not never:
+        return found
     start_s, end_s = np.full(len(jobs), -1, np.int64), np.full(len(jobs), -1, np.int64)
-    start_s[rows] = [machine.start_s[job] for job in range(len(kept))]
-    end_s[rows] = [machine.end_s[job] for job in range(len(kept))]
+    start_s[rows], end_s[rows] = found.start_s, found.end_s
     chosen: list[Configuration | None] = [None] * len(jobs)
-    for job, row in enumerate(rows.tolist()):
-        chosen[row] = kept.true_row(job, scheduler.chosen[job])
+    for row, one in zip(rows.tolist(), found.chosen, strict=True):
+        chosen[row] = one
     return MoldableResult(jobs, start_s, end_s, tuple(chosen), tuple(never))
+
+
+def replay_possible(
+    composition: MoldableComposition,
+    jobs: MoldableJobs,
+    nodes: int,
+    watts: float,
+    advance: Callable[[int], None] = lambda ended: None,
+    loop: tuple[Workload, ClosedLoop] | None = None,
+) -> MoldableResult:
+    """The same where no job is impossible. ``loop``: submissions answer, those of a workload of these jobs."""
+    if composition.rule is None:
+        if loop is not None:
+            raise WrongUseError("--closed-loop: not with a policy whose choice is Python; leave it out")
+        return run_in_python(composition, jobs, nodes, watts, advance)
+    order = None
+    if loop is None:
+        ways = CMoldable(composition.rule, jobs, watts)
+        schedule = NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways)
+    else:
+        submitted, _, answers = answering(loop[0], None, None, loop[1])
+        ways = CMoldable(composition.rule, jobs, watts, answers.table)
+        order = answers.table(np.arange(len(jobs)))
+        schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
+    step = max(len(jobs) // SLICES, 1)
+    while schedule.run(schedule.ended + step):
+        advance(schedule.ended)
+    advance(schedule.ended)
+    if order is not None:
+        in_order = jobs.only(order.tolist())
+        jobs = replace(in_order, jobs=replace(in_order.jobs, submit_s=submitted.jobs.submit_s))
+    return MoldableResult(jobs, schedule.start_s, schedule.end_s, tuple(ways.chosen()), (), order)
+
+
+def run_in_python(
+    composition: MoldableComposition,
+    jobs: MoldableJobs,
+    nodes: int,
+    watts: float,
+    advance: Callable[[int], None] = lambda ended: None,
+) -> MoldableResult:
+    """By the policy's own choice, job by job; all of the jobs can run."""
+    jobs = jobs.only(range(len(jobs)))  # the machine writes run times into them
+    scheduler = MoldableScheduler(composition, jobs, nodes, watts)
+    machine = TableMachine(jobs, scheduler, advance)
+    run(scheduler, JumpingClock(), machine)
+    start_s, end_s = (np.array([of[job] for job in range(len(jobs))]) for of in (machine.start_s, machine.end_s))
+    chosen = tuple(jobs.true_row(job, scheduler.chosen[job]) for job in range(len(jobs)))
+    return MoldableResult(jobs, start_s.astype(np.int64), end_s.astype(np.int64), chosen, ())

@@ -251,12 +251,12 @@ def manifest_of(
     }
 
 
-def write_swf(path: str, result: Result, policy: str) -> None:
-    """The schedule as a job log: wait, run, processors and request as replayed, the rest as it was."""
-    workload, jobs = result.workload, result.workload.jobs
-    start_s = result.schedule.start_s
+def write_swf(path: str, workload: Workload, start_s: Int64s, run_s: Int64s, policy: str) -> None:
+    """The schedule as a job log: wait, run, processors and request as replayed, the rest as it was. ``start_s``, -1:
+    never."""
+    jobs = workload.jobs
     columns = workload.log.columns[:, workload.row]
-    columns[swf.SUBMIT], columns[swf.RUN] = jobs.submit_s, result.run_s
+    columns[swf.SUBMIT], columns[swf.RUN] = jobs.submit_s, run_s
     columns[swf.REQUEST] = jobs.request_s if workload.has_requests else -1
     columns[swf.ALLOCATED] = columns[swf.WANTED] = jobs.width
     columns[swf.WAIT] = np.where(start_s < 0, -1, start_s - jobs.submit_s)

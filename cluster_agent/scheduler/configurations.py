@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
+from math import ceil
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from cluster_agent.scheduler.jobs import Jobs
+
+UW: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class Configuration:
         """Joules of a run."""
         return self.time_s * self.watts
 
+    @property
+    def uw(self) -> int:
+        """The watts as schedulers add them up: whole microwatts, rounded up, but for what doubles leave behind."""
+        return ceil(self.watts * UW - 1e-3)
+
 
 Rows: TypeAlias = tuple[Configuration, ...]
 
@@ -41,35 +49,32 @@ class MoldableJobs:
     """``Jobs`` that can run in several ways. ``jobs.width`` is the nodes asked for, ``jobs.request_s`` the time."""
 
     jobs: Jobs
-    rows: Sequence[Rows]  # of each job, in order of time, as the policy knows them
-    truth: Sequence[Rows] | None = None  # as they are, in any order; None: the policy knows the truth
+    rows: ScaledRows  # of each job, in order of time, as the policy knows them
+    truth: ScaledRows | None = None  # as they are; None: the policy knows the truth
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.rows, ScaledRows):
-            in_order: dict[int, Rows] = {}  # jobs of one application share their rows
-            for rows in self.rows:
-                in_order.setdefault(id(rows), by_time(rows))
-            object.__setattr__(self, "rows", tuple(in_order[id(rows)] for rows in self.rows))
+    @classmethod
+    def of(cls, jobs: Jobs, rows: Sequence[Rows], truth: Sequence[Rows] | None = None) -> MoldableJobs:
+        """From the rows of each job."""
+        return cls(jobs, ScaledRows.of(rows), None if truth is None else ScaledRows.of(truth))
 
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def least(self) -> tuple[int, float]:
-        """The fewest nodes, and the fewest watts, of any configuration."""
-        tables = self.rows.tables if isinstance(self.rows, ScaledRows) else {id(one): one for one in self.rows}.values()
-        every = [row for rows in tables for row in rows]
-        return min((row.nodes for row in every), default=0), min((row.watts for row in every), default=0.0)
+    def least(self) -> tuple[int, int]:
+        """The fewest nodes, and the fewest microwatts, of any configuration."""
+        every = [row for rows in self.rows.tables for row in rows]
+        return min((row.nodes for row in every), default=0), min((row.uw for row in every), default=0)
 
     def true_row(self, job: int, known: Configuration) -> Configuration:
         """What a row that the policy knows takes and draws in truth."""
         if self.truth is None:
             return known
-        return next(row for row in self.truth[job] if same_place(row, known))
+        return next(row for row in self.truth.of_job(job) if same_place(row, known))
 
     def only(self, kept: Sequence[int]) -> MoldableJobs:
         """The jobs ``kept``, in that order; columns are copies."""
         columns = {name: getattr(self.jobs, name)[list(kept)].copy() for name in Jobs.__slots__}
-        return MoldableJobs(Jobs(**columns), _only(self.rows, kept), self.truth and _only(self.truth, kept))
+        return MoldableJobs(Jobs(**columns), self.rows.only(kept), self.truth and self.truth.only(kept))
 
 
 class ScaledRows(Sequence[Rows]):
@@ -78,8 +83,8 @@ class ScaledRows(Sequence[Rows]):
 
     def __init__(self, tables: Sequence[Rows], table: Sequence[int], scale: Sequence[float]) -> None:
         self.tables = [by_time(rows) for rows in tables]
-        self._table = table  # of each job
-        self._scale = scale
+        self.table = table  # of each job
+        self.scale = scale
 
         @lru_cache(maxsize=1024)  # more than wait as a rule
         def rows_of(at: int, times: float) -> Rows:
@@ -87,15 +92,27 @@ class ScaledRows(Sequence[Rows]):
 
         self._rows = rows_of
 
+    @classmethod
+    def of(cls, rows: Sequence[Rows]) -> ScaledRows:
+        """Tables that some jobs share, each with its own times."""
+        tables: dict[int, int] = {}
+        place = [tables.setdefault(id(one), len(tables)) for one in rows]
+        of_place = dict(zip(place, rows, strict=True))
+        return cls([of_place[at] for at in range(len(tables))], place, [1.0] * len(rows))
+
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def __getitem__(self, job: Any) -> Any:
-        return self._rows(self._table[job], self._scale[job])
+        return self.of_job(job)
+
+    def of_job(self, job: int) -> Rows:
+        """In order of time."""
+        return self._rows(self.table[job], self.scale[job])
 
     def only(self, kept: Sequence[int]) -> ScaledRows:
         """Those of the jobs ``kept``."""
-        return ScaledRows(self.tables, [self._table[job] for job in kept], [self._scale[job] for job in kept])
+        return ScaledRows(self.tables, [self.table[job] for job in kept], [self.scale[job] for job in kept])
 
 
 def by_time(rows: Rows) -> Rows:
@@ -114,10 +131,6 @@ def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:
     cores, cap_w = max((row.cores, row.cap_w) for row in rows)
     fitting = [row for row in rows if (row.cores, row.cap_w) == (cores, cap_w) and row.nodes <= nodes]
     return max(fitting, key=lambda row: row.nodes, default=None)
-
-
-def _only(rows: Sequence[Rows], kept: Sequence[int]) -> Sequence[Rows]:
-    return rows.only(kept) if isinstance(rows, ScaledRows) else tuple(rows[job] for job in kept)
 
 
 def best(

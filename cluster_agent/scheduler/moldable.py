@@ -4,16 +4,19 @@ It is the same engine (``interfaces.Scheduler``) with one phase more: *choose* s
 a waiting job should run, and the job starts if that one can start now. The head of the queue, when it cannot, gets a
 reservation of nodes *and* watts at the earliest time at which both suffice; jobs behind it may start if they end
 before, or leave it its nodes and its watts (EASY, Lifka 1995, in two dimensions: RMAP's text has nodes only).
+
+The choices of the policies that ship are native too (``csrc/moldable.c``): replays take those, and tests hold the two
+equal. A policy with a choice of its own is run by what is here, job by job. Watts are added up as whole microwatts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import TypeAlias
+from math import ceil, floor
+from typing import Literal, NamedTuple, TypeAlias
 
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
+from cluster_agent.scheduler.configurations import UW, Configuration, MoldableJobs
 from cluster_agent.scheduler.interfaces import OneFrequency
 
 
@@ -37,11 +40,23 @@ Choose: TypeAlias = Callable[[Asked], Configuration | None]
 """The configuration in which the job is to run, now or when there is room; None: there is none."""
 
 
+class Rule(NamedTuple):
+    """A choice that is native, with the parameters of its policy."""
+
+    name: Literal["traditional", "naive", "adaptive", "stock", "cores-endtime", "energy"]
+    th: float = 0.0
+    near: float = 0.0
+    priority: float = 1.0
+    slowdown: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class MoldableComposition:
     """A policy for jobs with configurations, ready to run."""
 
     choose: Choose
+    rule: Rule | None = None
+    """The same, native; None: there is only ``choose``."""
 
     @property
     def owns_watts(self) -> bool:
@@ -56,12 +71,13 @@ class MoldableScheduler(OneFrequency):
         self.jobs = jobs
         self.nodes = nodes
         self.watts = watts
+        self.uw = whole_uw(watts)
         self.queue: list[int] = []
         self.running: dict[int, int] = {}  # job: when it will have ended
         self.chosen: dict[int, Configuration] = {}
         self._choose = composition.choose
-        self._least_nodes, self._least_w = jobs.least()
-        self._known: list[tuple[int, int, float]] | None = None  # what ``_free`` found, as long as it holds
+        self._least_nodes, self._least_uw = jobs.least()
+        self._known: list[tuple[int, int, int]] | None = None  # what ``_free`` found, as long as it holds
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue."""
@@ -95,19 +111,19 @@ class MoldableScheduler(OneFrequency):
         at_s = None if row is None else self._earliest_s(now_s, row)
         if row is None or at_s is None:
             return started  # it can never run; that is found out before the replay begins
-        _, nodes, watts = next(step for step in self._free(now_s) if step[0] == at_s)
-        left_nodes, left_w = nodes - row.nodes, watts - row.watts
+        _, nodes, uw = next(step for step in self._free(now_s) if step[0] == at_s)
+        left_nodes, left_uw = nodes - row.nodes, uw - row.uw
         for job in others:
-            free_nodes, free_w = self._free(now_s)[0][1:]
-            if free_nodes < self._least_nodes or free_w + TOLERANCE_W < self._least_w:
+            free_nodes, free_uw = self._free(now_s)[0][1:]
+            if free_nodes < self._least_nodes or free_uw < self._least_uw:
                 break  # there is room for nobody, however many wait
             other = self.starts_now(now_s, job)
             if other is None:
                 continue
             ends_in_time = now_s + length_s(other) <= at_s
-            if ends_in_time or (other.nodes <= left_nodes and other.watts <= left_w):
+            if ends_in_time or (other.nodes <= left_nodes and other.uw <= left_uw):
                 if not ends_in_time:
-                    left_nodes, left_w = left_nodes - other.nodes, left_w - other.watts
+                    left_nodes, left_uw = left_nodes - other.nodes, left_uw - other.uw
                 started.append(self._start(now_s, job, other))
         return started
 
@@ -118,6 +134,7 @@ class MoldableScheduler(OneFrequency):
 
     def _asked(self, now_s: int, job: int) -> Asked:
         jobs = self.jobs.jobs
+        _, free_nodes, free_uw = self._free(now_s)[0]
         return Asked(
             now_s,
             self.jobs.rows[job],
@@ -125,7 +142,8 @@ class MoldableScheduler(OneFrequency):
             int(jobs.request_s[job]),
             self.nodes,
             self.watts,
-            *self._free(now_s)[0][1:],
+            free_nodes,
+            free_uw / UW,
             lambda row: self._earliest_s(now_s, row),
         )
 
@@ -136,35 +154,29 @@ class MoldableScheduler(OneFrequency):
         self._known = None
         return job
 
-    def _free(self, now_s: int) -> list[tuple[int, int, float]]:
-        """(From when, nodes, watts) if nobody else starts; the first is now."""
+    def _free(self, now_s: int) -> list[tuple[int, int, int]]:
+        """(From when, nodes, microwatts) if nobody else starts; the first is now."""
         if self._known is None or self._known[0][0] != now_s:
             times_s = sorted({now_s, *(end_s for end_s in self.running.values() if end_s > now_s)})
             self._known = []
             for at_s in times_s:
-                # summed anew: differences would leave rounding behind
                 held = [self.chosen[job] for job, end_s in self.running.items() if end_s > at_s]
-                free_w = self.watts - sum(row.watts for row in held)
-                self._known.append((at_s, self.nodes - sum(row.nodes for row in held), free_w))
+                free_uw = self.uw - sum(row.uw for row in held)
+                self._known.append((at_s, self.nodes - sum(row.nodes for row in held), free_uw))
         return self._known
 
     def _earliest_s(self, now_s: int, row: Configuration) -> int | None:
-        for at_s, nodes, watts in self._free(now_s):
-            if row.nodes <= nodes and row.watts <= watts + TOLERANCE_W:
+        for at_s, nodes, uw in self._free(now_s):
+            if row.nodes <= nodes and row.uw <= uw:
                 return at_s
         return None
 
 
-TOLERANCE_W = 1e-6
-"""Rounding of sums keeps nobody waiting."""
+def whole_uw(watts: float) -> int:
+    """A bound, rounded down, but for what doubles leave behind."""
+    return floor(watts * UW + 1e-3)
 
 
 def length_s(row: Configuration) -> int:
     """The engine counts whole seconds."""
     return max(ceil(row.time_s - 1e-9), 1)
-
-
-def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> list[int]:
-    """The jobs that the policy would not start even on an empty cluster."""
-    empty = MoldableScheduler(composition, jobs, nodes, watts)
-    return [job for job in range(len(jobs)) if empty.starts_now(0, job) is None]

@@ -14,6 +14,7 @@ from cluster_agent.scheduler.answering import Answering, CAnswering
 from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Watts
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native import reaction_of, reorder, set_priority
+from cluster_agent.scheduler.native_moldable import CMoldable
 from cluster_agent.scheduler.native_tables import (
     CJobs,
     CWatts,
@@ -34,7 +35,8 @@ class NativeReplay:
     """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them.
 
     ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: submissions
-    answer to the schedule; then ``jobs`` and the columns of ``watts`` are the tables that it fills.
+    answer to the schedule; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs
+    can run in several ways; ``jobs`` are its own, ``processors`` are nodes.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class NativeReplay:
         caps: Sequence[Cap] = (),
         users: Sequence[int] | None = None,
         answering: Answering | None = None,
+        moldable: CMoldable | None = None,
     ) -> None:
         idle_off = c_idle_off(composition, watts)
         self.jobs = jobs
@@ -64,11 +67,14 @@ class NativeReplay:
             lib.replay_free,
         )
         if answering is not None:
-            self._c_answering = CAnswering(answering)
+            self._c_answering = CAnswering(answering, jobs.submit_s)
             if lib.replay_answer(self._replay, self._c_answering.c) < 0:
                 raise MemoryError
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
+        self._moldable = moldable
+        if moldable is not None and lib.scheduler_set_moldable(self._scheduler, moldable.c) < 0:
+            raise MemoryError
         self._room = np.empty(len(jobs), np.int32)
         self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
         if watts is not None:
@@ -120,6 +126,12 @@ class NativeReplay:
                 raise RuntimeError("the scheduler started more jobs than the machine holds: a defect of the scheduler")
             else:
                 return bool(status == lib.REPLAY_PAUSED)
+
+    def impossible(self) -> Bools:
+        """Which jobs could not start in any of their ways; before running, and only with ``moldable``."""
+        never = np.empty(len(self.jobs), np.uint8)
+        lib.scheduler_impossible(self._scheduler, pointer("uint8_t", never))
+        return never.view(np.bool_)
 
     @property
     def ended(self) -> int:

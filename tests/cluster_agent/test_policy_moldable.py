@@ -15,7 +15,7 @@ ONE_NODE, TWO_NODES = Configuration(1, 16, 115, 7200, 200), Configuration(2, 16,
 
 
 def replayed(rule: str, *rows: tuple[Configuration, ...]) -> MoldableResult:
-    jobs = MoldableJobs(jobs_of([(at_s, 1, 9999, 1, 0) for at_s in range(len(rows))]), rows)
+    jobs = MoldableJobs.of(jobs_of([(at_s, 1, 9999, 1, 0) for at_s in range(len(rows))]), rows)
     return replay_moldable(choose(f"moldable:rule={rule}").moldable_composition, jobs, 2, 1000.0)
 
 

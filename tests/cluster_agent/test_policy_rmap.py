@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,7 +32,7 @@ RUNNING = Configuration(NODES - 10, 16, 115, 1000, CLUSTER_W - 750)
 def worked_example(policy: str) -> tuple[Configuration | None, int, int]:
     """Configuration, start and turnaround of SP-MZ, in whole seconds."""
     rows = [(0, 1, 2000, NODES, 0), (0, 1, 450, 6, 1)]
-    jobs = MoldableJobs(jobs_of(rows), ((RUNNING,), SP_MZ))
+    jobs = MoldableJobs.of(jobs_of(rows), ((RUNNING,), SP_MZ))
     result = replay_moldable(choose(policy).moldable_composition, jobs, NODES, CLUSTER_W)
     return result.chosen[1], int(result.start_s[1]), int(result.end_s[1])
 
@@ -52,7 +54,7 @@ def test_the_worked_example_of_sp_mz(policy: str, picked: int, start_s: int, tur
 
 def test_adaptive_waits_if_what_fits_now_is_too_slow() -> None:
     """C3 takes 439.2 s: with 400 s asked for it is beyond th = 0, and within 10 %."""
-    late = MoldableJobs(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
+    late = MoldableJobs.of(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
     starts_s = [
         int(replay_moldable(choose(f"rmap:th={th}").moldable_composition, late, NODES, CLUSTER_W).start_s[1])
         for th in (0, 0.1)
@@ -68,11 +70,27 @@ def test_the_head_keeps_its_watts_as_well_as_its_nodes() -> None:
         (Configuration(1, 16, 115, 200, 350),),
         (Configuration(1, 16, 115, 80, 350),),
     ]
-    jobs = MoldableJobs(
+    jobs = MoldableJobs.of(
         jobs_of([(0, 1, 100, 2, 0), (1, 1, 50, 2, 0), (2, 1, 200, 1, 0), (3, 1, 80, 1, 0)]), tuple(rows)
     )
     result = replay_moldable(choose("rmap:policy=traditional").moldable_composition, jobs, 64, 1000.0)
     assert result.start_s.tolist() == [0, 100, 150, 3]
+
+
+def test_who_overtakes_the_head_for_longer_leaves_less_to_the_next() -> None:
+    """The head waits for 700 W until 100 s, and 300 W are left over: enough for one that runs beyond that, not for two.
+    The last ends in time and may have what is there now."""
+    rows = [
+        (Configuration(2, 16, 115, 100, 500),),
+        (Configuration(2, 16, 115, 50, 700),),
+        *[(Configuration(1, 16, 115, 200, 200),)] * 2,
+        (Configuration(1, 16, 115, 90, 200),),
+    ]
+    jobs = MoldableJobs.of(
+        jobs_of([(at, 1, int(row[0].time_s), row[0].nodes, 0) for at, row in enumerate(rows)]), tuple(rows)
+    )
+    for composition in (policy := choose("rmap:policy=traditional").moldable_composition, replace(policy, rule=None)):
+        assert replay_moldable(composition, jobs, 64, 1000.0).start_s.tolist() == [0, 100, 2, 150, 4]
 
 
 def test_near_takes_the_fewest_watts_among_rows_as_fast() -> None:
@@ -106,7 +124,7 @@ def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
     rows = [
         (int(at_s), 1, int(rng.integers(60, 900)), int(rng.integers(2, 16)) * 4, 0) for at_s in rng.integers(0, 900, 12)
     ]
-    jobs = MoldableJobs(jobs_of(rows), tuple(table[name] for name in names))
+    jobs = MoldableJobs.of(jobs_of(rows), tuple(table[name] for name in names))
     return replay_moldable(choose(policy).moldable_composition, jobs, NODES, watts)
 
 

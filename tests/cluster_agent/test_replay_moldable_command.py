@@ -6,11 +6,12 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.replay.moldable_trace import moldable, read_tables
-from cluster_agent.replay.swf import read_swf
+from cluster_agent.replay.swf import ALLOCATED, RUN, SUBMIT, WAIT, read_swf
 from cluster_agent.replay.workload import prepare
 from cluster_agent.scheduler.cab_table import cab_table
 from cluster_agent.scheduler.configuration_model import predicted
@@ -125,13 +126,32 @@ def test_jobs_run_as_the_table_says_not_as_the_model_thinks(capsys: pytest.Captu
     assert "the model's times are wrong by" in printed.err
 
 
+@pytest.mark.parametrize("policy", ["rmap", "rmap:policy=naive", "moldable"])
+def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_is_told_decides_the_same(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, swf = tmp_path / "out", tmp_path / "out.swf"
+    given = ["--machine", "cab64", "--cap", "6500", "--closed-loop", "queue=4", "--log", str(tmp_path / "log")]
+    given += ["--configurations", "cab:model=regression,share=0.2", "--out", str(out), "--swf", str(swf)]
+    assert main(["replay", SAMPLE, "--policy", policy, *given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ended"] == 30
+    rows = [line.split(",") for line in (out / "jobs.csv").read_text().splitlines()[1:]]
+    submit_s, start_s, end_s = (np.array([int(row[at]) for row in rows]) for at in (3, 8, 10))
+    assert set(submit_s[4:].tolist()) <= set((start_s + 1).tolist()), "each a second after another has started"
+    assert all(((submit_s <= at_s) & (start_s > at_s)).sum() <= 4 for at_s in submit_s)
+    assert main(["check-log", str(tmp_path / "log")]) == 0
+    columns = read_swf(str(swf)).columns
+    assert (columns[SUBMIT] == submit_s).all() and (columns[SUBMIT] + columns[WAIT] == start_s).all()
+    assert (columns[RUN] == end_s - start_s).all() and (columns[ALLOCATED] % 16 == 0).all(), "whole nodes"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--machine", "100"], "nodes are needed; give a machine that has them"),
         (["--machine", "eurora"], "eurora: configurations are for machines of one kind of nodes"),
         (["--machine", "four.toml", "--cap", "nought"], "--cap nought: this policy keeps one bound of watts"),
-        (["--machine", "four.toml", "--closed-loop", "queue=3"], "--closed-loop queue=3: not with rmap"),
+        (["--machine", "four.toml", "--job-watts", "generated"], "--job-watts generated: not with rmap"),
         (["--machine", "four.toml", "--configurations", "cap"], "there is no such file (nearest: cab)"),
         (["--machine", "four.toml", "--configurations", "table.csv:model=regression"], "application 7 has 3"),
         (["--machine", "four.toml", "--configurations", "table.csv:seeds=1"], "has no parameter 'seeds'"),

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from cluster_agent.scheduler.configurations import Configuration
-from cluster_agent.scheduler.moldable import Asked, MoldableComposition, length_s
+from cluster_agent.scheduler.moldable import Asked, MoldableComposition, Rule, length_s
 from cluster_agent.scheduler.policies.api import Policy
 
 
@@ -47,7 +47,7 @@ def compose(params: Params) -> MoldableComposition:
 
         return min(ends, key=lambda one: (score(*one), one[0], one[1].nodes))[1]
 
-    return MoldableComposition(choose)
+    return MoldableComposition(choose, Rule(params.rule, slowdown=params.slowdown))
 
 
 POLICY = Policy(

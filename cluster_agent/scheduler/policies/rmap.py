@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from cluster_agent.scheduler.configurations import Configuration, best
-from cluster_agent.scheduler.moldable import Asked, Choose, MoldableComposition
+from cluster_agent.scheduler.moldable import Asked, Choose, MoldableComposition, Rule
 from cluster_agent.scheduler.policies.api import Policy
 
 
@@ -34,9 +34,10 @@ def compose(params: Params) -> MoldableComposition:
     """EASY in nodes and watts around one of the three choices."""
     if not params.th >= 0 or not 0 <= params.near < 1 or not params.priority > 0:
         raise ValueError("th has to be 0 or more, near from 0 to below 1, and priority above 0")
+    rule = Rule(params.policy, params.th, params.near, params.priority)
     if params.policy == "traditional":
-        return MoldableComposition(traditional)
-    return MoldableComposition(naive(params) if params.policy == "naive" else adaptive(params))
+        return MoldableComposition(traditional, rule)
+    return MoldableComposition(naive(params) if params.policy == "naive" else adaptive(params), rule)
 
 
 def traditional(asked: Asked) -> Configuration | None:

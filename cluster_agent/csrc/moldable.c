@@ -1,0 +1,403 @@
+#include "moldable.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "scheduler_inside.h"
+
+enum { NONE = -1, UNKNOWN = -2 };
+
+/* What holds until a job starts or ends. */
+typedef struct {
+    int64_t version;
+    int32_t value;
+} known_t;
+
+/* Free once so many of the running jobs have ended, in their order. */
+typedef struct {
+    int64_t nodes, uw;
+} room_t;
+
+/* CHOOSE_STOCK: a job of this table whose scale is above `scale` does not start now. */
+typedef struct {
+    int64_t version, now_s;
+    double scale;
+} reach_t;
+
+struct ways {
+    moldable_t model;
+    int64_t free_uw;
+    int64_t least_uw; /* of any configuration, and the fewest nodes */
+    int32_t least_nodes;
+    int64_t version;  /* counts starts and ends */
+    int32_t *wanted;  /* per kind: what its share of the watts is for, on an empty cluster; UNKNOWN */
+    known_t *fits;    /* per kind: the fastest row that fits now */
+    known_t *after;   /* per row: how many running jobs have to end before there is room */
+    reach_t *reach;   /* per table */
+    room_t *room;     /* by how many have ended, in `room_version` */
+    int64_t room_version;
+};
+
+/****************************************************************
+ * Making and unmaking
+ ****************************************************************/
+
+int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
+{
+    ways_t *w = s->ways = calloc(1, sizeof *w);
+    if (!w)
+        return -1;
+    int32_t n_rows = model->first[model->n_tables];
+    w->model = *model;
+    w->free_uw = model->cluster_uw;
+    w->version = 1;
+    w->wanted = column(model->n_kinds, sizeof *w->wanted);
+    w->fits = column(model->n_kinds, sizeof *w->fits);
+    w->after = column(n_rows, sizeof *w->after);
+    w->reach = column(model->n_tables, sizeof *w->reach);
+    w->room = column(s->composition.processors + 1, sizeof *w->room); /* every running job has a node */
+    if (!w->wanted || !w->fits || !w->after || !w->reach || !w->room)
+        return -1;
+    w->least_nodes = n_rows ? INT32_MAX : 0;
+    w->least_uw = n_rows ? INT64_MAX : 0;
+    for (int32_t row = 0; row < n_rows; row++) {
+        w->least_nodes = (int32_t)least(w->least_nodes, model->rows[row].nodes);
+        w->least_uw = least(w->least_uw, model->rows[row].uw);
+    }
+    for (int32_t kind = 0; kind < model->n_kinds; kind++)
+        w->wanted[kind] = UNKNOWN;
+    return 0;
+}
+
+void moldable_free(scheduler_t *s)
+{
+    if (!s->ways)
+        return;
+    free(s->ways->wanted);
+    free(s->ways->fits);
+    free(s->ways->after);
+    free(s->ways->reach);
+    free(s->ways->room);
+    free(s->ways);
+}
+
+void moldable_held(scheduler_t *s, int32_t job, int sign)
+{
+    ways_t *w = s->ways;
+    w->free_uw -= sign * w->model.rows[w->model.row[job]].uw;
+    w->version++;
+}
+
+/****************************************************************
+ * Room
+ ****************************************************************/
+
+static int fits(const configuration_t *row, int64_t nodes, int64_t uw)
+{
+    return row->nodes <= nodes && row->uw <= uw;
+}
+
+/* The engine counts whole seconds. */
+static int64_t whole_s(double time_s)
+{
+    int64_t length_s = (int64_t)ceil(time_s - 1e-9);
+    return length_s > 1 ? length_s : 1;
+}
+
+static int64_t length_s(const ways_t *w, int32_t job, int32_t row)
+{
+    return whole_s(w->model.rows[row].time_s * w->model.scale[job]);
+}
+
+static const room_t *room_by_ends(scheduler_t *s)
+{
+    ways_t *w = s->ways;
+    if (w->room_version == w->version)
+        return w->room;
+    w->room[0] = (room_t){.nodes = s->free, .uw = w->free_uw};
+    for (int32_t i = 0; i < s->n_running; i++)
+        w->room[i + 1] = (room_t){.nodes = w->room[i].nodes + s->running[i].width,
+                                  .uw = w->room[i].uw + w->model.rows[w->model.row[s->running[i].job]].uw};
+    w->room_version = w->version;
+    return w->room;
+}
+
+/* How many running jobs have to end before the row has room; NONE: there is never enough. */
+static int32_t ends_before(scheduler_t *s, int32_t row)
+{
+    ways_t *w = s->ways;
+    known_t *known = &w->after[row];
+    if (known->version == w->version)
+        return known->value;
+    const configuration_t *one = &w->model.rows[row];
+    const room_t *room = room_by_ends(s);
+    int32_t low = 0, high = s->n_running + 1;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (fits(one, room[middle].nodes, room[middle].uw))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *known = (known_t){.version = w->version, .value = low > s->n_running ? NONE : low};
+    return known->value;
+}
+
+static int64_t ended_s(const scheduler_t *s, int64_t now_s, int32_t ends)
+{
+    return ends ? s->running[ends - 1].expected_end_s : now_s;
+}
+
+/****************************************************************
+ * RMAP's choices (Patki et al., HPDC 2015)
+ ****************************************************************/
+
+/* The nodes asked for with everything; fewer where the cluster's watts feed no more. */
+static int32_t traditional(const ways_t *w, int32_t job)
+{
+    const moldable_t *m = &w->model;
+    int32_t found = NONE;
+    for (int32_t i = m->first[m->table[job]]; i < m->first[m->table[job] + 1]; i++) {
+        const configuration_t *row = &m->rows[i];
+        if (row->is_full && row->watts <= m->cluster_w && row->nodes <= m->asked[job] &&
+            (found == NONE || row->nodes > m->rows[found].nodes))
+            found = i;
+    }
+    return found;
+}
+
+/* The fastest row within watts and nodes; of those as fast up to `near` the one with fewest watts, then nodes. */
+static int32_t best(const ways_t *w, int32_t job, double bound_w, int64_t most_nodes)
+{
+    const moldable_t *m = &w->model;
+    double scale = m->scale[job], limit_s = 0.0;
+    int32_t found = NONE;
+    for (int32_t i = m->first[m->table[job]]; i < m->first[m->table[job] + 1]; i++) {
+        const configuration_t *row = &m->rows[i];
+        if (row->watts > bound_w || row->nodes > most_nodes)
+            continue;
+        if (found == NONE) {
+            found = i;
+            if (m->near == 0.0)
+                break;
+            limit_s = (1 + m->near) * (row->time_s * scale);
+            continue;
+        }
+        if (row->time_s * scale > limit_s)
+            break;
+        const configuration_t *other = &m->rows[found];
+        if (row->watts != other->watts ? row->watts < other->watts : row->nodes < other->nodes)
+            found = i;
+    }
+    return found;
+}
+
+static double fair_share_w(const scheduler_t *s, int32_t job)
+{
+    const moldable_t *m = &s->ways->model;
+    return m->priority * m->asked[job] / s->composition.processors * m->cluster_w;
+}
+
+static int32_t naive(const scheduler_t *s, int32_t job)
+{
+    return best(s->ways, job, fair_share_w(s, job), s->composition.processors);
+}
+
+/* Without `near` times play no part in which row is first, so that jobs of one kind have the same. */
+static int32_t wanted(const scheduler_t *s, int32_t job)
+{
+    ways_t *w = s->ways;
+    const moldable_t *m = &w->model;
+    if (m->near != 0.0)
+        return m->choose == CHOOSE_TRADITIONAL ? traditional(w, job) : naive(s, job);
+    int32_t *known = &w->wanted[m->kind[job]];
+    if (*known == UNKNOWN)
+        *known = m->choose == CHOOSE_TRADITIONAL ? traditional(w, job) : naive(s, job);
+    return *known;
+}
+
+static int32_t fastest_now(const scheduler_t *s, int32_t job, double bound_w)
+{
+    ways_t *w = s->ways;
+    if (w->model.near != 0.0)
+        return best(w, job, bound_w, s->free);
+    known_t *known = &w->fits[w->model.kind[job]];
+    if (known->version != w->version)
+        *known = (known_t){.version = w->version, .value = best(w, job, bound_w, s->free)};
+    return known->value;
+}
+
+/* Naive's choice if it can start; else the fastest that can, if it is fast enough. */
+static int32_t adaptive(const scheduler_t *s, int32_t job)
+{
+    const ways_t *w = s->ways;
+    int32_t later = wanted(s, job);
+    double bound_w = fair_share_w(s, job), free_w = (double)w->free_uw / 1e6;
+    if (later == NONE || (bound_w <= free_w && w->model.rows[later].nodes <= s->free))
+        return later;
+    int32_t now = fastest_now(s, job, bound_w < free_w ? bound_w : free_w);
+    if (now == NONE)
+        return later;
+    double time_s = w->model.rows[now].time_s * w->model.scale[job];
+    return time_s <= (1 + w->model.th) * (double)s->jobs.request_s[job] ? now : later;
+}
+
+/****************************************************************
+ * Choices by the end, waiting included (REGALE D2.3, section 3.1)
+ ****************************************************************/
+
+typedef struct {
+    double score;
+    int64_t end_s; /* from now */
+    int32_t row;
+} scored_t;
+
+static int is_better(const ways_t *w, const scored_t *a, const scored_t *b)
+{
+    if (b->row == NONE || a->score != b->score)
+        return b->row == NONE || a->score < b->score;
+    if (a->end_s != b->end_s)
+        return a->end_s < b->end_s;
+    return w->model.rows[a->row].nodes < w->model.rows[b->row].nodes;
+}
+
+/* The row of the least score among those that end within `limit_s`; of the end itself, of cores x end, or of joules. */
+static scored_t least_score(scheduler_t *s, int64_t now_s, int32_t job, int32_t choose, double limit_s)
+{
+    const ways_t *w = s->ways;
+    const moldable_t *m = &w->model;
+    scored_t found = {.row = NONE};
+    for (int32_t i = m->first[m->table[job]]; i < m->first[m->table[job] + 1]; i++) {
+        int64_t run_s = length_s(w, job, i);
+        if ((double)run_s > limit_s || (choose == CHOOSE_STOCK && found.row != NONE && run_s > found.end_s))
+            break; /* who runs for longer ends later */
+        int32_t ends = ends_before(s, i);
+        if (ends == NONE)
+            continue;
+        scored_t one = {.row = i, .end_s = ended_s(s, now_s, ends) - now_s + run_s};
+        if ((double)one.end_s > limit_s)
+            continue;
+        one.score = choose == CHOOSE_STOCK           ? (double)one.end_s
+                    : choose == CHOOSE_CORES_ENDTIME ? (double)(m->rows[i].cores * one.end_s)
+                                                     : m->rows[i].time_s * m->scale[job] * m->rows[i].watts;
+        if (is_better(w, &one, &found))
+            found = one;
+    }
+    return found;
+}
+
+static int32_t by_end(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    const moldable_t *m = &s->ways->model;
+    if (m->choose != CHOOSE_ENERGY)
+        return least_score(s, now_s, job, m->choose, INFINITY).row;
+    scored_t first = least_score(s, now_s, job, CHOOSE_STOCK, INFINITY);
+    if (first.row == NONE)
+        return NONE;
+    return least_score(s, now_s, job, CHOOSE_ENERGY, m->slowdown * (double)first.end_s).row;
+}
+
+/****************************************************************
+ * A pass
+ ****************************************************************/
+
+static int32_t choose(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    if (s->ways->model.choose > CHOOSE_ADAPTIVE)
+        return by_end(s, now_s, job);
+    return s->ways->model.choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
+}
+
+/* The row in which the job can start, if it is the one that is chosen; else NONE. */
+static int32_t starts_now(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    int32_t row = choose(s, now_s, job);
+    return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw) ? row : NONE;
+}
+
+static void start(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
+{
+    moldable_t *m = &s->ways->model;
+    m->row[job] = row;
+    m->width[job] = m->rows[row].nodes;
+    m->run_s[job] = whole_s(m->rows[row].true_time_s * m->scale[job]);
+    s->estimate_s[job] = length_s(s->ways, job, row);
+    scheduler_start(s, now_s, job);
+}
+
+/*
+ * Whether a look at each row is not needed to know that the job does not start now: with CHOOSE_STOCK, where a long queue
+ * would be looked at in every pass. The fastest row that fits now loses against one that fits after a delay if that gains
+ * more than the delay; how much it gains is the job's scale times what it does in the table. A second is for rounding.
+ */
+static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    ways_t *w = s->ways;
+    const moldable_t *m = &w->model;
+    if (m->choose != CHOOSE_STOCK)
+        return 0;
+    reach_t *reach = &w->reach[m->table[job]];
+    if (reach->version != w->version || reach->now_s != now_s) {
+        int32_t first = m->first[m->table[job]], end = m->first[m->table[job] + 1], now = first;
+        while (now < end && !fits(&m->rows[now], s->free, w->free_uw))
+            now++;
+        *reach = (reach_t){.version = w->version, .now_s = now_s, .scale = now < end ? INFINITY : 0.0};
+        for (int32_t i = first; i < now && now < end; i++) {
+            int32_t ends = ends_before(s, i);
+            double delay_s = (double)(ended_s(s, now_s, ends > 0 ? ends : 0) - now_s);
+            double gain = m->rows[now].time_s - m->rows[i].time_s;
+            if (ends != NONE && gain > 0.0 && (delay_s + 1.001) / gain < reach->scale)
+                reach->scale = (delay_s + 1.001) / gain;
+        }
+    }
+    return m->scale[job] > reach->scale;
+}
+
+int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    ways_t *w = s->ways;
+    int32_t count = 0, row;
+    while (s->head < s->tail && (row = starts_now(s, now_s, s->queue[s->head].job)) != NONE) {
+        starts[count++] = s->queue[s->head].job;
+        start(s, now_s, s->queue[s->head++].job, row);
+    }
+    if (s->head == s->tail)
+        return count;
+    row = choose(s, now_s, s->queue[s->head].job);
+    int32_t ends = row == NONE ? NONE : ends_before(s, row);
+    if (ends == NONE) /* it can never run; that is found out before the replay begins */
+        return count;
+    int64_t at_s = ended_s(s, now_s, ends);
+    while (ends < s->n_running && s->running[ends].expected_end_s == at_s)
+        ends++;
+    const room_t *room = room_by_ends(s);
+    room_t left = {.nodes = room[ends].nodes - w->model.rows[row].nodes, .uw = room[ends].uw - w->model.rows[row].uw};
+    int32_t in_turn = count;
+    for (int32_t i = s->head + 1; i < s->tail; i++) {
+        if (s->free < w->least_nodes || w->free_uw < w->least_uw)
+            break; /* there is room for nobody, however many wait */
+        int32_t job = s->queue[i].job;
+        int32_t other = is_beyond_reach(s, now_s, job) ? NONE : starts_now(s, now_s, job);
+        if (other == NONE)
+            continue;
+        const configuration_t *one = &w->model.rows[other];
+        if (now_s + length_s(w, job, other) > at_s) {
+            if (!fits(one, left.nodes, left.uw))
+                continue;
+            left.nodes -= one->nodes;
+            left.uw -= one->uw;
+        }
+        s->overtook[job] = 1;
+        starts[count++] = job;
+        start(s, now_s, job, other);
+    }
+    if (count > in_turn)
+        scheduler_sweep(s);
+    return count;
+}
+
+void scheduler_impossible(scheduler_t *s, uint8_t *never)
+{
+    for (int32_t job = 0; job < s->jobs.n_jobs; job++)
+        never[job] = starts_now(s, 0, job) == NONE;
+}

@@ -1,0 +1,45 @@
+/*
+ * Jobs that can run in several ways: a table of configurations (nodes, cores, watts, time) for each application, and a
+ * rule that chooses one whenever a job is looked at. Processors are nodes then, and the head's reservation is one of
+ * nodes and watts. cluster_agent/scheduler/moldable.py is the same in plain Python and says what the rules are.
+ */
+#ifndef CLUSTER_MOLDABLE_H
+#define CLUSTER_MOLDABLE_H
+
+#include <stdint.h>
+
+#define CHOOSE_TRADITIONAL 0
+#define CHOOSE_NAIVE 1
+#define CHOOSE_ADAPTIVE 2
+#define CHOOSE_STOCK 3
+#define CHOOSE_CORES_ENDTIME 4
+#define CHOOSE_ENERGY 5
+
+/* Times are those of a job with scale 1. */
+typedef struct {
+    double time_s, watts; /* as the policy knows them */
+    double true_time_s;
+    int64_t uw;           /* the watts in whole microwatts, rounded up */
+    int32_t nodes, cores; /* cores of all its nodes */
+    int32_t is_full;      /* all cores of a node at the highest cap */
+} configuration_t;
+
+/* The columns belong to the caller. */
+typedef struct {
+    int32_t choose;
+    double th, near, priority, slowdown;
+    double cluster_w;
+    int64_t cluster_uw;
+    const configuration_t *rows; /* table t: from first[t] to first[t + 1] - 1, the fastest first */
+    const int32_t *first;
+    int32_t n_tables, n_kinds;
+    /* per job */
+    const int32_t *table, *asked;
+    const double *scale;
+    const int32_t *kind;         /* jobs of one kind have the same table and ask for as many nodes */
+    /* per job, filled in as it starts */
+    int32_t *row, *width;
+    int64_t *run_s;
+} moldable_t;
+
+#endif

@@ -1,0 +1,77 @@
+"""The native scheduler of jobs with configurations, and the plain-Python one, on the same random traces."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_agent.replay.moldable_run import replay_moldable
+from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, Rows, ScaledRows
+from cluster_agent.scheduler.moldable import MoldableComposition
+from cluster_agent.scheduler.policies.registry import choose
+from tests.cluster_agent.traces import jobs_of
+
+NODES, WATTS = 8, 1000.0
+
+policies = st.sampled_from(
+    [
+        *("rmap:policy=traditional", "rmap:policy=naive", "rmap", "rmap:th=0.3", "rmap:th=inf", "rmap:th=1,near=0.2"),
+        *("rmap:policy=naive,near=0.3", "rmap:priority=1.7,th=inf"),
+        *("moldable", "moldable:rule=cores-endtime", "moldable:rule=energy", "moldable:rule=energy,slowdown=2.5"),
+    ]
+)
+
+times = st.floats(0.5, 20) | st.integers(1, 20).map(float)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Rows, Rows]:
+    """Rows as a policy knows them, and as they are; few watts, nodes and times, so that ties are common."""
+    places = draw(
+        st.lists(
+            st.tuples(st.integers(1, NODES), st.sampled_from([8, 16]), st.sampled_from([65.0, 115.0])),
+            min_size=1,
+            max_size=8,
+            unique=True,
+        )
+    )
+    known, true = [], []
+    for place in places:
+        watts, time_s = draw(st.sampled_from([100.0, 200.0, 1000 / 3, 500.0, 737.7, 1000.0])), draw(times)
+        known.append(Configuration(*place, time_s, watts))
+        true.append(Configuration(*place, draw(st.sampled_from([time_s, time_s, 0.5 * time_s, 2 * time_s])), watts))
+    return tuple(known), tuple(draw(st.permutations(true)))
+
+
+@st.composite
+def moldable_jobs(draw: st.DrawFn) -> MoldableJobs:
+    pairs = draw(st.lists(tables(), min_size=1, max_size=3))
+    count = draw(st.sampled_from([1, 6, 10, 16]))
+    row = st.tuples(st.integers(0, 12), st.just(1), st.integers(1, 30), st.integers(1, NODES), st.integers(0, 2))
+    jobs = jobs_of(draw(st.lists(row, min_size=count, max_size=count)))
+    of_job = draw(st.lists(st.integers(0, len(pairs) - 1), min_size=count, max_size=count))
+    scale = draw(st.lists(st.sampled_from([1.0, 1.0, 0.37, 2.6]), min_size=count, max_size=count))
+    known, true = (ScaledRows([pair[side] for pair in pairs], of_job, scale) for side in (0, 1))
+    return MoldableJobs(jobs, known, draw(st.sampled_from([None, true])))
+
+
+@settings(max_examples=120, deadline=None)
+@given(jobs=moldable_jobs(), policy=policies)
+def test_the_native_and_the_plain_scheduler_start_every_job_alike_and_in_the_same_configuration(
+    jobs: MoldableJobs, policy: str
+) -> None:
+    composition = choose(policy).moldable_composition
+    plain = MoldableComposition(composition.choose)
+    native, python = (replay_moldable(one, jobs, NODES, WATTS) for one in (composition, plain))
+    assert native.impossible == python.impossible
+    assert native.start_s.tolist() == python.start_s.tolist()
+    assert native.chosen == python.chosen
+    assert native.end_s.tolist() == python.end_s.tolist()
+
+
+def test_a_choice_of_ones_own_needs_no_native_code() -> None:
+    """The row of fewest watts, whenever it fits."""
+    rows = (Configuration(4, 16, 115, 10, 600), Configuration(2, 16, 115, 15, 450))
+    jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (0, 1, 10, 4, 0)]), [rows, rows])
+    frugal = MoldableComposition(lambda asked: min(asked.rows, key=lambda row: row.watts))
+    assert replay_moldable(frugal, jobs, NODES, WATTS).start_s.tolist() == [0, 0]
