@@ -10,6 +10,11 @@ enum { BSLD_TAU_S = 10 };
  * Making and unmaking
  ****************************************************************/
 
+static size_t places_alike(const scheduler_t *s)
+{
+    return 2 * (size_t)s->jobs.n_jobs + 1;
+}
+
 scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
 {
     scheduler_t *s = calloc(1, sizeof *s);
@@ -24,7 +29,9 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->shortest = column(n, sizeof *s->shortest);
     s->running = column(n, sizeof *s->running);
     s->users = column(jobs->n_users, sizeof *s->users);
-    s->alike = column(jobs->n_alike, sizeof *s->alike);
+    int keeps_alike = composition->history == HISTORY_SIMILAR;
+    s->alike = column(keeps_alike ? n : 0, sizeof *s->alike);
+    s->first_alike = column(keeps_alike ? places_alike(s) : 0, sizeof *s->first_alike);
     s->moved = column(composition->fixed == FIXED_AT_START ? n : 0, sizeof *s->moved);
     s->submit_s = column(n, sizeof *s->submit_s);
     s->reserved_s = column(n, sizeof *s->reserved_s);
@@ -35,7 +42,7 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->corrections = column(n, sizeof *s->corrections);
     s->overtook = column(n, sizeof *s->overtook);
     s->has_started = column(n, sizeof *s->has_started);
-    if (!s->queue || !s->shortest || !s->running || !s->users || !s->alike || !s->moved || !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s ||
+    if (!s->queue || !s->shortest || !s->running || !s->users || !s->alike || !s->first_alike || !s->moved || !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s ||
         !s->first_estimate_s || !s->corrections || !s->overtook || !s->has_started ||
         profile_reserve(&s->profile, 64) < 0 ||
         (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
@@ -58,6 +65,7 @@ void scheduler_free(scheduler_t *s)
     free(s->profile.steps);
     free(s->users);
     free(s->alike);
+    free(s->first_alike);
     free(s->moved);
     learner_free(s->learner);
     free(s->submit_s);
@@ -139,13 +147,33 @@ int64_t scheduler_expected_end(const scheduler_t *s, int32_t job)
  * Estimates and their corrections
  ****************************************************************/
 
+/* What is known of jobs of the same user, width and request (HISTORY_SIMILAR). */
+static history_t *alike(const scheduler_t *s, int32_t job)
+{
+    const jobs_t *jobs = &s->jobs;
+    uint64_t hash = (uint64_t)jobs->request_s[job] * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
+    hash = (hash ^ (uint64_t)jobs->width[job]) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ (uint64_t)jobs->user[job]) * 0x9e3779b97f4a7c15u;
+    size_t places = places_alike(s), place = (size_t)(hash >> 32) % places;
+
+    while (s->first_alike[place]) {
+        int32_t first = s->first_alike[place] - 1;
+        if (jobs->user[first] == jobs->user[job] && jobs->width[first] == jobs->width[job] &&
+            jobs->request_s[first] == jobs->request_s[job])
+            return &s->alike[first];
+        place = (place + 1) % places;
+    }
+    s->first_alike[place] = job + 1;
+    return &s->alike[job];
+}
+
 static int64_t mean2(const scheduler_t *s, int32_t job)
 {
     const history_t *history = &s->users[s->jobs.user[job]];
     int64_t request_s = s->jobs.request_s[job];
 
-    if (s->composition.history == HISTORY_SIMILAR && s->alike[s->jobs.alike[job]].ended == 2)
-        history = &s->alike[s->jobs.alike[job]];
+    if (s->composition.history == HISTORY_SIMILAR && alike(s, job)->ended == 2)
+        history = alike(s, job);
     return history->ended < 2 ? request_s : least((history->last_s + history->before_last_s) / 2, request_s);
 }
 
@@ -218,7 +246,7 @@ static void learn(scheduler_t *s, int32_t job)
 {
     remember(&s->users[s->jobs.user[job]], s->jobs.run_s[job]);
     if (s->composition.history == HISTORY_SIMILAR)
-        remember(&s->alike[s->jobs.alike[job]], s->jobs.run_s[job]);
+        remember(alike(s, job), s->jobs.run_s[job]);
     if (s->learner)
         learner_ended(s->learner, job);
     if (s->composition.estimate == ESTIMATE_MEAN2 && s->composition.fixed == FIXED_AT_START)

@@ -24,7 +24,7 @@
 
 /* history: whose last two ended jobs ESTIMATE_MEAN2 takes */
 #define HISTORY_USER 0
-#define HISTORY_SIMILAR 1 /* of the user's jobs alike (jobs_t) those, once there are two */
+#define HISTORY_SIMILAR 1 /* the user's of the same width and request, once there are two */
 
 /* fixed: from when on ESTIMATE_MEAN2 keeps to an estimate */
 #define FIXED_AT_SUBMISSION 0
@@ -87,8 +87,6 @@ typedef struct {
     const int64_t *request_s;
     const int32_t *width;     /* processors, 1 to composition_t.processors */
     const int32_t *user;      /* 0 to n_users-1 */
-    int32_t n_alike;          /* only with HISTORY_SIMILAR, else 0 and NULL: jobs of one user, width and request have */
-    const int32_t *alike;     /* one number, 0 to n_alike-1 */
 } jobs_t;
 
 typedef struct scheduler scheduler_t;

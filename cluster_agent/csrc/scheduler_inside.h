@@ -91,7 +91,8 @@ struct scheduler {
     profile_t profile;
 
     history_t *users;
-    history_t *alike;    /* only with HISTORY_SIMILAR */
+    history_t *alike;    /* only with HISTORY_SIMILAR, as the next: of jobs alike, under the number of the first of them */
+    int32_t *first_alike; /* a hash table of these numbers + 1; twice as many places as jobs and one, so one is free */
     waiting_t *moved;    /* room for those that are estimated anew, only with FIXED_AT_START */
     learner_t *learner; /* only with ESTIMATE_LEARNED */
 

@@ -34,13 +34,3 @@ class Jobs:
     def n_users(self) -> int:
         """Users that submitted at least one job."""
         return int(self.user.max(initial=-1)) + 1
-
-    def alike(self) -> Int32s:
-        """A number 0, 1, ... per job; jobs of one user, width and request have the same."""
-        order = np.lexsort((self.request_s, self.width, self.user))
-        is_new = np.zeros(len(self), np.bool_)
-        for column in (self.user, self.width, self.request_s):
-            is_new[1:] |= np.diff(column[order]) != 0
-        found = np.empty(len(self), np.int32)
-        found[order] = np.cumsum(is_new)
-        return found

@@ -58,7 +58,7 @@ class NativeScheduler:
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._order = composition.order
-        self._jobs = CJobs(jobs, composition)
+        self._jobs = CJobs(jobs)
         self._scheduler = owned(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )

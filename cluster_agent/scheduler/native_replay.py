@@ -54,7 +54,7 @@ class NativeReplay:
         self.jobs = jobs
         self.watts = watts
         self._order = composition.order
-        self._c_jobs = CJobs(jobs, composition)
+        self._c_jobs = CJobs(jobs)
         self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
         self._replay = owned(
             lib.replay_new(

@@ -103,21 +103,18 @@ def copied(source: Any, count: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
 
 
 class CJobs:
-    """``jobs_t`` over the columns of ``Jobs``, which it keeps alive, as the composition needs them."""
+    """``jobs_t`` over the columns of ``Jobs``, which it keeps alive."""
 
-    def __init__(self, jobs: Jobs, composition: Composition) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        alike = jobs.alike() if composition.history == "similar" else np.empty(0, np.int32)
         self._columns = [
             pointer("int64_t", np.ascontiguousarray(jobs.run_s, np.int64)),
             pointer("int64_t", np.ascontiguousarray(jobs.request_s, np.int64)),
             pointer("int32_t", np.ascontiguousarray(jobs.width, np.int32)),
             pointer("int32_t", np.ascontiguousarray(jobs.user, np.int32)),
-            pointer("int32_t", alike),
         ]
-        run_s, request_s, width, user, numbers = self._columns
-        n_alike = int(alike.max(initial=-1)) + 1
-        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user, n_alike, numbers])
+        run_s, request_s, width, user = self._columns
+        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user])
 
 
 class CWatts:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
+from cluster_agent.live.table import GrowingJobs
+from cluster_agent.scheduler.native import NativeScheduler
 from cluster_agent.scheduler.native_replay import NativeReplay
 from cluster_agent.scheduler.phases import Composition, Fixed, History
 from cluster_agent.scheduler.policies.registry import choose
@@ -32,6 +34,21 @@ def test_similar_jobs_are_estimated_by_each_other(history: History, expected_s: 
 def test_until_two_similar_jobs_have_ended_the_users_last_two_count() -> None:
     rows = [*WIDE_AND_NARROW[:3], WIDE_AND_NARROW[4]]
     assert estimates(Composition(estimate="mean2", history="similar"), rows)[-1] == 15
+
+
+def test_similar_jobs_are_known_in_a_table_that_grows_too() -> None:
+    table = GrowingJobs(16)
+    scheduler = NativeScheduler(Composition(estimate="mean2", history="similar"), table.jobs, PROCESSORS)
+    for width, run_s in ((1, 10), (1, 20), (2, 2), (2, 4)):
+        row = table.add(7, 1000, 0, 50, width)
+        scheduler.submit(0, row)
+        assert scheduler.decide(0) == [row]
+        table.ran(row, run_s)
+        scheduler.end(row)
+    row = table.add(8, 1000, 30, 50, 1)
+    scheduler.submit(30, row)
+    assert scheduler.decide(30) == [row]
+    assert scheduler.expected_end_s(row) == 30 + 15
 
 
 @pytest.mark.parametrize(("fixed", "expected_s"), [("submission", 50), ("start", 3)])
