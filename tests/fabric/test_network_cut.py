@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import network_cut
+from nodectl.link import HANDSHAKE_MS
 
 WHY_NOT = network_cut.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -40,3 +41,43 @@ time.sleep(60)
     while any(Path(f"/proc/{pid}/ns/net").exists() for pid in holders):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+SILENT_LISTENER = """
+import socket, sys, time
+door = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print("listening", flush=True)
+one, _ = door.accept()
+print("accepted", flush=True)
+time.sleep(60)
+"""
+WAITING_LINK = """
+import sys, time
+from nodectl.link import ClusterLink
+from tests.fabric.links import pair
+link = ClusterLink(sys.argv[1], pair(), pair().public)
+while link.why_down == "not connected yet":
+    link.receive()
+    time.sleep(0.01)
+print("lost", flush=True)
+"""
+
+
+def test_a_peer_that_vanishes_during_the_handshake_is_given_up_long_before_the_handshakes_time_is_over():
+    cable = network_cut.Cable()
+    root = Path(__file__).parents[2]
+    head = [*cable.head, sys.executable, "-c", SILENT_LISTENER, network_cut.HEAD, str(network_cut.PORT)]
+    far = [*cable.far, sys.executable, "-c", WAITING_LINK, f"tcp://{network_cut.HEAD}:{network_cut.PORT}"]
+    try:
+        with subprocess.Popen(head, stdout=subprocess.PIPE) as listener:
+            assert listener.stdout is not None and listener.stdout.readline() == b"listening\n"
+            with subprocess.Popen(far, stdout=subprocess.PIPE, cwd=root) as link:
+                assert link.stdout is not None and listener.stdout.readline() == b"accepted\n"
+                time.sleep(0.5)
+                cable.pull()
+                begin_s = time.monotonic()
+                assert link.stdout.readline() == b"lost\n"
+                assert time.monotonic() - begin_s < HANDSHAKE_MS / 1000 / 2
+                listener.kill()
+    finally:
+        cable.close()
