@@ -18,6 +18,7 @@ NAMES = (
     "own_estimates",
     "energy_fair_share",
     "scheduler_speed",
+    "power_speed",
     "eurora_capped",
     "power_prediction",
     "rmap",

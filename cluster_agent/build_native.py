@@ -17,10 +17,13 @@ HEADERS = [
     *("swf.h", "placement.h", "power.h", "priority.h", "moldable.h", "scheduler.h"),
     *("meter.h", "answering.h", "replay.h", "jobs_csv.h"),
 ]
-INSIDE = ["column.h", "events.h", "profile.h", "learner.h", "nodes.h", "scheduler_inside.h", "power_inside.h", "text.h"]
+INSIDE = [
+    *("column.h", "events.h", "profile.h", "learner.h", "kinds.h", "nodes.h"),
+    *("scheduler_inside.h", "power_inside.h", "text.h"),
+]
 SOURCES = [
     *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "backfill.c", "priority.c", "moldable.c"),
-    *("nodes.c", "power.c", "power_pass.c", "budget.c"),
+    *("kinds.c", "nodes.c", "power.c", "power_pass.c", "budget.c"),
     *("meter.c", "events.c", "answering.c", "replay.c", "jobs_csv.c"),
 ]
 

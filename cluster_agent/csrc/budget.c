@@ -3,12 +3,6 @@
 
 #include "power_inside.h"
 
-/* Joules of so many microwatts, nothing if negative. */
-static double joules(int64_t uw, int64_t seconds)
-{
-    return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
-}
-
 /****************************************************************
  * The ledger
  ****************************************************************/
@@ -46,6 +40,7 @@ void budget_pass(scheduler_t *s, int64_t now_s)
     l->pass_s = now_s;
     l->drawn_uw = scheduler_plan_uw(s, now_s);
     l->n_falls = -1;
+    l->n_refusals = 0;
 }
 
 void budget_started(scheduler_t *s, int64_t uw)
@@ -67,14 +62,16 @@ static int by_limit(const void *a, const void *b)
 static void list_falls(scheduler_t *s, int64_t now_s)
 {
     ledger_t *l = &s->power->ledger;
+    int is_in_order = 1;
     for (int32_t i = 0; i < s->n_running; i++) {
         int32_t job = s->running[i].job;
-        int64_t limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
-        l->falls[i] = (fall_t){.limit_s = ends_after(limit_s, now_s),
-                               .extra_uw = s->running[i].width * extra_uw(s->power, job, s->power->level[job])};
+        int64_t limit_s = ends_after(s->power->limit_s[job], now_s);
+        l->falls[i] = (fall_t){.limit_s = limit_s, .extra_uw = s->power->extra_uw[job]};
+        is_in_order &= i == 0 || l->falls[i - 1].limit_s <= l->falls[i].limit_s;
     }
     l->n_falls = s->n_running;
-    qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);
+    if (!is_in_order) /* they are where jobs are expected to run for as long as they ask for */
+        qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);
 }
 
 /* The joules above the limit that are drawn until the window ends, if all jobs run to their limits, with `wake_uw` more
@@ -98,6 +95,26 @@ static double path_j(scheduler_t *s, int64_t now_s, int64_t wake_uw, int64_t nee
             above_uw -= l->falls[i].extra_uw;
     }
     return found_j;
+}
+
+/* In a pass each start takes joules, so whoever asks for no fewer watts and no less time than a refused job is refused. */
+static int is_refused(const ledger_t *l, const refusal_t *asked)
+{
+    for (int32_t i = 0; i < l->n_refusals; i++)
+        if (l->refusals[i].busy_uw <= asked->busy_uw && l->refusals[i].length_s <= asked->length_s)
+            return 1;
+    return 0;
+}
+
+static void refuse(ledger_t *l, const refusal_t *asked)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < l->n_refusals; i++)
+        if (l->refusals[i].busy_uw < asked->busy_uw || l->refusals[i].length_s < asked->length_s)
+            l->refusals[kept++] = l->refusals[i];
+    kept -= kept == MOST_REFUSALS;
+    l->refusals[kept] = *asked;
+    l->n_refusals = kept + 1;
 }
 
 /* What the job has to find of the stored joules to start now. */
@@ -156,8 +173,8 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
     return 1;
 }
 
-int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
-                         const reservation_t *reserved, int ends_in_time, double *cost_j, int *is_for_all)
+int budget_allows_behind(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need,
+                         int64_t length_s, const reservation_t *reserved, int ends_in_time, double *cost_j)
 {
     const power_t *p = s->power;
     const budget_t *budget = &p->model.budget;
@@ -167,32 +184,38 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting
     int is_reserved = reserved->at_s < budget->to_s;
 
     *cost_j = 0.0;
-    *is_for_all = 0;
     if (!p->ledger.is_open)
         return 1;
     if (is_reserved && ends_in_time)
-        *cost_j = joules(needed_uw, need->delay_s + power_stretched(p, waiting->estimate_s, level));
+        *cost_j = joules(needed_uw, length_s);
     else if (is_reserved)
         *cost_j = joules(needed_uw, reserved->at_s - now_s) +
                   (joules(reserved->above_uw + needed_uw, reserved->length_s) -
                    joules(reserved->above_uw, reserved->length_s));
-    if (*cost_j > (is_reserved ? reserved->left_over_j : INFINITY))
+    if (*cost_j > budget_left_over_j(s, reserved))
         return 0;
     double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
-    *is_for_all = 1; /* what follows asks for no less of a job that is wider or longer */
     if (budget->rule == BUDGET_REDUCEPC) {
         double aside_uw = is_reserved ? reserved_j * 1e6 / (double)(reserved->at_s - now_s) : 0.0;
         return stored_j >= 0.0 && (double)drawn_uw <= (double)budget->limit_uw - aside_uw;
     }
     if (drawn_uw <= budget->limit_uw)
         return stored_j >= 0.0;
-    return stored_j >= reserved_j &&
-           taken_j(s, now_s, waiting->job, level, need, stored_j - reserved_j) <= stored_j - reserved_j;
+    int is_told = budget->test == TEST_PATH && !need->wake_uw;
+    refusal_t asked = {need->busy_uw, need->delay_s + power_stretched(p, s->jobs.request_s[job], level)};
+    if (stored_j < reserved_j || (is_told && is_refused(&p->ledger, &asked)))
+        return 0;
+    if (taken_j(s, now_s, job, level, need, stored_j - reserved_j) <= stored_j - reserved_j)
+        return 1;
+    if (is_told)
+        refuse(&s->power->ledger, &asked);
+    return 0;
 }
 
-int budget_leaves_over(const scheduler_t *s, int64_t uw, int64_t seconds, const reservation_t *reserved)
+double budget_left_over_j(const scheduler_t *s, const reservation_t *reserved)
 {
-    return reserved->at_s >= s->power->model.budget.to_s || joules(uw, seconds) <= reserved->left_over_j;
+    const power_t *p = s->power;
+    return p->ledger.is_open && reserved->at_s < p->model.budget.to_s ? reserved->left_over_j : INFINITY;
 }
 
 int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved)
@@ -202,7 +225,7 @@ int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t 
     double stored_j = scheduler_stored_j(s);
     int is_reserved = reserved->at_s < budget->to_s;
     double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
-    double left_over_j = is_reserved ? reserved->left_over_j : INFINITY;
+    double left_over_j = budget_left_over_j(s, reserved);
 
     if (!p->ledger.is_open)
         return NO_CAP;

@@ -372,7 +372,6 @@ int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         ends++;
     const room_t *room = room_by_ends(s);
     room_t left = {.nodes = room[ends].nodes - w->model.rows[row].nodes, .uw = room[ends].uw - w->model.rows[row].uw};
-    int32_t in_turn = count;
     for (int32_t i = s->head + 1; i < s->tail; i++) {
         if (s->free < w->least_nodes || w->free_uw < w->least_uw)
             break; /* there is room for nobody, however many wait */
@@ -391,8 +390,6 @@ int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         starts[count++] = job;
         start(s, now_s, job, other);
     }
-    if (count > in_turn)
-        scheduler_sweep(s);
     return count;
 }
 

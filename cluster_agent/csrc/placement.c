@@ -6,9 +6,11 @@
 int placement_init(placement_t *p, int32_t processors)
 {
     memset(p, 0, sizeof *p);
-    p->room = processors / 2 + 2; /* every second processor free is as scattered as it gets */
+    int32_t most = processors / 2 + 2; /* every second processor free is as scattered as it gets */
+    p->room = 2 * most;                /* so one side or the other always has room for all that comes back */
     p->free = calloc((size_t)p->room, sizeof *p->free);
-    if (!p->free)
+    p->merged = calloc((size_t)most, sizeof *p->merged);
+    if (!p->free || !p->merged)
         return -1;
     p->free[0] = (interval_t){.first = 0, .last = processors - 1};
     p->end = processors > 0;
@@ -18,6 +20,7 @@ int placement_init(placement_t *p, int32_t processors)
 void placement_clear(placement_t *p)
 {
     free(p->free);
+    free(p->merged);
     free(p->intervals);
     memset(p, 0, sizeof *p);
 }
@@ -58,17 +61,18 @@ int32_t placement_take(placement_t *p, int32_t width)
     return (int32_t)(p->n_intervals - before);
 }
 
-/* Opens a place before free[at] by moving the shorter side that has room, and returns it. */
-static interval_t *open_place(placement_t *p, int32_t at)
+/* Makes room for `wanted` intervals where free[from] to free[to - 1] are, by moving the shorter side that has room. */
+static interval_t *make_room(placement_t *p, int32_t from, int32_t to, int32_t wanted)
 {
-    if (p->begin > 0 && (at - p->begin < p->end - at || p->end == p->room)) {
-        memmove(p->free + p->begin - 1, p->free + p->begin, (size_t)(at - p->begin) * sizeof *p->free);
-        p->begin--;
-        return p->free + at - 1;
+    int32_t more = wanted - (to - from), left = from - p->begin, right = p->end - to;
+    if (more <= p->begin && (left < right || p->end + more > p->room)) {
+        memmove(p->free + p->begin - more, p->free + p->begin, (size_t)left * sizeof *p->free);
+        p->begin -= more;
+        return p->free + from - more;
     }
-    memmove(p->free + at + 1, p->free + at, (size_t)(p->end - at) * sizeof *p->free);
-    p->end++;
-    return p->free + at;
+    memmove(p->free + to + more, p->free + to, (size_t)right * sizeof *p->free);
+    p->end += more;
+    return p->free + from;
 }
 
 int32_t placement_take_highest(placement_t *p, int32_t width, int64_t below)
@@ -101,7 +105,7 @@ int32_t placement_take_highest(placement_t *p, int32_t width, int64_t below)
             }
             at--;
         } else if (above.first <= above.last) {
-            *open_place(p, at) = above; /* then what was wanted has been taken */
+            *make_room(p, at, at, 1) = above; /* then what was wanted has been taken */
         }
     }
     return (int32_t)(p->n_intervals - before);
@@ -129,28 +133,34 @@ static int32_t place_of(const placement_t *p, int32_t processor)
     return low;
 }
 
-static void give_back(placement_t *p, interval_t interval)
+/* The intervals, which ascend by `step` from `one`, come between free[from] and free[to - 1], or touch these. */
+static void merge(placement_t *p, int32_t from, int32_t to, const interval_t *one, int32_t count, int32_t step)
 {
-    int32_t low = place_of(p, interval.first);
-    int touches_left = low > p->begin && p->free[low - 1].last == interval.first - 1;
-    int touches_right = low < p->end && p->free[low].first == interval.last + 1;
-    if (touches_left && touches_right) {
-        p->free[low - 1].last = p->free[low].last;
-        memmove(p->free + low, p->free + low + 1, (size_t)(p->end - low - 1) * sizeof *p->free);
-        p->end--;
-    } else if (touches_left) {
-        p->free[low - 1].last = interval.last;
-    } else if (touches_right) {
-        p->free[low].first = interval.first;
-    } else {
-        *open_place(p, low) = interval;
+    int32_t n = 0, at = from;
+    while (at < to || count > 0) {
+        interval_t next;
+        if (count == 0 || (at < to && p->free[at].first < one->first)) {
+            next = p->free[at++];
+        } else {
+            next = *one;
+            one += --count ? step : 0;
+        }
+        if (n > 0 && p->merged[n - 1].last == next.first - 1)
+            p->merged[n - 1].last = next.last;
+        else
+            p->merged[n++] = next;
     }
+    memcpy(make_room(p, from, to, n), p->merged, (size_t)n * sizeof *p->merged);
 }
 
 void placement_give_back(placement_t *p, const interval_t *intervals, int32_t count)
 {
-    for (int32_t i = 0; i < count; i++)
-        give_back(p, intervals[i]);
+    int32_t step = count > 1 && intervals[1].first < intervals[0].first ? -1 : 1;
+    const interval_t *lowest = step > 0 ? intervals : intervals + count - 1;
+    const interval_t *highest = step > 0 ? intervals + count - 1 : intervals;
+    int32_t from = place_of(p, lowest->first - 1), to = place_of(p, highest->last + 1);
+    to += to < p->end && p->free[to].first == highest->last + 1;
+    merge(p, from, to, lowest, count, step);
 }
 
 int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_t last)
@@ -167,7 +177,7 @@ int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_
         if (is_left)
             found->last = part.first - 1;
         if (is_left && is_right) {
-            *open_place(from, at + 1) = (interval_t){.first = part.last + 1, .last = whole.last};
+            *make_room(from, at + 1, at + 1, 1) = (interval_t){.first = part.last + 1, .last = whole.last};
         } else if (is_right) {
             found->first = part.last + 1;
         } else if (is_left) {
@@ -178,7 +188,7 @@ int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_
             memmove(found, found + 1, (size_t)(from->end - at - 1) * sizeof *found);
             from->end--;
         }
-        give_back(to, part);
+        placement_give_back(to, &part, 1);
         moved += part.last - part.first + 1;
         if (is_right)
             break;

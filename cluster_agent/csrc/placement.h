@@ -17,6 +17,7 @@ typedef struct {
 typedef struct {
     interval_t *free;
     int32_t begin, end, room;
+    interval_t *merged; /* while intervals are given back */
     interval_t *intervals;
     int64_t n_intervals, capacity;
 } placement_t;
@@ -34,7 +35,7 @@ int32_t placement_take_highest(placement_t *placement, int32_t width, int64_t be
 /* How many processors below `below` are free. */
 int64_t placement_free_below(const placement_t *placement, int64_t below);
 
-/* `intervals` are what a job took. */
+/* `intervals` are what a job took, or several that ascend or descend. */
 void placement_give_back(placement_t *placement, const interval_t *intervals, int32_t count);
 
 /* What is free from `first` to `last` becomes free in `to` instead. How many processors that are. */

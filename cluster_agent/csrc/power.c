@@ -17,14 +17,18 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->model = *model;
     p->interval_first = column(n, sizeof *p->interval_first);
     p->interval_count = column(n, sizeof *p->interval_count);
+    p->highest = column(n, sizeof *p->highest);
     p->since_s = column(n, sizeof *p->since_s);
     p->done_s = column(n, sizeof *p->done_s);
     p->level = column(n, sizeof *p->level);
+    p->limit_s = column(n, sizeof *p->limit_s);
+    p->extra_uw = column(n, sizeof *p->extra_uw);
     p->woken = column(n, sizeof *p->woken);
     p->ledger.falls = column(n, sizeof *p->ledger.falls);
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
-    if (!p->interval_first || !p->interval_count || !p->since_s || !p->done_s || !p->level || !p->woken || !p->ledger.falls ||
-        placement_init(&p->placement, s->composition.processors) < 0)
+    if (!p->interval_first || !p->interval_count || !p->highest || !p->since_s || !p->done_s || !p->level || !p->limit_s || !p->extra_uw || !p->woken || !p->ledger.falls ||
+        placement_init(&p->placement, s->composition.processors) < 0 ||
+        kinds_init(&p->kinds, n, s->composition.scan == SCAN_SHORTEST) < 0)
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
     return scheduler_plan(s, &uncapped, 1);
@@ -42,14 +46,18 @@ void power_free(scheduler_t *s)
     if (!p)
         return;
     placement_clear(&p->placement);
+    kinds_clear(&p->kinds);
     free(p->interval_first);
     free(p->interval_count);
+    free(p->highest);
     free(p->rows);
     free(p->outlook);
     free(p->available);
     free(p->since_s);
     free(p->done_s);
     free(p->level);
+    free(p->limit_s);
+    free(p->extra_uw);
     free(p->woken);
     nodes_free(p->nodes);
     free(p->ledger.falls);
@@ -91,8 +99,14 @@ void scheduler_advance(scheduler_t *s, int64_t now_s)
     while (p->row + 1 < p->n_rows && p->rows[p->row + 1].from_s <= now_s)
         p->row++;
     p->lowest_kept = INT64_MAX;
-    for (int32_t k = p->row; k < p->n_rows; k++)
+    p->is_level = 1;
+    for (int32_t k = p->row; k < p->n_rows; k++) {
         p->lowest_kept = p->rows[k].kept < p->lowest_kept ? p->rows[k].kept : p->lowest_kept;
+        p->is_level &= p->rows[k].kept == p->rows[p->row].kept;
+    }
+    p->n_beyond = 0;
+    for (int32_t i = 0; i < s->n_running; i++)
+        p->n_beyond += p->highest[s->running[i].job] >= p->rows[p->row].kept;
     if (p->nodes)
         nodes_follow(p->nodes, now_s, p->rows[p->row].kept);
 }
@@ -175,7 +189,7 @@ int64_t scheduler_held_below(const scheduler_t *s, int32_t job, int64_t kept)
     const interval_t *interval = p->placement.intervals + p->interval_first[job];
     int64_t held = 0;
 
-    if (kept >= s->composition.processors)
+    if (p->highest[job] < kept)
         return s->jobs.width[job];
     for (int32_t i = 0; i < p->interval_count[job]; i++, interval++)
         if (interval->first < kept)
@@ -201,14 +215,13 @@ static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
 int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on)
 {
     const power_t *p = s->power;
-    int64_t width = s->jobs.width[job];
-    int64_t draw = width * extra_uw(p, job, p->level[job]);
+    int64_t draw = p->extra_uw[job];
     if (p->nodes && p->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
         draw = p->woken[job] * boot_rise_uw(p);
-    if (row->kept < s->composition.processors) {
-        int64_t beyond = width - scheduler_held_below(s, job, row->kept);
+    if (p->highest[job] >= row->kept) {
+        int64_t beyond = s->jobs.width[job] - scheduler_held_below(s, job, row->kept);
         draw += beyond * (p->model.idle_uw - away_uw(s, row));
-        *is_left_on |= beyond > 0;
+        *is_left_on = 1;
     }
     return draw;
 }
@@ -216,8 +229,11 @@ int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row
 int64_t scheduler_plan_uw(const scheduler_t *s, int64_t now_s)
 {
     const plan_row_t *row = scheduler_row(s);
+    const power_t *p = s->power;
     int64_t drawn = row->idle_uw + row->off_uw + row->switching_uw + power_cold_uw(s, now_s, 1);
     int is_left_on = 0;
+    if (!p->n_beyond && !(p->nodes && p->nodes->waking))
+        return drawn + p->running_uw;
     for (int32_t i = 0; i < s->n_running; i++)
         drawn += power_draw_uw(s, now_s, row, s->running[i].job, &is_left_on);
     return drawn + (is_left_on ? row->bonus_uw : 0);
@@ -227,10 +243,24 @@ int64_t scheduler_plan_uw(const scheduler_t *s, int64_t now_s)
  * What happens to running jobs
  ****************************************************************/
 
+void power_waits(scheduler_t *s, const waiting_t *waiting)
+{
+    kind_t kind = {
+        .request_s = s->jobs.request_s[waiting->job],
+        .estimate_s = waiting->estimate_s,
+        .width = waiting->width,
+        .lowest = lowest_of(s->power, waiting->job),
+    };
+    if (!s->power->model.job_plan_uw)
+        kinds_add(&s->power->kinds, waiting->job, &kind);
+}
+
 void power_give_back(scheduler_t *s, int32_t job)
 {
     power_t *p = s->power;
     const interval_t *intervals = p->placement.intervals + p->interval_first[job];
+    p->running_uw -= p->extra_uw[job];
+    p->n_beyond -= p->highest[job] >= p->rows[p->row].kept;
     if (p->nodes)
         nodes_give_back(p->nodes, intervals, p->interval_count[job]);
     else
@@ -260,6 +290,10 @@ void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
         p->since_s[job] = now_s;
     }
     p->level[job] = level;
+    p->running_uw -= p->extra_uw[job];
+    p->extra_uw[job] = s->jobs.width[job] * extra_uw(p, job, level);
+    p->running_uw += p->extra_uw[job];
+    p->limit_s[job] = scheduler_finish(s, job, s->jobs.request_s[job]);
     scheduler_running_add(s, job);
 }
 

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "kinds.h"
 #include "nodes.h"
 #include "placement.h"
 #include "scheduler_inside.h"
@@ -21,6 +22,13 @@ typedef struct {
     int64_t limit_s, extra_uw;
 } fall_t;
 
+/* What a job asked for that took too many joules. */
+typedef struct {
+    int64_t busy_uw, length_s;
+} refusal_t;
+
+enum { MOST_REFUSALS = 8 };
+
 /* What a budget knows. Stored is what was left below the limit at the last reading and, as planned, since. */
 typedef struct {
     int is_open;
@@ -30,6 +38,8 @@ typedef struct {
     int64_t drawn_uw;
     fall_t *falls;       /* of the running jobs, in order */
     int32_t n_falls;     /* -1: to be made */
+    refusal_t refusals[MOST_REFUSALS]; /* in this pass, the latest of those that no other tells of */
+    int32_t n_refusals;
 } ledger_t;
 
 /* When the head will start, if running jobs end as expected, and what others may take until then and beside it. */
@@ -57,17 +67,24 @@ struct power {
     placement_t placement;
     int64_t *interval_first;
     int32_t *interval_count;
+    int32_t *highest;    /* of each job's processors */
     plan_row_t *rows;
     outlook_t *outlook;
     int64_t *available;  /* per row, during the search for a reservation */
     int32_t n_rows, row; /* `row` is the present one */
     int64_t lowest_kept; /* of the present and all later rows */
+    int32_t is_level;    /* they keep equally many */
     /* Each job's pace: until since_s it has done done_s seconds of its run at the highest frequency. */
     int64_t *since_s;
     double *done_s;
     int32_t *level;
+    int64_t *limit_s;    /* when it is ended at the latest, at its present frequency */
+    int64_t *extra_uw;   /* what it draws more than its processors draw idle, as planned with; of running jobs */
+    int64_t running_uw;  /* the sum of those */
+    int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
     int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
     nodes_t *nodes;      /* only where idle nodes go off */
+    kinds_t kinds;       /* the waiting jobs; none where each has watts of its own */
     ledger_t ledger;
 };
 
@@ -92,6 +109,12 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
         return m->plan_uw[level] - m->idle_uw;
     double share = (double)(m->plan_uw[level] - m->idle_uw) / (double)(m->plan_uw[0] - m->idle_uw);
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
+}
+
+/* Joules of so many microwatts, nothing if negative. */
+static inline double joules(int64_t uw, int64_t seconds)
+{
+    return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
 }
 
 /* The lowest frequency at which the job may be started. */
@@ -119,10 +142,10 @@ int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row
 /* budget.c */
 /* Whether the budget allows the head to start now. */
 int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need);
-/* The same of another job behind a reservation; *cost_j is what it takes of the joules left over. If it is refused and
- * *is_for_all, so would be all that are no narrower and no shorter. */
-int budget_allows_behind(scheduler_t *s, int64_t now_s, const waiting_t *waiting, int32_t level, const need_t *need,
-                         const reservation_t *reserved, int ends_in_time, double *cost_j, int *is_for_all);
+/* The same of another job behind a reservation, expected to end after `length_s`; *cost_j is what it takes of the joules
+ * left over. */
+int budget_allows_behind(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need,
+                         int64_t length_s, const reservation_t *reserved, int ends_in_time, double *cost_j);
 /* Whether there are joules for so much more until `limit_s`. */
 int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int64_t limit_s);
 /* Whether from found->at_s, and before `next_s`, there will be joules for the head, which draws head_uw; moves
@@ -130,8 +153,8 @@ int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int6
 int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t head_uw,
                       int64_t drawn_uw, double stored_j, int64_t next_s, reservation_t *found);
 void budget_started(scheduler_t *s, int64_t uw);
-/* Whether the head leaves joules over for so much until then. */
-int budget_leaves_over(const scheduler_t *s, int64_t uw, int64_t seconds, const reservation_t *reserved);
+/* What the head leaves over of the stored joules; INFINITY if it needs none. */
+double budget_left_over_j(const scheduler_t *s, const reservation_t *reserved);
 /* No job that draws more than this, from idle, can start behind the reservation. */
 int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t *reserved);
 /* A pass begins: what has been stored since the last one. */

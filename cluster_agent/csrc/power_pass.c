@@ -33,15 +33,18 @@ static void look_out(scheduler_t *s, int64_t now_s)
             outlook->headroom_uw = outlook->expected_uw = NO_CAP;
             continue;
         }
+        if (k == p->row) {
+            outlook->headroom_uw = outlook->expected_uw = row->cap_uw - scheduler_plan_uw(s, now_s);
+            continue;
+        }
         int is_left_on = 0, is_expected_on = 0;
-        int64_t empty_uw = row->idle_uw + row->off_uw + row->switching_uw + power_cold_uw(s, now_s, k == p->row);
+        int64_t empty_uw = row->idle_uw + row->off_uw + row->switching_uw + power_cold_uw(s, now_s, 0);
         int64_t headroom = row->cap_uw - empty_uw, expected = headroom;
         for (int32_t i = 0; i < s->n_running; i++) {
             int32_t job = s->running[i].job;
-            int64_t limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
-            if (k == p->row || ends_after(limit_s, now_s) > at_s)
+            if (ends_after(p->limit_s[job], now_s) > at_s)
                 headroom -= power_draw_uw(s, now_s, row, job, &is_left_on);
-            if (k == p->row || ends_after(s->running[i].expected_end_s, now_s) > at_s)
+            if (ends_after(s->running[i].expected_end_s, now_s) > at_s)
                 expected -= power_draw_uw(s, now_s, row, job, &is_expected_on);
         }
         outlook->headroom_uw = headroom - (is_left_on ? row->bonus_uw : 0);
@@ -127,6 +130,14 @@ static int32_t take(power_t *p, int32_t width, int64_t kept)
     return more < 0 || placement_hand_over(cold, &p->placement, more) < 0 ? -1 : count + more;
 }
 
+static int32_t highest_of(const interval_t *intervals, int32_t count)
+{
+    int32_t highest = 0;
+    for (int32_t i = 0; i < count; i++)
+        highest = intervals[i].last > highest ? intervals[i].last : highest;
+    return highest;
+}
+
 /*
  * Starts the job. Where nodes will be switched off later, a job that ends before takes the highest processors it may
  * have, so that those which stay on are left for longer ones.
@@ -142,18 +153,23 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     p->interval_count[job] = take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
+    p->highest[job] = highest_of(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
     /* once the job is started, what these have risen by */
     int64_t present_uw = power_cold_uw(s, now_s, 1), later_uw = power_cold_uw(s, now_s, 0);
     if (p->nodes)
         nodes_take(p->nodes, now_s, p->placement.intervals + p->interval_first[job], p->interval_count[job], &begins_s,
                    &p->woken[job]);
     p->level[job] = level;
+    p->extra_uw[job] = width * extra_uw(p, job, level);
+    p->running_uw += p->extra_uw[job];
     p->since_s[job] = begins_s;
     p->done_s[job] = 0;
     scheduler_start(s, now_s, job);
+    if (!p->model.job_plan_uw)
+        kinds_take(&p->kinds, job);
     budget_started(s, need->busy_uw + need->wake_uw);
     int64_t expected_s = scheduler_expected_end(s, job);
-    limit_s = scheduler_finish(s, job, s->jobs.request_s[job]);
+    limit_s = p->limit_s[job] = scheduler_finish(s, job, s->jobs.request_s[job]);
     present_uw = power_cold_uw(s, now_s, 1) - present_uw;
     later_uw = power_cold_uw(s, now_s, 0) - later_uw;
     for (int32_t k = p->row; k < p->n_rows; k++) {
@@ -182,10 +198,19 @@ static int64_t will_wake_uw(const power_t *p, int64_t width)
     return cold > 0 ? cold * (p->model.idle_uw - p->nodes->model.off_uw) : 0;
 }
 
-/*
- * Whether the job will fit from `at_s` at this level, if running jobs end as expected. `expected_uw` is the cluster
- * without the machine's own watts at at_s.
- */
+/* What will be left under the cap of a row from at_s on, when running jobs draw `running_uw`. */
+static int64_t left_uw(const power_t *p, int32_t k, int64_t at_s, int64_t running_uw, int64_t present_cold_uw)
+{
+    const plan_row_t *at = &p->rows[k];
+    if (!p->model.asks_watts || at->cap_uw == NO_CAP)
+        return NO_CAP;
+    if (at->from_s >= at_s)
+        return p->outlook[k].expected_uw;
+    int64_t cold_uw = k == p->row ? present_cold_uw : 0;
+    return at->cap_uw - at->idle_uw - at->off_uw - at->switching_uw - cold_uw - running_uw;
+}
+
+/* Whether the job will fit from `at_s` at this level, if running jobs end as expected. */
 static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t row, int64_t running_uw,
                     int64_t present_cold_uw, reservation_t *found)
 {
@@ -195,20 +220,15 @@ static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t ro
 
     found->left_over_uw = NO_CAP;
     for (int32_t k = row; k < p->n_rows && (k == row || p->rows[k].from_s < end_s); k++) {
-        const plan_row_t *at = &p->rows[k];
         if (width > p->available[k])
             return 0;
-        if (!p->model.asks_watts || at->cap_uw == NO_CAP)
+        int64_t most_uw = left_uw(p, k, found->at_s, running_uw, present_cold_uw);
+        if (most_uw == NO_CAP)
             continue;
-        int64_t left_uw = at->from_s >= found->at_s
-                              ? p->outlook[k].expected_uw
-                              : at->cap_uw - at->idle_uw - at->off_uw - at->switching_uw -
-                                    (k == p->row ? present_cold_uw : 0) - running_uw;
         int64_t needed_uw = busy_uw + (k == p->row ? will_wake_uw(p, width) : 0);
-        if (needed_uw > left_uw)
+        if (needed_uw > most_uw)
             return 0;
-        if (left_uw - needed_uw < found->left_over_uw)
-            found->left_over_uw = left_uw - needed_uw;
+        found->left_over_uw = least(most_uw - needed_uw, found->left_over_uw);
     }
     found->narrowest = narrowest_row(p, row, end_s);
     found->left_over = p->available[found->narrowest] - width;
@@ -221,20 +241,20 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
     power_t *p = s->power;
     reservation_t found = {.at_s = now_s};
     int32_t row = p->row, ended = 0;
-    int64_t running_uw = 0, drawn_uw = p->ledger.drawn_uw, present_cold_uw = power_cold_uw(s, now_s, 1);
+    int64_t running_uw = p->running_uw, drawn_uw = p->ledger.drawn_uw, present_cold_uw = power_cold_uw(s, now_s, 1);
+    int64_t least_uw = s->jobs.width[head] * extra_uw(p, head, lowest_of(p, head));
     double stored_j = scheduler_stored_j(s);
 
     for (int32_t k = row; k < p->n_rows; k++)
         p->available[k] = p->outlook[k].free;
-    for (int32_t i = 0; i < s->n_running; i++)
-        running_uw += s->running[i].width * extra_uw(p, s->running[i].job, p->level[s->running[i].job]);
     for (;;) {
         int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
         int64_t row_s = row + 1 < p->n_rows ? p->rows[row + 1].from_s : INT64_MAX;
         int64_t next_s = end_s < row_s ? end_s : row_s;
         if (p->ledger.is_open && found.at_s < p->model.budget.to_s && p->model.budget.to_s < next_s)
             next_s = p->model.budget.to_s;
-        int may_fit = (found.at_s > now_s || p->ledger.is_open) && s->jobs.width[head] <= p->available[row];
+        int may_fit = (found.at_s > now_s || p->ledger.is_open) && s->jobs.width[head] <= p->available[row] &&
+                      least_uw <= left_uw(p, row, found.at_s, running_uw, present_cold_uw);
         for (int32_t level = 0; may_fit && level <= lowest_of(p, head); level++) {
             int64_t at_s = found.at_s;
             int64_t head_uw =
@@ -252,8 +272,8 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
         found.at_s = next_s;
         for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= found.at_s; ended++) {
             int32_t job = s->running[ended].job;
-            running_uw -= s->running[ended].width * extra_uw(p, job, p->level[job]);
-            drawn_uw -= s->running[ended].width * extra_uw(p, job, p->level[job]);
+            running_uw -= p->extra_uw[job];
+            drawn_uw -= p->extra_uw[job];
             for (int32_t k = p->row; k < p->n_rows; k++)
                 p->available[k] += scheduler_held_below(s, job, p->rows[k].kept);
         }
@@ -276,37 +296,133 @@ static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_
            greatest(from_cold - (all->cold - on->cold), 0);
 }
 
-/*
- * Widths and requests for which a pass has found too few joules. Wider and longer jobs need more of them, and each start
- * takes some, so whoever is no narrower and no shorter need not be asked again in that pass. A few tell of most.
- */
-enum { MOST_REFUSED = 8 };
+/* What the head leaves to jobs behind it. The widths are bounds that tell most of the jobs that cannot start. */
 typedef struct {
-    struct {
-        int64_t request_s;
-        int32_t width;
-    } jobs[MOST_REFUSED];
-    int32_t count;
-} refused_t;
+    reservation_t reserved;
+    int64_t least_uw;     /* what a processor needs at the least, where all jobs are alike; 0: not known */
+    int64_t widest;       /* no wider job can start */
+    int64_t late_s;       /* one that runs longer ends after the head is to start, */
+    int64_t widest_late;  /* and then can be no wider than this */
+    double left_over_j;   /* more than these until then it cannot take */
+} offer_t;
 
-static int is_refused(const refused_t *refused, int32_t width, int64_t request_s)
+static int64_t as_wide_as(int64_t width, int64_t uw, int64_t least_uw)
 {
-    for (int32_t i = 0; i < refused->count; i++)
-        if (refused->jobs[i].width <= width && refused->jobs[i].request_s <= request_s)
-            return 1;
+    return uw < 0 ? -1 : least_uw > 0 ? least(width, uw / least_uw) : width;
+}
+
+static void bound(scheduler_t *s, int64_t now_s, offer_t *offer)
+{
+    const power_t *p = s->power;
+    const outlook_t *present = &p->outlook[p->row];
+    const reservation_t *reserved = &offer->reserved;
+    int64_t most_uw = offer->least_uw ? least(budget_most_uw(s, now_s, reserved), present->headroom_uw) : NO_CAP;
+    offer->widest = as_wide_as(present->free, most_uw, offer->least_uw);
+    offer->left_over_j = budget_left_over_j(s, reserved);
+    offer->late_s = reserved->at_s == INT64_MAX ? INT64_MAX : reserved->at_s - now_s;
+    offer->widest_late =
+        as_wide_as(p->is_level ? reserved->left_over : present->free, reserved->left_over_uw, offer->least_uw);
+}
+
+/* Whether a job of this width that is expected to run so long cannot start; then none can that is wider, or longer. */
+static int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
+{
+    return width > offer->widest || (estimate_s > offer->late_s && width > offer->widest_late) ||
+           joules(width * offer->least_uw, least(estimate_s, offer->late_s)) > offer->left_over_j;
+}
+
+/* Starts the job if it takes nothing from the head: 1; 0: it may not start; -1: no memory. */
+static int start_behind(scheduler_t *s, int64_t now_s, int32_t job, int64_t estimate_s, offer_t *offer)
+{
+    power_t *p = s->power;
+    reservation_t *reserved = &offer->reserved;
+    for (int32_t level = 0; level <= lowest_of(p, job); level++) {
+        need_t need;
+        double cost_j = 0.0;
+        if (!is_admissible(s, now_s, job, level, &need))
+            continue;
+        int64_t length_s = need.delay_s + power_stretched(p, estimate_s, level), needed_uw = need.busy_uw + need.wake_uw;
+        int ends_in_time = reserved->at_s == INT64_MAX || length_s <= reserved->at_s - now_s;
+        int64_t taken = ends_in_time ? 0 : taken_in(s, now_s, job, level, need.delay_s, reserved->narrowest);
+        if (taken > reserved->left_over) /* a lower frequency takes no less, and longer */
+            return 0;
+        if ((!ends_in_time && needed_uw > reserved->left_over_uw) ||
+            !budget_allows_behind(s, now_s, job, level, &need, length_s, reserved, ends_in_time, &cost_j))
+            continue;
+        if (start(s, now_s, job, level, &need) < 0)
+            return -1;
+        s->overtook[job] = 1;
+        reserved->left_over_j -= cost_j;
+        if (!ends_in_time) {
+            reserved->left_over -= taken;
+            reserved->above_uw += needed_uw;
+            reserved->left_over_uw -= reserved->left_over_uw == NO_CAP ? 0 : needed_uw;
+        }
+        bound(s, now_s, offer);
+        return 1;
+    }
     return 0;
 }
 
-static void refuse(refused_t *refused, int32_t width, int64_t request_s)
+/*
+ * Whether kinds can be told apart, and one of which a job is refused is refused as a whole. For in a pass there are ever
+ * fewer processors, watts and joules. But where nodes that are on will be taken away later, a job may take fewer of those
+ * that stay when it has to boot some.
+ */
+static int goes_by_kind(const scheduler_t *s)
 {
-    int32_t kept = 0;
-    for (int32_t i = 0; i < refused->count; i++)
-        if (refused->jobs[i].width < width || refused->jobs[i].request_s < request_s)
-            refused->jobs[kept++] = refused->jobs[i];
-    kept -= kept == MOST_REFUSED;
-    refused->jobs[kept].width = width;
-    refused->jobs[kept].request_s = request_s;
-    refused->count = kept + 1;
+    const power_t *p = s->power;
+    return !p->model.job_plan_uw && !s->ranks && !s->is_reordered && (!p->nodes || p->is_level);
+}
+
+static int32_t backfill_kinds(scheduler_t *s, int64_t now_s, offer_t *offer, int32_t *starts)
+{
+    kinds_t *kinds = &s->power->kinds;
+    int32_t head = s->queue[s->head].job, count = 0, narrowest = s->jobs.width[head];
+    for (int32_t i = 0; i < kinds->n_fronts;) {
+        front_t next = kinds->fronts[i];
+        int has_started = asks_too_much(offer, next.width, next.estimate_s) || next.kind == kinds->kind_of[head]
+                              ? 0
+                              : start_behind(s, now_s, next.job, next.estimate_s, offer);
+        if (has_started < 0)
+            return -1;
+        if (has_started) {
+            starts[count++] = next.job;
+            if (asks_too_much(offer, s->narrowest, 1))
+                return count;
+        } else {
+            narrowest = next.width < narrowest ? next.width : narrowest;
+            i++;
+        }
+    }
+    s->narrowest = narrowest;
+    return count;
+}
+
+static int32_t backfill_each(scheduler_t *s, int64_t now_s, offer_t *offer, int32_t *starts)
+{
+    int shortest_first = s->composition.scan == SCAN_SHORTEST;
+    const waiting_t *next = shortest_first ? s->shortest : s->queue + s->head + 1;
+    const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
+    int32_t head = s->queue[s->head].job, count = 0, narrowest = s->jobs.width[head];
+    for (; next < end; next++) {
+        if (s->has_started[next->job])
+            continue;
+        int has_started = asks_too_much(offer, next->width, next->estimate_s) || next->job == head
+                              ? 0
+                              : start_behind(s, now_s, next->job, next->estimate_s, offer);
+        if (has_started < 0)
+            return -1;
+        if (has_started) {
+            starts[count++] = next->job;
+            if (asks_too_much(offer, s->narrowest, 1))
+                return count;
+        } else {
+            narrowest = next->width < narrowest ? next->width : narrowest;
+        }
+    }
+    s->narrowest = narrowest;
+    return count;
 }
 
 /* EASY in processors and watts: who starts before the head may take neither from its reservation. */
@@ -314,80 +430,16 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     power_t *p = s->power;
     int32_t head = s->queue[s->head].job;
-    const outlook_t *present = &p->outlook[p->row];
-    /* the least that a processor needs, where all jobs are alike: most that cannot start are told by it */
-    int64_t least_uw = p->model.asks_watts && !p->model.job_plan_uw ? extra_uw(p, head, p->model.lowest) : 0;
-    if (least_uw && s->narrowest * least_uw > present->headroom_uw)
+    offer_t offer = {.least_uw = 0};
+    if (p->model.asks_watts && !p->model.job_plan_uw)
+        offer.least_uw = extra_uw(p, head, p->model.lowest);
+    if (s->narrowest * offer.least_uw > p->outlook[p->row].headroom_uw)
         return 0;
-    reservation_t reserved = reserve(s, now_s, head);
-    int shortest_first = s->composition.scan == SCAN_SHORTEST;
-    const waiting_t *next = shortest_first ? s->shortest : s->queue + s->head + 1;
-    const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
-    int32_t count = 0, narrowest = s->jobs.width[head];
-    int asks_once = least_uw && !p->model.lowest && p->ledger.is_open;
-    refused_t refused = {.count = 0};
-    int32_t refused_late = INT32_MAX; /* the narrowest job that would not end before the reservation and takes too much */
-    int is_by_width = p->row + 1 == p->n_rows || !p->nodes; /* what a job takes does not depend on its length */
-    int64_t until_s = reserved.at_s == INT64_MAX ? INT64_MAX : reserved.at_s - now_s;
-    int64_t most_uw = least(least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP, present->headroom_uw);
-
-    if (least_uw && s->narrowest * least_uw > most_uw)
+    offer.reserved = reserve(s, now_s, head);
+    bound(s, now_s, &offer);
+    if (asks_too_much(&offer, s->narrowest, 1))
         return 0;
-    for (; next < end; next++) {
-        int32_t level = -1;
-        int64_t taken = 0, needed_uw = 0;
-        need_t need = {.delay_s = 0};
-        double cost_j = 0.0;
-        int ends_in_time = 0;
-        int may_fit = next->width <= present->free && (!least_uw || next->width * least_uw <= most_uw);
-        if (may_fit && asks_once)
-            may_fit = !is_refused(&refused, next->width, s->jobs.request_s[next->job]) &&
-                      (greatest(next->estimate_s, 1) <= until_s
-                           ? budget_leaves_over(s, next->width * least_uw, greatest(next->estimate_s, 1), &reserved)
-                           : next->width < refused_late);
-        if (may_fit && !s->has_started[next->job] && next->job != head)
-            for (int32_t tried = 0; level < 0 && tried <= lowest_of(p, next->job); tried++) {
-                if (!is_admissible(s, now_s, next->job, tried, &need))
-                    continue;
-                ends_in_time = reserved.at_s == INT64_MAX ||
-                               need.delay_s + power_stretched(p, next->estimate_s, tried) <= reserved.at_s - now_s;
-                taken = ends_in_time ? 0 : taken_in(s, now_s, next->job, tried, need.delay_s, reserved.narrowest);
-                needed_uw = ends_in_time ? 0 : need.busy_uw + need.wake_uw;
-                if (taken > reserved.left_over) { /* a lower frequency takes no less, and longer */
-                    if (p->row + 1 == p->n_rows && next->width < refused_late)
-                        refused_late = next->width;
-                    break;
-                }
-                int has_room = ends_in_time || needed_uw <= reserved.left_over_uw, is_for_all = 0;
-                if (has_room && budget_allows_behind(s, now_s, next, tried, &need, &reserved, ends_in_time, &cost_j,
-                                                     &is_for_all))
-                    level = tried;
-                else if (is_by_width && !ends_in_time && !is_for_all && next->width < refused_late)
-                    refused_late = next->width;
-                else if (asks_once && is_for_all)
-                    refuse(&refused, next->width, s->jobs.request_s[next->job]);
-            }
-        if (level < 0) {
-            if (!s->has_started[next->job])
-                narrowest = next->width < narrowest ? next->width : narrowest;
-            continue;
-        }
-        if (start(s, now_s, next->job, level, &need) < 0)
-            return -1;
-        starts[count++] = next->job;
-        s->overtook[next->job] = 1;
-        reserved.left_over -= taken;
-        reserved.left_over_j -= cost_j;
-        reserved.above_uw += needed_uw;
-        if (reserved.left_over_uw != NO_CAP)
-            reserved.left_over_uw -= needed_uw;
-        most_uw = least(least_uw ? budget_most_uw(s, now_s, &reserved) : NO_CAP, present->headroom_uw);
-        if (present->free < s->narrowest || (least_uw && s->narrowest * least_uw > most_uw))
-            break;
-    }
-    if (next >= end)
-        s->narrowest = narrowest;
-    return count;
+    return goes_by_kind(s) ? backfill_kinds(s, now_s, &offer, starts) : backfill_each(s, now_s, &offer, starts);
 }
 
 void power_begin_pass(scheduler_t *s, int64_t now_s)
@@ -402,14 +454,16 @@ int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in
     look_out(s, now_s);
     for (*in_turn = 0; s->head < s->tail; s->head++) {
         need_t need;
-        int32_t job = s->queue[s->head].job, level = admit(s, now_s, job, &need);
-        if (level < 0)
+        int32_t job = s->queue[s->head].job, level;
+        if (s->has_started[job])
+            continue;
+        if ((level = admit(s, now_s, job, &need)) < 0)
             break;
         if (start(s, now_s, job, level, &need) < 0)
             return -1;
         starts[(*in_turn)++] = job;
     }
-    if (s->composition.backfill != BACKFILL_EASY || s->tail - s->head < 2 ||
+    if (s->composition.backfill != BACKFILL_EASY || s->n_waiting - *in_turn < 2 ||
         s->power->outlook[s->power->row].free < 1)
         return 0;
     return backfill_easy(s, now_s, starts + *in_turn);

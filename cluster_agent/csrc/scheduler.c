@@ -299,6 +299,26 @@ int64_t scheduler_overrun(scheduler_t *s, int32_t job)
  * The queue
  ****************************************************************/
 
+static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int32_t to)
+{
+    int32_t kept = from;
+    for (int32_t i = from; i < to; i++)
+        if (!s->has_started[waiting[i].job])
+            waiting[kept++] = waiting[i];
+    return kept;
+}
+
+/* Jobs that wait no longer leave gaps in the arrays of those that do. No more than so many stay. */
+static void close_gaps(scheduler_t *s, int32_t bearable)
+{
+    if (s->tail - s->head - s->n_waiting > bearable)
+        s->tail = sweep(s, s->queue, s->head, s->tail);
+    if (s->n_shortest - s->n_waiting > bearable)
+        s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
+    if (!s->n_waiting)
+        s->narrowest = INT32_MAX;
+}
+
 int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 {
     waiting_t waiting = {.estimate_s = estimate(s, now_s, job), .job = job, .width = s->jobs.width[job]};
@@ -308,6 +328,7 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
         priority_submitted(s, now_s);
     s->estimate_s[job] = s->first_estimate_s[job] = waiting.estimate_s;
     s->queue[s->tail++] = waiting;
+    s->n_waiting++;
     if (waiting.width < s->narrowest)
         s->narrowest = waiting.width;
     if (s->composition.scan == SCAN_SHORTEST) {
@@ -323,6 +344,8 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
         s->shortest[low] = waiting;
         s->n_shortest++;
     }
+    if (s->power)
+        power_waits(s, &waiting);
     return !s->composition.passes_if_new_fits || waiting.width <= free_now(s, now_s);
 }
 
@@ -342,6 +365,8 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
     waiting_t waiting = {.estimate_s = s->first_estimate_s[job], .job = job, .width = s->jobs.width[job]};
     int32_t i;
 
+    close_gaps(s, 0);
+    s->n_waiting++;
     s->estimate_s[job] = waiting.estimate_s;
     s->has_started[job] = 0;
     for (i = s->head; i < s->tail && s->queue[i].job < job; i++)
@@ -369,31 +394,28 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
         }
         s->shortest[i] = waiting;
     }
+    if (s->power)
+        power_waits(s, &waiting);
 }
 
 int32_t scheduler_queue(const scheduler_t *s, int32_t *queued)
 {
+    int32_t count = 0;
     for (int32_t i = s->head; i < s->tail; i++)
-        queued[i - s->head] = s->queue[i].job;
-    return s->tail - s->head;
+        if (!s->has_started[s->queue[i].job])
+            queued[count++] = s->queue[i].job;
+    return count;
 }
 
 void scheduler_reorder(scheduler_t *s, const int32_t *queued)
 {
+    s->is_reordered = 1;
+    close_gaps(s, 0);
     for (int32_t i = s->head; i < s->tail; i++) {
         int32_t job = queued[i - s->head];
         s->queue[i] =
             (waiting_t){.estimate_s = s->estimate_s[job], .job = job, .width = s->jobs.width[job]};
     }
-}
-
-static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int32_t to)
-{
-    int32_t kept = from;
-    for (int32_t i = from; i < to; i++)
-        if (!s->has_started[waiting[i].job])
-            waiting[kept++] = waiting[i];
-    return kept;
 }
 
 /****************************************************************
@@ -445,18 +467,17 @@ static void guard(scheduler_t *s, int64_t now_s)
     s->queue[s->head] = next;
 }
 
-void scheduler_sweep(scheduler_t *s)
-{
-    s->tail = sweep(s, s->queue, s->head, s->tail);
-}
-
 static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int32_t count = 0, backfilled = 0;
     int64_t free = free_now(s, now_s);
 
-    if (s->ways)
-        return moldable_decide(s, now_s, starts);
+    if (s->ways) {
+        count = moldable_decide(s, now_s, starts);
+        s->n_waiting -= count;
+        close_gaps(s, 0);
+        return count;
+    }
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
     if (s->power)
         power_begin_pass(s, now_s);
@@ -481,12 +502,8 @@ static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         backfilled = backfill_jobs(s, now_s, free, starts + count);
     if (backfilled < 0)
         return -1;
-    if (backfilled)
-        s->tail = sweep(s, s->queue, s->head, s->tail);
-    if (count + backfilled && s->composition.scan == SCAN_SHORTEST)
-        s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
-    if (s->head == s->tail)
-        s->narrowest = INT32_MAX;
+    s->n_waiting -= count + backfilled;
+    close_gaps(s, s->power && !s->ranks && !s->is_reordered ? s->n_waiting / 4 : 0);
     if (s->ranks) /* the guard puts jobs where their priorities do not */
         s->ranks->n_ordered = s->composition.guard > 0.0 ? 0 : s->tail - s->head;
     return count + backfilled;
@@ -523,13 +540,10 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
         return;
     }
     s->has_started[job] = 1; /* as one that has left the queue */
-    s->tail = sweep(s, s->queue, s->head, s->tail);
+    s->n_waiting--;
+    close_gaps(s, 0);
     if (s->ranks)
         s->ranks->n_ordered = 0;
-    if (s->composition.scan == SCAN_SHORTEST)
-        s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
-    if (s->head == s->tail)
-        s->narrowest = INT32_MAX;
 }
 
 /****************************************************************

@@ -81,6 +81,8 @@ struct scheduler {
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
+    int32_t n_waiting;   /* fewer than from head to tail where the scheduler that knows watts leaves gaps */
+    int32_t is_reordered; /* the order is not that of submission: scheduler_reorder has been called */
     waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
     int32_t n_shortest;
     int32_t narrowest;   /* no waiting job is narrower; others may be wider than this */
@@ -105,7 +107,7 @@ struct scheduler {
     int64_t *first_estimate_s;
     int32_t *corrections;
     uint8_t *overtook;
-    uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once at its end */
+    uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once, later */
 };
 
 static inline int64_t least(int64_t a, int64_t b)
@@ -129,8 +131,6 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
 void scheduler_running_add(scheduler_t *s, int32_t job);
 void scheduler_running_remove(scheduler_t *s, int32_t job);
 void scheduler_requeue(scheduler_t *s, int32_t job);
-/* Those that have started leave the queue. */
-void scheduler_sweep(scheduler_t *s);
 /* The first running job whose processors do not yet count as free. */
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s);
 
@@ -152,6 +152,7 @@ int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts);
 /* power.c */
 void power_free(scheduler_t *s);
 int64_t power_expected_end(const scheduler_t *s, int32_t job);
+void power_waits(scheduler_t *s, const waiting_t *waiting);
 void power_give_back(scheduler_t *s, int32_t job);
 
 /* power_pass.c */

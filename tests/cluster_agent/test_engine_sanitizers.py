@@ -29,6 +29,7 @@ TESTS = [
     "test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_is_told_decides_the_same[rmap]",
     "tests/cluster_agent/test_closed_loop.py::test_with_kills_frequencies_and_watts_of_single_jobs_too",
     "tests/cluster_agent/test_policy_energy_budget.py::test_the_engines_agree_on_a_crowded_machine_with_a_budget",
+    "tests/cluster_agent/test_jobs_of_one_kind.py",
 ]
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
