@@ -40,12 +40,11 @@ from nodectl.policies.cpu_phases import (
     POWER,
     SHARE_S,
     STALL_N,
-    TOLD,
-    TOLD_S,
     TOP_S,
     PhaseTable,
     agree,
 )
+from nodectl.policies.cpu_told import TOLD, TOLD_S
 from nodectl.policies.cpu_views import View, observe, package_count, package_of, package_sizes
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_f64, type_i64

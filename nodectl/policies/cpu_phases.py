@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from nodectl.policies.cpu_told import told_beta
 from nodectl.policies.cpu_views import View
 from pmu.readings import type_f64
 
@@ -32,11 +33,6 @@ FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_er
 LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR = range(len(FACTS))
 """Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it was last measured at
 the highest clock; ``share_s``: its seconds, fading over some minutes."""
-
-TOLD = ("units", "told_s", "stretches")
-UNITS, TOLD_S, STRETCHES = range(len(TOLD))
-"""Tables of ``told``, each ``[phase, level]``, where the application tells its progress: units finished in the phase at
-that clock, the seconds they took, and in how many stretches of time (at the ends of each a unit is cut)."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
@@ -69,10 +65,6 @@ IPC_NOISE = 0.01
 
 WITNESS_ERROR = 0.15
 """Relative standard error of each witness of beta (ours)."""
-
-UNIT_SCATTER, UNIT_EDGES = 0.12, 0.2
-"""How much single units of the application's progress differ, relative, and the variance that the two cut units of a
-stretch add (ours; a sixth if they are cut anywhere)."""
 
 POWER_EXPONENT = 2.0
 """Of the part of a package's power that follows the clock: between f (V flat) and f^3 (V proportional to f). Ours."""
@@ -221,7 +213,7 @@ class PhaseTable:
             weight = 1.0 / ((WITNESS_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value
         if self.told is not None:
-            value, variance = self._told_beta(self.told[:, phase])
+            value, variance = told_beta(self.told[:, phase], self.steepness)
             total, weighted = total + 1.0 / variance, weighted + min(max(value, 0.0), 1.2) / variance
         return (min(weighted / total, 1.0), total**-0.5) if total > 0 else (1.0, 0.0)
 
@@ -229,28 +221,7 @@ class PhaseTable:
         """The share, from 0 to 1, that the application's own units have in what is known of a phase's beta."""
         if self.told is None:
             return 0.0
-        return min(float(self.facts[phase, BETA_ERROR]) ** 2 / self._told_beta(self.told[:, phase])[1], 1.0)
-
-    def _told_beta(self, told: type_f64) -> tuple[float, float]:
-        """Beta and its variance from the application's own units, the one witness without a bias: the line through the
-        seconds that a unit takes at each clock, weighed by how well they are known."""
-        is_heard = told[UNITS] >= 1.0
-        units, steepness = told[UNITS, is_heard], self.steepness[is_heard]
-        unit_s = told[TOLD_S, is_heard] / units
-        weight = 1.0 / (unit_s**2 * (UNIT_SCATTER**2 * units + UNIT_EDGES * told[STRETCHES, is_heard]) / units**2)
-        total, first, second = weight.sum(), weight @ steepness, weight @ steepness**2
-        leverage = total * second - first**2
-        if not leverage > 1e-9 * total * second:  # one clock, or none
-            return 0.0, math.inf
-        slope = (total * (weight @ (steepness * unit_s)) - first * (weight @ unit_s)) / leverage
-        top_s = (second * (weight @ unit_s) - first * (weight @ (steepness * unit_s))) / leverage
-        if not top_s > 0:
-            return 0.0, math.inf
-        beta = float(slope / top_s)
-        variance = (total + 2.0 * beta * first + beta**2 * second) / leverage / top_s**2
-        # points further from the line than counting explains: units of several kinds, so all of it is less sure
-        surprise = weight @ (unit_s - top_s - slope * steepness) ** 2 / max(len(units) - 2, 1)
-        return beta, float(variance) * max(float(surprise), 1.0)
+        return min(float(self.facts[phase, BETA_ERROR]) ** 2 / told_beta(self.told[:, phase], self.steepness)[1], 1.0)
 
     def _power(self, phase: int) -> type_f64:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
