@@ -14,16 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.experiment import save
-from benchmarks.firmware_rig import (
-    CLASSES,
-    CORES,
-    Rig,
-    best_work_ghz,
-    core_powers,
-    highest_cool_level,
-    mixed_load,
-)
+from benchmarks.firmware_rig import Rig, best_work_ghz, core_powers, highest_cool_level, mixed_load
 from firmware_bridge.controlpulp.host import HostOptions
+from twin.pulp.plant import CLASSES, CORES
 
 SETTLE_SLOTS = 10
 
@@ -134,7 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
     per_load = 5 if quick else 50
     results: dict[str, dict[str, dict[str, float]]] = {}
     for title, options in (("ours", HostOptions()), ("published", HostOptions.published())):
-        ideal, noisy = [], []
+        ideal: list[Step] = []
+        noisy: list[Step] = []
         for number, (_, load, is_noisy) in enumerate(loads()):
             (noisy if is_noisy else ideal).extend(run_steps(options, load, per_load, number, is_noisy))
         results[title] = {"ideal sensors": summary(ideal), "noise, uneven silicon": summary(noisy)}

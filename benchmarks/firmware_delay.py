@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.experiment import save
-from benchmarks.firmware_rig import CLASSES, CORES, PERFORMANCE, Rig, command
+from benchmarks.firmware_rig import PERFORMANCE, Rig, command
 from firmware_bridge.controlpulp.host import SLOT_S, HostOptions
+from twin.pulp.plant import CLASSES, CORES
 
 LOW_KHZ, HIGH_KHZ = 1_600_000, 2_900_000
 SAMPLE_S = 1e-3
@@ -184,9 +185,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\nspeed-up over published (i) without transport, %, cap 150 W, phases of {PHASE_S * 1e3:.1f} ms")
     for firmware in ("ours", "published"):
         for kind in ("(i)", "(ii)", "(iii)"):
-            row = [gains[f"{firmware} {kind} {us} us"] for us in (0, 190, 1000)]
-            line = f"{firmware:10} {kind:6}" + "".join(f"{gain:8.2f}" for gain in row)
-            print(f"{line}   at 0, 190, 1000 us; loss {row[0] - row[2]:.2f} per ms")
+            gained = [gains[f"{firmware} {kind} {us} us"] for us in (0, 190, 1000)]
+            line = f"{firmware:10} {kind:6}" + "".join(f"{gain:8.2f}" for gain in gained)
+            print(f"{line}   at 0, 190, 1000 us; loss {gained[0] - gained[2]:.2f} per ms")
     held = held and gains["ours (ii) 0 us"] > 2.75 and gains["ours (iii) 0 us"] > 3.18
     save("firmware_delay", {"job_us": JOB_US, "delay_ms": results, "phase_s": PHASE_S, "speed_up": gains})
     return 0 if held else 1

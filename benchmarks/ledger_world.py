@@ -619,8 +619,9 @@ class World:
                     continue
                 for node in self.nodes.values():
                     account = ledger.accounts.get(node.name)
-                    is_back = node.state == "up" and account is not None and account.boot_id == node.boot_id
-                    if node.is_failing and is_back and account.has_confirmed and ledger.free_mw(self.now_s) >= 0:
+                    if account is None or node.state != "up" or account.boot_id != node.boot_id:
+                        continue
+                    if node.is_failing and account.has_confirmed and ledger.free_mw(self.now_s) >= 0:
                         node.is_failing = False
         self.after(PLAN_S, self._plan)
 

@@ -89,9 +89,9 @@ class CutCluster(Cluster):
         super().__init__(at, n * EACH_W, listen=url)
         self.url = url
 
-    def start(self, *command: str, log: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, log: str, within: list[str] | None = None) -> subprocess.Popen[bytes]:
         is_far = Path(log).stem in self.far_ones
-        return super().start(*command, log=log, within=self.cable.far if is_far else self.cable.head)
+        return super().start(*command, log=log, within=within or (self.cable.far if is_far else self.cable.head))
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

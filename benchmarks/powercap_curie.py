@@ -13,10 +13,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from cluster_agent.caps import Cap
 from cluster_agent.machine import Machine, load_machine
@@ -30,6 +31,8 @@ from cluster_agent.scheduler.policies.registry import choose
 ROOT = Path(__file__).parent.parent
 TRACE = ROOT.parent / "shared" / "data" / "sc15-backfilling" / "CEA-Curie.swf.gz"
 OUT = ROOT / "out" / "bench" / "powercap_curie.json"
+
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 HOUR_S: Final = 3600
 SHARES: Final = (0.8, 0.6, 0.4)
@@ -82,7 +85,7 @@ def intervals(workload: Workload) -> list[Interval]:
     at_s = np.arange(jobs.submit_s[0] // HOUR_S + 48, ends_s.max() // HOUR_S) * HOUR_S
     area = jobs.width * jobs.run_s
     waiting = _between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
-    busy = _between(starts_s, ends_s, jobs.width, at_s) / workload.processors
+    busy = _between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
     chosen = {"24 h": _fullest(at_s, waiting, busy, 24)[0]}
     fullest = _fullest(at_s, waiting, busy, 5)
     fullest = fullest[: len(fullest) // 2]
@@ -96,18 +99,19 @@ def intervals(workload: Workload) -> list[Interval]:
     ]
 
 
-def _between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> np.ndarray:
+def _between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floats:
     """The sum of ``amount`` over those with from <= at < to, at each time."""
 
-    def until(times_s: Int64s) -> np.ndarray:
+    def until(times_s: Int64s) -> Floats:
         order = np.argsort(times_s, kind="stable")
         sums = np.concatenate(([0], np.cumsum(amount[order].astype(np.float64))))
-        return sums[np.searchsorted(times_s[order], at_s, "right")]
+        found: Floats = sums[np.searchsorted(times_s[order], at_s, "right")]
+        return found
 
     return until(from_s) - until(to_s)
 
 
-def _fullest(at_s: Int64s, waiting: np.ndarray, busy: np.ndarray, hours: int) -> Int64s:
+def _fullest(at_s: Int64s, waiting: Floats, busy: Floats, hours: int) -> Int64s:
     """Starts, the busiest interval first, of those whose queue never falls below an hour of the whole machine."""
     views = np.lib.stride_tricks.sliding_window_view
     least, mean = views(waiting, hours + 1).min(axis=1), views(busy, hours + 1).mean(axis=1)

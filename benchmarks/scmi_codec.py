@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name, kind, body in MESSAGES:
         sender = Sender.AGENT if kind is Kind.COMMAND else Sender.PLATFORM
         data = encode(body, 5)
-        rows.append(_row(f"encode {name}", _batches(lambda body=body: encode(body, 5), repeats)))
-        rows.append(_row(f"decode {name}", _batches(lambda data=data, s=sender: decode(data, s), repeats)))
+        rows.append(_row(f"encode {name}", _batches(partial(encode, body, 5), repeats)))
+        rows.append(_row(f"decode {name}", _batches(partial(decode, data, sender), repeats)))
     print(f"{'what':<52} {'median':>9} {'p99':>9}  us")
     for row in rows:
         print(f"{row['what']:<52} {row['median_us']:9.2f} {row['p99_us']:9.2f}")

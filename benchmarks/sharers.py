@@ -317,8 +317,8 @@ def table(
             rows.append({"setting": setting.name, "budget": budget, "sharer": name, "gain": gain, **figures})
             tags = "  ".join("{} {:.1f}±{:.1f} ({:.0f})".format(tag.name, *figures[f"{tag.name} slowdown"],
                              figures[f"{tag.name} impacted"][0]) for tag in reversed(Tag))  # fmt: skip
-            print("{:>4} % {:17} {:8.2f} ±{:4.2f} {:8.2f} ±{:4.2f}   {}".format(
-                budget, name, *figures["throughput"], *gain, tags), flush=True)  # fmt: skip
+            shown = "{:8.2f} ±{:4.2f} {:8.2f} ±{:4.2f}".format(*figures["throughput"], *gain)
+            print(f"{budget:>4} % {name:17} {shown}   {tags}", flush=True)
     return rows
 
 

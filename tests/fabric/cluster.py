@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from cluster_agent.cli import main
 from tests.fabric.scripted_node import note, put
@@ -154,7 +154,7 @@ class Cluster:
         a raise counts from when it was begun, a decrease from when it was done. With ``is_excused`` a node that was
         not scheduled in time to end its lease counts as if it had done so by the time that it declares, which the
         budget rests on."""
-        changes: list[tuple[float, int, str]] = []
+        changes: list[tuple[int, int, str]] = []
         for name in self.names:
             held_mw = 0
             for at_ns, what, cap_mw, due_ns in self.history(name):
@@ -191,7 +191,7 @@ class Cluster:
         process.terminate()
         return process.wait(10)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
