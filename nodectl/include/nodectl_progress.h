@@ -4,7 +4,7 @@
  * Needs no library, and does nothing where nobody asked (NODECTL_PROGRESS is not set). Threads and processes of a job
  * may all tick: they add to one counter, an unsigned 64-bit little-endian integer at the start of the file that
  * NODECTL_PROGRESS names. What a unit is, is the program's own choice; tell few enough that telling costs nothing, and
- * some ten a second or more if clocks are to follow soon. C11 and C++11, GCC or Clang.
+ * some hundred a second if clocks are to follow soon. C11 and C++11, GCC or Clang.
  */
 #ifndef NODECTL_PROGRESS_H
 #define NODECTL_PROGRESS_H
