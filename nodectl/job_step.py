@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -221,13 +222,25 @@ def descendants(pid: int) -> list[int]:
     found: list[int] = []
     below = [pid]
     while below:
-        parent = below.pop()
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                children = [int(word) for word in task.read_text().split()]
-                found += children
-                below += children
+        for children in _children_by_thread(below.pop()):
+            found += children
+            below += children
     return found
+
+
+def _children_by_thread(pid: int) -> Iterator[list[int]]:
+    """A thread or a process may end at any instant of this; then it has no children any more."""
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        threads = os.listdir(tasks)
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            children = (tasks / thread / "children").read_text()
+        except OSError:
+            continue
+        yield [int(word) for word in children.split()]
 
 
 def _kill_all(number: signal.Signals) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from cluster_agent.live.job import JobSpec
 from nodectl.job_desk import JobDesk
-from nodectl.job_step import STEP, start_time
+from nodectl.job_step import STEP, descendants, start_time
 from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
 from nodectl.jobs import JobRunner
 from pmu.readings import NOTHING_TOLD, RawProgress
@@ -94,6 +94,20 @@ def test_at_the_end_of_its_walltime_a_job_is_told_and_after_its_grace_killed_wit
     assert part.ended_s - part.started_s > 1.9
     assert "told" in (tmp_path / "out").read_text()
     assert start_time(int((tmp_path / "pid").read_text())) is None
+
+
+def test_processes_that_end_while_a_job_is_looked_through_are_no_error() -> None:
+    forking = subprocess.Popen(["/bin/sh", "-c", "while :; do (/bin/true & /bin/true); done"], start_new_session=True)
+    try:
+        until_s, seen = time.monotonic() + 2.0, 0
+        while time.monotonic() < until_s:
+            found = descendants(os.getpid())
+            seen += len(found) > 1
+            assert forking.pid in found
+        assert seen
+    finally:
+        os.killpg(forking.pid, signal.SIGKILL)
+        forking.wait()
 
 
 def test_a_cancelled_job_may_clean_up(tmp_path: Path, runner: JobRunner) -> None:
