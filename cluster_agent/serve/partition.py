@@ -292,7 +292,7 @@ class Partition:
             f"state: {self._state(account, bool(ledger.is_silent(now_s)[account.index]))}",
             f"budget {view.budget_w:g} W, of it {view.fixed_w:g} W fixed and {view.reserve_w:g} W set aside for"
             f" {ledger.terms.failing_together} node(s) that may reboot at once;"
-            f" {self.plan.available_mw / 1000:g} W were shared among {len(self.plan.caps_mw)} nodes",
+            f" {max(self.plan.available_mw, 0) / 1000:g} W were shared among {len(self.plan.caps_mw)} nodes",
         ]
         lines += self._tag_lines(name)
         wanted_mw = self.plan.caps_mw.get(name)
@@ -305,13 +305,14 @@ class Partition:
         else:
             lines.append(f"wished: {wanted_mw / 1000:g} W; {self.sharing.why(name)}")
         granted = "none in this boot" if account.target_mw < 0 else f"{account.target_mw / 1000:g} W"
-        lines.append(f"granted: {granted}; in force by its last report: {account.limit_mw / 1000:g} W")
+        source = "by its last report" if name in self._heard_s else "as far as is known"
+        lines.append(f"granted: {granted}; in force {source}: {account.limit_mw / 1000:g} W")
         lines.append(
             f"counts {account.count_mw / 1000:g} W (TDP {declared.tdp_mw / 1000:g},"
             f" MOP {declared.mop_mw / 1000:g}, safe {declared.safe_mw / 1000:g}, boot {declared.boot_mw / 1000:g} W,"
             f" class {declared.lease_class})"
         )
-        lines += self._waiting(now_s, account, wanted_mw, view)
+        lines += self._absent(now_s, account) or self._waiting(account, wanted_mw, view)
         if self.gap.due_s < math.inf:
             lines.append(
                 f"the next plan is due in {max(self.gap.due_s - now_s, 0):.1f} s: starts and changes of the budget are"
@@ -319,7 +320,18 @@ class Partition:
             )
         return Why(name, lines + [f"alarm: {alarm}" for alarm in view.alarms])
 
-    def _waiting(self, now_s: float, account: Account, wanted_mw: int | None, view: BudgetView) -> list[str]:
+    def _absent(self, now_s: float, account: Account) -> list[str]:
+        """Why the node has what it counts, and nothing else, while it says nothing."""
+        if account.is_off or not self.ledger.is_silent(now_s)[account.index]:
+            return []
+        heard_s = self._heard_s.get(account.name)
+        since = "since this cluster agent started" if heard_s is None else f"for {now_s - heard_s:.0f} s"
+        return [
+            f"not heard {since}: it counts what it may draw at most, and gets no other cap, until it is heard, known to"
+            " be off, or its key is revoked"
+        ]
+
+    def _waiting(self, account: Account, wanted_mw: int | None, view: BudgetView) -> list[str]:
         """What keeps the node from the cap that is wished for it."""
         if wanted_mw is None or wanted_mw == account.target_mw:
             return (
@@ -339,7 +351,7 @@ class Partition:
         accounts = self.ledger.accounts
         freed_mw = np.where(accounts.target_mw >= 0, accounts.count_mw - accounts.target_mw, 0)
         first = np.flatnonzero(freed_mw > 0)[:5].tolist()
-        falling = [f"{accounts.names[at]} (-{int(freed_mw[at]) / 1000:g} W)" for at in first]
+        falling = [f"{accounts.names[at]} ({int(freed_mw[at]) / 1000:g} W)" for at in first]
         freed = f"; to be freed by {', '.join(falling)}" if falling else ""
         return [f"{what} {view.free_w:g} W are free now{freed}"]
 

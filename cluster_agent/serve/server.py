@@ -278,7 +278,8 @@ class Server:
         lines = self.partition.preview(now_s, budget_mw)
         if asked.dry_run:
             return [f"would set {asked.w:g} W", *lines]
-        is_lower = budget_mw < self.partition.ledger.budget.budget_mw
+        line = self.partition.ledger.budget
+        is_lower, steps = budget_mw < line.budget_mw, sum(at_s > now_s for at_s, _ in line.steps)
         self._move(
             now_s,
             Change(self._wall_s(), caller.name, f"set {asked.w:g} W by hand"),
@@ -287,10 +288,9 @@ class Server:
             f"{caller.name} set the budget to {asked.w:g} W",
         )
         settle = self.partition.ledger.settle_s
-        return [
-            f"set {asked.w:g} W" + (f"; kept from {settle:.1f} s from now at the latest" if is_lower else ""),
-            *lines,
-        ]
+        holds = f"; it holds in {settle:.1f} s at the latest" if is_lower else ""
+        void = [f"announced steps that are void now: {steps}"] if steps else []
+        return [f"set {asked.w:g} W{holds}", *void, *lines]
 
     def _set_schedule(self, caller: Caller, asked: SetSchedule) -> list[str]:
         now_s, wall_s = self._now_s(), self._wall_s()

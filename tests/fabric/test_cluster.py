@@ -144,6 +144,13 @@ def test_a_schedule_is_followed_ahead_of_its_drops(tmp_path):
         (tmp_path / "plan.csv").write_text("2001-01-01T00:00:00+00:00,600\n")
         past = cluster.ctl("budget", "schedule", str(tmp_path / "plan.csv"))
         assert past.returncode == 2 and "the schedule is past" in past.stderr
+        (tmp_path / "plan.csv").write_text(f"time,watts\n{time.time() + 3600:.2f},500\n")
+        assert cluster.ctl("budget", "schedule", str(tmp_path / "plan.csv")).returncode == 0
+        told = cluster.ctl("budget", "set", "590").stdout.splitlines()
+        assert told[:2] == [
+            "set 590 W; it holds in 2.5 s at the latest",
+            "announced steps that are void now: 1",
+        ]
 
 
 def test_what_nodes_could_draw_is_known_at_every_instant_from_their_histories(tmp_path):

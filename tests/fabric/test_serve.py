@@ -148,6 +148,16 @@ def test_a_raise_that_waits_says_what_for(tmp_path):
         made.why(2.0, "n7")
 
 
+def test_a_node_that_says_nothing_is_told_so_with_what_it_counts(tmp_path):
+    made, _ = partition(tmp_path, [])
+    lease = NodeLease("n0", "boot-1", DECLARED, 500_000, 0)
+    made.hear(1.0, [lease.report(1 * S, 400_000)])
+    assert not any("not heard" in line for line in made.why(2.0, "n0").lines)
+    made.turn(99.0)
+    told = [line for line in made.why(99.0, "n0").lines if "not heard" in line or "awaited" in line]
+    assert len(told) == 1 and told[0].startswith("not heard for 98 s: it counts what it may draw at most")
+
+
 def told(made: Partition, now_s: float, *leases: NodeLease, is_leaving: bool = False, tag: str = "") -> None:
     """They report and take what is granted."""
     reports = [lease.report(round(now_s * S), 100_000, is_leaving) for lease in leases]

@@ -136,7 +136,7 @@ _WORDS: Final = {
     Reason.TAG_AND_SHARE: "pass 1: the cap of its tag, and its share of what the last job capped left over",
     Reason.MOP: "pass 2: its minimal operating power",
     Reason.MOP_AND_SHARE: "pass 2: its minimal operating power, and its share of what the last job capped left over",
-    Reason.SLOWED: "a watt more gains others more: slowed with all nodes of its job",
+    Reason.SLOWED: "slowed with all nodes of its job: the budget leaves no more, or a watt more gains other jobs more",
     Reason.FULL_SPEED: "full speed by the table of its model, and a guard",
     Reason.NEED: "full speed: what it was measured to draw without being held back, and a guard",
 }
