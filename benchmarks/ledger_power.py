@@ -21,7 +21,8 @@ from cluster_agent.serve.config import JobSettings, PowerSettings
 from cluster_agent.serve.power import PowerSide
 
 if TYPE_CHECKING:
-    from benchmarks.ledger_world import FaultyStore, World
+    from benchmarks.ledger_store import FaultyStore
+    from benchmarks.ledger_world import World
     from cluster_agent.budget.ledger import Ledger
 
 STEP_S: Final = 0.5

@@ -35,7 +35,8 @@ import numpy.typing as npt
 from twin._model import lib
 
 from benchmarks.experiment import save
-from benchmarks.ledger_world import Faults, Node, World
+from benchmarks.ledger_node import Node
+from benchmarks.ledger_world import Faults, World
 from nodectl.agent import Agent
 from nodectl.cluster_cap import ClusterCap, declaration
 from nodectl.config import Budget, Caps, Cluster, Config, JournalSettings, PolicyChoice

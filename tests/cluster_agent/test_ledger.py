@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ledger import RULES
-from benchmarks.ledger_world import KINDS, FaultyStore, World
+from benchmarks.ledger_store import FaultyStore
+from benchmarks.ledger_world import KINDS, World
 from cluster_agent.budget.accounts import OPEN, Accounts, Ints
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ledger_world import FaultyStore
+from benchmarks.ledger_store import FaultyStore
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from firmware_bridge.scmi.controller import Controller
