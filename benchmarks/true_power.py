@@ -67,7 +67,7 @@ SETTLE_S: Final = 2.5
 WATCHDOG_S: Final = 8.0
 FAULTS: Final = Faults(
     loss=0.05, duplicate=0.05, late=0.05, cut_s=90.0, agent_kill_s=60.0, agent_hang_s=45.0,
-    cluster_kill_s=500.0, cluster_crash_s=600.0, takeover_s=700.0, wall_jump_s=0.0, change_s=150.0,
+    cluster_kill_s=500.0, cluster_crash_s=600.0, takeover_s=700.0, change_s=150.0,
 )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "hil_tests": {"twin", "firmware_bridge"},
 }
 
+CLOCKS = ("time", "datetime")
+
 MAY_IMPORT_TWIN = ("nodectl/demo/", "nodectl/emulated/", "nodectl/commands/demo.py", "nodectl/commands/twin.py")
 """The `demo` and `twin` commands: the only product code that may import the emulated node."""
 
@@ -48,3 +50,15 @@ def test_imports_point_one_way(package: str) -> None:
             if top in OURS and top not in allowed
         ]
     assert wrong == []
+
+
+def test_neither_ledger_nor_lease_reads_a_clock() -> None:
+    """So no wall clock that jumps can move a deadline: time is given to them, by one that goes on through suspend."""
+    sources = [
+        *sorted((ROOT / "cluster_agent" / "budget").rglob("*.py")),
+        ROOT / "nodectl/lease.py",
+        ROOT / "nodectl/wire.py",
+    ]
+    assert len(sources) > 10
+    read = [(source.name, top) for source in sources for _, top in imported_packages(source) if top in CLOCKS]
+    assert read == []
