@@ -19,7 +19,7 @@ others, and a wide job might never begin.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -99,11 +99,12 @@ class Partition:
 
     # --- news
 
-    def take_in(self, name: str) -> None:
-        """From now on this node is of the partition, which it was not yet."""
-        node = Node(name, drained=self._store.drained().get(name))
-        self.nodes = dict(sorted({**self.nodes, name: node}.items()))
-        self.power.load({name: self.nodes[name]})
+    def take_in(self, names: Iterable[str]) -> None:
+        """From now on these nodes are of the partition, which they were not yet."""
+        drained = self._store.drained()
+        new = {name: Node(name, drained=drained.get(name)) for name in names}
+        self.nodes = dict(sorted({**self.nodes, **new}.items()))
+        self.power.load(new)
         self._has_grown = True
 
     def submit(self, uid: int, user: str, spec: JobSpec) -> Job:

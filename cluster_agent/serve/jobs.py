@@ -145,13 +145,14 @@ class JobSide:
         due_s = min(self._wake_s, self._turned_s + TURN_GAP_S if self._is_due else math.inf)
         return max(due_s - now_s, 0.0)
 
-    def expect(self, name: str) -> None:
-        """A node of the allow list."""
-        if name not in self._names:
-            self._names.add(name)
+    def expect(self, names: Iterable[str]) -> None:
+        """Nodes of the allow list."""
+        new = set(names) - self._names
+        if new:
+            self._names |= new
             self._is_due = True
-            if self._live is not None and name not in self._live.nodes:
-                self._live.take_in(name)
+            if self._live is not None and (strange := new - self._live.nodes.keys()):
+                self._live.take_in(strange)
 
     # --- for the sharer
 

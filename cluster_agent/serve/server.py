@@ -242,8 +242,7 @@ class Server:
             self.partition.expect(now_s, dict.fromkeys(new, Declaration(tdp_mw, tdp_mw, tdp_mw, tdp_mw, "sticky")))
             self.partition.alarm("descriptors", descriptors.missing(len(names)))
             if self.jobs:
-                for name in new:
-                    self.jobs.expect(name)
+                self.jobs.expect(new)
 
     # --- the budget
 

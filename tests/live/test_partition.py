@@ -233,7 +233,7 @@ def test_a_job_that_is_being_ended_to_run_again_can_still_be_cancelled() -> None
 def test_a_node_that_was_drained_before_it_came_into_the_partition_stays_so() -> None:
     fake = Fake(1)
     fake.store.drain("n9", "its fan", 0)
-    fake.partition.take_in("n9")
+    fake.partition.take_in(["n9"])
     assert fake.partition.nodes["n9"].drained == "its fan"
 
 
