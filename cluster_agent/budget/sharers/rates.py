@@ -164,12 +164,12 @@ class Rates:
 
 
 def _lost(model: SpeedModel, window: _Window, tdp_mw: int, need_mw: int) -> float:
-    """The lost time that the table expects of what the node drew."""
+    """The lost time that the table expects of what the node drew, with a need that is known."""
     if window.cap_mw < 0:
         return 0.0
     speed, part = levels(model)
     idle_mw = model.idle * tdp_mw
-    top_mw = max(need_mw if need_mw >= 0 else model.power[0] * tdp_mw, idle_mw + 1)
+    top_mw = max(need_mw, idle_mw + 1)
     return 1 / float(np.interp((window.power_mw / window.n - idle_mw) / (top_mw - idle_mw), part, speed)) - 1
 
 
