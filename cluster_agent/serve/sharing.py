@@ -27,7 +27,7 @@ class Sharing:
         """``WrongUseError`` for a sharer or parameter that does not exist."""
         self.name = text
         chosen = registry.choose(text)
-        self._sharer, self.models = chosen.share, chosen.models
+        self._sharer, self.models = chosen.share, chosen.method.models(chosen.params)
         self._jobs, self._need_mw = jobs, need_mw
         self._at: Ints | None = None
         self._last: tuple[View, Shares] | None = None

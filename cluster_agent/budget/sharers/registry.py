@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
-from cluster_agent.budget.sharers.api import Method, Models, Sharer
+from cluster_agent.budget.sharers.api import Method, Sharer
 from cluster_agent.choosing import read_params
 from cluster_agent.errors import WrongUseError
 from nodectl.errors import nearest
@@ -26,7 +26,6 @@ class Choice(msgspec.Struct, frozen=True):
     method: Method
     params: msgspec.Struct
     share: Sharer
-    models: Models
 
 
 def names() -> list[str]:
@@ -46,6 +45,6 @@ def choose(text: str) -> Choice:
     chosen = method(text.partition(":")[0].strip())
     params = read_params("sharer", text, chosen.name, chosen.params)
     try:
-        return Choice(text, chosen, params, chosen.compose(params), chosen.models(params))
+        return Choice(text, chosen, params, chosen.compose(params))
     except ValueError as error:
         raise WrongUseError(f"sharer {text}: {error}") from None
