@@ -110,9 +110,8 @@ class JobSide:
             return
         with self._shutting(), self._store.together():
             for one in news:
-                before = self._told.get(one.node)
-                self._is_due |= before is None or before != one
-                self._is_due |= now_s - self._heard_s.get(one.node, -math.inf) > ASK_IDLE_AFTER_S
+                silent_s = now_s - self._heard_s.get(one.node, -math.inf)
+                self._is_due |= one != self._told.get(one.node) or silent_s > ASK_IDLE_AFTER_S
                 self._told[one.node], self._heard_s[one.node] = one, now_s
                 self._live.heard(one)
             for report in reports:
