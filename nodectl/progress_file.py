@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -33,18 +31,13 @@ def make_progress_file(path: Path) -> None:
 @contextlib.contextmanager
 def progress_file() -> Iterator[Path | None]:
     """One in a private directory of its own, gone afterwards; None where none can be made."""
-    try:
-        place = Path(tempfile.mkdtemp(prefix="nodectl-progress-"))
-    except OSError:
-        yield None
-        return
-    path = place / "progress"
-    try:
-        try:
-            make_progress_file(path)
-        except OSError:
-            yield None
-        else:
-            yield path
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    import tempfile  # not for what stands over each job, which has a directory of its own
+
+    with contextlib.ExitStack() as gone_afterwards:
+        path: Path | None = None
+        with contextlib.suppress(OSError):
+            directory = tempfile.TemporaryDirectory(prefix="nodectl-progress-", ignore_cleanup_errors=True)
+            place = Path(gone_afterwards.enter_context(directory)) / "progress"
+            make_progress_file(place)
+            path = place
+        yield path
