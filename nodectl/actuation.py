@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nodectl.caps import CAP_ROW, PackageCap
+from nodectl.caps import CAP_ROW, CapLease, PackageCap
 from nodectl.config import Config
 from nodectl.decider import knob_names
 from nodectl.decisions import Decisions
@@ -22,7 +22,6 @@ from pmu.readings import Sample
 
 if TYPE_CHECKING:
     from nodectl.delegation import Delegation
-    from nodectl.knobs.scmi import CapLease
 
 
 TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})

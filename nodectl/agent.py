@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nodectl.actuation import TROUBLE, Actuation
-from nodectl.caps import CAP_ROW, CapRequest, CapSource, FixedCap, PackageCap, packages_mw
+from nodectl.caps import CAP_ROW, CapLease, CapRequest, CapSource, FixedCap, PackageCap, packages_mw
 from nodectl.config import Config
 from nodectl.decider import Decider
 from nodectl.decisions import Decisions
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from firmware_bridge.scmi.client import Client
     from nodectl.cluster_cap import ClusterCap
     from nodectl.delegation import Delegation
-    from nodectl.knobs.scmi import CapLease
     from nodectl.wire import Held
 
 CALM_NS: Final = 600_000_000_000
@@ -293,8 +292,8 @@ class Agent:
                 self._notice(f"not capped: {error}")
                 share = NO_SHARE
         cap = actuation.cap(share.packages_mw)
-        if share.packages_mw and self._config.scmi.url:
-            actuation.end_at(self._cap_lease(cluster, shares.safe.packages_mw))
+        if share.packages_mw:
+            actuation.end_at(CapLease(cluster.lease_end_ns, shares.safe.packages_mw, cluster.now_ns))
         decisions = self._decider.decide(sample, cap)
         outcomes = actuation.apply(decisions, sample, share.boards_mw)
         cluster.note_lease(actuation.why_no_lease)
@@ -306,11 +305,6 @@ class Agent:
         cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, held)
         self._say_what_the_link_says()
         return decisions, outcomes
-
-    def _cap_lease(self, cluster: ClusterCap, safe_mw: int) -> CapLease:
-        from nodectl.knobs.scmi import CapLease  # nodes without a controller carry none of it
-
-        return CapLease(cluster.lease_end_ns, safe_mw, cluster.now_ns)
 
     def _record(
         self, sweep: RawSweep, decisions: Decisions, outcomes: list[Outcome], lateness_ns: int, cost_ns: int

@@ -7,6 +7,7 @@ asked once per tick and gives the cap on the whole node, or None. What the node 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -54,6 +55,15 @@ class PackageCap:
 
 
 NO_CAP: Final = PackageCap()
+
+
+@dataclass(frozen=True, slots=True)
+class CapLease:
+    """From ``end_ns`` of the clock ``now_ns`` on a package has ``cap_mw`` at most, which its controller sees to."""
+
+    end_ns: int
+    cap_mw: int
+    now_ns: Callable[[], int]
 
 
 def packages_mw(request: CapRequest | None, rest_w: float) -> int:

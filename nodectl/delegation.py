@@ -17,10 +17,10 @@ from typing import Any
 
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.controller import Controller
-from nodectl.caps import CAP_ROW, PackageCap
+from nodectl.caps import CAP_ROW, CapLease, PackageCap
 from nodectl.config import Scmi
 from nodectl.knobs.api import Knob, KnobError, Outcome
-from nodectl.knobs.scmi import CapLease, DomainCap, DomainClock
+from nodectl.knobs.scmi import DomainCap, DomainClock
 from nodectl.scmi_link import START_WAIT_S, Runs, patient_client
 from pmu.findings import Finding
 

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from firmware_bridge.errors import LinkError, NotFoundError, RefusedError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
 from firmware_bridge.scmi.telemetry import TELEMETRY, LeaseLeft, LeaseLeftResponse, LeaseUntil
+from nodectl.caps import CapLease
 from nodectl.knobs.api import KnobError, Reason
 
 DISABLED: Final = "disabled"
@@ -62,15 +62,6 @@ class Asks(Protocol):
 
     def ask(self, job: Callable[[Controller], T]) -> T:
         """What the job brings back; ``KnobError`` when it fails or when that takes too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapLease:
-    """From ``end_ns`` of the clock ``now_ns`` on a package has ``cap_mw`` at most, which its controller sees to."""
-
-    end_ns: int
-    cap_mw: int
-    now_ns: Callable[[], int]
 
 
 def lease_left(controller: Controller, domain: CapDomain) -> LeaseLeftResponse | str:
