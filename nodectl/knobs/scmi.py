@@ -283,14 +283,15 @@ class DomainCap(ScmiKnob):
         the way took, there or back, the end there is not after the end here. Told too late it ends at once."""
         try:
             found = lease_left(controller, self._domain_of(controller))
-            if isinstance(found, LeaseLeftResponse):
-                left_ms = int((lease.end_ns - lease.now_ns()) / 1e6 * (1 - CLOCKS_DIFFER))
-                end_ms = (found.now_ms + min(max(left_ms, 0), LONGEST_LEASE_MS)) % 2**32
-                controller.client.ask(LeaseUntil(end_ms, self.brought_into_range(lease.cap_mw)))
-                self.lease, found = lease, ""
+            if isinstance(found, str):
+                self.why_no_lease = found
+                return
+            left_ms = int((lease.end_ns - lease.now_ns()) / 1e6 * (1 - CLOCKS_DIFFER))
+            end_ms = (found.now_ms + min(max(left_ms, 0), LONGEST_LEASE_MS)) % 2**32
+            controller.client.ask(LeaseUntil(end_ms, self.brought_into_range(lease.cap_mw)))
+            self.lease, self.why_no_lease = lease, ""
         except RefusedError as refused:
-            found = str(refused)
-        self.why_no_lease = found
+            self.why_no_lease = str(refused)
 
     def _is_lapsed(self, asked: int, held: int | None) -> bool:
         """Is ``held`` what the controller has fallen to by itself?"""
