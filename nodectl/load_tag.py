@@ -48,6 +48,11 @@ GPU_AT_WORK: Final = 0.1
 """Ours, after REGALE D2.3 §3.4: below this occupancy its daemon takes a GPU for idle."""
 
 
+def has_gpu_work(sample: Sample) -> bool:
+    """Whether any GPU is at work, so that busy CPUs may do no more than wait for it."""
+    return bool((sample.gpu.sm_occupancy >= GPU_AT_WORK).any())
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """One second: share of time that scales with the clock, instructions per reference cycle, and the clock as a share
@@ -116,7 +121,7 @@ class LoadTag:
     def add(self, sample: Sample) -> None:
         """One interval."""
         self._elapsed_s += sample.elapsed_s
-        self._has_gpu_work |= bool((sample.gpu.sm_occupancy >= GPU_AT_WORK).any())
+        self._has_gpu_work |= has_gpu_work(sample)
         for view in observe(self._layout, self._ladder, sample, IDLE):
             if view is not None:
                 self._sums += np.array((view.beta, view.ipc, view.clock)) * sample.elapsed_s

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from nodectl.load_tag import GPU_AT_WORK
+from nodectl.load_tag import has_gpu_work
 from pmu.readings import Quality, Sample
 
 UNKNOWN: Final = -1
@@ -31,7 +31,7 @@ class WorkDone:
         else:
             self._has_units = False
         retired = float(sample.cpu.instructions.sum())  # NaN where a CPU could not be read
-        if np.isfinite(retired) and not (sample.gpu.sm_occupancy >= GPU_AT_WORK).any():
+        if np.isfinite(retired) and not has_gpu_work(sample):
             self._instructions += retired
         else:
             self._has_instructions = False
