@@ -88,7 +88,7 @@ class JobRunner:
         key = start.job, start.attempt
         if key in self._runs or key in self._forgotten:
             return
-        directory = self._directory / f"{start.job}.{start.attempt}"
+        directory = self._directory_of(key)
         if start.uid != os.geteuid():
             why = f"{self._node} runs jobs of user {os.geteuid()} only, not of {start.uid}"
             self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why))
@@ -150,12 +150,16 @@ class JobRunner:
     def counter(self, job: int, attempt: int) -> Counter | None:
         """Its file, once whoever stands over the run has made it."""
         try:
-            return CounterFile(self._directory / f"{job}.{attempt}" / PROGRESS)
+            return CounterFile(self._directory_of((job, attempt)) / PROGRESS)
         except OSError:
             return None
 
     def close(self) -> None:
         """Nothing to let go of: jobs go on without us."""
+
+    def _directory_of(self, key: Key) -> Path:
+        job, attempt = key
+        return self._directory / f"{job}.{attempt}"
 
     def _find(self) -> None:
         """What an earlier agent left: running, ended, or accepted and not begun."""
