@@ -275,9 +275,13 @@ def _told(state: State, sample: Sample, levels: int) -> type_f64 | None:
     before is then forgotten."""
     if sample.progress.quality != Quality.MEASURED:
         return None
-    if isinstance(state, ToldState) and sample.progress.source == state.source:
-        return state.told.copy()
-    return np.zeros((len(TOLD), PHASES, levels))
+    before = _told_before(state, sample)
+    return before.told.copy() if before else np.zeros((len(TOLD), PHASES, levels))
+
+
+def _told_before(state: State, sample: Sample) -> ToldState | None:
+    """The state, if it is of the program that tells now."""
+    return state if isinstance(state, ToldState) and sample.progress.source == state.source else None
 
 
 def _hear(table: PhaseTable, state: State, sample: Sample, phase: int, level: int, agreed: int) -> None:
@@ -285,8 +289,8 @@ def _hear(table: PhaseTable, state: State, sample: Sample, phase: int, level: in
     interval there that agrees, those of the first too."""
     if table.told is None or agreed < 1:
         return
-    if agreed == 1 and isinstance(state, ToldState) and sample.progress.source == state.source:
-        table.hear(phase, level, *state.last_told, begins=False)
+    if agreed == 1 and (before := _told_before(state, sample)):
+        table.hear(phase, level, *before.last_told, begins=False)
     table.hear(phase, level, sample.progress.units, sample.elapsed_s, begins=agreed == 1)
 
 
