@@ -123,19 +123,28 @@ def _of_packages(layout: Layout, files: Files, which: str) -> float:
     return sum(told) / 1e6 if all(told) else 0.0
 
 
+def hw_doubt(config: Config, layout: Layout, controller: CapController) -> str:
+    """Why class ``hw`` is not true, and the remedy; empty where it is not declared, or nothing speaks against it."""
+    cluster = config.cluster
+    if cluster.lease_class != "hw":
+        return ""
+    if controller.why:
+        return f"lease_class hw, but {controller.why}: {controller.remedy}"
+    if layout.gpus:
+        return "lease_class hw, but no controller ends the limits of the GPUs: declare os or sticky"
+    if controller.lapsed_w + config.caps.rest_w > cluster.safe_w:
+        return (
+            f"lease_class hw, but the controller falls to {controller.lapsed_w:g} W without a lease, and with"
+            f" caps.rest_w ({config.caps.rest_w:g} W) that is not within safe_w ({cluster.safe_w:g} W):"
+            " run nodectl once with these settings, which sets another"
+        )
+    return ""
+
+
 def _lease(config: Config, layout: Layout, files: Files, controller: CapController) -> Iterator[str]:
     cluster = config.cluster
-    if cluster.lease_class == "hw":
-        if controller.why:
-            yield f"lease_class hw, but {controller.why}: {controller.remedy}"
-        elif layout.gpus:
-            yield "lease_class hw, but no controller ends the limits of the GPUs: declare os or sticky"
-        elif controller.lapsed_w + config.caps.rest_w > cluster.safe_w:
-            yield (
-                f"lease_class hw, but the controller falls to {controller.lapsed_w:g} W without a lease, and with"
-                f" caps.rest_w ({config.caps.rest_w:g} W) that is not within safe_w ({cluster.safe_w:g} W):"
-                " run nodectl once with these settings, which sets another"
-            )
+    if doubt := hw_doubt(config, layout, controller):
+        yield doubt
     if cluster.lease_class == "os":
         if CAP_ROW in config.scmi.knobs:
             yield (

@@ -49,7 +49,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     left = left_behind(state_dir, node_id(ports.lock_path))
     controller = declared.cap_controller(config.scmi) if config.cluster.url else declared.CapController()
     doubts = declared.problems(config, found.layout, ports.files, controller)
-    is_doubted = any(doubt.startswith("lease_class") for doubt in doubts)
+    is_doubted = declared.hw_doubt(config, found.layout, controller)
     proof = "" if is_doubted else declared.proof(config, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
