@@ -120,10 +120,11 @@ class TwinJobs:
             return [parts[key] for key in sorted(parts)]
 
     def counter(self, job: int, attempt: int) -> Counter | None:
-        """What the emulated program has counted; None unless it is this job's, and tells."""
+        """What the emulated program counts; None unless it is this job's."""
         run = self._run
-        is_its = run is not None and _key(run) == (job, attempt)
-        return _TwinCounter(self._twin, run.workload, self._lock) if run and is_its else None
+        if run is None or _key(run) != (job, attempt):
+            return None
+        return _TwinCounter(self._twin, run.workload, self._lock)
 
     def close(self) -> None:
         """Nothing to let go of: the node ends with its agent."""
