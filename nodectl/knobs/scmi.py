@@ -257,9 +257,8 @@ class DomainCap(ScmiKnob):
         """Says that another agent's cap, lower than ours, is in force; "" otherwise."""
         if self.wanted is None or self.held is None or self.holds(self.wanted, self.held):
             return ""
-        if self._is_lapsed(self.wanted, self.held):
-            return ""
-        return self.explain(self.brought_into_range(self.wanted), self.held)[1]
+        reason, text = self.explain(self.brought_into_range(self.wanted), self.held)
+        return text if reason == "foreign writer" else ""
 
     @property
     def complaint(self) -> str:
