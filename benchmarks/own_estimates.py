@@ -30,6 +30,7 @@ import numpy as np
 
 from benchmarks.replay_exact import DATA, LOGS, ROOT
 from benchmarks.sc15_learned import workload_of
+from benchmarks.student import interval
 from cluster_agent.replay.metrics import bounded_slowdown
 from cluster_agent.replay.run import replay
 from cluster_agent.replay.workload import Workload
@@ -51,8 +52,6 @@ RECORDED = 0
 CHOOSING = (RECORDED, 1, 2, 3)
 JUDGING = tuple(range(101, 121))
 """Seeds of draws."""
-STUDENT_T = {4: 3.182, 20: 2.093}
-"""97.5 % of Student's t, by number of draws."""
 LATER = 0.05
 """The share of submissions that are a second later in a draw."""
 
@@ -92,9 +91,7 @@ class Fold(msgspec.Struct, frozen=True):
     def ratio(self) -> tuple[float, float, float]:
         """AVEbsld over that of the bar's policy: geometric mean over draws, and its 95 % interval (Student's t)."""
         pairs = zip(self.chosen_draws, self.plain_draws, strict=True)
-        logs = np.array([math.log(chosen.ave_bsld / plain.ave_bsld) for chosen, plain in pairs])
-        half = STUDENT_T[len(logs)] * logs.std(ddof=1) / math.sqrt(len(logs))
-        middle = logs.mean()
+        middle, half = interval([math.log(chosen.ave_bsld / plain.ave_bsld) for chosen, plain in pairs])
         return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 

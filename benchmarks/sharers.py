@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.experiment import save
+from benchmarks.student import interval
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.api import Sharer
 from cluster_agent.budget.sharers.gap import Event, Gap
@@ -49,8 +49,6 @@ HOURS: Final = 4.0
 BUDGETS: Final = (60, 70, 75, 80, 90)
 SEEDS: Final = 30
 SHARERS: Final = ("fspc", "aapc", "minimal-slowdown")
-STUDENT_T: Final = {10: 2.262, 30: 2.045}
-"""97.5 % quantile, by the number of seeds."""
 LOOK_AHEAD: Final = 20
 """Jobs of the backlog that may start when those before them do not fit."""
 MEASURE_S: Final = 20.0
@@ -292,11 +290,6 @@ def measure(setting: Setting, budget: int, name: str, hours: float, seed: int) -
         found[f"{tag.name} slowdown"] = 100 * (world.time_s[tag] / world.work_s[tag] - 1)
         found[f"{tag.name} impacted"] = 100 * world.impacted_s[tag] / world.time_s[tag]
     return found
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half of the 95 % interval."""
-    return statistics.fmean(values), STUDENT_T[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def table(
