@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -234,15 +235,11 @@ def show(folds: Sequence[Fold], judging: Sequence[int]) -> None:
 
 def spread(draws: Sequence[Cell], width: int = 8) -> str:
     values = [one.ave_bsld for one in draws]
-    return f"{geometric_mean(values):{width}.2f} {min(values):7.1f}-{max(values):<7.1f}"
+    return f"{statistics.geometric_mean(values):{width}.2f} {min(values):7.1f}-{max(values):<7.1f}"
 
 
 def most(draws: Sequence[Cell]) -> float:
-    return geometric_mean([one.max_bsld for one in draws])
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    return statistics.geometric_mean([one.max_bsld for one in draws])
 
 
 if __name__ == "__main__":
