@@ -135,10 +135,10 @@ def lines(
     biases: Sequence[float], only_s: float | None, quick: bool, chosen: bool
 ) -> Iterator[tuple[str, float, float | None]]:
     """Policy, bias, and units of progress, of each line of the table."""
-    for unit_s in (None, *UNITS_S) if only_s is None else (only_s or None,):
+    all_s = (None,) if quick else (None, *UNITS_S)
+    for unit_s in all_s if only_s is None else (only_s or None,):
         for bias in biases[:1] if unit_s == UNITS_S[1] else biases:
-            if unit_s is None or unit_s == only_s or not quick:
-                yield POLICIES[0], bias, unit_s
+            yield POLICIES[0], bias, unit_s
     if not chosen and not only_s:
         yield POLICIES[1], biases[0], None
 
