@@ -18,7 +18,7 @@ from cluster_agent.budget.store import DeposedError
 from cluster_agent.live.nodes import Node as LiveNode
 from cluster_agent.live.power import Power, PowerTimes, Switched
 from cluster_agent.serve.config import JobSettings, PowerSettings
-from cluster_agent.serve.power import PowerSide
+from cluster_agent.serve.power import Command, PowerSide
 
 if TYPE_CHECKING:
     from benchmarks.ledger_store import FaultyStore
@@ -49,15 +49,9 @@ class SwitchStore:
 
 
 @dataclass(slots=True)
-class _Command:
-    state: str
-    tries: int
-    until_s: float
+class _Command(Command):
     ends_s: float
     problem: str
-
-    def is_for(self, one: Switched | None) -> bool:
-        return one is not None and (one.state, one.tries, one.is_done) == (self.state, self.tries, False)
 
 
 class WorldPower(PowerSide):

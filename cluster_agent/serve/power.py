@@ -33,17 +33,22 @@ MOST_COMMANDS: Final = 32
 
 
 @dataclass(slots=True)
-class _Running:
-    """A command. ``state`` and ``tries`` say for what."""
+class Command:
+    """A command that runs, at most until then. ``state`` and ``tries`` say for what."""
 
-    process: subprocess.Popen[bytes]
-    said: IO[bytes]
     state: str
     tries: int
     until_s: float
 
-    def is_for(self, one: Switched | None) -> bool:
-        return one is not None and (one.state, one.tries, one.is_done) == (self.state, self.tries, False)
+    def is_for(self, one: Switched) -> bool:
+        """Whether this is still what the node is at."""
+        return (one.state, one.tries, one.is_done) == (self.state, self.tries, False)
+
+
+@dataclass(slots=True)
+class _Running(Command):
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
 
 
 class PowerSide:
@@ -182,7 +187,7 @@ class PowerSide:
                 with self._side.acting() as live:
                     live.power.ended(one, f"its command cannot be run: {error.strerror}")
                 continue
-            self._running[one.name] = _Running(process, said, one.state, one.tries, now_s + within_s)
+            self._running[one.name] = _Running(one.state, one.tries, now_s + within_s, process, said)
 
 
 def arguments(command: str, node: str) -> list[str]:
