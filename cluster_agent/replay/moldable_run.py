@@ -11,7 +11,7 @@ import numpy as np
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import ClosedLoop, answering
 from cluster_agent.replay.metrics import bounded_slowdown, measure_waits, running_w
-from cluster_agent.replay.run import SLICES
+from cluster_agent.replay.run import run_to_end
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.replay.workload import Workload
 from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
@@ -170,10 +170,7 @@ def replay_possible(
         ways = CMoldable(composition.rule, jobs, watts, answers.table)
         order = answers.table(np.arange(len(jobs)))
         schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
-    step = max(len(jobs) // SLICES, 1)
-    while schedule.run(schedule.ended + step):
-        advance(schedule.ended)
-    advance(schedule.ended)
+    run_to_end(schedule, advance)
     if order is not None:
         in_order = jobs.only(order.tolist())
         jobs = replace(in_order, jobs=replace(in_order.jobs, submit_s=submitted.jobs.submit_s))

@@ -77,13 +77,18 @@ def replay(
 
         workload, watts, answers = answering(workload, watts, composition.power, loop)
     schedule = NativeReplay(composition, workload.jobs, workload.processors, watts, caps, users, answers)
-    step = max(len(workload.jobs) // SLICES, 1)
-    while schedule.run(schedule.ended + step):
-        advance(schedule.ended)
-    advance(schedule.ended)
+    run_to_end(schedule, advance)
     if len(never := workload.row[schedule.submitted :]):
         what, remedy = "jobs that never came, as those before them never started", "give more watts or joules"
         first_line = int(workload.log.lines[never].min())
         finding = Finding(what, "taken as submitted at the end", len(never), first_line, remedy)
         workload = replace(workload, findings=(*workload.findings, finding))
     return Result(workload, schedule)
+
+
+def run_to_end(schedule: NativeReplay, advance: Callable[[int], None]) -> None:
+    """Go on until nothing is left to happen; ``advance`` is told from time to time how many jobs have ended."""
+    step = max(len(schedule.jobs) // SLICES, 1)
+    while schedule.run(schedule.ended + step):
+        advance(schedule.ended)
+    advance(schedule.ended)
