@@ -19,6 +19,7 @@ from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.moldable_run import (
     MoldableResult,
     TableMachine,
+    for_python,
     impossible,
     measure_moldable,
     power_of,
@@ -54,9 +55,7 @@ class World(msgspec.Struct, frozen=True):
 
     def scheduler(self, composition: MoldableComposition) -> tuple[MoldableScheduler, TableMachine]:
         """For the loop in Python."""
-        jobs = self.jobs.only(range(len(self.jobs)))  # the machine writes run times into them
-        scheduler = MoldableScheduler(composition, jobs, self.nodes, self.bound_w)
-        return scheduler, TableMachine(jobs, scheduler)
+        return for_python(composition, self.jobs, self.nodes, self.bound_w)
 
 
 def replay_with_configurations(

@@ -185,10 +185,21 @@ def run_in_python(
     advance: Callable[[int], None] = lambda ended: None,
 ) -> MoldableResult:
     """By the policy's own choice, job by job; all of the jobs can run."""
-    jobs = jobs.only(range(len(jobs)))  # the machine writes run times into them
-    scheduler = MoldableScheduler(composition, jobs, nodes, watts)
-    machine = TableMachine(jobs, scheduler, advance)
+    scheduler, machine = for_python(composition, jobs, nodes, watts, advance)
     run(scheduler, JumpingClock(), machine)
     start_s, end_s = (np.array([of[job] for job in range(len(jobs))]) for of in (machine.start_s, machine.end_s))
     chosen = tuple(jobs.true_row(job, scheduler.chosen[job]) for job in range(len(jobs)))
     return MoldableResult(jobs, start_s.astype(np.int64), end_s.astype(np.int64), chosen, ())
+
+
+def for_python(
+    composition: MoldableComposition,
+    jobs: MoldableJobs,
+    nodes: int,
+    watts: float,
+    advance: Callable[[int], None] = lambda ended: None,
+) -> tuple[MoldableScheduler, TableMachine]:
+    """What the loop in Python runs."""
+    jobs = jobs.only(range(len(jobs)))  # the machine writes run times into them
+    scheduler = MoldableScheduler(composition, jobs, nodes, watts)
+    return scheduler, TableMachine(jobs, scheduler, advance)
