@@ -96,8 +96,8 @@ def trace(kind: str, seed: int, table: dict[str, tuple[Configuration, ...]]) -> 
 def write_swf(path: Path, jobs: MoldableJobs, table: dict[str, tuple[Configuration, ...]]) -> None:
     """The jobs as a log of processors for ``clusterctl replay``: the application is column 14."""
     lines = ["; Computer: generated, applications and sizes as in RMAP's traces", f"; MaxProcs: {CLUSTER_NODES * 16}"]
-    for job, rows in enumerate(jobs.rows):
-        wanted = int(jobs.jobs.width[job])
+    for job in range(len(jobs)):
+        rows, wanted = jobs.rows[job], int(jobs.jobs.width[job])
         full = full_row(rows, wanted)
         assert full is not None
         application = next(at for at, name in enumerate(table, 1) if set(table[name]) == set(rows))

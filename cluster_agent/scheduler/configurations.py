@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import takewhile
 from math import ceil
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from cluster_agent.scheduler.jobs import Jobs
 
@@ -69,7 +69,7 @@ class MoldableJobs:
         """What a row that the policy knows takes and draws in truth."""
         if self.truth is None:
             return known
-        return next(row for row in self.truth.of_job(job) if same_place(row, known))
+        return next(row for row in self.truth[job] if same_place(row, known))
 
     def only(self, kept: Sequence[int]) -> MoldableJobs:
         """The jobs ``kept``, in that order; columns are copies."""
@@ -77,7 +77,7 @@ class MoldableJobs:
         return MoldableJobs(Jobs(**columns), self.rows.only(kept), self.truth and self.truth.only(kept))
 
 
-class ScaledRows(Sequence[Rows]):
+class ScaledRows:
     """Of each job the rows of a table, with times that are so many times as long: made anew when they are asked for,
     since hundreds of rows for each of many thousands of jobs would fill the memory."""
 
@@ -103,10 +103,7 @@ class ScaledRows(Sequence[Rows]):
     def __len__(self) -> int:
         return len(self.table)
 
-    def __getitem__(self, job: Any) -> Any:
-        return self.of_job(job)
-
-    def of_job(self, job: int) -> Rows:
+    def __getitem__(self, job: int) -> Rows:
         """In order of time."""
         return self._rows(self.table[job], self.scale[job])
 
