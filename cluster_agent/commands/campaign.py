@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
+from cluster_agent.replay import rte
 from cluster_agent.scheduler.policies import registry
 from nodectl import __version__
 from nodectl.errors import nearest
@@ -248,7 +249,7 @@ def _found(file: str) -> Path:
 
 def _near(text: str, folder: Path) -> str:
     """A file beside the campaign, or the text as it is: a number, a name, or a path from here."""
-    source = "rte:" if text.startswith("rte:") else ""
+    source = f"{rte.NAME}:" if rte.is_rte(text) else ""
     path, colon, rest = text.removeprefix(source).partition(":")
     return f"{source}{folder / path}{colon}{rest}" if path and (folder / path).is_file() else text
 
