@@ -59,30 +59,23 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_off_s: int | None = None
 
     def phases(self) -> dict[str, Any]:
-        """The fields of ``Composition`` that say how long a job is taken to run."""
+        """The fields of ``Composition`` that say how long a job is taken to run; what was not given is as there."""
         can_be_outlived = self.estimate in ("mean2", "learned")
         if self.correct is not None and not can_be_outlived:
             raise ValueError(f"correct={self.correct} needs an estimate that a job can outlive: estimate=mean2|learned")
         if self.shadow is not None and not can_be_outlived:
             raise ValueError(f"shadow={self.shadow:g} needs an estimate that a job can outlive: estimate=mean2|learned")
-        of_mean2: dict[str, Any] = {"history": self.history, "fixed": self.fixed}
-        for key, value in of_mean2.items():
-            if value is not None and self.estimate != "mean2":
+        for key, value in self._given("history", "fixed").items():
+            if self.estimate != "mean2":
                 raise ValueError(f"{key}={value} needs estimate=mean2")
-        variant = {"loss": self.loss, "weight": self.weight, "model": self.model}
-        given: dict[str, Any] = {key: value for key, value in variant.items() if value is not None}
+        learning = self._given("loss", "weight", "model")
         if self.guard is not None and not self.guard > 0:
             raise ValueError(f"guard={self.guard:g} is not a bounded slowdown: a number above 0")
-        for key, value in given.items():
+        for key, value in learning.items():
             if self.estimate != "learned":
                 raise ValueError(f"{key}={value} needs estimate=learned")
-        return {
-            "estimate": self.estimate,
-            "history": self.history or "user",
-            "fixed": self.fixed or "submission",
-            "correct": self.correct or "requested",
-            "shadow": 1.0 if self.shadow is None else self.shadow,
-            "learning": Learning(**given),
-            "guard": self.guard,
-            "idle_off_s": self.idle_off_s,
-        }
+        given = self._given("estimate", "history", "fixed", "correct", "shadow", "guard", "idle_off_s")
+        return {**given, "learning": Learning(**learning)}
+
+    def _given(self, *keys: str) -> dict[str, Any]:
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
