@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent._native import ffi
-from cluster_agent.scheduler.jobs import Int32s, Int64s
+from cluster_agent.scheduler.jobs import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native_tables import pointer
 
 
@@ -38,8 +38,8 @@ class Answering:
 class CAnswering:
     """``answers_t`` over the columns of ``Answering``, which it keeps alive."""
 
-    def __init__(self, answering: Answering, submitted_s: Int64s) -> None:
-        """``submitted_s``: the times of the table."""
+    def __init__(self, answering: Answering, jobs: Jobs) -> None:
+        """``jobs``: the table, whose times of submission are filled in too."""
         self._columns = [
             pointer("int64_t", answering.submit_s),
             pointer("int32_t", answering.user),
@@ -49,9 +49,8 @@ class CAnswering:
         self._pairs = [(ffi.from_buffer(log), ffi.from_buffer(table)) for log, table in answering.moved]
         sizes = [log.itemsize for log, _ in answering.moved]
         self._moved = ffi.new("moved_t[]", [[*pair, size] for pair, size in zip(self._pairs, sizes, strict=True)])
-        self._submitted = pointer("int64_t", submitted_s)
-        n_users = int(answering.user.max(initial=-1)) + 1
+        self._submitted = pointer("int64_t", jobs.submit_s)
         self.c = ffi.new(
             "answers_t *",
-            [len(answering.user), n_users, answering.queued, *self._columns, len(sizes), self._moved, self._submitted],
+            [len(jobs), jobs.n_users, answering.queued, *self._columns, len(sizes), self._moved, self._submitted],
         )

@@ -67,7 +67,7 @@ class NativeReplay:
             lib.replay_free,
         )
         if answering is not None:
-            self._c_answering = CAnswering(answering, jobs.submit_s)
+            self._c_answering = CAnswering(answering, jobs)
             if lib.replay_answer(self._replay, self._c_answering.c) < 0:
                 raise MemoryError
         self._predicting: Predicting | None = None
