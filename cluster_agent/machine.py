@@ -24,6 +24,8 @@ from nodectl.errors import nearest
 
 SHIPPED: Final = Path(__file__).parent / "machines"
 MOST_PROCESSORS: Final = 2**31 - 1
+UW: Final = 1_000_000
+"""Engines count whole microwatts."""
 
 
 class NodeGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,10 +16,11 @@ import numpy as np
 
 from cluster_agent.choosing import read_params
 from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import UW
 from cluster_agent.replay.swf import EXECUTABLE, GROUP, QUEUE, USER, TraceError
 from cluster_agent.replay.tables import rows_of
 from cluster_agent.replay.workload import Workload
-from cluster_agent.scheduler.governor import UW, Watts
+from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.jobs import Bools, Int64s
 from cluster_agent.scheduler.power import Admitted, Power, Volunteers
 

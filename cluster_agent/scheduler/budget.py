@@ -23,10 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from cluster_agent.machine import UW
+
 Rule: TypeAlias = Literal["energybud", "reducepc", "powercap"]
 Test: TypeAlias = Literal["path", "job", "whole"]
 
-UW: Final = 1_000_000
 MOST_UW: Final = 2**55
 """36 GW: as good as no limit, and its products fit the engine's whole numbers."""
 

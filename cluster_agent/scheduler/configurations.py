@@ -13,11 +13,10 @@ from functools import lru_cache
 from itertools import takewhile
 from math import ceil
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
+from cluster_agent.machine import UW
 from cluster_agent.scheduler.jobs import Jobs
-
-UW: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

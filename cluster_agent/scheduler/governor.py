@@ -14,14 +14,13 @@ import numpy as np
 
 from cluster_agent.caps import Cap
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import Machine
+from cluster_agent.machine import UW, Machine
 from cluster_agent.scheduler.budget import Budget, Ledger
 from cluster_agent.scheduler.jobs import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.planner import off_watts
 from cluster_agent.scheduler.power import Ends, Off, Power, Predictor, Reaction, Running, Situation
 
 NO_CAP: Final = 2**63 - 1
-UW: Final = 1_000_000
 
 
 class Row(NamedTuple):

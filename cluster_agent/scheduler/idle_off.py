@@ -19,9 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from cluster_agent.machine import Machine
-
-UW = 1_000_000
+from cluster_agent.machine import UW, Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Literal, NamedTuple, TypeAlias
 
-from cluster_agent.scheduler.configurations import UW, Configuration, MoldableJobs
+from cluster_agent.machine import UW
+from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
 from cluster_agent.scheduler.interfaces import OneFrequency
 
 

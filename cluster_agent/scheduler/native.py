@@ -9,7 +9,8 @@ import numpy as np
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
-from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Row, Watts, running_of
+from cluster_agent.machine import UW
+from cluster_agent.scheduler.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.jobs import Int32s, Jobs
 from cluster_agent.scheduler.native_tables import (

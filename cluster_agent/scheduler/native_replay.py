@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.caps import Cap
+from cluster_agent.machine import UW
 from cluster_agent.scheduler.answering import Answering, CAnswering
-from cluster_agent.scheduler.governor import NO_CAP, UW, Governor, Predicting, Watts
+from cluster_agent.scheduler.governor import NO_CAP, Governor, Predicting, Watts
 from cluster_agent.scheduler.jobs import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native import reaction_of, reorder, set_priority
 from cluster_agent.scheduler.native_moldable import CMoldable

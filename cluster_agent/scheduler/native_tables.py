@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.errors import WrongUseError
+from cluster_agent.machine import UW
 from cluster_agent.scheduler.budget import Ledger
-from cluster_agent.scheduler.governor import UW, Predicting, Row, Watts
+from cluster_agent.scheduler.governor import Predicting, Row, Watts
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.jobs import Jobs
 from cluster_agent.scheduler.phases import Composition, Learning
