@@ -27,12 +27,9 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_
     const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
     int32_t count = 0, narrowest = head->width;
     for (; next < end; next++) {
-        if (next->width > free) {
-            narrowest = next->width < narrowest ? next->width : narrowest;
-            continue;
-        }
         int ends_in_time = next->estimate_s <= reserved_s - now_s;
-        if ((!ends_in_time && next->width > left_over) || s->has_started[next->job] || next->job == head->job) {
+        if (next->width > free || (!ends_in_time && next->width > left_over) || s->has_started[next->job] ||
+            next->job == head->job) {
             narrowest = next->width < narrowest ? next->width : narrowest;
             continue;
         }
