@@ -172,14 +172,15 @@ static int64_t mean2(const scheduler_t *s, int32_t job)
     const history_t *history = &s->users[s->jobs.user[job]];
     int64_t request_s = s->jobs.request_s[job];
 
-    if (s->composition.history == HISTORY_SIMILAR && alike(s, job)->ended == 2)
-        history = alike(s, job);
+    if (s->composition.history == HISTORY_SIMILAR) {
+        const history_t *similar = alike(s, job);
+        history = similar->ended == 2 ? similar : history;
+    }
     return history->ended < 2 ? request_s : least((history->last_s + history->before_last_s) / 2, request_s);
 }
 
 static int64_t estimate(scheduler_t *s, int64_t now_s, int32_t job)
 {
-
     switch (s->composition.estimate) {
     case ESTIMATE_CLAIRVOYANT:
         return s->jobs.run_s[job];
