@@ -386,13 +386,8 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
     if (waiting.width < s->narrowest)
         s->narrowest = waiting.width;
     if (s->composition.scan == SCAN_SHORTEST) {
-        for (i = s->n_shortest++; i > 0; i--) {
-            const waiting_t *before = &s->shortest[i - 1];
-            if (before->estimate_s < waiting.estimate_s ||
-                (before->estimate_s == waiting.estimate_s && before->job < job))
-                break;
-            s->shortest[i] = *before;
-        }
+        for (i = s->n_shortest++; i > 0 && is_shorter(&waiting, &s->shortest[i - 1]); i--)
+            s->shortest[i] = s->shortest[i - 1];
         s->shortest[i] = waiting;
     }
     if (s->power)
