@@ -265,33 +265,33 @@ static int64_t planned(const scheduler_t *s, int32_t job)
 static const int64_t INCREMENTS_S[] = {60,       5 * 60,   15 * 60,   30 * 60,   3600,      2 * 3600,
                                        5 * 3600, 10 * 3600, 20 * 3600, 50 * 3600, 100 * 3600};
 
-int64_t scheduler_overrun(scheduler_t *s, int32_t job)
+/* The estimate of a running job that has outlived the one before. */
+static int64_t corrected(const scheduler_t *s, int32_t job)
 {
-    int64_t request_s = s->jobs.request_s[job];
-    size_t corrections = (size_t)s->corrections[job]++;
+    int64_t estimate_s = s->estimate_s[job], request_s = s->jobs.request_s[job];
+    size_t corrections = (size_t)s->corrections[job];
 
-    scheduler_running_remove(s, job);
-    if (s->ways) { /* times of the table are taken to be right: it is expected to end at any moment */
-        s->estimate_s[job]++;
-        scheduler_running_add(s, job);
-        return scheduler_expected_end(s, job);
-    }
+    if (s->ways) /* times of the table are taken to be right: it is expected to end at any moment */
+        return estimate_s + 1;
     switch (s->composition.correct) {
     case CORRECT_INCREMENTAL:
         if (corrections < sizeof INCREMENTS_S / sizeof *INCREMENTS_S)
-            s->estimate_s[job] = least(s->first_estimate_s[job] + INCREMENTS_S[corrections], request_s);
-        else
-            s->estimate_s[job] = request_s;
-        break;
+            return least(s->first_estimate_s[job] + INCREMENTS_S[corrections], request_s);
+        return request_s;
     case CORRECT_DOUBLING:
-        s->estimate_s[job] *= 2;
-        break;
+        return 2 * estimate_s;
     case CORRECT_DOUBLING_CAPPED:
-        s->estimate_s[job] = least(2 * s->estimate_s[job], request_s);
-        break;
+        return least(2 * estimate_s, request_s);
     default:
-        s->estimate_s[job] = request_s;
+        return request_s;
     }
+}
+
+int64_t scheduler_overrun(scheduler_t *s, int32_t job)
+{
+    scheduler_running_remove(s, job);
+    s->estimate_s[job] = corrected(s, job);
+    s->corrections[job]++;
     scheduler_running_add(s, job);
     return scheduler_expected_end(s, job);
 }
