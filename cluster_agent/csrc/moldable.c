@@ -308,11 +308,16 @@ static int32_t choose(scheduler_t *s, int64_t now_s, int32_t job)
     return s->ways->model.choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
 }
 
+static int fits_now(const scheduler_t *s, int32_t row)
+{
+    return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw);
+}
+
 /* The row in which the job can start, if it is the one that is chosen; else NONE. */
 static int32_t starts_now(scheduler_t *s, int64_t now_s, int32_t job)
 {
     int32_t row = choose(s, now_s, job);
-    return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw) ? row : NONE;
+    return fits_now(s, row) ? row : NONE;
 }
 
 static void start(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
@@ -356,14 +361,17 @@ static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
 int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     ways_t *w = s->ways;
-    int32_t count = 0, row;
-    while (s->head < s->tail && (row = starts_now(s, now_s, s->queue[s->head].job)) != NONE) {
-        starts[count++] = s->queue[s->head].job;
-        start(s, now_s, s->queue[s->head++].job, row);
+    int32_t count = 0, row = NONE;
+    for (; s->head < s->tail; s->head++) {
+        int32_t job = s->queue[s->head].job;
+        row = choose(s, now_s, job);
+        if (!fits_now(s, row))
+            break;
+        starts[count++] = job;
+        start(s, now_s, job, row);
     }
     if (s->head == s->tail)
         return count;
-    row = choose(s, now_s, s->queue[s->head].job);
     int32_t ends = row == NONE ? NONE : ends_before(s, row);
     if (ends == NONE) /* it can never run; that is found out before the replay begins */
         return count;
