@@ -251,7 +251,7 @@ void power_waits(scheduler_t *s, const waiting_t *waiting)
         .width = waiting->width,
         .lowest = lowest_of(s->power, waiting->job),
     };
-    if (!s->power->model.job_plan_uw)
+    if (has_kinds(s))
         kinds_add(&s->power->kinds, waiting->job, &kind);
 }
 

@@ -84,7 +84,7 @@ struct power {
     int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
     int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
     nodes_t *nodes;      /* only where idle nodes go off */
-    kinds_t kinds;       /* the waiting jobs; none where each has watts of its own */
+    kinds_t kinds;       /* the waiting jobs, if has_kinds */
     ledger_t ledger;
 };
 
@@ -109,6 +109,12 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
         return m->plan_uw[level] - m->idle_uw;
     double share = (double)(m->plan_uw[level] - m->idle_uw) / (double)(m->plan_uw[0] - m->idle_uw);
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
+}
+
+/* Whether waiting jobs are kept by kind: not where each has watts of its own, or the queue another order than theirs. */
+static inline int has_kinds(const scheduler_t *s)
+{
+    return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered;
 }
 
 /* Joules of so many microwatts, nothing if negative. */

@@ -165,7 +165,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     p->since_s[job] = begins_s;
     p->done_s[job] = 0;
     scheduler_start(s, now_s, job);
-    if (!p->model.job_plan_uw)
+    if (has_kinds(s))
         kinds_take(&p->kinds, job);
     budget_started(s, need->busy_uw + need->wake_uw);
     int64_t expected_s = scheduler_expected_end(s, job);
@@ -372,7 +372,7 @@ static int start_behind(scheduler_t *s, int64_t now_s, int32_t job, int64_t esti
 static int goes_by_kind(const scheduler_t *s)
 {
     const power_t *p = s->power;
-    return !p->model.job_plan_uw && !s->ranks && !s->is_reordered && (!p->nodes || p->is_level);
+    return has_kinds(s) && (!p->nodes || p->is_level);
 }
 
 static int32_t backfill_kinds(scheduler_t *s, int64_t now_s, offer_t *offer, int32_t *starts)
