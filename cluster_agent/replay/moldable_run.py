@@ -172,8 +172,7 @@ def replay_possible(
         schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
     run_to_end(schedule, advance)
     if order is not None:
-        in_order = jobs.only(order.tolist())
-        jobs = replace(in_order, jobs=replace(in_order.jobs, submit_s=submitted.jobs.submit_s))
+        jobs = replace(jobs.only(order.tolist()), jobs=submitted.jobs)
     return MoldableResult(jobs, schedule.start_s, schedule.end_s, tuple(ways.chosen()), (), order)
 
 
