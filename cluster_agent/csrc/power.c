@@ -26,7 +26,8 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->woken = column(n, sizeof *p->woken);
     p->ledger.falls = column(n, sizeof *p->ledger.falls);
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
-    if (!p->interval_first || !p->interval_count || !p->highest || !p->since_s || !p->done_s || !p->level || !p->limit_s || !p->extra_uw || !p->woken || !p->ledger.falls ||
+    if (!p->interval_first || !p->interval_count || !p->highest || !p->since_s || !p->done_s || !p->level ||
+        !p->limit_s || !p->extra_uw || !p->woken || !p->ledger.falls ||
         placement_init(&p->placement, s->composition.processors) < 0 ||
         kinds_init(&p->kinds, n, s->composition.scan == SCAN_SHORTEST) < 0)
         return -1;

@@ -102,8 +102,9 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->start_s = column(n, sizeof *r->start_s);
     r->interval_first = column(n, sizeof *r->interval_first);
     r->interval_count = column(n, sizeof *r->interval_count);
-    if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 ||
-        events_init(&r->ends, n) < 0 || events_init(&r->overruns, n) < 0 || !r->starts || !r->start_s || !r->end_s || !r->interval_first || !r->interval_count) {
+    if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 || events_init(&r->ends, n) < 0 ||
+        events_init(&r->overruns, n) < 0 || !r->starts || !r->start_s || !r->end_s || !r->interval_first ||
+        !r->interval_count) {
         replay_free(r);
         return NULL;
     }

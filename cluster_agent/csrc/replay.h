@@ -57,7 +57,10 @@ int32_t replay_ended(const replay_t *replay);
 int64_t replay_passes(const replay_t *replay);
 scheduler_t *replay_scheduler(replay_t *replay);
 
-/* Columns of n_jobs; start_s, when it begins to run (once nodes have booted), is -1 for a job that never started, end_s for one that has not ended. */
+/*
+ * Columns of n_jobs; start_s, when it begins to run (once nodes have booted), is -1 for a job that never started, end_s
+ * for one that has not ended.
+ */
 const int64_t *replay_starts(const replay_t *replay);
 const int64_t *replay_ends(const replay_t *replay);
 /* The processors of job j are the intervals interval_first[j] to interval_first[j] + interval_count[j] - 1. */

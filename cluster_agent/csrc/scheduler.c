@@ -42,9 +42,9 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->corrections = column(n, sizeof *s->corrections);
     s->overtook = column(n, sizeof *s->overtook);
     s->has_started = column(n, sizeof *s->has_started);
-    if (!s->queue || !s->shortest || !s->running || !s->users || !s->alike || !s->first_alike || !s->moved || !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s ||
-        !s->first_estimate_s || !s->corrections || !s->overtook || !s->has_started ||
-        profile_reserve(&s->profile, 64) < 0 ||
+    if (!s->queue || !s->shortest || !s->running || !s->users || !s->alike || !s->first_alike || !s->moved ||
+        !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s || !s->first_estimate_s ||
+        !s->corrections || !s->overtook || !s->has_started || profile_reserve(&s->profile, 64) < 0 ||
         (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
         scheduler_free(s);
         return NULL;
