@@ -24,7 +24,7 @@ from nodectl.job_wire import NodeJobs
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.load_tag import MEASURED, Tag
-from nodectl.wire import Declaration, Grant, Held, LeaseClass, Report
+from nodectl.wire import ACTS_TO, Declaration, Grant, Held, LeaseClass, Report
 from nodectl.work import WorkDone
 from pmu.readings import NOTHING_TOLD, RawProgress
 
@@ -33,9 +33,6 @@ NO_JOBS_NS: Final = 5_000_000_000
 """Ours: so often a node says that it knows of no jobs. A change, and whoever asks, does not wait."""
 WINDOW_NS: Final = 200_000_000
 """Ours: power over less than two ticks says little."""
-
-TOLERANCE: Final = 1.02
-"""Ours: of the cap; RAPL's own step and the sensors' noise."""
 
 LEAVE_S: Final = 3.0
 ASK_AGAIN_S: Final = 0.5
@@ -255,7 +252,7 @@ class ClusterCap:
         if not self._is_raise and self._window[1] * 1e9 < WINDOW_NS:
             return
         mean_mw = 1000 * self._window[0] / self._window[1]
-        if mean_mw > TOLERANCE * lease.cap_mw:
+        if mean_mw > ACTS_TO * lease.cap_mw:
             self._window = [0.0, 0.0]  # not yet: a new window
             return
         lease.confirm("seen" if self._drew_mw > lease.cap_mw else "provisional")

@@ -201,9 +201,13 @@ class Ledger:
         return self.spendable_mw(now_s) - self.total_mw - self.reserve_mw
 
     def over_mw(self, now_s: float) -> int:
-        """By how much nodes could exceed the budget in force; above 0: an alarm."""
+        """By how much nodes could exceed the budget in force: above 0 also while they are being lowered to it."""
         self.budget.advance(now_s)
         return self.total_mw + self.terms.fixed_mw - self.budget.budget_mw
+
+    def breach_mw(self, now_s: float) -> int:
+        """By how much they could exceed what is promised (10); above 0: an alarm."""
+        return self.total_mw + self.terms.fixed_mw - self.budget.promised_mw(now_s)
 
     def is_silent(self, now_s: float) -> Bools:
         """Per node, whether nothing has come from it for so long that it has no lease any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def show(as_json: bool, socket: Place) -> None:
         ("set aside", f"{view.reserve_w:.1f}", "for nodes that may reboot at once"),
         ("free", f"{view.free_w:.1f}", "raises wait for older leases to end" if view.is_young else ""),
     ]
+    if view.lowering_s is not None:
+        rows.append(("to be confirmed", f"{view.over_w:.1f}", f"lowering: by {_in(view.lowering_s)} at the latest"))
     rows += [(f"in {at_s:.0f} s", f"{watts:.1f}", "announced") for at_s, watts in view.steps]
     click.echo(render(("what", "W", "remark"), rows))
     for alarm in view.alarms:
@@ -77,6 +80,11 @@ def log(as_json: bool, socket: Place) -> None:
         click.echo(render(("when", "who", "what"), [(_local(one.unix_s), one.who, one.what) for one in changes]))
     else:
         click.echo("the budget is the settings'; nobody has changed it")
+
+
+def _in(seconds: float) -> str:
+    """The time of day so long from now."""
+    return datetime.fromtimestamp(time.time() + seconds).strftime("%H:%M:%S")
 
 
 def _local(unix_s: float) -> str:

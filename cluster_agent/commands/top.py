@@ -122,6 +122,8 @@ def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
         f"{budget.mode}, {budget.sharer}, epoch {budget.epoch}; {budget.nodes} nodes, {budget.silent} silent"
         + (f", {unheard} without a reading of power" if unheard else ""),
     ]
+    if budget.lowering_s is not None:
+        lines.append(f"lowering: {budget.over_w:g} W to be confirmed within {budget.lowering_s:.0f} s")
     lines += [f"in {at_s:.0f} s: {watts:g} W" for at_s, watts in budget.steps[:1]]
     return "\n".join(lines + [f"ALARM: {alarm}" for alarm in budget.alarms])
 

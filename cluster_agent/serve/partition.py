@@ -22,6 +22,7 @@ from cluster_agent.budget.sharers.gap import Event, Gap
 from cluster_agent.budget.sharers.tags import NODE_AGENT, in_words
 from cluster_agent.budget.store import NOTHING, DeposedError, LedgerStore
 from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.sharing import Sharing
 from nodectl.wire import Declaration, Grant, Report
 
@@ -79,6 +80,8 @@ class BudgetView:
     steps: list[tuple[float, float]]
     """Announced: (seconds from now, watts)."""
     alarms: list[str]
+    lowering_s: float | None = None
+    """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""
 
 
 @dataclass(slots=True)
@@ -109,8 +112,7 @@ class Partition:
         self.plan = Plan([], NOTHING, 0, 0, 0)
         self.reports: dict[str, Report] = {}
         self._heard_s: dict[str, float] = {}
-        self._say = say
-        self._alarms: dict[str, str] = {}
+        self.alarms = Alarms(self.ledger, say, is_observing)
         self.gap = Gap(gap_s, LEAST_S)
         self._need_s = -math.inf
         self._spendable_mw = -1
@@ -139,9 +141,11 @@ class Partition:
         if now_s >= self._need_s:
             self._need_s = now_s + NEED_S
             self.happened(now_s, "need")
-            self._mind(now_s)
+            self.alarms.mind(now_s, self.plan, self.reports)
         if self.gap.is_due(now_s):
             self.replan(now_s)
+        if self.alarms.is_lowering:
+            self.alarms.mind_lowering(now_s)
         if self.is_observing:
             self.ledger.pass_time(now_s)
             return []
@@ -153,9 +157,9 @@ class Partition:
             raise
         except ClusterError as error:
             self._store_back_s = now_s + STORE_RETRY_S
-            self.alarm("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
+            self.alarms.set("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
             return []
-        self.alarm("store", "")
+        self.alarms.set("store", "")
         return grants
 
     def replan(self, now_s: float) -> None:
@@ -168,27 +172,7 @@ class Partition:
         self.gap = self.gap.updated(now_s if self.plan.names else self.gap.updated_s)
         if was_young != self.ledger.is_young:
             self.happened(now_s, "node")
-        self._mind(now_s)
-
-    def _mind(self, now_s: float) -> None:
-        short = f"the budget is {self.plan.short_mw / 1000:.1f} W less than every node at its MOP needs"
-        unreached = self._unreached(now_s)
-        self.alarm("short", short + unreached if self.plan.short_mw and self.ledger.accounts else "")
-        over_mw = self.ledger.over_mw(now_s)
-        over = f"nodes could exceed the budget by {over_mw / 1000:.1f} W"
-        self.alarm("over", over + unreached if over_mw > 0 else "")
-
-    def _unreached(self, now_s: float) -> str:
-        """What of the budget nobody can cap, for an alarm: most often the reason why it is too small."""
-        ledger = self.ledger
-        is_unreached = ~ledger.is_within_reach(now_s) & (ledger.accounts.count_mw > 0)
-        counts_mw = int(ledger.accounts.count_mw[is_unreached].sum())
-        if not counts_mw:
-            return ""
-        return (
-            f"; {int(is_unreached.sum())} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their"
-            " agents, or revoke the keys of those that are no more"
-        )
+        self.alarms.mind(now_s, self.plan, self.reports)
 
     def _planned(self, now_s: float) -> Plan:
         return plan(self.ledger, now_s, lambda at, mw: self.sharing.share(self.ledger, at, mw))
@@ -202,6 +186,7 @@ class Partition:
     def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
         """Nodes of the allow list."""
         self.ledger.expect(now_s, nodes)
+        self.alarms.expect(now_s)
         self.happened(now_s, "node")
 
     def happened(self, now_s: float, *events: Event) -> None:
@@ -278,7 +263,8 @@ class Partition:
             sharer=self.sharing.name,
             epoch=ledger.epoch,
             steps=[(at_s - now_s, mw / 1000) for at_s, mw in line.steps],
-            alarms=list(self._alarms.values()),
+            alarms=self.alarms.texts,
+            lowering_s=self.alarms.lowering_s(now_s),
         )
 
     def why(self, now_s: float, name: str) -> Why:
@@ -342,7 +328,7 @@ class Partition:
         if self.is_observing:
             return ["nothing is granted: observe mode"]
         what = f"waiting for {wanted_mw / 1000:g} W:"
-        if "store" in self._alarms:
+        if "store" in self.alarms:
             return [f"{what} the store cannot be written"]
         if wanted_mw < account.target_mw:
             return [f"{what} its next report"]
@@ -400,17 +386,6 @@ class Partition:
         if not account.has_confirmed:
             return "joining"
         return "young" if self.ledger.is_young else "capped"
-
-    def alarm(self, kind: str, what: str) -> None:
-        """Say an alarm when it begins, and when it ends; keep its newest words for whoever asks."""
-        if what and kind not in self._alarms:
-            self._say(f"ALARM: {what}")
-        elif not what and kind in self._alarms:
-            self._say(f"the alarm is over: {self._alarms[kind]}")
-        if what:
-            self._alarms[kind] = what
-        else:
-            self._alarms.pop(kind, None)
 
 
 def _news(before: Report | None, now: Report) -> Sequence[Event]:

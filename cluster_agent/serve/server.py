@@ -240,7 +240,7 @@ class Server:
         if new := [name for name in names if name not in self._expected]:
             self._expected.update(new)
             self.partition.expect(now_s, dict.fromkeys(new, Declaration(tdp_mw, tdp_mw, tdp_mw, tdp_mw, "sticky")))
-            self.partition.alarm("descriptors", descriptors.missing(len(names)))
+            self.partition.alarms.set("descriptors", descriptors.missing(len(names)))
             if self.jobs:
                 self.jobs.expect(new)
 
@@ -307,7 +307,7 @@ class Server:
     def _follow(self, feed: Feed, now_s: float) -> None:
         """Set what the feed says, if that is another budget than the one in force."""
         fed, line = feed.look(now_s, self._wall_s), self.partition.ledger.budget
-        self.partition.alarm("feed", feed.alarm)
+        self.partition.alarms.set("feed", feed.alarm)
         if fed is None:
             return
         budget_mw, steps = fed.budget_mw or line.budget_mw, self._here(fed.steps, now_s)
@@ -324,9 +324,8 @@ class Server:
     def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], said: str) -> None:
         """Record who moves the budget; then it holds, and is planned for. ``steps`` to come, by the wall clock."""
         self._budgets.change(change, budget_mw, steps)
-        line = self.partition.ledger.budget
-        line.set(budget_mw)
-        line.steps = self._here(steps, now_s)
+        ledger = self.partition.ledger
+        ledger.budget.change(now_s, budget_mw, self._here(steps, now_s), ledger.settle_s)
         self._say(said)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))

@@ -1,0 +1,166 @@
+"""What about a partition's watts an operator must act on, and what the protocol is about to mend by itself.
+
+The ledger adds up what all nodes could draw. More than the budget is foreseen, and no alarm, in three cases:
+
+- the budget was lowered without notice: for one settle time nodes may draw what was in force before (rule 10 of
+  docs/ledger.md). This is said as information, with the time and the watts that are still to be confirmed;
+- nodes came onto the list: they count their TDP until they are heard and capped, and the others are lowered for them;
+- a node draws a little more than a cap that acts, within the tolerance by which the node itself judges that (rule 5
+  counts what was measured). One reading is a tick of its agent; here the mean over some seconds decides.
+
+All else is an alarm from the moment on at which it is known, and so are these when their time is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from cluster_agent.budget.ledger import Ledger
+from cluster_agent.budget.plan import Plan
+from nodectl.wire import ACTS_TO, Report
+
+LEAST_MEAN_S: Final = 4.0
+"""Ours: over less time than this a node's energy says little of whether its cap acts."""
+
+NAMED: Final = 3
+"""Ours: nodes named in a line."""
+
+
+class Alarms:
+    """``say`` takes a line when something begins or ends. Times are those of the ledger."""
+
+    def __init__(self, ledger: Ledger, say: Callable[[str], None], is_observing: bool = False) -> None:
+        """``is_observing``: nothing is granted, so nothing is lowered."""
+        self._ledger, self._say, self._is_observing = ledger, say, is_observing
+        self._on: dict[str, str] = {}
+        self._lowering_mw: int | None = None  # what was said to be lowered to
+        self._awaited_until_s = -math.inf
+        self._energy: dict[str, tuple[float, Report, bool]] = {}  # (since when, its report then, above its cap)
+
+    @property
+    def texts(self) -> list[str]:
+        """Those that are on, in their newest words."""
+        return list(self._on.values())
+
+    def __contains__(self, kind: str) -> bool:
+        return kind in self._on
+
+    def set(self, kind: str, what: str) -> None:
+        """Say an alarm when it begins, and (``what`` empty) when it ends; keep its newest words for whoever asks."""
+        if what and kind not in self._on:
+            self._say(f"ALARM: {what}")
+        elif not what and kind in self._on:
+            self._say(f"the alarm is over: {self._on[kind]}")
+        if what:
+            self._on[kind] = what
+        else:
+            self._on.pop(kind, None)
+
+    def expect(self, now_s: float) -> None:
+        """Nodes came onto the list, and count their TDP from now on."""
+        ledger = self._ledger
+        self._awaited_until_s = now_s + ledger.settle_s
+        ledger.budget.allow(self._awaited_until_s, ledger.total_mw + ledger.terms.fixed_mw)
+
+    def lowering_s(self, now_s: float) -> float | None:
+        """How long, at most, until what nodes could draw is lowered to the budget; None: it is, or should be."""
+        until_s = self._ledger.budget.lowered_s(now_s)
+        if until_s is None or self._is_observing:
+            return None
+        return until_s - now_s if self._ledger.over_mw(now_s) > 0 >= self._ledger.breach_mw(now_s) else None
+
+    def mind(self, now_s: float, plan: Plan, reports: Mapping[str, Report]) -> None:
+        """Look at what the nodes could draw now."""
+        self.mind_lowering(now_s)
+        unreached = self._unreached(now_s)
+        is_early = bool(unreached) and now_s < self._awaited_until_s
+        is_short = plan.short_mw > 0 and len(self._ledger.accounts) > 0 and not is_early
+        self.set("short", self._short(now_s, plan) + unreached if is_short else "")
+        breach_mw = self._ledger.breach_mw(now_s)
+        if breach_mw > 0:
+            breach_mw -= self._drawn_mw(now_s, reports)
+        else:
+            self._energy.clear()
+        over = f"nodes could exceed the budget by {self._ledger.over_mw(now_s) / 1000:g} W"
+        self.set("over", over + ("" if is_short else unreached) if breach_mw > 0 else "")
+
+    def mind_lowering(self, now_s: float) -> None:
+        """Say that a lowering begins, or is done."""
+        left_s, budget_mw = self.lowering_s(now_s), self._ledger.budget.budget_mw
+        if left_s is not None and self._lowering_mw != budget_mw:
+            self._lowering_mw = budget_mw
+            self._say(
+                f"lowering to {budget_mw / 1000:g} W within {left_s:.1f} s:"
+                f" {self._ledger.over_mw(now_s) / 1000:g} W still to be confirmed"
+            )
+        elif left_s is None and self._lowering_mw is not None:
+            if self._ledger.over_mw(now_s) <= 0:
+                self._say(f"lowered to {budget_mw / 1000:g} W: all of it is confirmed")
+            self._lowering_mw = None
+
+    @property
+    def is_lowering(self) -> bool:
+        """Whether the end of a lowering is still to be said."""
+        return self._lowering_mw is not None
+
+    def _short(self, now_s: float, plan: Plan) -> str:
+        """That nodes cannot be capped low enough: by how much, which, and what helps."""
+        ledger, short_w = self._ledger, plan.short_mw / 1000
+        budget_w = (ledger.spendable_mw(now_s) + ledger.terms.fixed_mw) / 1000
+        accounts = ledger.accounts
+        mop_mw = {name: int(accounts.mop_mw[accounts.places[name]]) for name in plan.names}
+        highest = sorted(mop_mw, key=lambda name: (-mop_mw[name], name))[:NAMED]
+        least = f"{len(mop_mw)} nodes at their MOPs need {sum(mop_mw.values()) / 1000:g} W" if mop_mw else ""
+        named = ", ".join(f"{name} {mop_mw[name] / 1000:g} W" for name in highest)
+        more = ", ..." if len(mop_mw) > NAMED else ""
+        return (
+            f"the budget of {budget_w:g} W is {short_w:g} W less than every node at its MOP needs"
+            + (f" ({least}: {named}{more})" if least else "")
+            + f": set at least {budget_w + short_w:g} W, or switch nodes off"
+        )
+
+    def _unreached(self, now_s: float) -> str:
+        """What of the budget nobody can cap, for an alarm: most often the reason why it is too small."""
+        ledger = self._ledger
+        is_unreached = ~ledger.is_within_reach(now_s) & (ledger.accounts.count_mw > 0)
+        counts_mw = int(ledger.accounts.count_mw[is_unreached].sum())
+        if not counts_mw:
+            return ""
+        places = np.flatnonzero(is_unreached)
+        names = ", ".join(ledger.accounts.names[at] for at in places[:NAMED].tolist())
+        more = ", ..." if len(places) > NAMED else ""
+        return (
+            f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents, or"
+            f" revoke the keys of those that are no more ({names}{more})"
+        )
+
+    def _drawn_mw(self, now_s: float, reports: Mapping[str, Report]) -> int:
+        """How much of the counts is draw that was measured above caps that act, as far as is known."""
+        drawn_mw = 0
+        accounts = self._ledger.accounts
+        before, self._energy = self._energy, {}
+        for name, report in reports.items():
+            at = accounts.places[name]
+            held_mw = max(report.limit_mw, int(accounts.open_mw[:, at].max()))
+            above_mw = report.power_mw - held_mw
+            if report.effect != "provisional" or above_mw <= 0 or accounts.count_mw[at] != report.power_mw:
+                continue
+            since_s, then, is_above = before.get(name, (now_s, report, False))
+            if now_s - since_s >= LEAST_MEAN_S:
+                is_above = _mean_mw(then, report) > ACTS_TO * held_mw
+                since_s, then = now_s, report
+            self._energy[name] = since_s, then, is_above
+            drawn_mw += 0 if is_above else above_mw
+        return drawn_mw
+
+
+def _mean_mw(before: Report, now: Report) -> float:
+    """The node's draw between two reports by its own energy and clock; the newest reading where they do not tell."""
+    elapsed_ns = now.report_id - before.report_id
+    if before.boot_id != now.boot_id or elapsed_ns <= 0 or not 0 <= before.energy_mj <= now.energy_mj:
+        return now.power_mw
+    return (now.energy_mj - before.energy_mj) * 1e9 / elapsed_ns

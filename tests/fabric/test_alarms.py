@@ -1,0 +1,132 @@
+"""What is said when nodes could draw more than the budget: a lowering under way is information, the rest an alarm."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cluster_agent.budget.ledger import Terms
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.serve.partition import Partition
+from cluster_agent.serve.server import Unstored
+from cluster_agent.serve.sharing import Sharing
+from nodectl.lease import NodeLease
+from tests.fabric.links import DECLARED, S
+
+
+class Capped:
+    """Two nodes that share ``budget_w``; ``pass_to`` lets time go by, in which nodes report and obey."""
+
+    def __init__(self, budget_w: float = 800.0) -> None:
+        self.said: list[str] = []
+        line = BudgetLine(round(budget_w * 1000))
+        self.made = Partition(Unstored(), Terms(failing_together=0), line, Sharing("fspc"), 0.0, say=self.said.append)
+        self.leases = [NodeLease(f"n{n}", "boot-1", DECLARED, 200_000, 0) for n in range(2)]
+        self.draws_mw = [100_000, 100_000]
+        self.energy_mj = [0, 0]
+        self.deaf: set[str] = set()
+        self.now_s = 0.0
+        self.made.expect(0.0, {"n0": DECLARED, "n1": DECLARED})
+        self.pass_to(12.0)
+        self.begun = list(self.said)
+        self.said.clear()
+
+    def pass_to(self, end_s: float) -> None:
+        while self.now_s < end_s:
+            self.now_s += 1.0
+            reports = []
+            for n, lease in enumerate(self.leases):
+                self.energy_mj[n] += self.draws_mw[n]
+                report = lease.report(round(self.now_s * S), self.draws_mw[n])
+                reports.append(msgspec.structs.replace(report, energy_mj=self.energy_mj[n]))
+            heard = [report for report in reports if report.node not in self.deaf]
+            for grant in self.made.hear(self.now_s, heard):
+                self.leases[int(grant.node[1])].take(round(self.now_s * S), grant)
+            for lease in self.leases:
+                lease.lapse(round(self.now_s * S))
+                lease.confirm("provisional")
+
+    def lower_to(self, watts: float) -> None:
+        ledger = self.made.ledger
+        ledger.budget.change(self.now_s, round(watts * 1000), [], ledger.settle_s)
+        self.made.replan(self.now_s)
+
+    @property
+    def alarms(self) -> list[str]:
+        return self.made.budget_view(self.now_s).alarms
+
+
+def test_a_start_waits_for_its_nodes_without_an_alarm():
+    assert Capped().begun == [
+        "lowering to 800 W within 9.5 s: 200 W still to be confirmed",
+        "lowered to 800 W: all of it is confirmed",
+    ]
+
+
+def test_a_lowering_by_hand_is_information_until_it_is_confirmed():
+    capped = Capped()
+    settle_s = capped.made.ledger.settle_s
+    capped.lower_to(600.0)
+    assert capped.said == [f"lowering to 600 W within {settle_s:.1f} s: 200 W still to be confirmed"]
+    assert capped.made.budget_view(capped.now_s).lowering_s == pytest.approx(settle_s)
+    capped.pass_to(16.0)
+    assert capped.said[1:] == ["lowered to 600 W: all of it is confirmed"]
+    assert capped.made.budget_view(capped.now_s).lowering_s is None
+    capped.pass_to(60.0)
+    assert len(capped.said) == 2 and capped.alarms == []
+
+
+def test_a_lowering_that_is_not_confirmed_within_the_settle_time_is_an_alarm():
+    capped = Capped()
+    sticky = msgspec.structs.replace(DECLARED, lease_class="sticky")
+    capped.leases[1].declaration = sticky
+    capped.pass_to(14.0)
+    capped.deaf = {"n1"}
+    capped.lower_to(450.0)
+    deadline_s = capped.now_s + capped.made.ledger.settle_s
+    capped.pass_to(deadline_s - 1.0)
+    assert capped.alarms == [] and "lowering to 450 W" in capped.said[0]
+    capped.pass_to(deadline_s + 6.0)
+    assert any(line.startswith("ALARM: nodes could exceed the budget by ") for line in capped.said)
+    assert any("could exceed" in alarm for alarm in capped.alarms)
+    assert capped.made.budget_view(capped.now_s).lowering_s is None
+
+
+def test_a_node_that_wakes_under_a_higher_cap_is_an_alarm_at_once():
+    capped = Capped()
+    capped.pass_to(15.0)
+    woken = NodeLease("n1", "boot-1", DECLARED, 500_000, 16 * S)
+    capped.made.hear(16.0, [woken.report(16 * S, 450_000)])
+    capped.made.turn(16.1)
+    assert any("nodes could exceed the budget by 100 W" in alarm for alarm in capped.alarms)
+
+
+def test_a_draw_within_the_tolerance_of_a_cap_that_acts_is_no_alarm_and_one_above_it_is():
+    capped = Capped()
+    capped.draws_mw[0] = 403_000
+    capped.pass_to(30.0)
+    assert capped.made.budget_view(capped.now_s).over_w == pytest.approx(3.0)
+    assert capped.said == []
+    capped.draws_mw[0] = 440_000
+    capped.pass_to(45.0)
+    assert capped.said == ["ALARM: nodes could exceed the budget by 40 W"], "a cap that does not act, and once"
+
+
+def test_nodes_that_came_onto_the_list_are_waited_for_one_settle_time():
+    capped = Capped()
+    capped.made.expect(capped.now_s, {"n2": DECLARED})
+    capped.made.replan(capped.now_s)
+    assert capped.said == [f"lowering to 800 W within {capped.made.ledger.settle_s:.1f} s: 500 W still to be confirmed"]
+    capped.pass_to(12.0 + capped.made.ledger.settle_s + 6.0)
+    assert "1 nodes that cannot be reached count 500.0 W: start their agents" in " ".join(capped.alarms)
+
+
+def test_a_budget_below_what_nodes_can_be_capped_to_says_how_many_watts_which_nodes_and_what_helps_once():
+    capped = Capped(budget_w=350.0)
+    capped.pass_to(60.0)
+    (short,) = [alarm for alarm in capped.alarms if "MOP" in alarm]
+    assert short == (
+        "the budget of 350 W is 50 W less than every node at its MOP needs (2 nodes at their MOPs need 400 W:"
+        " n0 200 W, n1 200 W): set at least 400 W, or switch nodes off"
+    )
+    assert sum("MOP" in line for line in capped.begun + capped.said) == 1
