@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from cluster_agent.errors import WrongUseError
-from nodectl.config import line_of
 from nodectl.errors import nearest
+from nodectl.settings import line_of
 
 SHIPPED: Final = Path(__file__).parent / "machines"
 MOST_PROCESSORS: Final = 2**31 - 1

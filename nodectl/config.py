@@ -1,8 +1,6 @@
 """What can be set, its defaults, and one clear line when it is set wrongly.
 
-The file is TOML (``/etc/nodectl/nodectl.toml``); every number's unit is in its key. A mistake is reported as
-``FILE:LINE: what is wrong with KEY (nearest: NAME)``. ``tomllib`` gives no line numbers for keys, so the line is found
-by scanning the text for the table and key that the message is about.
+The file is TOML (``/etc/nodectl/nodectl.toml``); every number's unit is in its key. ``settings`` reads it.
 """
 
 from __future__ import annotations
@@ -10,23 +8,20 @@ from __future__ import annotations
 import math
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from nodectl.caps import CAP_ROW
-from nodectl.errors import UsageError, nearest
+from nodectl.errors import nearest
+from nodectl.settings import ConfigError, checked, type_where
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 
 type_mode = Literal["monitor", "optimize"]
 MODES: Final[tuple[type_mode, ...]] = ("monitor", "optimize")
-
-
-class ConfigError(UsageError):
-    """A setting is wrong; the message names file, line, key and the nearest valid name."""
 
 
 class PolicyChoice(msgspec.Struct, frozen=True):
@@ -137,39 +132,11 @@ class Config(msgspec.Struct, frozen=True):
         return self.mode == "optimize"
 
 
-type_where = Callable[[tuple[str, ...]], str]
-"""Gives, for a key path, the place that a message about it starts with: ``FILE:LINE`` or a command line option."""
-
-
-def read_settings(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a TOML file and its unchecked contents."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"{path}: cannot read the settings: {reason}") from None
-    try:
-        return text, msgspec.toml.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise ConfigError(_toml_error(path, text, str(error))) from None
-
-
 def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
     """A checked ``Config`` from plain values."""
     from nodectl.policies import registry
 
-    for path, known in _unknown_keys(settings, Config, ()):
-        raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_unit_hint(path[-1], known)}")
-    for path in _oversized(settings, ()):
-        raise ConfigError(f"{where(path)}: {'.'.join(path)}: needs more than 64 bits")
-    mode = settings.get("mode", MODES[0])
-    if mode not in MODES:
-        raise ConfigError(f"{where(('mode',))}: no mode is called {mode!r}{nearest(str(mode), MODES)}")
-    try:
-        config = msgspec.convert(settings, Config)
-    except msgspec.ValidationError as error:
-        reason, path = _split_path(str(error))
-        raise ConfigError(f"{where(path)}: {'.'.join(path)}: {reason[:1].lower()}{reason[1:]}") from None
+    config = checked(settings, Config, where)
     for path, problem in _out_of_range(config):
         raise ConfigError(f"{where(path)}: {'.'.join(path)}: {problem}")
     for domain in registry.DOMAINS:
@@ -181,99 +148,8 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
     return config
 
 
-def line_of(text: str, path: tuple[str, ...]) -> int:
-    """The line on which ``path`` is set in a TOML text, or that of its nearest table; 1 if neither is there."""
-    best_line, best_depth = 1, 0
-    for number, found in _keys_by_line(text):
-        depth = next(
-            (i for i, (a, b) in enumerate(zip(found, path, strict=False)) if a != b), min(len(found), len(path))
-        )
-        if depth > best_depth:
-            best_line, best_depth = number, depth
-    return best_line
-
-
-_UNITS: Final = (
-    "ns",
-    "us",
-    "ms",
-    "s",
-    "khz",
-    "mhz",
-    "ghz",
-    "hz",
-    "c",
-    "k",
-    "w",
-    "mw",
-    "kw",
-    "bytes",
-    "kb",
-    "mb",
-    "gb",
-    "share",
-    "pct",
-)
 SCMI_SCHEMES: Final = ("scmi+inproc", "scmi+shm", "scmi+serial")
 _DELEGABLE: Final = re.compile(rf"{CAP_ROW}|cpu/policy\d+/max_khz")
-_BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
-_TABLE: Final = re.compile(rf"^\s*\[+\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*\]+")
-_KEY: Final = re.compile(rf"(?:^|[{{,])\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*=")
-
-
-def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := _TABLE.match(line):
-            table = _dotted(header[1])
-            yield number, table
-            continue
-        outer = table
-        for position, key in enumerate(_KEY.finditer(line.split("#", 1)[0])):
-            names = _dotted(key[1])
-            yield number, (*outer, *names)
-            if position == 0:
-                outer = (*table, *names)  # what follows on the line is inside its inline table
-
-
-def _dotted(text: str) -> tuple[str, ...]:
-    return tuple(part.strip().strip("\"'") for part in re.findall(_BARE, text))
-
-
-def _unknown_keys(
-    settings: Mapping[str, Any], struct: type[msgspec.Struct], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
-    for key, value in settings.items():
-        inner = fields.get(key)
-        if inner is None:
-            yield (*path, key), tuple(fields)
-        elif isinstance(inner, type) and issubclass(inner, msgspec.Struct) and isinstance(value, Mapping):
-            yield from _unknown_keys(value, inner, (*path, key))
-
-
-def _oversized(settings: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Whole numbers that neither an array nor a journal can hold."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _oversized(value, (*path, key))
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            yield (*path, key)
-
-
-def _unit_hint(key: str, known: tuple[str, ...]) -> str:
-    """A key that is right but for its unit gets told the unit; any other gets the nearest name."""
-    stem, _, unit = key.rpartition("_")
-    for name in known:
-        known_stem, _, known_unit = name.rpartition("_")
-        if known_unit in _UNITS and ((stem == known_stem and unit in _UNITS) or key == known_stem):
-            return f": it is given in {known_unit} (nearest: {name})"
-    return nearest(key, known)
-
-
-def _split_path(message: str) -> tuple[str, tuple[str, ...]]:
-    reason, _, place = message.partition(" - at `$")
-    return reason.replace("`", ""), tuple(part for part in place.rstrip("`").split(".") if part)
 
 
 def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -346,10 +222,3 @@ def _scmi_problems(scmi: Scmi) -> Iterator[tuple[tuple[str, ...], str]]:
         first = by_domain.setdefault((name == CAP_ROW, domain), name)
         if first != name:
             yield ("scmi", "knobs", name), f"domain {domain!r} is taken for {first} already"
-
-
-def _toml_error(file: Path, text: str, message: str) -> str:
-    place = re.search(r"\(at line (\d+), column \d+\)", message)
-    line = int(place[1]) if place else max(len(text.splitlines()), 1)  # else "(at end of document)"
-    reason = re.sub(r"\s*\(at [^)]*\)", "", message)
-    return f"{file}:{line}: not TOML: {reason[:1].lower()}{reason[1:]}"

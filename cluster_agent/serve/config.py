@@ -18,13 +18,13 @@ from cluster_agent.live.times import Times
 from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
-from nodectl.errors import nearest
+from nodectl.settings import ConfigError, checked, line_of, read_toml
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
 
 
-class BudgetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetSettings(msgspec.Struct, frozen=True):
     """``w``: the budget at the very first start, DC watts of all nodes and what is fixed; after that the one that was
     set last holds. ``fixed_w``: what nobody caps (switches, storage, nodes without an agent). ``schedule``:
     a file of time,watts (CSV). ``feed``: a file that is replaced by whoever decides (``serve.feed``);
@@ -37,7 +37,7 @@ class BudgetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_stale_s: float = 300.0
 
 
-class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NodeSettings(msgspec.Struct, frozen=True):
     """``tdp_w``: what a node of the allow list may draw of which nothing has been heard yet. ``failing_together``: how
     many may reboot at once, by default those of one chassis. ``lease_s``: how long a grant holds.
     ``gap_s``: watts are shared anew at most this often, but for starts, changes of the budget and nodes that leave."""
@@ -48,7 +48,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap_s: float = 5.0
 
 
-class PowerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PowerSettings(msgspec.Struct, frozen=True):
     """Switching nodes off, if there is such a table. ``off_command``, ``on_command``: the site's, with %N for the
     node's name, without a shell. The rest are those of ``live.power.PowerTimes``."""
 
@@ -66,7 +66,7 @@ class PowerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return PowerTimes(self.idle_off_s, self.off_within_s, self.boot_within_s, self.retries, self.keep_idle)
 
 
-class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobSettings(msgspec.Struct, frozen=True):
     """Jobs, if there is such a table. ``policy``: of the scheduler, NAME[:key=value,...], which must own no watts.
     The times are those of ``live.times.Times``."""
 
@@ -89,7 +89,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Times(self.down_after_s, self.lost_after_s, start_within_s=self.start_within_s)
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(msgspec.Struct, frozen=True):
     """All of them. ``sharer``: NAME[:key=value,...], which owns the partition's watts. Without ``jobs`` none run."""
 
     listen: str = "tcp://0.0.0.0:7410"
@@ -111,28 +111,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Terms(milliwatts(self.budget.fixed_w), nodes.failing_together, nodes.lease_s)
 
 
-TABLES: Final[dict[str, type[msgspec.Struct]]] = {
-    "": Settings, "budget": BudgetSettings, "nodes": NodeSettings, "jobs": JobSettings,
-    "jobs.power": PowerSettings,
-}  # fmt: skip
-
-
 def milliwatts(watts: float) -> int:
     """Whole mW."""
     return round(watts * 1000)
 
 
 def read_settings(path: Path) -> Settings:
-    """``WrongUseError`` with file, key and remedy."""
-    try:
-        settings = msgspec.toml.decode(path.read_text(), type=Settings)
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{path}: cannot read the settings: {getattr(error, 'strerror', error)}") from None
-    except msgspec.MsgspecError as error:
-        raise WrongUseError(f"{path}: {_in_words(str(error))}") from None
-    for key, problem in _problems(settings):
-        raise WrongUseError(f"{path}: {key}: {problem}")
-    return settings
+    """``ConfigError`` with file, line, key and remedy."""
+    text, given = read_toml(path)
+
+    def where(key: tuple[str, ...]) -> str:
+        return f"{path}:{line_of(text, key)}"
+
+    made = checked(given, Settings, where)
+    for key, problem in _problems(made):
+        raise ConfigError(f"{where(tuple(key.split('.')))}: {key}: {problem}")
+    return made
 
 
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -206,15 +200,3 @@ def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:
     for key, number in (("retries", power.retries), ("keep_idle", power.keep_idle)):
         if number < 0:
             yield f"jobs.power.{key}", "is negative"
-
-
-def _in_words(message: str) -> str:
-    if "unknown field" not in message:
-        return message[:1].lower() + message[1:].replace("`", "")
-    key = message.partition("`")[2].partition("`")[0]
-    at = message.rpartition("$.")[2].rstrip("`") if "$." in message else ""
-    others = [name for name, table in TABLES.items() if key in table.__struct_fields__]
-    if others:
-        return f"unknown key {key!r} here: it belongs {f'into [{others[0]}]' if others[0] else 'above all tables'}"
-    where = f" in [{at}]" if at else ""
-    return f"unknown key {key!r}{where}{nearest(key, TABLES[at].__struct_fields__)}"

@@ -15,13 +15,14 @@ import click
 import msgspec
 
 from nodectl.agent import Agent
-from nodectl.config import DEFAULT_PATH, Config, ConfigError, build_config, line_of, read_settings
+from nodectl.config import DEFAULT_PATH, Config, build_config
 from nodectl.errors import NodectlError, nearest
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from nodectl.policies import registry
 from nodectl.progress_file import VARIABLE, progress_file
 from nodectl.saves import node_id
+from nodectl.settings import ConfigError, line_of, read_toml
 from nodectl.summary import Summary
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.ports import Clock, Ports
@@ -150,7 +151,7 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
     """
     if file is None and Path(DEFAULT_PATH).exists():
         file = Path(DEFAULT_PATH)
-    text, settings = read_settings(file) if file else ("", {})
+    text, settings = read_toml(file) if file else ("", {})
     if given.get(("mode",), ("", ""))[1] == "monitor":
         settings.pop("dry_run", None)  # what the file says of optimizing does not concern a run that only looks
     for path, (_, value) in given.items():

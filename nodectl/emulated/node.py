@@ -23,13 +23,14 @@ import msgspec
 
 from nodectl.agent import Agent
 from nodectl.cluster_cap import ClusterCap, open_cluster_cap
-from nodectl.config import Config, build_config, line_of, read_settings
+from nodectl.config import Config, build_config
 from nodectl.emulated.jobs import TwinJobs
 from nodectl.emulated.watts import NodeWatts
 from nodectl.errors import UsageError
 from nodectl.interruptions import Interruptions
 from nodectl.job_desk import JobDesk
 from nodectl.saves import node_id
+from nodectl.settings import line_of, read_toml
 from nodectl.summary import Summary
 from twin.inproc import InProcess
 from twin.machine import Machine
@@ -100,7 +101,7 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
 
 def node_config(plan: NodePlan, state_dir: str) -> Config:
     """The agent's settings: those of the file, and over them what makes it this node."""
-    text, settings = read_settings(plan.file) if plan.file else ("", {})
+    text, settings = read_toml(plan.file) if plan.file else ("", {})
     watts, server_key = plan.watts, plan.keys / "cluster.pub"
     own: dict[str, Any] = {
         "mode": "optimize",

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from nodectl.agent import Agent
 from nodectl.caps import PackageCap
 from nodectl.cluster_cap import ClusterCap
-from nodectl.config import Caps, Config, ConfigError
+from nodectl.config import Caps, Config
 from nodectl.decider import Decider
 from nodectl.restore import restore_saved, save_path
 from nodectl.saves import node_id, read_save
+from nodectl.settings import ConfigError
 from nodectl.split import Device, split
 from nodectl.survey import survey
 from nodectl.wire import Grant, Report

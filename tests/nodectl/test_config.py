@@ -1,8 +1,9 @@
 import pytest
 
 from nodectl.commands.run import configure
-from nodectl.config import Config, ConfigError, line_of
+from nodectl.config import Config
 from nodectl.policies import registry
+from nodectl.settings import ConfigError, line_of
 
 
 def load(tmp_path, text: str) -> Config:
