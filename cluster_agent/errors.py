@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nodectl.errors import NodectlError
+from collections.abc import Iterable
+
+from nodectl.errors import NodectlError, nearest
 
 
 class ClusterError(NodectlError):
@@ -19,3 +21,8 @@ class WrongUseError(ClusterError):
     """The command line does not fit: a policy, parameter or machine that does not exist. Exit status 2."""
 
     exit_status = 2
+
+
+def no_such_node(name: str, known: Iterable[str]) -> WrongUseError:
+    """For somebody who asked of a node that is not there."""
+    return WrongUseError(f"no node is called {name!r}{nearest(name, known)} (`clusterctl nodes` lists them)")

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+FEW: Final = 40
+"""Ours: so many names are told to somebody who has typed none of them; a partition has more nodes than that."""
 
 
 class NodectlError(Exception):
@@ -23,9 +27,9 @@ class UsageError(NodectlError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`` (nearest: NAME)`` for the valid name closest to ``word``, else all of them if few."""
+    """`` (nearest: NAME)`` for the valid name closest to ``word``, else all of them if they are ``FEW``."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f" (nearest: {close[0]})"
-    return f" (known: {', '.join(names)})" if names else ""
+    return f" (known: {', '.join(names)})" if 0 < len(names) <= FEW else ""

@@ -11,12 +11,20 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from nodectl.errors import NodectlError
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+A_PAIR: Final = (
+    "`clusterctl keys new` makes one, on the head node for all: carry a node's or a person's own to this file"
+)
+OF_THE_AGENT: Final = (
+    "copy the line `public = ...` of cluster.key on the head node into it: that is the cluster agent's"
+)
 
 
 class KeyFileError(NodectlError):
@@ -37,30 +45,30 @@ def is_key(text: str) -> bool:
 
 def read_pair(path: Path) -> KeyPair:
     """The key pair of a file that only its owner can read."""
-    text = _text(path)
+    text = _text(path, A_PAIR)
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(f"{path}: others may read this secret key (mode {mode & 0o777:o}): chmod 600 it")
     try:
         pair = msgspec.toml.decode(text, type=KeyPair)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise KeyFileError(f"{path}: no key file: {error}; `clusterctl keys new` makes one") from None
+        raise KeyFileError(f"{path}: no key file: {error}; {A_PAIR}") from None
     if not is_key(pair.public) or not is_key(pair.secret):
-        raise KeyFileError(f"{path}: no key file: a key has 40 characters of Z85; `clusterctl keys new` makes one")
+        raise KeyFileError(f"{path}: no key file: a key has 40 characters of Z85; {A_PAIR}")
     return pair
 
 
-def read_public(key_or_path: str) -> str:
-    """A public key: given as text, or the ``public`` of a file."""
+def read_public(key_or_path: str, remedy: str = OF_THE_AGENT) -> str:
+    """A public key: given as text, or the ``public`` of a file. ``remedy``: where one is to be had."""
     if is_key(key_or_path):
         return key_or_path
     path = Path(key_or_path)
     try:
-        public = msgspec.toml.decode(_text(path), type=dict[str, str]).get("public", "")
+        public = msgspec.toml.decode(_text(path, remedy), type=dict[str, str]).get("public", "")
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise KeyFileError(f"{path}: no key file: {error}") from None
+        raise KeyFileError(f"{path}: no key file: {error}; {remedy}") from None
     if not is_key(public):
-        raise KeyFileError(f"{path}: holds no public key")
+        raise KeyFileError(f"{path}: holds no public key; {remedy}")
     return public
 
 
@@ -85,9 +93,9 @@ def write_pair(path: Path, pair: KeyPair) -> None:
         raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, remedy: str) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise KeyFileError(f"{path}: cannot read the key: {why}; `clusterctl keys new` makes one") from None
+        raise KeyFileError(f"{path}: cannot read the key: {why}; {remedy}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,9 @@ from cluster_agent.serve.partition import BudgetView
 from cluster_agent.serve.schedule import read_schedule
 from cluster_agent.store.ledger import Change
 from nodectl.table import render
+
+MOST_W = 1e12
+"""As the cluster agent takes it: no partition draws that."""
 
 
 @click.group()
@@ -48,15 +52,35 @@ def show(as_json: bool, socket: Place) -> None:
         click.echo(f"ALARM: {alarm}")
 
 
-@budget.command("set")
-@click.argument("watts", type=click.FloatRange(0, 1e12, min_open=True))
+class WithWatts(click.Command):
+    """A command whose first argument may look like an option: -5."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse a negative budget before it is taken for an option."""
+        for word in args:
+            if re.match(r"-[\d.]", word):
+                watts(word)
+        return super().parse_args(ctx, args)
+
+
+def watts(text: str) -> float:
+    """A budget as people give it; ``WrongUseError`` with the unit and an example."""
+    try:
+        given = float(text)
+    except ValueError:
+        given = math.nan
+    if not 0 < given <= MOST_W:
+        raise WrongUseError(f"{text!r} is no budget: give watts, a number above 0 without a unit, e.g. 4000")
+    return given
+
+
+@budget.command("set", cls=WithWatts)
+@click.argument("budget_w", metavar="WATTS")
 @click.option("--dry-run", is_flag=True, help="Say what it would change; change nothing.")
 @socket_option
-def set_budget(watts: float, dry_run: bool, socket: Place) -> None:
+def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
     """From now on the budget is WATTS; steps that were announced are void."""
-    if math.isnan(watts):
-        raise WrongUseError("nan is no number of watts")
-    click.echo("\n".join(ask(socket, "budget-set", {"w": watts, "dry_run": dry_run}, list[str])))
+    click.echo("\n".join(ask(socket, "budget-set", {"w": watts(budget_w), "dry_run": dry_run}, list[str])))
 
 
 @budget.command()

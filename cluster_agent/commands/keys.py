@@ -55,7 +55,10 @@ def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
 def allow(name: str, role: str, public: str | None, directory: Path) -> None:
     """Let NAME's key in; another key of that name is replaced."""
     checked_role(role)
-    key = read_public(public or str(directory / f"{checked_name(name)}.key"))
+    key = read_public(
+        public or str(directory / f"{checked_name(name)}.key"),
+        f"`clusterctl keys new {name}` makes one, or give --public KEY",
+    )
     Allowed(directory).allow(Entry(role, name, key))
     click.echo(f"{name} is allowed as {role}")
 

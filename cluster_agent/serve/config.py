@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,8 +130,13 @@ def read_settings(path: Path) -> Settings:
     return made
 
 
+_LISTEN: Final = re.compile(r"tcp://[^/\s]+:(\d{1,5}|\*)|ipc://.+")
+
+
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     budget, nodes = settings.budget, settings.nodes
+    if not _LISTEN.fullmatch(settings.listen):
+        yield "listen", f"{settings.listen!r} is not tcp://ADDRESS:PORT, e.g. tcp://0.0.0.0:7410"
     for key, value in (("budget.w", budget.w), ("budget.fixed_w", budget.fixed_w), ("nodes.tdp_w", nodes.tdp_w)):
         if not 0 <= value < math.inf:
             yield key, f"{value:g} is negative or no number"

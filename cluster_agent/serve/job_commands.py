@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster_agent.budget.sharers.tags import USER
-from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.people import NOBODY, Caller, Command
 from cluster_agent.live.job import STATES, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
@@ -295,7 +295,7 @@ def _switch_on(live: Partition, node: Node) -> str:
 
 def _check_node(live: Partition, name: str) -> None:
     if name not in live.nodes:
-        raise WrongUseError(f"no node is called {name!r}{nearest(name, live.nodes)} (`clusterctl nodes` lists them)")
+        raise no_such_node(name, live.nodes)
 
 
 def _may_change(caller: Caller, job: Job) -> bool:

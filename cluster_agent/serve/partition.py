@@ -21,7 +21,7 @@ from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
 from cluster_agent.budget.sharers.tags import NODE_AGENT, in_words
 from cluster_agent.budget.store import NOTHING, DeposedError, LedgerStore
-from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.errors import ClusterError, no_such_node
 from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.sharing import Sharing
 from nodectl.wire import Declaration, Grant, Report
@@ -271,7 +271,7 @@ class Partition:
         """Why the node has its cap, from the budget down to what a pending raise waits for."""
         account = self.ledger.accounts.get(name)
         if account is None:
-            raise WrongUseError(f"no node is called {name!r} (`clusterctl nodes` lists them)")
+            raise no_such_node(name, self.ledger.accounts)
         ledger, view = self.ledger, self.budget_view(now_s)
         declared = account.declaration
         lines = [

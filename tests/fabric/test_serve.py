@@ -28,6 +28,7 @@ from cluster_agent.serve.schedule import read_schedule, refuse_past
 from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import MIGRATIONS, Database
 from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
+from nodectl.keys import KeyFileError, read_public
 from nodectl.lease import NodeLease
 from tests.fabric.links import DECLARED, S
 
@@ -144,7 +145,7 @@ def test_a_raise_that_waits_says_what_for(tmp_path):
     assert lines[0] == "state: joining"
     row = {one.name: one for one in made.nodes(2.0)}["n0"]
     assert (row.cap_w, row.state) == (450.0, "capped")
-    with pytest.raises(WrongUseError, match="no node is called"):
+    with pytest.raises(WrongUseError, match=r"no node is called 'n7' \(nearest: n[01]\)"):
         made.why(2.0, "n7")
 
 
@@ -250,6 +251,7 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = 1000", "nodes.tdp_w: is missing"),
         ("[budget]\nw = nan", "no number"),
         ("[budget]\nw = 1\n[nodes]\ntdp_w = 1\ngap_s = 0", "nodes.gap_s: 0 s is outside 0.1..3600"),
+        ("listen = 'tcp://0.0.0.0'", "cluster.toml:1: listen: 'tcp://0.0.0.0' is not tcp://ADDRESS:PORT, e.g. tcp://"),
         ("budgt = 3", "unknown key 'budgt' (nearest: "),
         ("[budget]\nwatt = 3", "cluster.toml:2: unknown key 'budget.watt'"),
         ("insecure = true\nmode = 'obsreve'", "cluster.toml:2: no mode is called 'obsreve' (nearest: observe)"),
@@ -281,6 +283,20 @@ def test_settings_without_keys_say_how_to_make_them(tmp_path, capsys):
     assert read_settings(path).terms == Terms(0, 1, 10.0)
     assert main(["serve", "--config", str(path)]) == 1
     assert "`clusterctl keys new` makes one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("watts", ["4kW", "-5", "nan", "0", "1e13", "-.5W"])
+def test_what_is_no_budget_is_told_the_unit_and_an_example(capsys, watts):
+    assert main(["budget", "set", watts]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"clusterctl budget: {watts!r} is no budget: give watts, a number above 0 without a unit, e.g. 4000\n"
+    )
+
+
+def test_a_missing_public_key_of_the_agent_says_where_it_is_to_be_copied_from(tmp_path):
+    with pytest.raises(KeyFileError, match=r"copy the line `public = ...` of cluster\.key on the head node into it"):
+        read_public(str(tmp_path / "cluster.pub"))
 
 
 def test_a_schedule_is_read_in_local_and_absolute_times_and_a_wrong_line_is_named(tmp_path):
