@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -38,10 +38,16 @@ class Backend(Protocol):
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. Nothing
     is raised on account of a job: one that cannot be started is a part that is ``refused``. ``OSError``, ``ValueError``
-    and ``NodectlError`` are said, and the call is not repeated. ``runs_only``: the one command that it runs, "" any.
+    and ``NodectlError`` are said, and the call is not repeated. ``runs_only`` and ``runs_names``: as in
+    ``NodeJobs``.
     """
 
     runs_only: str
+
+    @property
+    def runs_names(self) -> Sequence[str]:
+        """See above."""
+        ...
 
     def start(self, start: JobStart) -> None:
         """Accept and start a run. One that is known or has been forgotten is passed over."""
@@ -92,7 +98,7 @@ class JobDesk:
         self._counted: tuple[int, int] | None = None
         self._counter: Counter | None = None
         self._source = 0
-        self._news = NodeJobs(node, boot_id, self._parts(), backend.runs_only)
+        self._news = NodeJobs(node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names))
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 

@@ -95,12 +95,14 @@ class JobPart(msgspec.Struct, frozen=True):
 
 class NodeJobs(msgspec.Struct, frozen=True):
     """All parts of jobs that a node knows, running and not forgotten. ``runs_only``: the one command that it runs, as
-    an emulated node does; "" any, or an older agent."""
+    an emulated node does; "" any, or an older agent. ``runs_names``: what that command's first word may be, or,
+    ending in a colon, begin with; none where the node does not say."""
 
     node: Name
     boot_id: Name
     parts: Annotated[list[JobPart], Meta(max_length=MAX_PARTS)]
     runs_only: Name = ""
+    runs_names: Annotated[list[Name], Meta(max_length=64)] = []
 
 
 class JobQuery(msgspec.Struct, frozen=True):

@@ -65,6 +65,7 @@ class JobRunner:
     """A ``job_desk.Backend`` of processes. ``NodectlError`` if jobs cannot be kept in ``directory``."""
 
     runs_only = ""
+    runs_names = ()
 
     def __init__(self, directory: Path, node: str) -> None:
         self._directory, self._node = directory, node

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
@@ -11,8 +14,12 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.live.job import Job
 from cluster_agent.live.nodes import Node
 from cluster_agent.scheduler.phases import Composition
+from nodectl.errors import nearest
 from nodectl.job_wire import MAX_START, JobStart, kind_of
 from nodectl.wire import PROTOCOL, pack
+
+_TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
+"""A time as emulated nodes read it; a bare number is seconds."""
 
 
 def check_live(composition: Composition) -> None:
@@ -57,17 +64,56 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
 
 def check_runs(job: Job, nodes: Collection[Node]) -> None:
     """``WrongUseError`` for a job that too few of the nodes run, as far as they have said what they run."""
-    spec = job.spec
-    is_plain = bool(spec.command) and not (spec.script or spec.prolog or spec.epilog)
-    refusing = [node for node in nodes if node.runs_only and not (is_plain and spec.command[0] == node.runs_only)]
-    if not refusing or len(nodes) - len(refusing) >= spec.nodes:
+    spec, refusing = job.spec, [node for node in nodes if not can_run(job, node)]
+    if len(nodes) - len(refusing) >= spec.nodes or not refusing:
         return
-    what = spec.command[0] if is_plain else "a script, a prolog or an epilog"
     only = refusing[0].runs_only
-    raise WrongUseError(
-        f"{what} cannot run on {_names(refusing)}: emulated nodes run `{only} NAME TIME [UNIT]` and nothing else"
-        " (`nodectl twin workloads` lists the names)"
+    form = f"`{only} NAME TIME [UNIT]`"
+    named = [node for node in refusing if node.runs_only and _names_command(job, node)]
+    if not named:
+        what = spec.command[0] if _is_plain(job) else "a script, a prolog or an epilog"
+        raise WrongUseError(
+            f"{what} cannot run on {_names(refusing)}: emulated nodes run {form} and nothing else"
+            " (`nodectl twin workloads` lists the names)"
+        )
+    words = spec.command[1:]
+    if len(words) not in (2, 3):
+        raise WrongUseError(f"{shlex.join(spec.command)}: emulated nodes run {form}, e.g. `{only} hpl 60s`")
+    if wrong := next((word for word in words[1:] if not _is_time(word)), ""):
+        raise WrongUseError(f"{wrong!r} is no time above 0 such as 30s or 2min: emulated nodes run {form}")
+    known = {name for node in named for name in node.runs_names}
+    raise WrongUseError(f"{_names(named)} cannot run a workload {words[0]!r}{nearest(words[0], known)}")
+
+
+def can_run(job: Job, node: Node) -> bool:
+    """Whether the node would not refuse the job, as far as it has said what it runs."""
+    if not node.runs_only:
+        return True
+    words = job.spec.command[1:]
+    return (
+        _names_command(job, node)
+        and len(words) in (2, 3)
+        and all(map(_is_time, words[1:]))
+        and (not node.runs_names or any(_fits(words[0], name) for name in node.runs_names))
     )
+
+
+def _names_command(job: Job, node: Node) -> bool:
+    return _is_plain(job) and job.spec.command[0] == node.runs_only
+
+
+def _is_plain(job: Job) -> bool:
+    spec = job.spec
+    return bool(spec.command) and not (spec.script or spec.prolog or spec.epilog)
+
+
+def _fits(word: str, name: str) -> bool:
+    return word == name or word.endswith(".toml") or (name.endswith(":") and word.startswith(name))
+
+
+def _is_time(word: str) -> bool:
+    match = _TIME.fullmatch(word)
+    return match is not None and float(match[1]) > 0
 
 
 def _names(nodes: list[Node]) -> str:

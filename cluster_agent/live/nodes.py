@@ -16,6 +16,7 @@ A node that has never been heard of is down, and so is one whose agent does not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -33,6 +34,7 @@ class Node:
     heard_s: float = float("-inf")
     without_jobs_s: float = float("-inf")  # when it last said that it knows of none; -inf: it knows of some
     runs_only: str = ""  # the one command that it runs; "" any
+    runs_names: Sequence[str] = ()  # and with which first word (``NodeJobs``); none: it does not say
     boot_id: str = ""
     is_up: bool = False
     drained: str | None = None  # the reason

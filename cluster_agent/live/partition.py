@@ -166,7 +166,7 @@ class Partition:
         self.spoke(news.node, news.boot_id)
         node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
         node.without_jobs_s = float("-inf") if news.parts else node.heard_s
-        node.runs_only = news.runs_only
+        node.runs_only, node.runs_names = news.runs_only, news.runs_names
         self.runs.heard(node, news, node.heard_s)
 
     def spoke(self, name: str, boot_id: str) -> None:

@@ -28,8 +28,9 @@ from nodectl.jobs import FORGOTTEN
 from pmu.progress import Counter
 from pmu.readings import RAW_MISSING
 from twin.errors import TwinError
+from twin.machine import Machine
 from twin.model import Twin
-from twin.workload import Workload, duration_s, load_workload
+from twin.workload import Workload, duration_s, load_workload, workload_summaries
 
 COMMAND: Final = "twin-workload"
 
@@ -74,6 +75,7 @@ class TwinJobs:
 
     def __init__(self, twin: Twin, node: str, unix_s: Callable[[], float] = time.time) -> None:
         self._twin, self._node, self._unix_s = twin, node, unix_s
+        self.runs_names = _names(twin.machine)
         self._run: _Run | None = None
         self._over: dict[Key, JobPart] = {}
         self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
@@ -210,6 +212,12 @@ class _TwinCounter:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _names(machine: Machine) -> list[str]:
+    """The workloads that this machine can run; families up to their colon."""
+    runs = [name for name, needs, _ in workload_summaries() if "cpu" in needs or machine.gpu is not None]
+    return [f"{family}:" if colon else family for family, colon, _ in (name.partition(":") for name in runs)]
 
 
 def _key(run: _Run) -> Key:

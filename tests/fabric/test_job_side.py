@@ -288,6 +288,7 @@ class SlowBackend:
     """Starts take as long as the test wants."""
 
     runs_only = ""
+    runs_names = ()
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()

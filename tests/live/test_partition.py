@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -20,9 +21,12 @@ from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
+from nodectl.emulated.jobs import TwinJobs
 from nodectl.job_wire import NodeJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
+from twin.machine import load_machine
+from twin.model import Twin
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # a schedule of 20 jobs can be read as it is
 
@@ -376,3 +380,30 @@ def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
             fake.submit(run_s=5, **asked)
     spec = JobSpec(command=["twin-workload", "hpl", "60s"], walltime_s=100, workdir="/", nodes=3)
     assert fake.partition.submit(1000, "someone", spec).state == "queued"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("hlp 60s", "n00 and 1 more cannot run a workload 'hlp' (nearest: hpl)"),
+        ("hpl 60x", "'60x' is no time above 0 such as 30s or 2min"),
+        ("hpl 0s", "'0s' is no time above 0"),
+        ("hpl 60s 1parsec", "'1parsec' is no time above 0"),
+        ("hpl", "twin-workload hpl: emulated nodes run `twin-workload NAME TIME [UNIT]`, e.g. "),
+        ("hpcg 60s", "cannot run a workload 'hpcg'"),
+    ],
+)
+def test_emulated_work_with_a_wrong_name_or_time_is_refused_when_it_is_submitted(words: str, said: str) -> None:
+    fake = Fake(2)
+    for name in ("n00", "n01"):
+        runs = TwinJobs(Twin(load_machine("curie")), name).runs_names
+        fake.partition.heard(NodeJobs(name, "boot1", [], "twin-workload", runs))
+
+    def submit(words: str) -> str:
+        spec = JobSpec(command=["twin-workload", *words.split()], walltime_s=100, workdir="/", nodes=2)
+        return fake.partition.submit(1000, "someone", spec).state
+
+    with pytest.raises(WrongUseError, match=re.escape(said)):
+        submit(words)
+    for fine in ("hpl 60s", "stream .5min 50ms", "mixed-cpu:7 60", "trace:/a/b.csv 1h"):
+        assert submit(fine) == "queued"
