@@ -64,9 +64,12 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
 
 def check_runs(job: Job, nodes: Collection[Node]) -> None:
     """``WrongUseError`` for a job that too few of the nodes run, as far as they have said what they run."""
-    spec, refusing = job.spec, [node for node in nodes if not can_run(job, node)]
-    if len(nodes) - len(refusing) >= spec.nodes or not refusing:
+    spec, able = job.spec, runners(job, nodes)
+    if len(able) >= spec.nodes:
         return
+    refusing = [node for node in nodes if not can_run(job, node)]
+    if not refusing:
+        raise WrongUseError(f"{spec.nodes} nodes asked for, and {len(able)} emulated ones run `{spec.command[0]}`")
     only = refusing[0].runs_only
     form = f"`{only} NAME TIME [UNIT]`"
     named = [node for node in refusing if node.runs_only and _names_command(job, node)]
@@ -83,6 +86,15 @@ def check_runs(job: Job, nodes: Collection[Node]) -> None:
         raise WrongUseError(f"{wrong!r} is no time above 0 such as 30s or 2min: emulated nodes run {form}")
     known = {name for node in named for name in node.runs_names}
     raise WrongUseError(f"{_names(named)} cannot run a workload {words[0]!r}{nearest(words[0], known)}")
+
+
+def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
+    """Those of the nodes that would run the job, as far as they have said what they run. What emulated nodes run is no
+    program of the others."""
+    able = [node for node in nodes if can_run(job, node)]
+    if any(node.runs_only and _names_command(job, node) for node in nodes):
+        return [node for node in able if node.runs_only or not node.boot_id]
+    return able
 
 
 def can_run(job: Job, node: Node) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from cluster_agent.live.admission import check_job, check_live, check_runs
+from cluster_agent.live.admission import check_job, check_live, check_runs, runners
 from cluster_agent.live.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
 from cluster_agent.live.nodes import Node
 from cluster_agent.live.power import Power, PowerTimes
@@ -83,6 +83,8 @@ class Partition:
         self.runs = Runs(self._times, store, now, say, self._send, self._run_over)
         self._has_room = True
         self._has_grown = False
+        self._is_mixed = False
+        """Whether any node runs one command only."""
         self._saved_s = self._watched_s = now()
         self.power = Power(power or PowerTimes(), store, now, say, self._times.down_after_s)
         for name, reason in store.drained().items():
@@ -156,7 +158,11 @@ class Partition:
     def why_waiting(self) -> dict[int, str]:
         """By their numbers, what the jobs of the queue wait for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
-        return why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
+        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
+        for job in self._aside:
+            idle = len(self._free(job))
+            why[job.id] = f"needs {job.spec.nodes} nodes that run such a job, and {idle} of those are idle"
+        return why
 
     def heard(self, news: NodeJobs) -> None:
         """A node has said which jobs it knows. A node that is not of this partition is passed over."""
@@ -167,6 +173,7 @@ class Partition:
         node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
         node.without_jobs_s = float("-inf") if news.parts else node.heard_s
         node.runs_only, node.runs_names = news.runs_only, news.runs_names
+        self._is_mixed |= bool(news.runs_only)
         self.runs.heard(node, news, node.heard_s)
 
     def spoke(self, name: str, boot_id: str) -> None:
@@ -206,6 +213,7 @@ class Partition:
                     self._watch(now_s)
                 self._switch()
                 self._hold(self._clock.now_s())
+                self._call_back()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
                 self._save_now_and_then()
@@ -244,9 +252,12 @@ class Partition:
         """Give the job its nodes, those with the lowest names that are free."""
         started = self._queued.pop(job)
         del self._row_of[started.id]
-        free = [node for node in self.nodes.values() if node.may_start][: started.spec.nodes]
-        if len(free) < started.spec.nodes:
+        if sum(node.may_start for node in self.nodes.values()) < started.spec.nodes:
             raise RuntimeError("the scheduler started a job for which there are no nodes: a defect")
+        free = self._free(started)[: started.spec.nodes]
+        if len(free) < started.spec.nodes:
+            self._set_aside(job, started)
+            return
         for node in free:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
@@ -288,6 +299,7 @@ class Partition:
         self._queued: dict[int, Job] = {}
         self._row_of: dict[int, int] = {}
         self._ended: list[int] = []
+        self._aside: list[Job] = []
         self._overruns: list[tuple[int, int]] = []
         self._has_room = True
         kept = {one.job.id: one for one in self.runs.by_row.values()}
@@ -308,6 +320,26 @@ class Partition:
         # what is wider than the partition (it has lost keys since) waits until that has grown
         queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
         self._fresh: list[Job] = sorted(queued, key=lambda job: (job.queued_s, job.id))
+
+    def _free(self, job: Job) -> list[Node]:
+        """The nodes that may start the job now; emulated ones and others do not run the same."""
+        nodes = runners(job, self.nodes.values()) if self._is_mixed else self.nodes.values()
+        return [node for node in nodes if node.may_start]
+
+    def _set_aside(self, row: int, job: Job) -> None:
+        """The scheduler takes all nodes for alike, and those that are free would refuse this job: to the scheduler it
+        has ended, and it comes to the queue again when there are others. A partition of emulated and real nodes is for
+        trying things out, so that this delays wide jobs is no harm."""
+        self._table.ran(row, job.spec.walltime_s)
+        self._ended.append(row)
+        self._aside.append(job)
+
+    def _call_back(self) -> None:
+        """Those that were set aside, if their nodes are free."""
+        for job in list(self._aside):
+            if len(self._free(job)) >= job.spec.nodes:
+                self._aside.remove(job)
+                self._fresh.append(job)
 
     def _fits(self, job: Job) -> bool:
         return job.spec.nodes <= len(self.nodes)
@@ -343,8 +375,9 @@ class Partition:
             del self._queued[row]
             self._scheduler.withdraw(row)
             self._has_room = True
-        if job in self._fresh:
-            self._fresh.remove(job)
+        for waiting in (self._fresh, self._aside):
+            if job in waiting:
+                waiting.remove(job)
 
     def _watch(self, now_s: float) -> None:
         """What time alone brings: nodes that fall silent, starts that do not come, jobs that are given up."""

@@ -52,6 +52,7 @@ class Fake:
         self.composition, self.given = composition, {"capacity": 512} | given
         self.order = 0
         self.said: list[str] = []
+        self.emulated: set[str] = set()
         memory = Path("/dev/shm")  # the disk's own time is not what is tested here
         self._directory = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
         self.database = Database(Path(self._directory.name) / "cluster.db")
@@ -84,7 +85,8 @@ class Fake:
 
     def report_of(self, node: FakeNode) -> None:
         if not node.is_cut:
-            self.partition.heard(NodeJobs(node.name, f"boot{node.boot}", list(node.parts.values())))
+            runs_only = "twin-workload" if node.name in self.emulated else ""
+            self.partition.heard(NodeJobs(node.name, f"boot{node.boot}", list(node.parts.values()), runs_only))
 
     def settle(self) -> None:
         """Turns and messages until there is nothing more to say at this instant."""

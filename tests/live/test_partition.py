@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -378,8 +379,30 @@ def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
     for asked in ({"nodes": 2}, {"nodes": 3, "prolog": "true"}):
         with pytest.raises(WrongUseError, match=r"n00 and 1 more: emulated nodes run `twin-workload NAME TIME"):
             fake.submit(run_s=5, **asked)
-    spec = JobSpec(command=["twin-workload", "hpl", "60s"], walltime_s=100, workdir="/", nodes=3)
+    spec = JobSpec(command=["twin-workload", "hpl", "60s"], walltime_s=100, workdir="/", nodes=2)
     assert fake.partition.submit(1000, "someone", spec).state == "queued"
+    with pytest.raises(WrongUseError, match="3 nodes asked for, and 2 emulated ones run `twin-workload`"):
+        fake.partition.submit(1000, "someone", msgspec.structs.replace(spec, nodes=3))
+
+
+def test_beside_emulated_nodes_a_job_waits_for_a_node_that_runs_it() -> None:
+    fake = Fake(3)
+    fake.emulated = {"n00", "n01"}
+    fake.report()
+    first, second = (fake.submit(run_s=5) for _ in range(2))
+    fake.settle()
+    assert (first.nodes, second.state) == (["n02"], "queued")
+    assert fake.partition.why_waiting()[second.id] == "needs 1 nodes that run such a job, and 0 of those are idle"
+    for _ in range(8):
+        fake.step()
+    assert (first.state, second.state, second.nodes) == ("done", "running", ["n02"])
+    third = fake.submit(run_s=5)
+    fake.settle()
+    fake.partition.cancel(third)
+    spec = JobSpec(command=["twin-workload", "3", "60s"], walltime_s=100, workdir="/", nodes=2)
+    emulated = fake.partition.submit(1000, "someone", spec)
+    fake.settle()
+    assert (third.state, emulated.nodes) == ("cancelled", ["n00", "n01"]), "and emulated work for emulated nodes"
 
 
 @pytest.mark.parametrize(
