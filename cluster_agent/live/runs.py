@@ -166,8 +166,9 @@ class Runs:
 
     def save(self) -> None:
         """Their jobs as they are now."""
-        for one in self.by_row.values():
-            self._store.save(one.job)
+        with self._store.together():
+            for one in self.by_row.values():
+                self._store.save(one.job)
 
     # --- inside
 

@@ -42,6 +42,9 @@ ASK_AFTER_S, ASK_IDLE_AFTER_S = 2.5, 7.5
 """Ours: a node that reports, but has said nothing of jobs for so long, is asked for them; the latter is for one without
 jobs, which says so less often."""
 
+NOT_YET: Final = "not heard yet"
+"""Of its jobs: the cluster agent or the node has just started."""
+
 STORE_RETRY_S: Final = 5.0
 REMEMBERED: Final = 1000
 """Ours: jobs that ended last, whose tags are job history after a restart."""
@@ -83,6 +86,8 @@ class JobSide:
         self._told: dict[str, NodeJobs] = {}
         self._heard_s: dict[str, float] = {}
         self._reported_s: dict[str, float] = {}
+        self._back_again_s: dict[str, float] = {}  # since when the node reports without a long silence
+        self._began_s = self.now()
         self._before: dict[str, Report] = {}
         self._tag_of: dict[str, str] = {}
         self._needs, self._rates = Needs(), Rates()
@@ -102,6 +107,8 @@ class JobSide:
                 self._open()
         for report in reports:
             name = report.node
+            if not self._reports(name, now_s):
+                self._back_again_s[name] = now_s
             self._reported_s[name] = now_s
             silent_s = now_s - self._heard_s.get(name, -math.inf)
             if silent_s > ASK_AFTER_S and silent_s > self._patience_s(name) and self._speaks(name):
@@ -206,6 +213,12 @@ class JobSide:
         with self._shutting(), self._store.together():
             yield live
 
+    def close(self) -> None:
+        """Keep what is known of jobs that run: what they have drawn since it was stored last."""
+        if self._live is not None:
+            with self._shutting(), contextlib.suppress(DeposedError):
+                self._live.runs.save()
+
     def node_state(self, name: str) -> tuple[str, str, str]:
         """The node's state, the job that it has (empty: none), and more about it."""
         node = self._live.nodes.get(name) if self._live else None
@@ -287,12 +300,18 @@ class JobSide:
             by, slowdown = bound(report)
             live.draws(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
 
+    def _reports(self, name: str, now_s: float) -> bool:
+        return now_s - self._reported_s.get(name, -math.inf) <= self._settings.down_after_s
+
     def _why_down(self, name: str) -> str:
         now_s = self.now()
-        if now_s - self._reported_s.get(name, -math.inf) > self._settings.down_after_s:
-            return "nothing is heard of it"
+        if not self._reports(name, now_s):
+            is_new = name not in self._reported_s and now_s - self._began_s <= self._settings.down_after_s
+            return NOT_YET if is_new else "nothing is heard of it"
         if not self._speaks(name):
             return "its agent is older than jobs"
+        if now_s - self._back_again_s[name] <= ASK_IDLE_AFTER_S:
+            return NOT_YET
         return "its agent runs no jobs (`jobs = true` in its [cluster])"
 
 

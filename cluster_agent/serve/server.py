@@ -209,6 +209,8 @@ class Server:
         if self.admin:
             self.admin.close()
         self.router.close()
+        if self.jobs:
+            self.jobs.close()
         self.database.close()
         os.close(self._stop_read)
         os.close(self._stop_write)

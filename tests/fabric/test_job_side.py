@@ -84,8 +84,18 @@ def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
     made.speak()
     assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n1"]
     assert made.side.node_state("n0") == ("idle", "", "")
+    assert made.side.node_state("n1")[2] == "not heard yet", "of its jobs, so soon after its first report"
+    for _ in range(8):
+        made.speak()
     state, _, why = made.side.node_state("n1")
     assert (state, why) == ("down", "its agent runs no jobs (`jobs = true` in its [cluster])")
+
+
+def test_nodes_are_not_heard_yet_just_after_a_start_and_unheard_of_later(tmp_path):
+    made = Side(tmp_path)
+    assert made.side.node_state("n0") == ("down", "", "not heard yet")
+    made.now_s += 16.0
+    assert made.side.node_state("n0")[2] == "nothing is heard of it"
 
 
 def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs_no_jobs(tmp_path):
@@ -170,6 +180,24 @@ def test_nodes_energy_counters_count_rather_than_the_power_of_an_instant(tmp_pat
         made.speak(power_mw=400_000, energy_mj=100_000 * n, quality="measured")  # 100 J in each second
     found, _ = made.ask["job"].answer(ROOT_USER, msgspec.convert({"job": job}, made.ask["job"].body))
     assert found.energy_j == pytest.approx(400.0 + 9 * 100.0)  # before the first reading there is nothing to subtract
+
+
+def test_the_joules_of_a_running_job_do_not_go_back_when_the_cluster_agent_restarts(tmp_path):
+    made = Side(tmp_path, 1)
+    made.speak()
+    job = made.submit()
+    for _ in range(5):
+        made.speak(power_mw=300_000, quality="measured")
+
+    def joules(side: JobSide) -> float:
+        asked = JobCommands(side).commands["job"]
+        return asked.answer(ROOT_USER, msgspec.convert({"job": job}, asked.body))[0].energy_j
+
+    before_j = joules(made.side)
+    assert before_j > 0
+    made.side.close()
+    again = JobSide(JobSettings(), made.store, made.parts, made._send, lambda name: True, now=lambda: made.now_s)
+    assert joules(again) == before_j
 
 
 def _learned(made: Side) -> Learned | None:
