@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -23,17 +22,15 @@ def serve(path: Path, observe: bool) -> None:
     import msgspec
 
     from cluster_agent.serve.server import Server
+    from nodectl.say import saying
 
+    say = saying("clusterctl serve")
     settings = read_settings(path)
     if observe:
         settings = msgspec.structs.replace(settings, mode="observe")
-    server = Server(settings, _say)
+    server = Server(settings, say)
     try:
-        _say(f"listening at {server.router.url}, mode {settings.mode}, epoch {server.partition.ledger.epoch}")
+        say(f"listening at {server.router.url}, mode {settings.mode}, epoch {server.partition.ledger.epoch}")
         server.run()
     finally:
         server.close()
-
-
-def _say(line: str) -> None:
-    print(f"clusterctl serve: {line}", file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ from nodectl.notify import Notifier
 from nodectl.policies import registry
 from nodectl.progress_file import VARIABLE, progress_file
 from nodectl.saves import node_id
+from nodectl.say import saying
 from nodectl.settings import ConfigError, line_of, read_toml
 from nodectl.summary import Summary
 from pmu.descriptors import give_back_descriptor_limit
@@ -32,6 +33,8 @@ from pmu.system import system_ports
 if TYPE_CHECKING:
     from nodectl.cluster_cap import ClusterCap
     from nodectl.job_desk import JobDesk
+
+_say: Final = saying("nodectl run")
 
 UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
@@ -259,10 +262,6 @@ def _status(config: Config) -> str:
     policies = [choice.name for choice in (config.cpu_policy, config.gpu_policy) if choice.name != registry.NONE]
     policies += [f"cap {config.caps.node_w:g} W"] if config.caps.node_w else []
     return f"optimize{' (dry run)' if config.dry_run else ''}, every {config.period_ms:g} ms, {' and '.join(policies)}"
-
-
-def _say(line: str) -> None:
-    print(f"nodectl run: {line}", file=sys.stderr, flush=True)
 
 
 def _print(summary: Summary, as_json: bool, to_stderr: bool) -> None:

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from nodectl.errors import NodectlError, UsageError
 from nodectl.interruptions import STOP_SIGNALS
+from nodectl.say import saying
 from twin.cli import twin
 from twin.errors import TwinError
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from nodectl.emulated.node import NodePlan
 
 __all__ = ["twin"]
+
+_say: Final = saying("nodectl twin node")
 
 
 @twin.command()
@@ -167,7 +170,3 @@ def _be(plan: NodePlan, parent: int) -> NoReturn:
 
 def _say_of(name: str, line: str) -> None:
     _say(f"{name}: {line}")
-
-
-def _say(line: str) -> None:
-    print(f"nodectl twin node: {line}", file=sys.stderr, flush=True)
