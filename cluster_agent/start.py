@@ -1,0 +1,8 @@
+"""The first of ours that the command ``clusterctl`` runs (``nodectl.start``)."""
+
+from nodectl.start import start
+
+
+def clusterctl() -> int:
+    """The command ``clusterctl``."""
+    return start("clusterctl", "cluster_agent.cli")
