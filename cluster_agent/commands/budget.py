@@ -40,8 +40,8 @@ def show(as_json: bool, socket: Place) -> None:
     rows = [
         ("budget", f"{view.budget_w:.1f}", f"{view.mode}, sharer {view.sharer}, epoch {view.epoch}"),
         ("fixed", f"{view.fixed_w:.1f}", "what nobody caps"),
-        ("nodes may draw", f"{view.counts_w:.1f}", f"{view.nodes} nodes, {view.silent} silent"),
-        ("set aside", f"{view.reserve_w:.1f}", "for nodes that may reboot at once"),
+        ("nodes count", f"{view.counts_w:.1f}", f"the most that {view.nodes} nodes may draw, {view.silent} silent"),
+        ("reserve", f"{view.reserve_w:.1f}", "for nodes that may reboot at once"),
         ("free", f"{view.free_w:.1f}", "raises wait for older leases to end" if view.is_young else ""),
     ]
     if view.lowering_s is not None:

@@ -36,7 +36,7 @@ BUDGET: Final = (
     _Gauge("budget_watts", "budget_w", "The power budget in force, DC watts of nodes and what is fixed."),
     _Gauge("fixed_watts", "fixed_w", "What of the budget nobody caps."),
     _Gauge("counted_watts", "counts_w", "What all nodes count together: the most that they may draw."),
-    _Gauge("reserve_watts", "reserve_w", "Set aside for nodes that reboot."),
+    _Gauge("reserve_watts", "reserve_w", "In reserve for nodes that reboot."),
     _Gauge("free_watts", "free_w", "What could still be granted."),
     _Gauge("over_watts", "over_w", "By how much nodes could exceed the budget now."),
     _Gauge("short_watts", "short_w", "What is missing for every node at its minimal operating power."),
@@ -46,11 +46,11 @@ BUDGET: Final = (
 )
 
 NODES: Final = (
-    _Gauge("node_cap_watts", "cap_w", "The cap granted."),
-    _Gauge("node_wanted_watts", "wanted_w", "The cap wished for by the last plan."),
-    _Gauge("node_limit_watts", "limit_w", "The cap in force by the node's last report."),
-    _Gauge("node_counted_watts", "count_w", "What the node counts in the ledger."),
-    _Gauge("node_power_watts", "power_w", "What it draws by its last report."),
+    _Gauge("node_wanted_watts", "wanted_w", "The cap wanted by the last plan."),
+    _Gauge("node_granted_watts", "granted_w", "The cap granted."),
+    _Gauge("node_in_force_watts", "in_force_w", "The cap in force by the node's last report."),
+    _Gauge("node_counted_watts", "counts_w", "What the node counts in the ledger."),
+    _Gauge("node_power_watts", "draws_w", "What it draws by its last report."),
     _Gauge("node_report_age_seconds", "heard_s_ago", "Since it was heard last."),
 )
 

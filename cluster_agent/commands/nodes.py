@@ -10,7 +10,8 @@ import msgspec
 from cluster_agent.budget.sharers.tags import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
-from cluster_agent.serve.partition import NodeRow, Why
+from cluster_agent.serve.partition import NodeRow
+from cluster_agent.serve.why import Why
 from nodectl.table import render
 
 
@@ -25,14 +26,26 @@ socket_option = click.option(
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-HEADINGS = ("node", "state", "cap W", "wanted W", "limit W", "counts W", "draws W", "tag", "class", "heard", "jobs")
+HEADINGS = (
+    "node",
+    "state",
+    "wanted W",
+    "granted W",
+    "in force W",
+    "counts W",
+    "draws W",
+    "tag",
+    "class",
+    "heard",
+    "jobs",
+)
 
 
 @click.command()
 @json_option
 @socket_option
 def nodes(as_json: bool, socket: Place) -> None:
-    """Every node: its state, the cap granted and wanted, what is in force, what it counts, what it draws, its job."""
+    """Every node: its state, the cap wanted, granted and in force, what it counts, what it draws, its job."""
     rows = ask(socket, "nodes", {}, list[NodeRow])
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
@@ -56,7 +69,7 @@ def why(node: str, as_json: bool, socket: Place) -> None:
 
 def cells(row: NodeRow) -> tuple[str, ...]:
     """Below ``HEADINGS``."""
-    watts = [row.cap_w, row.wanted_w, row.limit_w, row.count_w, row.power_w]
+    watts = [row.wanted_w, row.granted_w, row.in_force_w, row.counts_w, row.draws_w]
     heard = "-" if row.heard_s_ago is None else f"{row.heard_s_ago:.1f} s ago"
     shown = ["-" if one is None else f"{one:.1f}" for one in watts]
     jobs = f"job {row.job}" if row.job and row.jobs == "allocated" else row.jobs or "-"

@@ -18,7 +18,8 @@ from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.job_commands import JobRow
-from cluster_agent.serve.partition import BudgetView, NodeRow, Why
+from cluster_agent.serve.partition import BudgetView, NodeRow
+from cluster_agent.serve.why import Why
 
 BAR: Final = 40
 
@@ -110,14 +111,14 @@ class Reason(ModalScreen[None]):
 
 def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
     """The lines above the tables: where the budget's watts are, and what is wrong."""
-    draws_w = sum(row.power_w for row in rows if row.power_w is not None)
-    unheard = sum(row.power_w is None for row in rows)
+    draws_w = sum(row.draws_w for row in rows if row.draws_w is not None)
+    unheard = sum(row.draws_w is None for row in rows)
     scale = BAR / budget.budget_w if budget.budget_w > 0 else 0.0
     fixed, drawn = (max(min(round(part * scale), BAR), 0) for part in (budget.fixed_w, budget.fixed_w + draws_w))
     counted = max(min(round((budget.fixed_w + budget.counts_w) * scale), BAR), drawn)
     bar = "#" * fixed + "=" * (drawn - fixed) + "-" * (counted - drawn) + "." * (BAR - counted)
     lines = [
-        f"[{bar}] of {budget.budget_w:g} W: # fixed {budget.fixed_w:g}, = drawn {draws_w:.0f}, - granted up to"
+        f"[{bar}] of {budget.budget_w:g} W: # fixed {budget.fixed_w:g}, = drawn {draws_w:.0f}, - counted up to"
         f" {budget.counts_w:.0f}, free {budget.free_w:.0f}, reserve {budget.reserve_w:g}",
         f"{budget.mode}, {budget.sharer}, epoch {budget.epoch}; {budget.nodes} nodes, {budget.silent} silent"
         + (f", {unheard} without a reading of power" if unheard else ""),

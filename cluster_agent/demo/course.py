@@ -30,7 +30,7 @@ from cluster_agent.demo.account import (
 from cluster_agent.demo.partition import EmulatedPartition
 from cluster_agent.live.job import JobSpec
 from cluster_agent.serve.job_commands import JobRow
-from cluster_agent.serve.partition import Why
+from cluster_agent.serve.why import Why
 from nodectl.emulated.jobs import COMMAND, Work
 from nodectl.summary import Summary
 

@@ -38,12 +38,12 @@ def ask(place: Place, kind: str, body: Any, answer: type[Any]) -> Any:
     request = Request(PROTOCOL, kind, msgspec.Raw(msgspec.msgpack.encode(body)))
     try:
         got = _by_link(place, request) if isinstance(place, Link) else _by_socket(place, request)
+        if got.error:
+            raise RefusedError(got.error, got.status)
+        return msgspec.convert(got.body, answer)
     except (struct.error, msgspec.MsgspecError):
         where = place.url if isinstance(place, Link) else place
-        raise ClusterError(f"{where}: what answers is no cluster agent of this version") from None
-    if got.error:
-        raise RefusedError(got.error, got.status)
-    return msgspec.convert(got.body, answer)
+        raise ClusterError(f"{where}: what answers is no cluster agent of this version: restart it") from None
 
 
 class RefusedError(ClusterError):

@@ -1,6 +1,6 @@
 """A partition under its budget: reports in, grants out, and an account of why.
 
-The ledger decides what may be sent, the plan asks a sharer for what is wished; this joins them to what happens. It
+The ledger decides what may be sent, the plan asks a sharer for what is wanted; this joins them to what happens. It
 reads no clock and opens no socket; times are CLOCK_BOOTTIME in seconds. In observe mode it decides and shows, and
 grants nothing.
 """
@@ -14,16 +14,17 @@ from typing import Final
 
 import numpy as np
 
-from cluster_agent.budget.accounts import Account
+from cluster_agent.budget.accounts import NONE, Account
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
-from cluster_agent.budget.sharers.tags import NODE_AGENT, in_words
+from cluster_agent.budget.sharers.tags import NODE_AGENT
 from cluster_agent.budget.store import NOTHING, DeposedError, LedgerStore
 from cluster_agent.errors import ClusterError, no_such_node
 from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.sharing import Sharing
+from cluster_agent.serve.why import WaitsFor, Why
 from nodectl.wire import Declaration, Grant, Report
 
 LEAST_S: Final = 0.05
@@ -38,15 +39,15 @@ STORE_RETRY_S: Final = 5.0
 
 @dataclass(slots=True)
 class NodeRow:
-    """One line of ``clusterctl nodes``. Watts; None where there is none."""
+    """One line of ``clusterctl nodes``, in the words of ``why``. Watts; None where there is none."""
 
     name: str
     state: str
-    cap_w: float | None
     wanted_w: float | None
-    limit_w: float
-    count_w: float
-    power_w: float | None
+    granted_w: float | None
+    in_force_w: float
+    counts_w: float
+    draws_w: float | None
     tag: str
     """Its job's, as watts were shared last; else what its agent says of its load."""
     quality: str
@@ -82,14 +83,6 @@ class BudgetView:
     alarms: list[str]
     lowering_s: float | None = None
     """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""
-
-
-@dataclass(slots=True)
-class Why:
-    """Why a node has its cap: one sentence a line."""
-
-    node: str
-    lines: list[str]
 
 
 class Partition:
@@ -272,105 +265,94 @@ class Partition:
         account = self.ledger.accounts.get(name)
         if account is None:
             raise no_such_node(name, self.ledger.accounts)
-        ledger, view = self.ledger, self.budget_view(now_s)
-        declared = account.declaration
-        lines = [
-            f"state: {self._state(account, bool(ledger.is_silent(now_s)[account.index]))}",
-            f"budget {view.budget_w:g} W, of it {view.fixed_w:g} W fixed and {view.reserve_w:g} W set aside for"
-            f" {ledger.terms.failing_together} node(s) that may reboot at once;"
-            f" {max(self.plan.available_mw, 0) / 1000:g} W were shared among {len(self.plan.caps_mw)} nodes",
-        ]
-        lines += self._tag_lines(name)
-        wanted_mw = self.plan.caps_mw.get(name)
-        if wanted_mw is None:
-            lines.append("no cap was planned for it: it cannot be reached")
-        elif self.plan.short_mw:
-            lines.append(
-                f"wished: {wanted_mw / 1000:g} W, its MOP: the budget is {self.plan.short_mw / 1000:g} W short"
-            )
-        else:
-            lines.append(f"wished: {wanted_mw / 1000:g} W; {self.sharing.why(name)}")
-        granted = "none in this boot" if account.target_mw < 0 else f"{account.target_mw / 1000:g} W"
-        source = "by its last report" if name in self._heard_s else "as far as is known"
-        lines.append(f"granted: {granted}; in force {source}: {account.limit_mw / 1000:g} W")
-        lines.append(
-            f"counts {account.count_mw / 1000:g} W (TDP {declared.tdp_mw / 1000:g},"
-            f" MOP {declared.mop_mw / 1000:g}, safe {declared.safe_mw / 1000:g}, boot {declared.boot_mw / 1000:g} W,"
-            f" class {declared.lease_class})"
+        ledger, view, shared = self.ledger, self.budget_view(now_s), self.sharing.why(name)
+        declared, wanted_mw = account.declaration, self.plan.caps_mw.get(name)
+        is_silent = bool(ledger.is_silent(now_s)[account.index])
+        report = self.reports.get(name)
+        tag, tag_source = self._tag(name)
+        waits_for = self._waits_for(account, wanted_mw)
+        return Why(
+            node=name,
+            state=self._state(account, is_silent),
+            budget_w=view.budget_w,
+            fixed_w=view.fixed_w,
+            reserve_w=view.reserve_w,
+            failing_together=ledger.terms.failing_together,
+            shared_w=max(self.plan.available_mw, 0) / 1000,
+            shared_among=len(self.plan.caps_mw),
+            short_w=view.short_w,
+            job=shared.job,
+            tag=tag,
+            tag_source=tag_source,
+            agent_tag=report.tag.upper() if report else "",
+            agent_tag_source=report.tag_source if report and report.tag else "",
+            wanted_w=_watts(wanted_mw),
+            sharer=shared.sharer,
+            reason=shared.reason,
+            slowdown=shared.slowdown,
+            words=shared.words,
+            granted_w=_watts(account.target_mw),
+            in_force_w=account.limit_mw / 1000,
+            counts_w=account.count_mw / 1000,
+            tdp_w=declared.tdp_mw / 1000,
+            mop_w=declared.mop_mw / 1000,
+            safe_w=declared.safe_mw / 1000,
+            boot_w=declared.boot_mw / 1000,
+            lease_class=declared.lease_class,
+            heard_s_ago=self._heard_s_ago(now_s, name),
+            is_silent=is_silent and not account.is_off,
+            waits_for=waits_for,
+            free_w=view.free_w,
+            freeing_w=self._freeing_w() if waits_for == "watts" else {},
+            next_plan_s=max(self.gap.due_s - now_s, 0.0) if self.gap.due_s < math.inf else None,
+            gap_s=self.gap.gap_s,
+            alarms=view.alarms,
         )
-        lines += self._absent(now_s, account) or self._waiting(account, wanted_mw, view)
-        if self.gap.due_s < math.inf:
-            lines.append(
-                f"the next plan is due in {max(self.gap.due_s - now_s, 0):.1f} s: starts and changes of the budget are"
-                f" planned for at once, all else {self.gap.gap_s:g} s after the last plan"
-            )
-        return Why(name, lines + [f"alarm: {alarm}" for alarm in view.alarms])
 
-    def _absent(self, now_s: float, account: Account) -> list[str]:
-        """Why the node has what it counts, and nothing else, while it says nothing."""
-        if account.is_off or not self.ledger.is_silent(now_s)[account.index]:
-            return []
-        heard_s = self._heard_s.get(account.name)
-        since = "since this cluster agent started" if heard_s is None else f"for {now_s - heard_s:.0f} s"
-        return [
-            f"not heard {since}: it counts what it may draw at most, and gets no other cap, until it is heard, known to"
-            " be off, or its key is revoked"
-        ]
-
-    def _waiting(self, account: Account, wanted_mw: int | None, view: BudgetView) -> list[str]:
-        """What keeps the node from the cap that is wished for it."""
+    def _waits_for(self, account: Account, wanted_mw: int | None) -> WaitsFor:
+        """What keeps the node from the cap that is wanted."""
         if wanted_mw is None or wanted_mw == account.target_mw:
-            return (
-                []
-                if account.target_mw == account.limit_mw or account.target_mw < 0
-                else ["its confirmation is awaited"]
-            )
+            return "" if account.target_mw in (account.limit_mw, NONE) else "confirmation"
         if self.is_observing:
-            return ["nothing is granted: observe mode"]
-        what = f"waiting for {wanted_mw / 1000:g} W:"
+            return "mode cap"
         if "store" in self.alarms:
-            return [f"{what} the store cannot be written"]
+            return "store"
         if wanted_mw < account.target_mw:
-            return [f"{what} its next report"]
-        if self.ledger.is_young:
-            return [f"{what} leases of the cluster agent before this one may still run; none is raised until they end"]
+            return "report"
+        return "older leases" if self.ledger.is_young else "watts"
+
+    def _freeing_w(self) -> dict[str, float]:
+        """What the first few of the nodes that are being lowered are about to free."""
         accounts = self.ledger.accounts
         freed_mw = np.where(accounts.target_mw >= 0, accounts.count_mw - accounts.target_mw, 0)
         first = np.flatnonzero(freed_mw > 0)[:5].tolist()
-        falling = [f"{accounts.names[at]} ({int(freed_mw[at]) / 1000:g} W)" for at in first]
-        freed = f"; to be freed by {', '.join(falling)}" if falling else ""
-        return [f"{what} {view.free_w:g} W are free now{freed}"]
+        return {accounts.names[at]: int(freed_mw[at]) / 1000 for at in first}
 
     def _row(self, now_s: float, account: Account, is_silent: bool) -> NodeRow:
         report = self.reports.get(account.name)
-        wanted_mw = self.plan.caps_mw.get(account.name)
         tag, source = self._tag(account.name)
         return NodeRow(
             name=account.name,
             state=self._state(account, is_silent),
-            cap_w=account.target_mw / 1000 if account.target_mw >= 0 else None,
-            wanted_w=wanted_mw / 1000 if wanted_mw is not None else None,
-            limit_w=account.limit_mw / 1000,
-            count_w=account.count_mw / 1000,
-            power_w=report.power_mw / 1000 if report and report.power_mw >= 0 else None,
+            wanted_w=_watts(self.plan.caps_mw.get(account.name)),
+            granted_w=_watts(account.target_mw),
+            in_force_w=account.limit_mw / 1000,
+            counts_w=account.count_mw / 1000,
+            draws_w=_watts(report.power_mw) if report else None,
             tag=tag,
             tag_source=source,
             quality=report.quality if report else "missing",
             lease_class=account.declaration.lease_class,
-            heard_s_ago=now_s - self._heard_s[account.name] if account.name in self._heard_s else None,
+            heard_s_ago=self._heard_s_ago(now_s, account.name),
         )
+
+    def _heard_s_ago(self, now_s: float, name: str) -> float | None:
+        return now_s - self._heard_s[name] if name in self._heard_s else None
 
     def _tag(self, name: str) -> tuple[str, str]:
         tag, source = self.sharing.tag(name)
         own = self.reports[name].tag.upper() if name in self.reports else ""
         return (tag, source) if tag or not own else (own, NODE_AGENT)
-
-    def _tag_lines(self, name: str) -> list[str]:
-        tag, source = self._tag(name)
-        report = self.reports.get(name)
-        own = f"; its agent says {report.tag.upper()}" if report and report.tag else ""
-        how = f", {report.tag_source}" if own and report and report.tag_source else ""
-        return [f"tag: {in_words(tag, source)}{own}{how}"] if tag else []
 
     def _state(self, account: Account, is_silent: bool) -> str:
         if account.is_off:
@@ -386,6 +368,11 @@ class Partition:
         if not account.has_confirmed:
             return "joining"
         return "young" if self.ledger.is_young else "capped"
+
+
+def _watts(mw: int | None) -> float | None:
+    """None for none, which is below 0 in the books and in reports."""
+    return None if mw is None or mw < 0 else mw / 1000
 
 
 def _news(before: Report | None, now: Report) -> Sequence[Event]:

@@ -31,10 +31,11 @@ from cluster_agent.serve.config import JobSettings, Settings, milliwatts
 from cluster_agent.serve.feed import Feed
 from cluster_agent.serve.job_commands import JobCommands, no_jobs
 from cluster_agent.serve.jobs import JobSide
-from cluster_agent.serve.partition import BudgetView, NodeRow, Partition, Why
+from cluster_agent.serve.partition import BudgetView, NodeRow, Partition
 from cluster_agent.serve.power import PowerSide
 from cluster_agent.serve.schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.sharing import Sharing
+from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
 from nodectl.keys import read_pair

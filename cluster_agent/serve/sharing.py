@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.accounts import NONE, Ints
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
+from cluster_agent.budget.sharers.view import Why as SharersWhy
 
 NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 
@@ -45,15 +46,15 @@ class Sharing:
         self._at, self._last, self._index = at, (view, shares), {}
         return shares.caps_mw
 
-    def why(self, name: str) -> str:
-        """Why the node had its cap at the last ``share``."""
+    def why(self, name: str) -> SharersWhy:
+        """Why the node had its cap at the last ``share``; without a sharer's name where it had none then."""
         if self._last is None:
-            return "nothing has been shared yet"
+            return _unshared(name, "nothing has been shared yet")
         view, shares = self._last
         try:
-            return shares.why(view, name).words
+            return shares.why(view, name)
         except KeyError:
-            return "it could not be reached when watts were shared last"
+            return _unshared(name, "it could not be reached when watts were shared last")
 
     def tag(self, name: str) -> tuple[str, str]:
         """The tag as which the node's job was shared watts last, and its source; empty: no job, or one without."""
@@ -78,3 +79,7 @@ class Sharing:
         if not self._index and self._last is not None:
             self._index = {node: at for at, node in enumerate(self._last[0].nodes)}
         return self._index.get(name)
+
+
+def _unshared(name: str, words: str) -> SharersWhy:
+    return SharersWhy(name, NONE, "", "", "", "", "", None, words)

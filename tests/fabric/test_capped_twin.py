@@ -109,7 +109,7 @@ def test_a_served_twin_is_capped_over_the_wire_and_restore_keeps_the_safe_cap_af
         free, capped, left = json.loads(node.python(KILLED_RUN, str(config), LIMIT, "2.0"))
         assert (capped, left) == ("120000000", "120000000")
         (row,) = cluster.ask("nodes")
-        assert (row["name"], row["limit_w"], row["quality"]) == ("twin", 300.0, "measured")
+        assert (row["name"], row["in_force_w"], row["quality"]) == ("twin", 300.0, "measured")
         restore = (sys.executable, "-m", "nodectl.cli", "restore", "--state-dir", f"{tmp_path}/state", "--json")
         report = json.loads(node.output(*restore))
         assert report["complete"] and {one["status"] for one in report["outcomes"]} >= {"held"}

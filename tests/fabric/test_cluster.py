@@ -24,7 +24,7 @@ def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp
         cluster.until(lambda: both_at(cluster, 1400.0 / 3))
         rows = {row["name"]: row for row in cluster.ask("nodes")}
         assert rows["n1"]["state"] == "capped"
-        assert abs(rows["n1"]["cap_w"] - 466.7) < 0.1
+        assert abs(rows["n1"]["granted_w"] - 466.7) < 0.1
         refused = cluster.ctl("budget", "set", "400")
         assert refused.returncode == 2
         assert "50 W less than fixed_w and the minimal operating power of 3 nodes" in refused.stderr
@@ -37,12 +37,15 @@ def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp
         cluster.budget_w = 1200.0
         assert cluster.ctl("budget", "set", "1200").returncode == 0
         cluster.until(lambda: both_at(cluster, 400.0))
-        lines = "\n".join(cluster.ask("why", "n2")["lines"])
+        lines = "\n".join([cluster.ctl("why", "n2").stdout])
         assert (
             "budget 1200 W" in lines
-            and "wished: 400 W; 400.0 W by fspc: the same part of its TDP" in lines
+            and "wanted: 400.0 W by fspc: the same part of its TDP" in lines
             and "granted: 400 W" in lines
         )
+        told = cluster.ask("why", "n2")
+        assert (told["wanted_w"], told["granted_w"], told["in_force_w"], told["counts_w"]) == (400.0,) * 4
+        assert (told["sharer"], told["budget_w"], told["waits_for"]) == ("fspc", 1200.0, "")
         unknown = cluster.ctl("why", "n9")
         assert unknown.returncode == 2 and "no node is called 'n9' (nearest: n" in unknown.stderr
         log = cluster.ask("budget", "log")
@@ -116,7 +119,7 @@ def test_observing_decides_and_shows_and_grants_nothing(tmp_path):
             cluster.node(f"n{n}", cap_w=300.0)
         cluster.until(lambda: len([r for r in cluster.ask("nodes") or [] if r["wanted_w"] == 400.0]) == 2)
         assert both_at(cluster, 300.0)
-        assert "observe mode" in "\n".join(cluster.ask("why", "n0")["lines"])
+        assert "observe mode" in "\n".join([cluster.ctl("why", "n0").stdout])
 
 
 def test_a_second_cluster_agent_on_the_same_socket_is_refused_before_it_takes_the_epoch(tmp_path):

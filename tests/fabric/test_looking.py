@@ -56,7 +56,7 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     assert found["clusterctl_budget_watts",] == 1000.0
     assert found["clusterctl_nodes",] == 2
     row = next(row for row in cluster.ask("nodes") if row["name"] == "n0")
-    assert found["clusterctl_node_limit_watts", ("node", "n0")] == pytest.approx(row["limit_w"])
+    assert found["clusterctl_node_in_force_watts", ("node", "n0")] == pytest.approx(row["in_force_w"])
     assert found["clusterctl_node_power_watts", ("node", "n1")] > 0
     assert found["clusterctl_jobs", ("state", "running")] == 1
     assert found["clusterctl_jobs", ("state", "queued")] == 1

@@ -5,6 +5,7 @@ import random
 import re
 import socket
 import sqlite3
+import threading
 from pathlib import Path
 
 import msgspec
@@ -144,9 +145,26 @@ def test_a_raise_that_waits_says_what_for(tmp_path):
     lines = made.why(2.0, "n1").lines
     assert lines[0] == "state: joining"
     row = {one.name: one for one in made.nodes(2.0)}["n0"]
-    assert (row.cap_w, row.state) == (450.0, "capped")
+    assert (row.granted_w, row.state) == (450.0, "capped")
     with pytest.raises(WrongUseError, match=r"no node is called 'n7' \(nearest: n[01]\)"):
         made.why(2.0, "n7")
+
+
+def test_what_a_cap_waits_for_is_told_in_one_word_with_who_frees_the_watts(tmp_path):
+    made, _ = partition(tmp_path, [], gap_s=0.1)
+    first, second = (NodeLease(f"n{n}", "boot-1", DECLARED, 500_000, 0) for n in range(2))
+    told(made, 1.0, first)
+    told(made, 2.0, first)
+    assert made.why(2.0, "n0").waits_for == ""
+    told(made, 3.0, second)
+    why = made.why(3.0, "n1")
+    assert (why.waits_for, why.wanted_w, why.granted_w) == ("watts", 450.0, 200.0)
+    assert why.freeing_w["n0"] == 50.0
+    made.hear(3.2, [first.report(round(3.2 * S), 100_000)])
+    assert made.why(3.2, "n0").waits_for == "confirmation"
+    made.alarms.set("store", "the disk is full")
+    assert made.why(3.2, "n1").waits_for == "store"
+    assert "waiting for 450 W: the store cannot be written" in made.why(3.2, "n1").lines
 
 
 def test_a_node_that_says_nothing_is_told_so_with_what_it_counts(tmp_path):
@@ -343,6 +361,26 @@ def test_the_kernel_says_who_asks_and_only_admins_change_things(tmp_path, monkey
         assert asker.recv(100)
     assert door.asked[-1].uid == os.geteuid()
     door.admin.close()
+
+
+def test_an_answer_of_another_version_is_one_line(tmp_path):
+    door = Door(tmp_path)
+    is_over = threading.Event()
+
+    def serve() -> None:
+        while not is_over.wait(0.01):
+            door.serve()
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    try:
+        assert ask(door.path, "echo", {}, list[str]) == ["x"]
+        with pytest.raises(ClusterError, match="what answers is no cluster agent of this version: restart it"):
+            ask(door.path, "echo", {}, list[int])
+    finally:
+        is_over.set()
+        serving.join()
+        door.admin.close()
 
 
 def test_garbage_and_sloth_on_the_socket_for_people_keep_nobody_waiting(tmp_path):

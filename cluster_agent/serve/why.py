@@ -1,0 +1,129 @@
+"""Why a node has its cap: the answer in named fields, and the sentences that people read, made from them.
+
+The words are those of the ledger (docs/ledger.md). A cap is *wanted* by the plan, *granted* by the ledger, and *in
+force* on the node by its last report; what the node may draw at most by all that is known *counts* against the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from cluster_agent.budget.sharers.tags import in_words
+
+WaitsFor: TypeAlias = Literal["", "mode cap", "store", "report", "older leases", "watts", "confirmation"]
+"""What keeps a node from the cap that is wanted: nothing is granted in observe mode; the store cannot be written; a
+lower cap is sent in answer to its next report; leases of the cluster agent before this one may still run; others must
+give up watts first; it is granted, and the node has yet to confirm it. "": nothing does."""
+
+_WORDS: Final[dict[WaitsFor, str]] = {
+    "store": "the store cannot be written",
+    "report": "its next report",
+    "older leases": "leases of the cluster agent before this one may still run; none is raised until they end",
+}
+
+
+@dataclass(slots=True)
+class Why:
+    """Watts, seconds and shares; None where there is none. The fields are in the order in which watts go from the
+    budget to the node."""
+
+    node: str
+    state: str
+    budget_w: float
+    fixed_w: float
+    reserve_w: float
+    failing_together: int
+    """So many nodes may reboot at once, which the reserve is for."""
+    shared_w: float
+    shared_among: int
+    """What was left was shared among so many nodes."""
+    short_w: float
+    """So much is missing for every node's MOP."""
+    job: str
+    tag: str
+    tag_source: str
+    agent_tag: str
+    """What the node's agent says of its load, and by what."""
+    agent_tag_source: str
+    wanted_w: float | None
+    sharer: str
+    reason: str
+    """One word of the sharer's; "" where none was asked."""
+    slowdown: float | None
+    """Predicted for the job at this cap, as a share."""
+    words: str
+    """The sharer's reason in words."""
+    granted_w: float | None
+    in_force_w: float
+    counts_w: float
+    tdp_w: float
+    mop_w: float
+    safe_w: float
+    boot_w: float
+    lease_class: str
+    heard_s_ago: float | None
+    is_silent: bool
+    waits_for: WaitsFor
+    free_w: float
+    freeing_w: dict[str, float]
+    """What some other nodes are about to free, by node."""
+    next_plan_s: float | None
+    gap_s: float
+    """Watts are shared anew so long after the last time, but for what does not wait."""
+    alarms: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """One sentence each."""
+        lines = [
+            f"state: {self.state}",
+            f"budget {self.budget_w:g} W, of it {self.fixed_w:g} W fixed and {self.reserve_w:g} W in reserve for"
+            f" {self.failing_together} node(s) that may reboot at once;"
+            f" {self.shared_w:g} W were shared among {self.shared_among} nodes",
+        ]
+        if self.tag:
+            by = f", {self.agent_tag_source}" if self.agent_tag_source else ""
+            own = f"; its agent says {self.agent_tag}{by}" if self.agent_tag else ""
+            lines.append(f"tag: {in_words(self.tag, self.tag_source)}{own}")
+        granted = "none in this boot" if self.granted_w is None else f"{self.granted_w:g} W"
+        known = "as far as is known" if self.heard_s_ago is None else "by its last report"
+        lines += [
+            f"wanted: {self._wanted()}",
+            f"granted: {granted}",
+            f"in force: {self.in_force_w:g} W, {known}",
+            f"counts: {self.counts_w:g} W (TDP {self.tdp_w:g}, MOP {self.mop_w:g}, safe {self.safe_w:g}, boot"
+            f" {self.boot_w:g} W, class {self.lease_class})",
+        ]
+        if waits := self._waits():
+            lines.append(waits)
+        if self.next_plan_s is not None:
+            lines.append(
+                f"the next plan is due in {self.next_plan_s:.1f} s: starts and changes of the budget are planned for at"
+                f" once, all else {self.gap_s:g} s after the last plan"
+            )
+        return lines + [f"alarm: {alarm}" for alarm in self.alarms]
+
+    def _wanted(self) -> str:
+        if self.wanted_w is None:
+            return "none was planned, since the node cannot be reached"
+        if self.short_w:
+            return f"{self.wanted_w:g} W, its MOP: the budget is {self.short_w:g} W short"
+        return self.words if self.sharer else f"{self.wanted_w:g} W; {self.words}"
+
+    def _waits(self) -> str:
+        if self.is_silent:
+            since = "since this cluster agent started" if self.heard_s_ago is None else f"for {self.heard_s_ago:.0f} s"
+            return (
+                f"not heard {since}: it counts what it may draw at most, and gets no other cap, until it is heard,"
+                " known to be off, or its key is revoked"
+            )
+        if self.waits_for == "":
+            return ""
+        if self.waits_for == "confirmation":
+            return "its confirmation is awaited"
+        if self.waits_for == "mode cap":
+            return "nothing is granted: observe mode"
+        what = _WORDS.get(self.waits_for, f"{self.free_w:g} W are free now")
+        falling = ", ".join(f"{node} ({watts:g} W)" for node, watts in self.freeing_w.items())
+        return f"waiting for {self.wanted_w:g} W: {what}" + (f"; to be freed by {falling}" if falling else "")
