@@ -76,10 +76,10 @@ class Alarms:
     def mind(self, now_s: float, plan: Plan, reports: Mapping[str, Report]) -> None:
         """Look at what the nodes could draw now."""
         self.mind_lowering(now_s)
-        unreached = self._unreached(now_s)
-        is_early = bool(unreached) and now_s < self._awaited_until_s
+        unreached_mw, unreached = self._unreached(now_s)
+        is_early = unreached_mw > 0 and now_s < self._awaited_until_s
         is_short = plan.short_mw > 0 and len(self._ledger.accounts) > 0 and not is_early
-        self.set("short", self._short(now_s, plan) + unreached if is_short else "")
+        self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
         breach_mw = self._ledger.breach_mw(now_s)
         if breach_mw > 0:
             breach_mw -= self._drawn_mw(now_s, reports)
@@ -107,33 +107,34 @@ class Alarms:
         """Whether the end of a lowering is still to be said."""
         return self._lowering_mw is not None
 
-    def _short(self, now_s: float, plan: Plan) -> str:
-        """That nodes cannot be capped low enough: by how much, which, and what helps."""
+    def _short(self, now_s: float, plan: Plan, unreached_mw: int) -> str:
+        """That nodes cannot be capped low enough: by how much, and, if it is not for those that cannot be reached,
+        which, and what helps."""
         ledger, short_w = self._ledger, plan.short_mw / 1000
         budget_w = (ledger.spendable_mw(now_s) + ledger.terms.fixed_mw) / 1000
+        short = f"the budget of {budget_w:g} W is {short_w:g} W less than every node at its MOP needs"
+        if plan.short_mw <= unreached_mw:
+            return short
         accounts = ledger.accounts
         mop_mw = {name: int(accounts.mop_mw[accounts.places[name]]) for name in plan.names}
         highest = sorted(mop_mw, key=lambda name: (-mop_mw[name], name))[:NAMED]
-        least = f"{len(mop_mw)} nodes at their MOPs need {sum(mop_mw.values()) / 1000:g} W" if mop_mw else ""
         named = ", ".join(f"{name} {mop_mw[name] / 1000:g} W" for name in highest)
-        more = ", ..." if len(mop_mw) > NAMED else ""
         return (
-            f"the budget of {budget_w:g} W is {short_w:g} W less than every node at its MOP needs"
-            + (f" ({least}: {named}{more})" if least else "")
-            + f": set at least {budget_w + short_w:g} W, or switch nodes off"
+            f"{short} ({len(mop_mw)} nodes at their MOPs need {sum(mop_mw.values()) / 1000:g} W: {named}"
+            f"{', ...' if len(mop_mw) > NAMED else ''}): set at least {budget_w + short_w:g} W, or switch nodes off"
         )
 
-    def _unreached(self, now_s: float) -> str:
-        """What of the budget nobody can cap, for an alarm: most often the reason why it is too small."""
+    def _unreached(self, now_s: float) -> tuple[int, str]:
+        """What of the budget nobody can cap, and that for an alarm: most often the reason why it is too small."""
         ledger = self._ledger
         is_unreached = ~ledger.is_within_reach(now_s) & (ledger.accounts.count_mw > 0)
         counts_mw = int(ledger.accounts.count_mw[is_unreached].sum())
         if not counts_mw:
-            return ""
+            return 0, ""
         places = np.flatnonzero(is_unreached)
         names = ", ".join(ledger.accounts.names[at] for at in places[:NAMED].tolist())
         more = ", ..." if len(places) > NAMED else ""
-        return (
+        return counts_mw, (
             f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents, or"
             f" revoke the keys of those that are no more ({names}{more})"
         )
