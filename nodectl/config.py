@@ -16,7 +16,7 @@ import msgspec
 
 from nodectl.caps import CAP_ROW
 from nodectl.errors import nearest
-from nodectl.settings import ConfigError, checked, type_where
+from nodectl.settings import ConfigError, checked, is_address, type_where
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 
@@ -178,7 +178,7 @@ def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     cluster = config.cluster
     if not cluster.url:
         return
-    if not cluster.url.startswith(("tcp://", "ipc://")):
+    if not is_address(cluster.url):
         yield ("cluster", "url"), f"{cluster.url!r} is no URL such as tcp://HOST:7410"
     if not config.decides:
         yield ("cluster", "url"), 'a node that only monitors cannot be capped; it goes with mode = "optimize"'

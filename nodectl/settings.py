@@ -68,6 +68,12 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
     return best_line
 
 
+def is_address(text: str) -> bool:
+    """Whether a cluster agent can listen or be reached there: tcp://HOST:PORT, or ipc://PATH."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+_ADDRESS: Final = re.compile(r"tcp://[^/\s]+:\d{1,5}|ipc://.+")
 _UNITS: Final = (
     "ns", "us", "ms", "s", "khz", "mhz", "ghz", "hz", "c", "k", "w", "mw", "kw", "bytes", "kb", "mb", "gb", "share",
     "pct",

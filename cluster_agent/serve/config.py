@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from cluster_agent.live.times import Times
 from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
-from nodectl.settings import ConfigError, checked, line_of, read_toml
+from nodectl.settings import ConfigError, checked, is_address, line_of, read_toml
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
@@ -130,12 +129,9 @@ def read_settings(path: Path) -> Settings:
     return made
 
 
-_LISTEN: Final = re.compile(r"tcp://[^/\s]+:(\d{1,5}|\*)|ipc://.+")
-
-
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     budget, nodes = settings.budget, settings.nodes
-    if not _LISTEN.fullmatch(settings.listen):
+    if not is_address(settings.listen):
         yield "listen", f"{settings.listen!r} is not tcp://ADDRESS:PORT, e.g. tcp://0.0.0.0:7410"
     for key, value in (("budget.w", budget.w), ("budget.fixed_w", budget.fixed_w), ("nodes.tdp_w", nodes.tdp_w)):
         if not 0 <= value < math.inf:

@@ -197,6 +197,7 @@ def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(t
         ({"cluster": CLUSTER, "mode": "monitor"}, "cannot be capped"),
         ({"cluster": CLUSTER, "caps": {"node_w": 300.0}}, "one owner of watts"),
         ({"cluster": {**CLUSTER, "url": "head"}}, "no URL such as"),
+        ({"cluster": {**CLUSTER, "url": "tcp://head"}}, "'tcp://head' is no URL such as tcp://HOST:7410"),
     ],
 )
 def test_a_wrong_cluster_setting_is_named(tmp_path, wrong, message):
