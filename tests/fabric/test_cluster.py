@@ -37,7 +37,7 @@ def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp
         cluster.budget_w = 1200.0
         assert cluster.ctl("budget", "set", "1200").returncode == 0
         cluster.until(lambda: both_at(cluster, 400.0))
-        lines = "\n".join([cluster.ctl("why", "n2").stdout])
+        lines = cluster.ctl("why", "n2").stdout
         assert (
             "budget 1200 W" in lines
             and "wanted: 400.0 W by fspc: the same part of its TDP" in lines
@@ -119,7 +119,7 @@ def test_observing_decides_and_shows_and_grants_nothing(tmp_path):
             cluster.node(f"n{n}", cap_w=300.0)
         cluster.until(lambda: len([r for r in cluster.ask("nodes") or [] if r["wanted_w"] == 400.0]) == 2)
         assert both_at(cluster, 300.0)
-        assert "observe mode" in "\n".join([cluster.ctl("why", "n0").stdout])
+        assert "observe mode" in cluster.ctl("why", "n0").stdout
 
 
 def test_a_second_cluster_agent_on_the_same_socket_is_refused_before_it_takes_the_epoch(tmp_path):

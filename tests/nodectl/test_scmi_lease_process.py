@@ -105,7 +105,7 @@ def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_
         agent = scene.start()
         try:
             soon(lambda: scene.cap_mw() == 220_000)
-            soon(lambda: (cluster.ask("nodes") or [{}])[0].get("count_w") == 260.0)
+            soon(lambda: (cluster.ask("nodes") or [{}])[0].get("counts_w") == 260.0)
             (row,) = cluster.ask("nodes")
             assert (row["state"], row["lease_class"]) == ("capped", "hw")
             watcher = open_client(scene.controller.url(3))
@@ -128,7 +128,7 @@ def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_
         assert held_s < killed_s + LEASE_S + BUSY_S, "and with it"
         assert scene.lease() == (0, SAFE_MW)
         assert any("its lease is over, then 120 W at most" in line for line in scene.cluster_lines())
-        soon(lambda: cluster.ask("nodes")[0]["count_w"] == 160.0)
+        soon(lambda: cluster.ask("nodes")[0]["counts_w"] == 160.0)
         assert boottime_s() < killed_s + 15, "class os would have been counted in full for its watchdog, 20 s"
         assert "held" in scene.nodectl("restore", "--state-dir", str(scene.state)).stdout
         assert scene.cap_mw() == SAFE_MW
