@@ -23,6 +23,7 @@ class BudgetLine:
 
     def change(self, now_s: float, budget_mw: int, steps: list[tuple[float, int]], settle_s: float) -> None:
         """From now on this budget and these steps hold; if less is left, one settle time from now."""
+        self.advance(now_s)
         self.allow(now_s + settle_s, self.budget_mw)
         self.budget_mw, self.steps = budget_mw, steps
 

@@ -26,6 +26,8 @@ from nodectl.wire import ACTS_TO, Report
 LEAST_MEAN_S: Final = 4.0
 """Ours: over less time than this a node's energy says little of whether its cap acts."""
 
+OBSERVED: Final = "; nothing is capped while `mode` is observe in the settings"
+
 NAMED: Final = 3
 """Ours: nodes named in a line."""
 
@@ -86,7 +88,8 @@ class Alarms:
         else:
             self._energy.clear()
         over = f"nodes could exceed the budget by {self._ledger.over_mw(now_s) / 1000:g} W"
-        self.set("over", over + ("" if is_short else unreached) if breach_mw > 0 else "")
+        why = OBSERVED if self._is_observing else "" if is_short else unreached
+        self.set("over", over + why if breach_mw > 0 else "")
 
     def mind_lowering(self, now_s: float) -> None:
         """Say that a lowering begins, or is done."""

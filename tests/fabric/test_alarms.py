@@ -17,10 +17,12 @@ from tests.fabric.links import DECLARED, S
 class Capped:
     """Two nodes that share ``budget_w``; ``pass_to`` lets time go by, in which nodes report and obey."""
 
-    def __init__(self, budget_w: float = 800.0) -> None:
+    def __init__(self, budget_w: float = 800.0, is_observing: bool = False) -> None:
         self.said: list[str] = []
         line = BudgetLine(round(budget_w * 1000))
-        self.made = Partition(Unstored(), Terms(failing_together=0), line, Sharing("fspc"), 0.0, say=self.said.append)
+        self.made = Partition(
+            Unstored(), Terms(failing_together=0), line, Sharing("fspc"), 0.0, is_observing, self.said.append
+        )
         self.leases = [NodeLease(f"n{n}", "boot-1", DECLARED, 200_000, 0) for n in range(2)]
         self.draws_mw = [100_000, 100_000]
         self.energy_mj = [0, 0]
@@ -130,3 +132,12 @@ def test_a_budget_below_what_nodes_can_be_capped_to_says_how_many_watts_which_no
         " n0 200 W, n1 200 W): set at least 400 W, or switch nodes off"
     )
     assert sum("MOP" in line for line in capped.begun + capped.said) == 1
+
+
+def test_in_observe_mode_nothing_is_lowered_and_the_alarm_says_why():
+    capped = Capped(is_observing=True)
+    assert capped.begun == [
+        "ALARM: nodes could exceed the budget by 200 W; nothing is capped while `mode` is observe in the settings"
+    ]
+    capped.lower_to(600.0)
+    assert capped.made.budget_view(capped.now_s).lowering_s is None and capped.said == []
