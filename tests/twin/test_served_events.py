@@ -10,7 +10,7 @@ from twin.serve.perf_events import EventNames, encode
 from twin.sysfs import SysfsTree
 
 HARDWARE, CACHE, RAW = 0, 3, 4
-REFERENCE_CYCLES, STALLS_BACKEND = 9, 8
+CACHE_MISSES, STALLS_BACKEND, REFERENCE_CYCLES = 3, 8, 9
 
 
 def names(machine: str) -> EventNames:
@@ -39,6 +39,12 @@ def test_zen_2_counts_reference_cycles_only_through_the_msr_pmu() -> None:
     assert xh2415.event(HARDWARE, REFERENCE_CYCLES) is None
     msr = int(tree.read("/sys/bus/event_source/devices/msr/type"))
     assert xh2415.event(msr, 0x02) == "reference-cycles"
+
+
+@pytest.mark.parametrize("machine", ["xh2415", "genoa-h100"])
+def test_amd_counts_cache_misses_but_no_last_level_loads(machine: str) -> None:
+    assert names(machine).event(HARDWARE, CACHE_MISSES) == "llc-misses"
+    assert names(machine).event(CACHE, 0x10002) is None  # LLC-load-misses
 
 
 def test_an_event_that_is_not_listed_does_not_exist() -> None:

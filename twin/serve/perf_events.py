@@ -22,7 +22,8 @@ _GENERIC = {0: "cycles", 1: "instructions", 3: "llc-misses", 8: "stalls", 9: "re
 """enum perf_hw_id; the model's last-level misses are what PERF_COUNT_HW_CACHE_MISSES counts on these machines."""
 
 _LAST_LEVEL_READ_MISS = 2 | 0 << 8 | 1 << 16
-"""PERF_COUNT_HW_CACHE_LL, OP_READ, RESULT_MISS."""
+"""PERF_COUNT_HW_CACHE_LL, OP_READ, RESULT_MISS. AMD's core PMU has none: that row of its table of cache events is empty
+(arch/x86/events/amd/core.c), and the last level counts in a PMU of its own."""
 
 _CORE_NAMES = {
     "cpu-cycles": "cycles",
@@ -71,7 +72,7 @@ class EventNames:
             if event in self.columns and self._is_generic(event):
                 self._counted[PERF_TYPE_HARDWARE, number] = event
                 self._counted[PERF_TYPE_HARDWARE, core_type << 32 | number] = event  # PERF_PMU_TYPE_SHIFT
-        if "llc-misses" in self.columns and self._is_generic("llc-misses"):
+        if "llc-misses" in self.columns and self._is_generic("llc-misses") and machine.vendor != "AuthenticAMD":
             self._counted[PERF_TYPE_HW_CACHE, _LAST_LEVEL_READ_MISS] = "llc-misses"
 
     def event(self, kind: int, config: int) -> str | None:
