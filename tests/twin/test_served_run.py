@@ -122,9 +122,10 @@ def test_the_command_gets_standard_input_signals_and_limits_unchanged() -> None:
 
 def test_the_report_tells_the_truth_about_the_workload(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    arguments = ["run", "--machine", MACHINE, "--workload", "hpl", "--report", str(path), "--", "sleep", "0.3"]
-    assert twin(*arguments).returncode == 0
+    drawn = ["--workload", "hpl", "--seed", "7", "--bias", "0.4"]
+    assert twin("run", "--machine", MACHINE, *drawn, "--report", str(path), "--", "sleep", "0.3").returncode == 0
     report = json.loads(path.read_text())
+    assert (report["emulated"], report["workload"], report["seed"], report["bias"]) == (True, "hpl", 7, 0.4)
     assert 0.3 <= report["time_s"] < 3.0
     assert report["energy_j"]["node"] > 0
     assert not report["finished"]

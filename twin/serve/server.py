@@ -130,8 +130,11 @@ class _Server:
                 file.write(msgspec.json.format(msgspec.json.encode(self._report())) + b"\n")
 
     def _report(self) -> dict[str, Any]:
-        """The truth about the workload, labelled for what it is."""
-        return {"emulated": True, "machine": self._plan.machine.name, **msgspec.to_builtins(self._twin.report())}
+        """The truth about the workload, labelled for what it is, and what it takes to run the same again."""
+        workload = self._plan.workload
+        what = {"workload": workload.name, "seed": workload.seed, "bias": workload.bias} if workload else {}
+        truth: dict[str, Any] = msgspec.to_builtins(self._twin.report())
+        return {"emulated": True, "machine": self._plan.machine.name, **what, **truth}
 
     def _tick(self) -> None:
         while not self._stop.wait(TICK_S):
