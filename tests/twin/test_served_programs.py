@@ -283,6 +283,32 @@ def test_a_file_without_write_permission_cannot_be_opened_for_it_by_root(curie: 
     assert "Permission denied" in curie.run("sh", "-c", f"echo 1 > {path}").stderr
 
 
+def test_an_administrator_opens_energy_counters_to_users(xh2415: ServedNode) -> None:
+    read = "setpriv --reuid=65534 --regid=65534 --clear-groups cat /sys/class/powercap/intel-rapl:0/energy_uj"
+    assert "Permission denied" in xh2415.run("sh", "-c", read).stderr
+    assert int(xh2415.output("sh", "-c", f"chmod -R a+r /sys/class/powercap/intel-rapl/; {read}")) > 0
+
+
+def test_files_are_neither_made_nor_removed_as_in_sysfs(curie: ServedNode) -> None:
+    """The errno values are those of the kernel's own sysfs, tried as root."""
+    code = """
+import errno, os
+folder = "/sys/class/powercap/intel-rapl:0"
+for attempt in (
+    lambda: open(f"{folder}/constraint_7_power_limit_uw", "w"),
+    lambda: os.mkdir(f"{folder}/new"),
+    lambda: os.unlink(f"{folder}/name"),
+    lambda: os.rename(f"{folder}/name", f"{folder}/new"),
+    lambda: os.symlink("name", f"{folder}/new"),
+):
+    try:
+        attempt()
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+    assert curie.run(sys.executable, "-c", code).stdout.split() == ["EACCES", "EPERM", "EPERM", "EPERM", "EPERM"]
+
+
 def test_writes_to_the_rest_of_sys_stay_in_the_namespace(curie: ServedNode) -> None:
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     try:

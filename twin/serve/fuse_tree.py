@@ -44,6 +44,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def __init__(self, tree: SysfsTree) -> None:
         self._tree = tree
         self._texts: dict[int, bytes] = {}
+        self._modes: dict[str, int] = {}  # what chmod has made of them
         self._handles = itertools.count(1)
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
@@ -53,7 +54,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
             case "link":
                 return {"st_mode": stat.S_IFLNK | 0o777, "st_nlink": 1, "st_uid": 0, "st_gid": 0}
             case "file":
-                mode = stat.S_IFREG | self._tree.mode(path)
+                mode = stat.S_IFREG | self._mode(path)
                 size = 0 if path in procfs.FILES else FILE_BYTES  # files of /proc do not know their length
                 return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": 0, "st_gid": 0}
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -66,7 +67,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
 
     def open(self, path: str, fi: Any) -> int:
         """Root too needs the right bit in the file's mode (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK)."""
-        mode = self._tree.mode(path)
+        mode = self._mode(path)
         access = fi.flags & os.O_ACCMODE
         wants_read, wants_write = access != os.O_WRONLY, access != os.O_RDONLY
         if (wants_read and not mode & 0o444) or (wants_write and not mode & 0o222):
@@ -92,6 +93,25 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def release(self, path: str, fi: Any) -> int:
         self._texts.pop(fi.fh, None)
         return 0
+
+    def chmod(self, path: str, mode: int) -> int:
+        """So administrators open energy counters to users, which are root's since Linux 5.10."""
+        if self._tree.kind(path) == "file":
+            self._modes[path] = stat.S_IMODE(mode)
+        return 0
+
+    def create(self, path: str, mode: int, fi: Any) -> int:
+        """Nobody makes a file in sysfs: open(2) with O_CREAT gives EACCES, other changes of names EPERM."""
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _forbid(self, *_: Any) -> int:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    mknod = mkdir = unlink = rmdir = symlink = rename = link = chown = utimens = _forbid
+
+    def _mode(self, path: str) -> int:
+        mode = self._tree.mode(path)  # asked in any case: the file may be gone
+        return self._modes.get(path, mode)
 
     def _wait_if_slow(self, path: str) -> None:
         if delay_s := self._tree.delay_s(path):
