@@ -24,6 +24,8 @@ from nodectl.saves import SAVE_NAME, Captured, Save, SaveError, is_there, read_s
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
 
+_UNTOLD = "cannot be asked (no getter)"
+
 type_find = Callable[[str], Knob]
 """Gives the knob of a name; KnobError when this node has none."""
 
@@ -122,10 +124,14 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
             return Outcome(knob.name, "left", detail, "foreign writer")
     if dry_run:
-        return Outcome(knob.name, "restored", f"would go from {present} to {captured.value}")
+        is_told = present.isdigit() or knob.read_back() is not None
+        way = f"go from {present} to {captured.value}" if is_told else f"be {captured.value}; where it is {_UNTOLD}"
+        return Outcome(knob.name, "restored", f"would {way}")
     knob.restore(captured.value)
     held = knob.read_back()
-    if held is not None and captured.value.isdigit() and not knob.holds(int(captured.value), held):
+    if held is None:
+        return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNTOLD}")
+    if captured.value.isdigit() and not knob.holds(int(captured.value), held):
         reason, text = knob.explain(int(captured.value), held)
         if not text:  # held down by firmware or temperature our own limit is gone all the same
             return Outcome(knob.name, "no-effect", f"asked {captured.value}, it still holds {held}", "firmware")
