@@ -30,11 +30,13 @@ class LockError(NodectlError):
 
 
 class FileLock:
-    """One locked file, held from ``acquire`` to ``release``. ``claim`` says what its holder does."""
+    """One locked file, held from ``acquire`` to ``release``. ``claim`` says what its holder does, ``remedy`` what helps
+    who may not."""
 
-    def __init__(self, path: str, claim: str) -> None:
+    def __init__(self, path: str, claim: str, remedy: str = "moving clocks needs root") -> None:
         self._path = path
         self._claim = claim
+        self._remedy = remedy
         self._fd = -1
 
     def acquire(self) -> None:
@@ -42,8 +44,10 @@ class FileLock:
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileExistsError as error:
+            raise LockError(f"cannot use the lock {self._path}: its directory is none but a file") from error
         except OSError as error:
-            remedy = "; moving clocks needs root" if isinstance(error, PermissionError) else ""
+            remedy = f"; {self._remedy}" if isinstance(error, PermissionError) else ""
             raise LockError(f"cannot use the lock {self._path}: {error.strerror}{remedy}") from error
         try:
             self._lock(fd)

@@ -72,7 +72,8 @@ class JournalWriter:
         self._shape = Shape(layout, (), 0)
         self._row: Row | None = None
         self._fd, self._size = -1, 0
-        self._lock = FileLock(str(self._dir / LOCK_NAME), "already writes a journal in this directory")
+        claim, remedy = "already writes a journal in this directory", "--journal or journal.dir names another directory"
+        self._lock = FileLock(str(self._dir / LOCK_NAME), claim, remedy)
         try:
             self._dir.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()

@@ -86,6 +86,12 @@ def test_who_may_not_lock_the_node_is_told_in_one_line(tmp_path, node):
         os.seteuid(0)
 
 
+def test_a_state_directory_that_is_a_file_is_told_as_such(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LockError, match=r"cannot use the lock .*/file/lock: its directory is none but a file$"):
+        NodeLock(str(tmp_path / "file")).acquire()
+
+
 def test_the_real_node_has_one_lock_and_an_emulated_one_in_this_process_none(tmp_path):
     assert node_lock_path().startswith("/run/nodectl/lock")
     assert system_ports().lock_path == node_lock_path()
