@@ -167,7 +167,7 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
 
     def where(path: tuple[str, ...]) -> str:
         option = next((name for key, (name, _) in given.items() if path[: len(key)] == key), None)
-        return option or f"{file}:{line_of(text, path)}"
+        return option or (f"{file}:{line_of(text, path)}" if file else f"{DEFAULT_PATH} (which is not there)")
 
     return build_config(settings, where)
 
