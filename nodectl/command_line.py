@@ -11,7 +11,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +21,12 @@ from nodectl.errors import NodectlError, nearest
 
 Table: TypeAlias = Mapping[str, tuple[str, str, str]]
 """By name: a command's module, its name there, and its summary."""
+
+EXTRAS: Final = {
+    "matplotlib": "plots", "mfusepy": "twin", "prometheus_client": "cluster", "pyarrow": "export", "pynvml": "nvidia",
+    "rich": "cli", "serial": "serial", "textual": "cli", "zmq": "cluster",
+}  # fmt: skip
+"""Modules that come with an extra of this package (pyproject.toml), and which."""
 
 _HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """How click (since 8.2) says that a group was called without a command; its message is the help text."""
@@ -42,10 +48,7 @@ class LazyCommands(click.Group):
         if cmd_name not in self.table:
             raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, self.table)}", ctx)
         module, attribute, _ = self.table[cmd_name]
-        try:
-            command = getattr(_imported(module), attribute)
-        except ModuleNotFoundError as error:
-            raise NodectlError(f"needs {error.name}, which is not installed; `make setup` installs all parts") from None
+        command = getattr(_imported(module), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -73,7 +76,8 @@ def call(
 ) -> int:
     """Run a command line (None: this process's own) and return its exit status.
 
-    ``NodectlError`` and what else is ``expected`` become one line on stderr, as does wrong use.
+    ``NodectlError`` and what else is ``expected`` become one line on stderr, as do wrong use and an extra that is not
+    installed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     who = f"{program} {given[0]}" if given and given[0] in commands.table else program
@@ -91,6 +95,10 @@ def call(
         return _complain(who, error.format_message(), error.exit_code)
     except NodectlError as error:
         return _complain(who, str(error), error.exit_status)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRAS:
+            raise
+        return _complain(who, needs_extras([error.name or ""]), 1)
     except expected as error:
         return _complain(who, str(error), 1)
     except BrokenPipeError:
@@ -103,6 +111,12 @@ def call(
         return _complain(who, f"cannot write: {error.strerror}", 1)
     except (KeyboardInterrupt, click.Abort):
         return _complain(who, "stopped", 130)
+
+
+def needs_extras(modules: Iterable[str]) -> str:
+    """What to install for these modules of ``EXTRAS``, in words."""
+    names = [module.partition(".")[0] for module in modules]
+    return f"needs {' and '.join(names)}: pip install 'nodectl[{','.join(EXTRAS[name] for name in names)}]'"
 
 
 def _close_stdout() -> None:

@@ -6,12 +6,14 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 import click
 import msgspec
 
+from nodectl.command_line import needs_extras
 from nodectl.errors import UsageError
 
 CAPTION = """
@@ -19,6 +21,14 @@ saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs:
 against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the saving of the
 oracle, which keeps the bound with one clock per phase. bdpo-gpu acts below 10 % SM occupancy, which only Hopper shows;
 elsewhere it sees utilisation, which is near 100 %, and does nothing."""
+
+DRAWN = """
+What stands between the counters and the truth (drawn, hidden from the policies). Four errors for each phase: of what
+stalls or traffic say of its sensitivity to the clock, of how counters fall with speed, and of two levels (IPC,
+occupancy and the like):"""
+
+JOURNAL, TRUTH = "demo-journal", "demo-truth.json"
+"""Names of our own below --out, since an earlier demo's journal is removed: a running agent's may be there, too."""
 
 
 _Item = TypeVar("_Item")
@@ -43,10 +53,11 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     the way and returns. Exit status 1 if a cap was not followed within two control periods. All results are emulated: a
     model's, not a machine's.
     """
-    try:
-        from nodectl.demo import comparison, plots, served
-    except ImportError as error:
-        raise UsageError(f"the demo needs the extras `twin`, `nvidia` and `plots` ({error})") from None
+    needed = ["matplotlib"] if delegated else ["pynvml", "matplotlib"]
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise UsageError(needs_extras(missing))  # now, and not after a minute, where it is first used
+    from nodectl.demo import comparison, plots, served
+
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -54,7 +65,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     if delegated:
         return _delegated(out, as_json)
     started = time.monotonic()
-    shutil.rmtree(out / "journal", ignore_errors=True)
+    shutil.rmtree(out / JOURNAL, ignore_errors=True)
 
     def say(line: str) -> None:
         if not as_json:
@@ -63,7 +74,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     live_case = comparison.Case("xh2415", "easywave", "gpu", seconds)
     say("EMULATED: every figure below comes from a model of the machine it names, not from that machine.\n")
     say(f"1. The daemon on {live_case.machine} running {live_case.workload} for about {seconds:.0f} s ...")
-    live = served.live_run(live_case, out, virtual)
+    live = served.live_run(live_case, out / JOURNAL, out / TRUTH, virtual)
     how = "served, real time" if live.served else f"virtual time, not served: {live.why_virtual}"
     summary = live.summary
     say(f"   {how}")
@@ -80,7 +91,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
         f"{summary.sweep.p50_ms or 0:.2f} ms, own code p50 {summary.own_code.p50_ms or 0:.2f} ms, "
         f"{summary.missed_periods} of {summary.ticks} periods missed\n"
     )
-    plots.over_time(out / "journal", f"{live_case.workload} on {live_case.machine}", out / "demo-over-time.png")
+    plots.over_time(out / JOURNAL, f"{live_case.workload} on {live_case.machine}", out / "demo-over-time.png")
 
     cases = comparison.CASES[::6] if quick else comparison.CASES
     say(f"2. {len(cases)} workloads, every policy, virtual time (bound {comparison.BOUND:.0%}) ...")
@@ -96,11 +107,11 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     for line in comparison.table(compared):
         say(line)
     say(CAPTION)
-    say("\nWhat stands between the counters and the truth (drawn, hidden from the policies):")
+    say(DRAWN)
     for line in comparison.seeds(compared):
         say(f"   {line}")
     took_s = time.monotonic() - started
-    files = "demo-over-time.png, demo-energy-time.png, demo.json, journal/" + (", truth.json" if live.served else "")
+    files = f"demo-over-time.png, demo-energy-time.png, demo.json, {JOURNAL}/" + (f", {TRUTH}" if live.served else "")
     say(f"\nEMULATED. {took_s:.0f} s. In {out}/: {files}")
     return 0
 

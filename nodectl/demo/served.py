@@ -54,11 +54,10 @@ class LiveRun(msgspec.Struct, frozen=True):
         return self.truth.time_s / self.reference_time_s - 1.0
 
 
-def live_run(case: Case, out: Path, virtual: bool) -> LiveRun:
-    """Run the daemon on ``case`` with its journal in ``out``; served if possible, unless ``virtual``."""
+def live_run(case: Case, journal: Path, report: Path, virtual: bool) -> LiveRun:
+    """Run the daemon on ``case``; served if possible (the twin's own ``report`` is then left), unless ``virtual``."""
     why = "asked for" if virtual else _why_not_served()
-    journal = out / "journal"
-    summary, truth = _virtual(case, journal) if why else _served(case, journal, out)
+    summary, truth = _virtual(case, journal) if why else _served(case, journal, report)
     reference = run(Experiment(case.machine, case.workload, case.seed, case.bias, case.duration_s, gpu_policy="fixed"))
     return LiveRun(
         case=case,
@@ -84,9 +83,8 @@ def _why_not_served() -> str:
     return ""
 
 
-def _served(case: Case, journal: Path, out: Path) -> tuple[Summary, Report]:
+def _served(case: Case, journal: Path, report: Path) -> tuple[Summary, Report]:
     """`nodectl twin run ... -- nodectl run ... -- nodectl twin wait`, as a user would type it."""
-    report = out / "truth.json"
     nodectl = [sys.executable, "-m", "nodectl.cli"]
     with tempfile.TemporaryDirectory(prefix="nodectl-demo-") as state:
         command = [

@@ -14,7 +14,9 @@ from nodectl.demo.comparison import Case, compare, table
 def test_the_demo_prints_its_table_and_leaves_plots_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "journal").mkdir()  # of an agent, say
     assert main(["demo", "--virtual", "--quick", "--seconds", "8", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "journal").is_dir() and any((tmp_path / "demo-journal").iterdir())
     printed = capsys.readouterr().out
     assert "EMULATED" in printed
     assert "virtual time, not served: asked for" in printed

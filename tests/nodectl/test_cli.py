@@ -34,6 +34,39 @@ def complaint(capsys, *arguments: str) -> str:
     return captured.err.strip()
 
 
+def test_a_setting_that_no_file_gives_is_asked_of_the_file_that_is_not_there(monkeypatch):
+    monkeypatch.setattr("nodectl.commands.run.DEFAULT_PATH", "/nowhere/nodectl.toml")
+    with pytest.raises(ConfigError, match=r"^/nowhere/nodectl.toml \(which is not there\): cluster.tdp_w: is missing"):
+        configure(None, {("cluster", "url"): ("--cluster", "tcp://h:7410"), ("mode",): ("--mode", "optimize")})
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "said"),
+    [
+        (("nodectl", "demo"), "matplotlib", "nodectl demo: needs matplotlib: pip install 'nodectl[plots]'\n"),
+        (("nodectl", "demo", "--scmi"), "matplotlib", "nodectl demo: needs matplotlib: pip install 'nodectl[plots]'\n"),
+        (("nodectl", "demo"), "pynvml", "nodectl demo: needs pynvml: pip install 'nodectl[nvidia]'\n"),
+        (("cluster_agent", "serve"), "zmq", "clusterctl serve: needs zmq: pip install 'nodectl[cluster]'\n"),
+        (("cluster_agent", "keys", "list"), "zmq", "clusterctl keys: needs zmq: pip install 'nodectl[cluster]'\n"),
+    ],
+)
+def test_an_extra_that_is_not_installed_is_named_before_anything_is_done(program, module, said):
+    package, *command = program
+    without = f"""
+import sys
+from importlib.abc import MetaPathFinder
+class Hides(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError(name=name)
+sys.meta_path.insert(0, Hides())
+from {package}.cli import main
+sys.exit(main({command!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr, done.returncode != 0) == ("", said, True)
+
+
 def test_help_lists_every_command(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out
