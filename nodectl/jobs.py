@@ -68,7 +68,7 @@ class JobRunner:
     runs_names = ()
 
     def __init__(self, directory: Path, node: str) -> None:
-        self._directory, self._node = directory, node
+        self._directory, self._node = directory.absolute(), node  # a job's step does not run where the agent does
         self._runs: dict[Key, _Run] = {}
         self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
         try:

@@ -70,6 +70,15 @@ def test_a_job_leaves_its_output_its_status_and_what_prolog_and_epilog_said(tmp_
     assert runner.parts() == []
 
 
+def test_jobs_run_below_a_state_directory_that_was_given_relative_to_where_the_agent_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = JobRunner(Path("n16/jobs"), "n0")
+    runner.start(start(tmp_path, "echo here"))
+    assert (ended(runner).phase, (tmp_path / "out").read_text()) == ("ended", "here\n")
+
+
 def test_a_script_gets_the_command_as_its_arguments(tmp_path: Path, runner: JobRunner) -> None:
     runner.start(start(tmp_path, "", script="#!/bin/sh\necho $1-$X\n", command=["a"], env={"X": "b"}))
     assert ended(runner).status == 0
