@@ -45,6 +45,21 @@ def test_every_machine_runs_every_workload_it_can(name: str) -> None:
         assert twin.report().work_done > 0
 
 
+@pytest.mark.parametrize("name", machine_names())
+def test_every_number_of_a_machine_has_its_source_beside_it_or_at_its_table(name: str) -> None:
+    """By the rule of docs/twin.md; a table in brackets passes its source on to those of the same name after it."""
+    table, sourced = "", {"": True}
+    bare = []
+    for number, line in enumerate((MACHINES / f"{name}.toml").read_text().splitlines(), start=1):
+        code, _, comment = line.partition("#")
+        if header := re.match(r"\[+([\w.]+)", code):
+            table = header[1]
+            sourced[table] = bool(comment.strip()) or (code.startswith("[[") and sourced.get(table, False))
+        elif re.search(r"[=,{] *-?\d", code) and not comment.strip() and not sourced[table]:
+            bare.append(f"{number}: {line}")
+    assert bare == []
+
+
 def test_genoa_has_384_logical_cpus_in_kernel_order() -> None:
     machine = load_machine("genoa-h100")
     assert (machine.cpus, machine.cores, machine.gpus) == (384, 192, 8)
