@@ -44,7 +44,7 @@ from pmu.layout import Layout
 from pmu.node import Instruments
 from pmu.ports import Ports
 from pmu.progress import Told, nobody_tells
-from pmu.readings import Quality, RawSweep, Sample
+from pmu.readings import GpuSample, Quality, RawSweep, Sample, type_f64
 
 if TYPE_CHECKING:
     from firmware_bridge.scmi.client import Client
@@ -54,6 +54,13 @@ if TYPE_CHECKING:
 
 CALM_NS: Final = 600_000_000_000
 """Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is said once."""
+
+GPU_PARTS: Final[dict[str, Callable[[GpuSample], type_f64]]] = {
+    "power readings of GPU": lambda gpu: gpu.power_w,
+    "utilisation of GPU": lambda gpu: gpu.sm_occupancy,
+    "clock readings of GPU": lambda gpu: gpu.sm_clock_mhz,
+}
+"""What a GPU that still answers may cease to tell; policies and checks rest on it."""
 
 NOTICES_KEPT: Final = 200
 """Ours: lines that the summary keeps; each is also said when it arises."""
@@ -325,6 +332,7 @@ class Agent:
         self._cpu_gone: npt.NDArray[np.bool_] = np.full(len(layout.cpus), never_there)
         self._gpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.gpus), np.bool_)
         self._energy_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.zones), np.bool_)
+        self._parts_gone: dict[str, npt.NDArray[np.bool_]] | None = None
 
     def _note_missing(self, sample: Sample) -> None:
         """Say once when sensors go and when they are back."""
@@ -336,6 +344,17 @@ class Agent:
         self._note_change("readings of GPU", [str(g.index) for g in layout.gpus], self._gpu_gone, gpus)
         self._note_change("energy of", [z.name for z in layout.zones], self._energy_gone, zones)
         self._cpu_gone, self._gpu_gone, self._energy_gone = cpus, gpus, zones
+        self._note_missing_parts(sample.gpu, gpus)
+
+    def _note_missing_parts(self, gpu: GpuSample, gone: npt.NDArray[np.bool_]) -> None:
+        if self._parts_gone is None and not np.isnan(sum(values(gpu) for values in GPU_PARTS.values())).any():
+            return  # nearly always: one look at the sum, in which a NaN stays
+        names = [str(board.index) for board in self._layout.gpus]
+        before = self._parts_gone or {what: np.zeros_like(gone) for what in GPU_PARTS}
+        now = {what: np.isnan(values(gpu)) & ~gone for what, values in GPU_PARTS.items()}
+        for what in GPU_PARTS:
+            self._note_change(what, names, before[what], now[what])
+        self._parts_gone = now if any(parts.any() for parts in now.values()) else None
 
     def _note_change(
         self, what: str, names: list[str], before: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_]

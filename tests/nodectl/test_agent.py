@@ -197,6 +197,21 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on(tmp_path):
     assert gpu_values == [1095, 0, 1095, 1095], "no wish for the one that is gone"
 
 
+def test_a_gpu_that_ceases_to_tell_its_power_is_reported_and_unlocked_while_its_policy_needs_that(tmp_path):
+    gone = Fault("missing", "gpu:1:power", at_s=20.0, for_s=20.0)
+    with node("xh2415", "easywave", gone) as inside:
+        said: list[str] = []
+        agent = Agent(inside.ports, settings(tmp_path), said.append)
+        agent.start()
+        try:
+            agent.run(until_ns=inside.ports.clock.now_ns() + 30_000_000_000)
+            assert lock_mhz(inside, 1) == 0 != lock_mhz(inside, 0)
+            agent.run(until_ns=inside.ports.clock.now_ns() + 20_000_000_000)
+        finally:
+            agent.stop()
+    assert said == ["power readings of GPU 1 went missing", "power readings of GPU 1 are back"]
+
+
 def test_a_cpu_whose_counters_go_gets_its_captured_limit_back_and_the_others_go_on(tmp_path):
     with node("curie", "stream", Fault("missing", "perf:instructions:3", at_s=1.0, for_s=1.0)) as inside:
         said: list[str] = []
