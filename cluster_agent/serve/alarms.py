@@ -4,7 +4,8 @@ The ledger adds up what all nodes could draw. More than the budget is foreseen, 
 
 - the budget was lowered without notice: for one settle time nodes may draw what was in force before (rule 10 of
   docs/ledger.md). This is said as information, with the time and the watts that are still to be confirmed;
-- nodes came onto the list: they count their TDP until they are heard and capped, and the others are lowered for them;
+- nodes came onto the list: they count their TDP until they are heard and capped, and the others are lowered for them.
+  Likewise after a restart, until nodes have told what they hold (rule 9);
 - a node draws a little more than a cap that acts, within the tolerance by which the node itself judges that (rule 5
   counts what was measured). One reading is a tick of its agent; here the mean over some seconds decides.
 
@@ -62,11 +63,16 @@ class Alarms:
         else:
             self._on.pop(kind, None)
 
-    def expect(self, now_s: float) -> None:
-        """Nodes came onto the list, and count their TDP from now on."""
+    def begin(self, now_s: float) -> None:
+        """The ledger's life begins. What it found in the store is no less than what nodes hold, and mostly more."""
         ledger = self._ledger
-        self._awaited_until_s = now_s + ledger.settle_s
-        ledger.budget.allow(self._awaited_until_s, ledger.total_mw + ledger.terms.fixed_mw)
+        ledger.budget.allow(now_s + ledger.settle_s, ledger.total_mw + ledger.terms.fixed_mw)
+
+    def expect(self, now_s: float, added_mw: int) -> None:
+        """Nodes came onto the list, and count their TDP, in all so much more, from now on."""
+        budget = self._ledger.budget
+        self._awaited_until_s = now_s + self._ledger.settle_s
+        budget.allow(self._awaited_until_s, budget.promised_mw(now_s) + added_mw)
 
     def lowering_s(self, now_s: float) -> float | None:
         """How long, at most, until what nodes could draw is lowered to the budget; None: it is, or should be."""
@@ -79,7 +85,7 @@ class Alarms:
         """Look at what the nodes could draw now."""
         self.mind_lowering(now_s)
         unreached_mw, unreached = self._unreached(now_s)
-        is_early = unreached_mw > 0 and now_s < self._awaited_until_s
+        is_early = unreached_mw > 0 and now_s < self._awaited_until_s and "short" not in self
         is_short = plan.short_mw > 0 and len(self._ledger.accounts) > 0 and not is_early
         self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
         breach_mw = self._ledger.breach_mw(now_s)
@@ -148,10 +154,12 @@ class Alarms:
         accounts = self._ledger.accounts
         before, self._energy = self._energy, {}
         for name, report in reports.items():
+            if report.effect != "provisional" or report.power_mw <= report.limit_mw:
+                continue
             at = accounts.places[name]
             held_mw = max(report.limit_mw, int(accounts.open_mw[:, at].max()))
             above_mw = report.power_mw - held_mw
-            if report.effect != "provisional" or above_mw <= 0 or accounts.count_mw[at] != report.power_mw:
+            if above_mw <= 0 or accounts.count_mw[at] != report.power_mw:
                 continue
             since_s, then, is_above = before.get(name, (now_s, report, False))
             if now_s - since_s >= LEAST_MEAN_S:

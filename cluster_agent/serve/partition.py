@@ -106,6 +106,7 @@ class Partition:
         self.reports: dict[str, Report] = {}
         self._heard_s: dict[str, float] = {}
         self.alarms = Alarms(self.ledger, say, is_observing)
+        self.alarms.begin(now_s)
         self.gap = Gap(gap_s, LEAST_S)
         self._need_s = -math.inf
         self._spendable_mw = -1
@@ -178,8 +179,9 @@ class Partition:
 
     def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
         """Nodes of the allow list."""
+        before_mw = self.ledger.total_mw
         self.ledger.expect(now_s, nodes)
-        self.alarms.expect(now_s)
+        self.alarms.expect(now_s, self.ledger.total_mw - before_mw)
         self.happened(now_s, "node")
 
     def happened(self, now_s: float, *events: Event) -> None:

@@ -7,9 +7,12 @@ import pytest
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.store import LedgerStore
 from cluster_agent.serve.partition import Partition
 from cluster_agent.serve.server import Unstored
 from cluster_agent.serve.sharing import Sharing
+from cluster_agent.store.database import Database
+from cluster_agent.store.ledger import SqliteLedgerStore
 from nodectl.lease import NodeLease
 from tests.fabric.links import DECLARED, S
 
@@ -17,11 +20,11 @@ from tests.fabric.links import DECLARED, S
 class Capped:
     """Two nodes that share ``budget_w``; ``pass_to`` lets time go by, in which nodes report and obey."""
 
-    def __init__(self, budget_w: float = 800.0, is_observing: bool = False) -> None:
+    def __init__(self, budget_w: float = 800.0, is_observing: bool = False, store: LedgerStore | None = None) -> None:
         self.said: list[str] = []
         line = BudgetLine(round(budget_w * 1000))
         self.made = Partition(
-            Unstored(), Terms(failing_together=0), line, Sharing("fspc"), 0.0, is_observing, self.said.append
+            store or Unstored(), Terms(failing_together=0), line, Sharing("fspc"), 0.0, is_observing, self.said.append
         )
         self.leases = [NodeLease(f"n{n}", "boot-1", DECLARED, 200_000, 0) for n in range(2)]
         self.draws_mw = [100_000, 100_000]
@@ -121,6 +124,33 @@ def test_nodes_that_came_onto_the_list_are_waited_for_one_settle_time():
     assert capped.said == [f"lowering to 800 W within {capped.made.ledger.settle_s:.1f} s: 500 W still to be confirmed"]
     capped.pass_to(12.0 + capped.made.ledger.settle_s + 6.0)
     assert "1 nodes that cannot be reached count 500.0 W: start their agents" in " ".join(capped.alarms)
+
+
+def test_a_restart_after_a_lowering_raises_no_alarm_of_counts_that_are_older_than_it(tmp_path):
+    store = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1")
+    capped = Capped(1000.0, store=store)
+    capped.lower_to(600.0)
+    capped.pass_to(20.0)
+    assert capped.made.ledger.total_mw == 600_000
+    said: list[str] = []
+    line, sharing = BudgetLine(600_000), Sharing("fspc")
+    again = Partition(store, Terms(failing_together=0), line, sharing, 21.0, say=said.append)
+    assert again.ledger.total_mw == 1_000_000, "what was stored last is from before the lowering"
+    again.expect(21.0, {"n0": DECLARED, "n1": DECLARED})
+    again.replan(21.0)
+    again.hear(21.5, [lease.report(round(21.5 * S), 100_000) for lease in capped.leases])
+    again.turn(60.0)
+    assert not any("ALARM" in line for line in said), said
+
+
+def test_an_alarm_that_is_on_is_not_hidden_by_a_node_that_comes_onto_the_list():
+    capped = Capped()
+    capped.pass_to(15.0)
+    woken = NodeLease("n1", "boot-1", DECLARED, 500_000, 16 * S)
+    capped.made.hear(16.0, [woken.report(16 * S, 450_000)])
+    capped.made.expect(16.0, {"n2": DECLARED})
+    capped.made.replan(16.1)
+    assert any("nodes could exceed the budget by 600 W" in alarm for alarm in capped.alarms)
 
 
 def test_a_budget_below_what_nodes_can_be_capped_to_says_how_many_watts_which_nodes_and_what_helps_once():
