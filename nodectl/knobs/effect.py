@@ -5,7 +5,8 @@ may keep the clock where it was. So after each write the samples that lie wholly
 
 - a limit is kept if the clock (or power) is not above it;
 - a clock limit that was raised is followed if a busy domain runs at least at the lower of the limit and its nominal
-  clock. Above nominal a clock is the processor's gift and is not held against the knob.
+  clock, less what a driver without a table of clocks may round down. Above nominal a clock is the processor's gift and
+  is not held against the knob.
 
 An idle domain shows nothing and is asked again at the next sample. No instrument is read here; only when an effect is
 missing does the knob look for the cause.
@@ -23,6 +24,9 @@ from pmu.readings import Sample, type_f64
 
 TOLERANCE = 0.05
 """Ours: clocks are means over an interval and power is averaged by the instrument; 5 % is beyond both."""
+
+ROUNDING_KHZ = 100_000
+"""The steps of drivers that take any limit and list none: intel_pstate's are 100 MHz, others' finer."""
 
 BUSY_SHARE = 0.5
 """Ours: a domain or GPU less busy than this may rest at any clock below its limit."""
@@ -61,7 +65,7 @@ class EffectWatch:
         seen, floor = self._signals.of(sample)
         with np.errstate(invalid="ignore"):
             is_above = seen > self._asked * (1 + TOLERANCE)
-            is_below = seen < np.minimum(floor, self._asked) * (1 - TOLERANCE)
+            is_below = seen < (np.minimum(floor, self._asked) - self._signals.rounding) * (1 - TOLERANCE)
         self._pending &= ~(is_due & ~np.isnan(seen))
         return [
             self._missing_effect(int(row), float(seen[row])) for row in np.flatnonzero(is_due & (is_above | is_below))
@@ -84,7 +88,8 @@ class EffectWatch:
 
 
 class _Signals:
-    """What a sample shows of each knob, in the knob's unit; laid out once, so that a tick costs few operations."""
+    """What a sample shows of each knob, in the knob's unit; laid out once, so that a tick costs few operations.
+    ``rounding`` [n_knobs]: by how much the hardware may stay below what was asked."""
 
     def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
         self._size = len(row_of)
@@ -92,6 +97,8 @@ class _Signals:
         known = [(row, domain) for row, domain in domains if row is not None]
         self._domain_rows = np.array([row for row, _ in known], np.int64)
         self._base_khz = np.array([domain.base_khz or np.inf for _, domain in known])
+        self.rounding = np.zeros(self._size)
+        self.rounding[self._domain_rows] = [0 if domain.steps_khz else ROUNDING_KHZ for _, domain in known]
         self._members = np.array([cpu for _, domain in known for cpu in domain.cpus], np.int64)
         self._starts = np.cumsum([0, *(len(domain.cpus) for _, domain in known)])[:-1].astype(np.int64)
         self._clock_rows = _pairs(row_of, [f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus])

@@ -125,6 +125,14 @@ def test_a_clock_limit_is_written_read_back_and_followed(bench):
     assert value(node, f"{POLICY0}/scaling_max_freq") == node.layout.domains[0].max_khz
 
 
+@pytest.mark.parametrize("asked_khz", [1_592_212, 999_999])
+def test_a_limit_between_two_steps_of_a_driver_that_lists_none_is_followed_at_the_lower(bench, asked_khz):
+    node = bench("client", "hpl")
+    assert node.set({CLOCK: asked_khz})[CLOCK].status == "written"
+    assert node.see(5) == []
+    assert node.sample.cpu.frequency_khz[0] == pytest.approx(asked_khz // 100_000 * 100_000, rel=0.01)
+
+
 def test_the_governor_is_left_as_it_is(bench):
     node = bench("curie", "hpl")
     before = node.ports.files.read(f"{POLICY0}/scaling_governor")
