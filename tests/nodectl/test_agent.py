@@ -1,5 +1,6 @@
 """The whole agent on emulated nodes, in virtual time: real readers, policies, knobs, writer and journal."""
 
+import csv
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from nodectl.agent import CALM_NS, Agent
 from nodectl.config import Config, build_config
 from nodectl.errors import NodectlError
 from nodectl.journal import open_journal
+from nodectl.journal.export import export
 from nodectl.knobs import Outcome
 from nodectl.replay import replay
 from twin.faults import Fault, Faults
@@ -71,6 +73,18 @@ def test_clocks_are_lowered_while_the_agent_runs_and_are_as_before_when_it_stops
         agent.stop()
         assert (limit_khz(inside, 0), limit_khz(inside, 8)) == (CURIE_MAX_KHZ, CURIE_MAX_KHZ)
         assert not (tmp_path / "captured.jsonl").exists()
+
+
+def test_an_export_shows_one_sample_on_its_way_from_the_counter_to_the_clock(tmp_path):
+    with node("skylake-6146", "stream") as inside:
+        run(inside, settings(tmp_path, cpu_policy=fixed(2_100_000)), 1.0)
+    export(open_journal(tmp_path / "journal"), str(tmp_path / "walk.csv"))
+    with open(tmp_path / "walk.csv", newline="") as file:
+        rows = {(row["part"], int(row["record"])): row for row in csv.DictReader(file)}
+    seen, knob, after = rows["cpu/7", 1], rows["cpu/policy7/max_khz", 1], rows["cpu/7", 3]
+    assert (seen["quality"], float(seen["frequency_khz"]), seen["target"]) == ("measured", 3_200_000, "2100000")
+    assert (knob["value"], knob["bound"], knob["outcome"]) == ("2100000", "policy", "written")
+    assert float(after["frequency_khz"]) == pytest.approx(2_100_000, rel=0.01)
 
 
 def test_a_memory_bound_job_saves_package_energy_at_a_small_loss(tmp_path):
