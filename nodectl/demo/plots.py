@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nodectl.demo.comparison import Comparison
+from nodectl.demo.comparison import BOUND, Comparison
 from nodectl.journal import open_journal
 from pmu.decode import decode
 from pmu.readings import Sample
@@ -88,7 +88,7 @@ def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
                 ms=8, alpha=0.8, label=ROLES.get(cell.policy, cell.policy),
             )  # fmt: skip
         axis.set_title(f"{each.case.workload} on {each.case.machine}", fontsize=10)
-        axis.axvline(3.0, color="tab:red", lw=0.8, ls="--")
+        axis.axvline(100 * BOUND, color="tab:red", lw=0.8, ls="--")
         axis.set_xlim(-1, 8)
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, high - 5.0), high)  # a difference of less than 5 % is to look small
@@ -104,7 +104,8 @@ def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
         axis.set_xlabel("time over the highest clock, %")
     for axis in axes[:, 0]:
         axis.set_ylabel("energy of highest clock, %")
-    figure.suptitle(f"Energy (GPU jobs: boards, CPU jobs: whole node) against time; dashed: the 3 % bound ({LABEL})")
+    whose = "GPU jobs: boards, CPU jobs: whole node"
+    figure.suptitle(f"Energy ({whose}) against time; dashed: the bound, {BOUND:.0%} ({LABEL})")
     figure.savefig(out, dpi=110)
     plot.close(figure)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodectl.cli import main
-from nodectl.demo.comparison import Case, compare, table
+from nodectl.demo.comparison import CASES, Case, compare, table
+from twin.machine import load_machine
+from twin.workload import load_workload
 
 
 def test_the_demo_prints_its_table_and_leaves_plots_and_json(
@@ -47,3 +49,17 @@ def test_savings_are_counted_against_the_highest_clock() -> None:
     assert bounded.saving > 0.0
     assert bounded.slowdown < 0.05
     assert len(table([compared])) == 2 + len(compared.cells) + 1
+
+
+def test_regales_daemon_gets_a_phase_that_it_can_act_on() -> None:
+    """SM occupancy under 10 % (REGALE D2.3 3.4), on a card that shows it."""
+    machines = {case.workload: load_machine(case.machine) for case in CASES if case.side == "gpu"}
+    occupancies = [
+        phase.occupancy
+        for name, machine in machines.items()
+        if machine.gpu and machine.gpu.has_gpm
+        for group in load_workload(name, machine).groups
+        for phase in group.phases
+        if phase.truth.on_gpu
+    ]
+    assert min(occupancies) < 0.10
