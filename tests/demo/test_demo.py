@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodectl.cli import main
-from nodectl.demo.comparison import CASES, Case, compare, table
+from nodectl.demo import plots
+from nodectl.demo.comparison import CASES, Case, Cell, Comparison, compare, table
 from twin.machine import load_machine
 from twin.workload import load_workload
 
@@ -49,6 +50,17 @@ def test_savings_are_counted_against_the_highest_clock() -> None:
     assert bounded.saving > 0.0
     assert bounded.slowdown < 0.05
     assert len(table([compared])) == 2 + len(compared.cells) + 1
+
+
+def test_a_policy_far_over_the_bound_is_still_in_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = Cell("bdpo-gpu", 1.2, 0.9, saving=0.1, node_saving=0.05, slowdown=0.2, against_firmware=None, share=0.5)
+    compared = Comparison(Case("xh2415", "easywave", "gpu", 1.0), {}, [far], 0.2, 0.03, front=[(0.03, 0.2)])
+    plot = plots.pyplot()
+    monkeypatch.setattr(plot, "close", lambda figure: None)
+    plots.energy_against_time([compared], tmp_path / "figure.png")
+    assert plot.gcf().axes[0].get_xlim()[1] > 20
+    monkeypatch.undo()
+    plot.close("all")
 
 
 def test_regales_daemon_gets_a_phase_that_it_can_act_on() -> None:
