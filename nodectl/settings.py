@@ -170,6 +170,7 @@ def _hint(key: str, known: tuple[str, ...], kind: type[msgspec.Struct]) -> str:
 
 def _split_path(message: str) -> tuple[str, tuple[str, ...]]:
     reason, _, place = message.partition(" - at `$")
+    place = place.replace("[...]", "")  # an entry of a table or list, which msgspec does not name
     return reason.replace("`", ""), tuple(part for part in place.rstrip("`").split(".") if part)
 
 

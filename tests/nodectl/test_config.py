@@ -1,3 +1,7 @@
+import tomllib
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from nodectl.commands.run import configure
@@ -49,6 +53,18 @@ def test_a_full_file_is_read(tmp_path):
     assert config.gpu_policy.params == {"clock_mhz": 1095}
     assert str(config.journal_dir) == "/var/tmp/j"
     assert config.caps.gpu_max_mhz == 1305
+
+
+def test_the_settings_of_the_manual_can_be_copied_and_are_all_there_are(tmp_path):
+    manual = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    block = manual.partition("```toml\n")[2].partition("```")[0]
+    config = load(tmp_path, block)
+    assert config.mode == "optimize"
+    named, known = tomllib.loads(block), msgspec.to_builtins(config)
+    assert named.keys() == known.keys()
+    assert {key: value.keys() for key, value in named.items() if isinstance(value, dict)} == {
+        key: value.keys() for key, value in known.items() if isinstance(value, dict)
+    }
 
 
 def test_a_dry_run_decides_but_does_not_write(tmp_path):
