@@ -11,10 +11,9 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-
 FEEDS: Final = 10
-"""Ours: how often a watchdog is fed in the time that it grants. sd_notify(3) recommends twice; but then a single tick may
-take only half of that time, and a node whose sensors take two seconds each would be restarted for it."""
+"""Ours: how often a watchdog is fed in the time that it grants. sd_notify(3) recommends twice; but then a single tick
+may take only half of that time, and a node whose sensors take two seconds each would be restarted for it."""
 
 
 class Notifier:
