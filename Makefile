@@ -47,5 +47,5 @@ lint: setup
 	scripts/lint_c.sh
 
 clean:
-	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
-	find pmu twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix | xargs rm -f
+	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info .venv/nodectl.stamp
+	find pmu nodectl twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix | xargs rm -f

@@ -1,0 +1,19 @@
+"""`make clean`, tried on a folder that looks like a checkout which has been built."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BUILT = ("pmu/_native.abi3.so", "nodectl/_progress.abi3.so", "twin/nvml/libnvidia-ml.so.1", "firmware_bridge/x.o")
+KEPT = ("pmu/node.py", "nodectl/agent.py", "cluster_agent/cli.py", ".venv/bin/nodectl")
+
+
+def test_after_clean_nothing_built_is_left_and_setup_builds_again(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in (*BUILT, *KEPT, ".venv/nodectl.stamp", "out/demo.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True, timeout=20)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*KEPT, "Makefile"}  # without its stamp scripts/setup.sh builds
