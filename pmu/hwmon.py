@@ -77,7 +77,8 @@ def _read(name: str, unit: Unit, kept: KeptFile, time_ns: int) -> Reading:
 
 def _finding(name: str, path: str, reading: Reading) -> Finding:
     is_readable = reading.quality is not Quality.MISSING
-    return Finding(name, "sensor", True, is_readable, why=f"{path}: {reading.why}" if reading.why else "")
+    why = f"{path}: {reading.why}" if reading.why else f"{reading.value:.0f} {reading.unit} now"
+    return Finding(name, "sensor", True, is_readable, why=why)
 
 
 def _inputs(files: Files) -> list[tuple[str, Unit, str]]:

@@ -153,6 +153,11 @@ def test_sensors_are_named_by_chip_and_label_and_have_units(tmp_path: Path) -> N
     assert (power.name, power.value, power.unit) == ("hwmon1/power_meter/power1", 412.0, "W")
 
 
+def test_what_a_sensor_shows_is_told_when_it_is_found(tmp_path: Path) -> None:
+    whys = [finding.why for finding in Sensors(grow(tmp_path, CHIPS)).findings]
+    assert whys == ["46 C now", "/sys/class/hwmon/hwmon0/temp2_input: shows 255 C", "412 W now"]
+
+
 def test_a_sensor_that_turns_to_nonsense_is_missing_and_the_others_are_read(tmp_path: Path) -> None:
     sensors = Sensors(grow(tmp_path, CHIPS))
     (tmp_path / f"{HWMON}/hwmon0/temp1_input".lstrip("/")).write_text("broken")
