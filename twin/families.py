@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 from pathlib import Path
@@ -222,13 +223,14 @@ def _trace_row(path: Path, number: int, fields: dict[str, str], kind: type[_Phas
     for key in fields:
         if key not in known:
             raise TwinError(f'{path}:{number}: unknown column "{key}"{nearest(key, known)}')
+    for key, text in fields.items():
+        with contextlib.suppress(ValueError):  # what is no number at all the type says below
+            value = float(text)
+            if not 0 <= value < math.inf:
+                raise TwinError(f"{path}:{number}: {key}: {value:g} is negative or no number")
+            if key in ("seconds", "iterations") and not value:
+                raise TwinError(f"{path}:{number}: a phase lasts longer than 0 s and has at least one iteration")
     try:
-        phase = msgspec.convert(fields, kind, strict=False)
+        return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
         raise TwinError(f"{path}:{number}: {error}") from None
-    for key, value in msgspec.structs.asdict(phase).items():
-        if isinstance(value, float) and not 0 <= value < math.inf:
-            raise TwinError(f"{path}:{number}: {key}: {value:g} is negative or no number")
-    if not phase.seconds > 0 or phase.iterations < 1:
-        raise TwinError(f"{path}:{number}: a phase lasts longer than 0 s and has at least one iteration")
-    return phase

@@ -237,6 +237,9 @@ def _check(table: MachineTable, path: Path) -> None:
             f'{path}: frequency.governor: "{frequency.governor}" is not among governors'
             f"{nearest(frequency.governor, frequency.governors)}"
         )
+    for key, clocks in (("frequency", frequency), ("gpu", table.gpu)):
+        if clocks is not None and clocks.min_khz > clocks.max_khz:
+            raise TwinError(f"{path}: {key}.min_khz: {clocks.min_khz} is above max_khz, {clocks.max_khz}")
     if not frequency.steps_khz and frequency.step_khz <= 0:
         raise TwinError(f"{path}: frequency: give steps_khz, or step_khz above 0")
     if list(frequency.steps_khz) != sorted(set(frequency.steps_khz)):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 ZoneKind = Literal["package", "core", "uncore", "dram", "psys"]
 
 
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One power limit of a zone: watts, averaging window, and the highest watts it accepts (0: not shown)."""
 
     name: Literal["long_term", "short_term", "peak_power"]
-    limit_w: float
-    window_us: int
+    limit_w: Positive
+    window_us: Count
     max_w: float = 0.0
 
 
@@ -33,7 +38,7 @@ class CpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: tuple[str, ...]
     reference_source: Literal["cpu", "msr"] = "cpu"
     raw_events: dict[str, str] = {}
-    smt_throughput: float = 1.0
+    smt_throughput: Positive = 1.0
 
 
 class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,10 +48,10 @@ class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     governors: tuple[str, ...]
     governor: str
     domain: Literal["core", "socket"] | int  # or so many cores
-    min_khz: int
-    max_khz: int
-    base_khz: int
-    latency_us: int
+    min_khz: Count
+    max_khz: Count
+    base_khz: Count
+    latency_us: Annotated[int, msgspec.Meta(ge=0)]
     step_khz: int = 0
     steps_khz: tuple[int, ...] = ()
     turbo_khz: int = 0
@@ -56,8 +61,8 @@ class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Electrical constants. Watts per core unless said otherwise."""
 
-    volts: tuple[tuple[float, float], ...]  # (MHz, volt) points, linear between
-    dynamic_w: float  # at activity 1, the highest clock and its voltage
+    volts: Annotated[tuple[tuple[Positive, Positive], ...], msgspec.Meta(min_length=1)]  # (MHz, volt), linear between
+    dynamic_w: NotNegative  # at activity 1, the highest clock and its voltage
     leak_w_per_v: float  # (leak_w + leak_w_per_v V) exp(leak_per_v V + leak_per_k T + leak_offset), T in C
     leak_w: float = 0.0
     leak_per_v: float = 0.0
@@ -79,10 +84,10 @@ class HeatConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """die -> heatsink -> air; for CPUs per package."""
 
     ambient_c: float
-    die_k_per_w: float
-    die_j_per_k: float
-    sink_k_per_w: float
-    sink_j_per_k: float
+    die_k_per_w: Positive
+    die_j_per_k: Positive
+    sink_k_per_w: Positive
+    sink_j_per_k: Positive
     core_k_per_w: float = 0.0  # a core above its die, by its own power
     core_tau_s: float = 0.005
     throttle_c: float = 95.0
@@ -92,8 +97,8 @@ class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[[zone]]``: a RAPL domain, one for each package (``psys``: one for the node)."""
 
     kind: ZoneKind
-    range_uj: int
-    unit_uj: float
+    range_uj: Count
+    unit_uj: Positive
     writable: bool = False
     mmio: bool = False
     constraints: tuple[Constraint, ...] = ()
@@ -134,15 +139,15 @@ class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A GPU model: identity as NVML shows it, clock ladder, power, heat."""
 
-    count: int
+    count: Count
     name: str
     architecture: Literal["volta", "ampere", "hopper"]
     compute_capability: tuple[int, int]
     cores: int
-    min_khz: int
-    max_khz: int
-    step_khz: int
-    idle_khz: int
+    min_khz: Count
+    max_khz: Count
+    step_khz: Count
+    idle_khz: Count
     memory_mhz: int
     memory_mib: int
     memory_bus_bits: int

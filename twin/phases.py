@@ -6,7 +6,7 @@ Seconds are those at the highest clock.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,16 +16,22 @@ DEFAULT_NOISE = 0.02
 """Ours: deviation of the slowly varying counter noise."""
 
 
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+Times = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class CpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Work of a CPU group. ``ipc`` and ``traffic_gbs`` (GB/s) are those of one thread at the highest clock."""
 
     name: str
-    seconds: float
-    beta: float = 0.5
-    activity: float = 0.8
-    ipc: float = 1.2
-    traffic_gbs: float = 1.0
-    iterations: int = 1
+    seconds: Positive
+    beta: Share = 0.5
+    activity: NotNegative = 0.8
+    ipc: Positive = 1.2
+    traffic_gbs: NotNegative = 1.0
+    iterations: Times = 1
     speed_at_mhz: dict[str, float] = {}  # relative speed measured at these clocks, in place of beta
 
 
@@ -37,20 +43,20 @@ class GpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    seconds: float
-    knee_mhz: float = 1000.0
-    sharpness: float = curves.SHARPNESS
-    activity: float = 0.7
-    occupancy: float = 0.5
-    sm_active: float = 0.9
-    dram_active: float = 0.4
-    fp_active: float = 0.3
-    gap_share: float = 0.0
-    iterations: int = 1
-    free_mhz: float = 0.0  # where the card's own firmware runs it, unlocked; 0 = highest boost
+    seconds: Positive
+    knee_mhz: NotNegative = 1000.0
+    sharpness: Positive = curves.SHARPNESS
+    activity: NotNegative = 0.7
+    occupancy: Share = 0.5
+    sm_active: Share = 0.9
+    dram_active: Share = 0.4
+    fp_active: Share = 0.3
+    gap_share: Share = 0.0
+    iterations: Times = 1
+    free_mhz: NotNegative = 0.0  # where the card's own firmware runs it, unlocked; 0 = highest boost
     speed_at_mhz: dict[str, float] = {}
     power_at_mhz: dict[str, float] = {}
-    free_loss: float = 0.0  # share of speed that the firmware's own clock changes cost, unlocked
+    free_loss: Share = 0.0  # share of speed that the firmware's own clock changes cost, unlocked
 
 
 class CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,10 +66,10 @@ class CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     phase: tuple[CpuPhase, ...]
     cpus: str = "cores"
-    repeat: int = 1
+    repeat: Times = 1
     wait: Literal["spin", "sleep"] = "spin"
-    imbalance: float = 0.0
-    progress: float = 0.0
+    imbalance: Share = 0.0
+    progress: NotNegative = 0.0
     serves_gpus: bool = False  # runs for as long as the GPU groups do
 
 
@@ -72,9 +78,9 @@ class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     phase: tuple[GpuPhase, ...]
     gpus: str = "all"
-    repeat: int = 1
-    imbalance: float = 0.0
-    progress: float = 0.0
+    repeat: Times = 1
+    imbalance: Share = 0.0
+    progress: NotNegative = 0.0
     memory_mib: int = 16000
 
 
@@ -86,4 +92,4 @@ class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     cpu: tuple[CpuGroup, ...] = ()
     gpu: tuple[GpuGroup, ...] = ()
-    noise: float = DEFAULT_NOISE
+    noise: Share = DEFAULT_NOISE

@@ -111,6 +111,9 @@ def _edited(tmp_path: Path, old: str, new: str) -> str:
         ('governor = "ondemand"', 'governor = "ondemnd"', "(nearest: ondemand)"),
         ("sockets = 2", "sockets = ", "Invalid value (at line"),
         ("[[zone]]", "[[zne]]", 'unknown key "zne" (nearest: zone)'),
+        ("min_khz = 1200000", "min_khz = 9200000", "frequency.min_khz: 9200000 is above max_khz, 2700000"),
+        ("[1200, 0.7648]", "[1200, -0.7]", "Expected `float` > 0.0"),
+        ("range_uj = 65532610987", "range_uj = 0", 'key "zone.range_uj": Expected `int` >= 1'),
         ("limit_w = 130.0", "limit = 130.0", 'unknown key "limit" (nearest: limit_w)'),
     ],
 )
@@ -188,6 +191,7 @@ def test_a_phase_trace_runs_row_by_row(tmp_path: Path) -> None:
         ("unit,phase,seconds\ntpu,a,1.0\n", ':2: unit: "tpu" is neither cpu nor gpu'),
         ("unit,phase,seconds\ncpu,a,1.0,7\n", ":2: more cells than the header has columns"),
         ("unit,phase,seconds,beta\ncpu,a,1.0,nan\n", ":2: beta: nan is negative or no number"),
+        ("unit,phase,seconds,beta\ncpu,a,1.0,1.5\n", ":2: Expected `float` <= 1.0 - at `$.beta`"),
         ("unit,phase,seconds\ncpu,a,0\n", ":2: a phase lasts longer than 0 s"),
         ("unit,phase,seconds\n", ": holds no phases"),
     ],
