@@ -4,7 +4,8 @@ Each package is judged by its busy CPUs; packages that look alike are in the sam
 
 1.  An interval that does not look like its package's phase sends the package to its highest clock. There, a phase
     that was measured before is recognised; three intervals in a row that agree with each other and with no known
-    phase open a new one. So the mixture at a boundary opens nothing, and nothing is learned from it.
+    phase open a new one. So the mixture at a boundary opens nothing, and nothing is learned from it. A phase that a
+    lasting shift of IPC ended below the highest clock is not recognised there: it is the next nearest, or a new one.
 2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it.
 3.  An account sums the seconds lost so far, each phase's at today's estimate of its loss (raised by a margin), so an
     early error does not last. It may never be overdrawn: ``bound`` holds whenever the run ends.
@@ -218,11 +219,14 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         before = View(*state.last_view[package].tolist())
         if level >= 0 and level == before_at[package] and agree(view, before):
             agreed[package] = int(state.agreed[package]) + 1
-        found, is_shown, lost_s = _place(table, view, level, phase[package], agreed[package])
+        was = float(state.shift[package])
+        has_left = level <= 0 and abs(was) >= SHIFT
+        found, is_shown, lost_s = _place(table, view, level, phase[package], agreed[package], has_left)
         if is_shown and level > 0:
-            was = float(state.shift[package])
             shift[package] = was + SHIFT_MEMORY * (table.shift(found, view, level) - was)
             is_shown = abs(shift[package]) < SHIFT
+        elif has_left and not is_shown:
+            shift[package] = was
         is_known[package] = is_shown
         phase[package], closed_s = found, closed_s + lost_s
         if is_shown and agreed[package] > 0:
@@ -319,15 +323,16 @@ def _level_of(clock: type_f64, view: View, asked: int) -> int:
     return near if abs(view.clock / clock[near] - 1.0) < STEADY_CLOCK else -1
 
 
-def _place(table: PhaseTable, view: View, level: int, phase: int, agreed: int) -> tuple[int, bool, float]:
-    """The package's phase, whether this interval shows it, and the seconds lost in a phase forgotten for it."""
+def _place(
+    table: PhaseTable, view: View, level: int, phase: int, agreed: int, has_left: bool
+) -> tuple[int, bool, float]:
+    """The package's phase, whether this interval shows it, and the seconds lost in a phase forgotten for it.
+    ``has_left``: below the highest clock it was another phase than ``phase``, however alike they look at it."""
     if level < 0:
         return phase, False, 0.0
-    if phase >= 0 and table.looks_like(phase, view, level):
-        return phase, True, 0.0
     if level > 0:
-        return phase, False, 0.0
-    found = table.recognise(view)
+        return phase, phase >= 0 and table.looks_like(phase, view, level), 0.0
+    found = table.recognise(view, other_than=phase if has_left else -1)
     if found >= 0:
         return found, True, 0.0
     if agreed < OPENING:

@@ -118,13 +118,15 @@ class PhaseTable:
         known = float(self.curves[IPC, phase, level]) if self.curves[IPC_N, phase, level] >= 3 else view.ipc
         return float(np.log(view.ipc / known)) if view.ipc > 0 and known > 0 else 0.0
 
-    def recognise(self, view: View) -> int:
-        """The phase nearest to an interval at the highest clock; -1 = none is near enough."""
+    def recognise(self, view: View, other_than: int = -1) -> int:
+        """The phase nearest to an interval at the highest clock, ``other_than`` one; -1 = none is near enough."""
         best, least = -1, 1.0
-        for phase in np.flatnonzero(self.facts[:, LAST_S] >= 0):
-            distance = self._distance(int(phase), view, 0)
-            if distance <= least:
-                best, least = int(phase), distance
+        near = math.expm1(IPC_WIDTH_AT_TOP) * view.ipc
+        for phase, ipc in enumerate(self.curves[IPC, :, 0].tolist()):
+            if abs(ipc - view.ipc) <= near and phase != other_than:  # few are: the others need no closer look
+                distance = self._distance(phase, view, 0)
+                if distance <= least:
+                    best, least = phase, distance
         return best
 
     def _distance(self, phase: int, view: View, level: int) -> float:

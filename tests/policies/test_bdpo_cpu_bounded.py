@@ -10,16 +10,23 @@ import pytest
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import MISSING, PROBE, UNKNOWN, Params, State
-from nodectl.policies.cpu_phases import BETA, SECONDS, PhaseTable
+from nodectl.policies.cpu_phases import BETA, LAST_S, SECONDS, PhaseTable
 from pmu.layout import Layout
 from pmu.readings import type_f64, type_i64
 from tests.policies.cpu_nodes import MAX_KHZ, layout, sample
 
 
 def drive(
-    node: Layout, betas: list[float], params: Params, state: State | None = None, *, has_stalls: bool = True
+    node: Layout,
+    betas: list[float],
+    params: Params,
+    state: State | None = None,
+    *,
+    has_stalls: bool = True,
+    ipc_at_top: dict[float, float] | None = None,
 ) -> tuple[State, float, type_f64]:
-    """Run one interval per beta in closed loop; the true slowdown, and the mean clock of each distinct beta, follow."""
+    """Run one interval per beta in closed loop; the true slowdown, and the mean clock of each distinct beta, follow.
+    ``ipc_at_top``: for each beta; else clock-bound phases show more."""
     state = state or bounded.initial(params, node)
     khz = np.full(len(node.cpus), MAX_KHZ, float)
     done = 0.0
@@ -28,7 +35,7 @@ def drive(
         relative = khz.min() / MAX_KHZ
         done += 0.1 / (beta / relative + 1 - beta)
         clocks.setdefault(beta, []).append(relative)
-        level = 1.5 if beta > 0.5 else 0.8
+        level = ipc_at_top[beta] if ipc_at_top else 1.5 if beta > 0.5 else 0.8
         state, request = bounded.decide(
             params, node, state, sample(node, khz, beta, ipc_at_top=level, has_stalls=has_stalls)
         )
@@ -146,6 +153,18 @@ def test_the_promise_tells_a_memory_bound_job_from_a_clock_bound_one() -> None:
     assert memory.plan.promise > 5 * Params().full_saving
     assert memory.plan.bound == Params().bound
     assert compute.plan.promise < memory.plan.promise / 4
+
+
+def known_betas(state: State) -> list[float]:
+    return sorted(state.facts[state.facts[:, LAST_S] >= 0, BETA].tolist())
+
+
+def test_phases_that_look_alike_at_the_highest_clock_are_told_apart_by_what_they_show_below_it() -> None:
+    betas = ([0.1] * 60 + [0.9] * 40 + [0.3] * 60 + [0.9] * 40) * 6
+    ipc = {0.1: 1.0, 0.3: 0.96, 0.9: 1.5}
+    state, _, (least, little, _) = drive(layout(), betas, Params(), has_stalls=False, ipc_at_top=ipc)
+    assert known_betas(state) == pytest.approx([0.1, 0.3, 0.9], abs=0.02)
+    assert least < little - 0.1
 
 
 def test_turbo_above_the_ladder_counts_as_lost_where_it_is_given_up() -> None:
