@@ -36,8 +36,9 @@ the highest clock; ``share_s``: its seconds, fading over some minutes."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
-"""Tables of ``curves``, each ``[phase, level]``. Means with their weights (``watts`` below the highest clock: shares of
-those at it); the seconds charged to the account; ``power``: watts of one package, as measured or predicted."""
+"""Tables of ``curves``, each ``[phase, level]``. Means with their weights (``ipc`` and ``watts`` below the highest
+clock: shares of those at it); the seconds charged to the account; ``power``: watts of one package, as measured or
+predicted."""
 
 MEMORY_TICKS = 400.0
 """Means forget with this weight, so that a slowly changing phase is followed (ours)."""
@@ -115,7 +116,7 @@ class PhaseTable:
 
     def shift(self, phase: int, view: View, level: int) -> float:
         """How far, relative, IPC lies above what the phase has shown at this clock; 0 where that is hardly known."""
-        known = float(self.curves[IPC, phase, level]) if self.curves[IPC_N, phase, level] >= 3 else view.ipc
+        known = self._ipc(phase, level) if self.curves[IPC_N, phase, level] >= 3 else view.ipc
         return float(np.log(view.ipc / known)) if view.ipc > 0 and known > 0 else 0.0
 
     def recognise(self, view: View, other_than: int = -1) -> int:
@@ -131,7 +132,7 @@ class PhaseTable:
 
     def _distance(self, phase: int, view: View, level: int) -> float:
         """1 = as far apart as two intervals of one phase may be."""
-        facts, ipc, watts = self.facts[phase], float(self.curves[IPC, phase, level]), self.curves[POWER, phase]
+        facts, ipc, watts = self.facts[phase], self._ipc(phase, level), self.curves[POWER, phase]
         slack_w = 0.0
         if self.curves[IPC_N, phase, level] == 0:  # only predicted here: anything its beta may make of it will do
             top, steepness = float(self.curves[IPC, phase, 0]), float(self.steepness[level])
@@ -152,6 +153,10 @@ class PhaseTable:
             distance = max(distance, abs(view.beta - float(facts[STALL_BETA])) / BETA_WIDTH)
         return distance
 
+    def _ipc(self, phase: int, level: int) -> float:
+        ipc = self.curves[IPC, phase]
+        return float(ipc[0] if level == 0 else ipc[0] * ipc[level])
+
     def open_row(self) -> tuple[int, float]:
         """A fresh row in place of the phase longest unseen, and the seconds that one had lost."""
         phase = int(np.argmin(self.facts[:, LAST_S]))
@@ -165,10 +170,14 @@ class PhaseTable:
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def learn(self, phase: int, level: int, view: View) -> None:
-        """Work one interval at one clock into the means of its phase."""
-        watts = view.watts if level == 0 else view.watts / max(float(self.curves[WATTS, phase, 0]), 1e-9)
+        """Work one interval at one clock into the means of its phase. Those below the highest clock are shares of what
+        that showed before: what it shows later, of this phase or of one that looks like it, leaves them alone."""
+        ipc, watts = view.ipc, view.watts
+        if level > 0:
+            ipc /= max(float(self.curves[IPC, phase, 0]), 1e-9)
+            watts /= max(float(self.curves[WATTS, phase, 0]), 1e-9)
         memory_ticks = RECENT_TICKS if level == 0 else MEMORY_TICKS
-        for mean, weight, value, most in ((IPC, IPC_N, view.ipc, MEMORY_TICKS), (WATTS, WATTS_N, watts, memory_ticks)):
+        for mean, weight, value, most in ((IPC, IPC_N, ipc, MEMORY_TICKS), (WATTS, WATTS_N, watts, memory_ticks)):
             if math.isfinite(value) and (level == 0 or self.curves[weight, phase, 0] > 0):
                 n = self.curves[weight, phase, level] = min(self.curves[weight, phase, level] + 1.0, most)
                 self.curves[mean, phase, level] += (value - self.curves[mean, phase, level]) / n
@@ -210,7 +219,7 @@ class PhaseTable:
         leverage = float(count @ steepness**2)
         if leverage > 0 and ipc[0] > 0:
             below = count > 0
-            loss = ipc[0] / ipc[below] - 1.0
+            loss = 1.0 / ipc[below] - 1.0
             value = min(max(float((count * steepness)[below] @ loss) / leverage, 0.0), 1.2)
             weight = 1.0 / ((WITNESS_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value

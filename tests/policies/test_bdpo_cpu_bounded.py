@@ -11,6 +11,7 @@ from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import MISSING, PROBE, UNKNOWN, Params, State
 from nodectl.policies.cpu_phases import BETA, LAST_S, SECONDS, PhaseTable
+from nodectl.policies.cpu_views import View
 from pmu.layout import Layout
 from pmu.readings import type_f64, type_i64
 from tests.policies.cpu_nodes import MAX_KHZ, layout, sample
@@ -165,6 +166,22 @@ def test_phases_that_look_alike_at_the_highest_clock_are_told_apart_by_what_they
     state, _, (least, little, _) = drive(layout(), betas, Params(), has_stalls=False, ipc_at_top=ipc)
     assert known_betas(state) == pytest.approx([0.1, 0.3, 0.9], abs=0.02)
     assert least < little - 0.1
+
+
+def test_what_the_highest_clock_shows_later_leaves_alone_what_was_learned_below_it() -> None:
+    """Else all time already spent there would be charged anew for a phase that only looks like this one."""
+    facts, curves = PhaseTable.empty(3)
+    table = PhaseTable(facts, curves, np.array([1.0, 0.8, 0.6]), 0.0)
+    for _ in range(5):
+        table.learn(0, 0, View(1.0, 1.0, np.nan, 100.0))
+        table.learn(0, 1, View(0.9, 0.8, np.nan, 80.0))
+    table.conclude(0)
+    beta = float(table.facts[0, BETA])
+    for _ in range(20):
+        table.learn(0, 0, View(1.05, 1.0, np.nan, 100.0))
+    table.conclude(0)
+    assert beta == pytest.approx((1 / 0.9 - 1) / (1 / 0.8 - 1), abs=0.01)
+    assert table.facts[0, BETA] == pytest.approx(beta, abs=1e-9)
 
 
 def test_turbo_above_the_ladder_counts_as_lost_where_it_is_given_up() -> None:
