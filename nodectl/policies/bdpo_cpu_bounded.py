@@ -6,7 +6,8 @@ Each package is judged by its busy CPUs; packages that look alike are in the sam
     that was measured before is recognised; three intervals in a row that agree with each other and with no known
     phase open a new one. So the mixture at a boundary opens nothing, and nothing is learned from it. A phase that a
     lasting shift of IPC ended below the highest clock is not recognised there: it is the next nearest, or a new one.
-2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it.
+2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it. One that may be
+    bound by the clock, counters erring as they do, is taken for it, in choice, promise and account alike.
 3.  An account sums the seconds lost so far, each phase's at today's estimate of its loss (raised by a margin), so an
     early error does not last. It may never be overdrawn: ``bound`` holds whenever the run ends.
 4.  Over the phases seen so far, weighed by their time, the price of loss is found at which the clocks that minimise
@@ -34,13 +35,15 @@ import numpy.typing as npt
 from nodectl.policies.api import Policy, Request
 from nodectl.policies.clocks import ClockLadder
 from nodectl.policies.cpu_phases import (
-    BETA,
     BETA_ERROR,
+    FACTS,
     IPC_N,
     PHASES,
     POWER,
     SHARE_S,
     STALL_N,
+    TAKEN_BETA,
+    TOLD_SHARE,
     TOP_S,
     PhaseTable,
     agree,
@@ -159,6 +162,10 @@ class State:
     top_clock: float
     closed_s: float
     time_s: float
+
+    def __post_init__(self) -> None:
+        if self.facts.shape != (PHASES, len(FACTS)):
+            raise TypeError("it holds phases as another version of bdpo-cpu-bounded knows them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +357,7 @@ def _charge(
     losses, slowest = [0.0] * len(phase), -1
     for package, found in enumerate(phase):
         if found >= 0:
-            beta = float(table.facts[found, BETA])
+            beta = float(table.facts[found, TAKEN_BETA])
             beta = beta if is_known[package] else 0.5 * (beta + NEXT_BETA)
             losses[package] = beta * float(table.steepness[level[package]])
             slowest = package if slowest < 0 or losses[package] > losses[slowest] else slowest
@@ -364,7 +371,7 @@ def _charge(
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
     """Watts at each level times the time a piece of work takes there: one package and its part of the node's rest."""
-    loss = table.facts[rows, BETA, None] * table.steepness
+    loss = table.facts[rows, TAKEN_BETA, None] * table.steepness
     allowed = table.is_step & (table.clock >= params.floor * table.clock[0])
     energy = (table.curves[POWER, rows] + params.rest_w / max(packages, 1)) * (1.0 + loss)
     return np.asarray(np.where(allowed, energy, np.inf))
@@ -380,13 +387,13 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
     energy = _energy(params, table, packages, rows)
     mean = float(share @ energy[:, 0])
     energy = energy / mean
-    loss = table.facts[rows, BETA, None] * table.steepness
+    loss = table.facts[rows, TAKEN_BETA, None] * table.steepness
     chosen = np.argmin(energy + params.caution * loss**2 + PRICES[:, None, None] * loss, axis=2)
     each = np.arange(len(rows))
     spends = loss[each, chosen] @ share
     saves = 1.0 - energy[each, chosen] @ share
     promise = float(np.interp(params.bound, spends[::-1], saves[::-1]))
-    told = float(share @ [table.rests_on_told(int(row)) for row in rows])
+    told = float(share @ table.facts[rows, TOLD_SHARE])
     least = params.least_saving + told * (params.told_least_saving - params.least_saving)
     full = params.full_saving + told * (params.told_full_saving - params.full_saving)
     ramp = (promise - least) / (full - least)
@@ -419,7 +426,7 @@ class _Budget:
             begun = current == probe
             needed_s = 0.5 * params.probe_s * float(table.steepness[probe])  # half of what the worst phase would lose
             return (probe, PROBE) if begun or params.bound * table.time_s - self.spent_s > needed_s else (0, ACCOUNT)
-        loss = facts[BETA] * table.steepness
+        loss = facts[TAKEN_BETA] * table.steepness
         energy = _energy(params, table, self.packages, phase) / plan.mean_w
         cost = energy + params.caution * loss**2 + plan.price * loss
         wanted = int(np.argmin(cost))
@@ -430,7 +437,7 @@ class _Budget:
         if table.time_s - facts[TOP_S] > params.rebaseline_s:
             return 0, BASELINE
         room_s = plan.bound * table.time_s - self.spent_s
-        charged = min(facts[BETA] + params.margin * facts[BETA_ERROR], 1.0) * table.steepness
+        charged = min(facts[TAKEN_BETA] + params.margin * facts[BETA_ERROR], 1.0) * table.steepness
         affordable = charged <= (plan.bound + room_s / SPEND_S if room_s > 0 else 0.0)
         if affordable[wanted]:
             return wanted, BOUNDED

@@ -10,6 +10,10 @@ A phase is known by its signature: IPC, watts and, where that event exists, stal
 amounts that are only predicted, so phases are told apart at the highest clock, where each has been measured; at other
 clocks the only question is whether an interval still looks like the phase it was taken for.
 
+Losses are reckoned with the estimate of beta where that is clearly below 1. Many codes are bound by the clock and have
+next to nothing to offer; what may be one of them, counters erring as they do, is taken for one, the less so the more
+the estimate rests on progress that was told.
+
 Watts are measured at every clock that has been used; the rest is a curve through those points, whose shape all phases
 share: they run on the same silicon.
 """
@@ -29,10 +33,11 @@ from pmu.readings import type_f64
 PHASES = 12
 """How many phases are remembered; the one longest unseen is forgotten first."""
 
-FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error")
-LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR = range(len(FACTS))
+FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error", "told_share", "taken_beta")
+LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR, TOLD_SHARE, TAKEN_BETA = range(len(FACTS))
 """Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it was last measured at
-the highest clock; ``share_s``: its seconds, fading over some minutes."""
+the highest clock; ``share_s``: its seconds, fading over some minutes; ``told_share``: how much of what is known of
+beta, from 0 to 1, rests on the application's own units; ``taken_beta``: what losses are reckoned with."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
@@ -66,6 +71,11 @@ IPC_NOISE = 0.01
 
 WITNESS_ERROR = 0.15
 """Relative standard error of each witness of beta (ours)."""
+
+MAYBE_CLOCK_BOUND = (0.55, 0.75)
+"""Codes bound by the clock have a beta about 0.9 (Linpack and IMB on Curie), no work has one above 1, and counters err
+by a fifth. So an estimate above the second is taken for 1, one below the first for itself, and in between for as much
+of both (ours)."""
 
 POWER_EXPONENT = 2.0
 """Of the part of a package's power that follows the clock: between f (V flat) and f^3 (V proportional to f). Ours."""
@@ -105,7 +115,7 @@ class PhaseTable:
         """``facts`` and ``curves`` of a table without phases."""
         facts = np.zeros((PHASES, len(FACTS)))
         facts[:, LAST_S] = facts[:, TOP_S] = -1.0
-        facts[:, BETA] = 1.0
+        facts[:, BETA] = facts[:, TAKEN_BETA] = 1.0
         return facts, np.zeros((len(CURVES), PHASES, levels))
 
     # -- which phase is this -----------------------------------------------------------------------------------------
@@ -196,20 +206,24 @@ class PhaseTable:
 
     def conclude(self, phase: int) -> None:
         """Work out anew what each clock would cost in a phase that has learned something."""
-        self.facts[phase, BETA], self.facts[phase, BETA_ERROR] = self._beta(phase)
+        beta, error, told = self._beta(phase)
+        low, high = MAYBE_CLOCK_BOUND
+        doubt = (1.0 - told) * min(max((beta - low) / (high - low), 0.0), 1.0)
+        self.facts[phase, BETA : TAKEN_BETA + 1] = beta, error, told, beta + doubt * (1.0 - beta)
         self.curves[POWER, phase] = self._power(phase)
 
     def pass_time(self, phase: int, level: int, elapsed_s: float) -> None:
         """Charge an interval to a phase at a clock, and count it to the phase's share of the run."""
         self.curves[SECONDS, phase, level] += elapsed_s
         self.facts[:, SHARE_S] *= max(1.0 - elapsed_s / SHARE_MEMORY_S, 0.0)
-        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, BETA] * self.steepness[level])
+        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, TAKEN_BETA] * self.steepness[level])
         self.facts[phase, LAST_S] = self.time_s
 
-    def _beta(self, phase: int) -> tuple[float, float]:
-        """Estimate and standard error of beta from both witnesses; (1, 0) while there is none."""
+    def _beta(self, phase: int) -> tuple[float, float, float]:
+        """Estimate and standard error of beta from all witnesses, and the share that the application's units have in
+        it; (1, 0, 0) while there is none."""
         facts, ipc = self.facts[phase], self.curves[IPC, phase]
-        total = weighted = 0.0
+        total = weighted = told = 0.0
         if facts[STALL_N] > 0:
             value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
             weight = (WITNESS_ERROR * value + 0.02) ** -2
@@ -225,14 +239,9 @@ class PhaseTable:
             total, weighted = total + weight, weighted + weight * value
         if self.told is not None:
             value, variance = told_beta(self.told[:, phase], self.steepness)
-            total, weighted = total + 1.0 / variance, weighted + min(max(value, 0.0), 1.2) / variance
-        return (min(weighted / total, 1.0), total**-0.5) if total > 0 else (1.0, 0.0)
-
-    def rests_on_told(self, phase: int) -> float:
-        """The share, from 0 to 1, that the application's own units have in what is known of a phase's beta."""
-        if self.told is None:
-            return 0.0
-        return min(float(self.facts[phase, BETA_ERROR]) ** 2 / told_beta(self.told[:, phase], self.steepness)[1], 1.0)
+            told = 1.0 / variance
+            total, weighted = total + told, weighted + told * min(max(value, 0.0), 1.2)
+        return (min(weighted / total, 1.0), total**-0.5, told / total) if total > 0 else (1.0, 0.0, 0.0)
 
     def _power(self, phase: int) -> type_f64:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
@@ -257,7 +266,7 @@ class PhaseTable:
 
     def loss(self, margin: float = 0.0) -> type_f64:
         """Predicted loss ``[phase, level]``, with ``margin`` standard errors on top."""
-        beta = np.minimum(self.facts[:, BETA] + margin * self.facts[:, BETA_ERROR], 1.0)
+        beta = np.minimum(self.facts[:, TAKEN_BETA] + margin * self.facts[:, BETA_ERROR], 1.0)
         return np.asarray(beta[:, None] * self.steepness)
 
     def lost_s(self, margin: float) -> type_f64:

@@ -10,7 +10,7 @@ import pytest
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import MISSING, PROBE, UNKNOWN, Params, State
-from nodectl.policies.cpu_phases import BETA, LAST_S, SECONDS, PhaseTable
+from nodectl.policies.cpu_phases import BETA, LAST_S, SECONDS, TAKEN_BETA, PhaseTable
 from nodectl.policies.cpu_views import View
 from pmu.layout import Layout
 from pmu.readings import type_f64, type_i64
@@ -156,8 +156,17 @@ def test_the_promise_tells_a_memory_bound_job_from_a_clock_bound_one() -> None:
     assert compute.plan.promise < memory.plan.promise / 4
 
 
-def known_betas(state: State) -> list[float]:
-    return sorted(state.facts[state.facts[:, LAST_S] >= 0, BETA].tolist())
+def known_betas(state: State, column: int = BETA) -> list[float]:
+    return sorted(state.facts[state.facts[:, LAST_S] >= 0, column].tolist())
+
+
+def test_work_that_may_be_bound_by_the_clock_is_taken_for_it() -> None:
+    """No work has a beta above 1, many codes have 0.9, and counters err by a fifth: so 0.75 may be one of them."""
+    clear, doubtful, likely = (drive(layout(), [beta] * 600, Params(), has_stalls=False) for beta in (0.5, 0.65, 0.76))
+    assert known_betas(clear[0], TAKEN_BETA) == known_betas(clear[0]) == pytest.approx([0.5], abs=0.02)
+    assert known_betas(doubtful[0], TAKEN_BETA) == pytest.approx([0.825], abs=0.05)
+    assert known_betas(likely[0], TAKEN_BETA) == [1.0]
+    assert likely[1] <= 0.01 < 0.02 < clear[1]
 
 
 def test_phases_that_look_alike_at_the_highest_clock_are_told_apart_by_what_they_show_below_it() -> None:
@@ -199,6 +208,14 @@ def test_a_job_resumed_from_a_journal_decides_the_same() -> None:
     interval = sample(node, np.full(4, MAX_KHZ, float), 0.2)
     one, other = (bounded.decide(params, node, each, interval)[1] for each in (state, resumed))
     assert one.target.tobytes() == other.target.tobytes()
+
+
+def test_a_state_that_knows_other_things_of_a_phase_is_refused() -> None:
+    """A journal of another version, whose decisions this one would not make again."""
+    _, module, name, fields = encode_state(bounded.initial(Params(), layout()))
+    older = [[field, encode_state(np.zeros((12, 7))) if field == "facts" else value] for field, value in fields]
+    with pytest.raises(TypeError, match="another version of bdpo-cpu-bounded"):
+        decode_state(["object", module, name, older], [module])
 
 
 def test_a_bound_outside_its_range_is_refused() -> None:

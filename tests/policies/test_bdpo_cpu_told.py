@@ -11,7 +11,7 @@ import pytest
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import Params, State, ToldState
-from nodectl.policies.cpu_phases import BETA, BETA_ERROR, LAST_S
+from nodectl.policies.cpu_phases import BETA, BETA_ERROR, LAST_S, TAKEN_BETA
 from nodectl.policies.cpu_told import UNITS
 from pmu.layout import Layout
 from pmu.readings import NO_PROGRESS, ProgressSample, Quality, Sample
@@ -93,6 +93,14 @@ def test_a_saving_that_only_seems_worth_its_price_is_found_out_in_time() -> None
         late.append((job.ran_s - ran_s) / (job.done_s - done_s) - 1.0)
     silent, telling = late
     assert telling < 0.015 < 0.025 < silent
+
+
+def test_work_that_is_known_not_to_be_bound_by_the_clock_is_not_taken_for_it() -> None:
+    silent, telling = Job(0.7, 0.0), Job(0.7, 0.0)
+    silent.run(1600)
+    telling.run(1600, truly)
+    assert silent.state.facts[0, TAKEN_BETA] > 0.85
+    assert telling.state.facts[0, TAKEN_BETA] < 0.75
 
 
 def test_without_progress_the_state_is_what_it_was_before_there_was_any() -> None:
