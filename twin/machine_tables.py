@@ -6,12 +6,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from twin.toml_table import Count, NotNegative, Positive
+
 ZoneKind = Literal["package", "core", "uncore", "dram", "psys"]
-
-
-Positive = Annotated[float, msgspec.Meta(gt=0.0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,20 +6,15 @@ Seconds are those at the highest clock.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from twin import curves
+from twin.toml_table import Count, NotNegative, Positive, Share
 
 DEFAULT_NOISE = 0.02
 """Ours: deviation of the slowly varying counter noise."""
-
-
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Positive = Annotated[float, msgspec.Meta(gt=0.0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-Times = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class CpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +26,7 @@ class CpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     activity: NotNegative = 0.8
     ipc: Positive = 1.2
     traffic_gbs: NotNegative = 1.0
-    iterations: Times = 1
+    iterations: Count = 1
     speed_at_mhz: dict[str, float] = {}  # relative speed measured at these clocks, in place of beta
 
 
@@ -52,7 +47,7 @@ class GpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dram_active: Share = 0.4
     fp_active: Share = 0.3
     gap_share: Share = 0.0
-    iterations: Times = 1
+    iterations: Count = 1
     free_mhz: NotNegative = 0.0  # where the card's own firmware runs it, unlocked; 0 = highest boost
     speed_at_mhz: dict[str, float] = {}
     power_at_mhz: dict[str, float] = {}
@@ -66,7 +61,7 @@ class CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     phase: tuple[CpuPhase, ...]
     cpus: str = "cores"
-    repeat: Times = 1
+    repeat: Count = 1
     wait: Literal["spin", "sleep"] = "spin"
     imbalance: Share = 0.0
     progress: NotNegative = 0.0
@@ -78,7 +73,7 @@ class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     phase: tuple[GpuPhase, ...]
     gpus: str = "all"
-    repeat: Times = 1
+    repeat: Count = 1
     imbalance: Share = 0.0
     progress: NotNegative = 0.0
     memory_mib: int = 16000

@@ -11,13 +11,19 @@ import tomllib
 import types
 import typing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from twin.errors import TwinError, nearest
 
 _T = TypeVar("_T")
+
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+"""What numbers may be, for the fields of a ``kind``."""
 
 
 def read_toml(path: Path, kind: type[_T]) -> _T:
