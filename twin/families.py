@@ -224,6 +224,8 @@ def _trace_row(path: Path, number: int, fields: dict[str, str], kind: type[_Phas
         if key not in known:
             raise TwinError(f'{path}:{number}: unknown column "{key}"{nearest(key, known)}')
     for key, text in fields.items():
+        if key == "name":
+            continue
         with contextlib.suppress(ValueError):  # what is no number at all the type says below
             value = float(text)
             if not 0 <= value < math.inf:

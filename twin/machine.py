@@ -7,6 +7,7 @@ siblings), cpufreq policies, powercap zones, hwmon sensors, GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from twin.machine_tables import (
     ZoneKind,
     ZoneTable,
 )
-from twin.toml_table import read_toml
+from twin.toml_table import place, read_toml
 
 __all__ = [
     "EVENTS",
@@ -223,27 +224,31 @@ def expand(table: MachineTable, path: Path) -> Machine:
 
 
 def _check(table: MachineTable, path: Path) -> None:
-    frequency = table.frequency
+    for key, problem in _problems(table):
+        raise TwinError(f"{place(path, *key)}: {'.'.join(key)}: {problem}")
+
+
+def _problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What only a look at several keys shows to be wrong, or at what names may be."""
+    cpu, frequency = table.cpu, table.frequency
     for key in ("sockets", "cores_per_socket", "threads_per_core", "tsc_khz"):
-        if getattr(table.cpu, key) < 1:
-            raise TwinError(f"{path}: cpu.{key}: {getattr(table.cpu, key)} is below 1")
-    if table.cpu.sockets * table.cpu.cores_per_socket * table.cpu.threads_per_core > MOST_CPUS:
-        raise TwinError(f"{path}: cpu: more than {MOST_CPUS} logical CPUs")
-    for event in (*table.cpu.events, *table.cpu.raw_events):
+        if getattr(cpu, key) < 1:
+            yield ("cpu", key), f"{getattr(cpu, key)} is below 1"
+    if cpu.sockets * cpu.cores_per_socket * cpu.threads_per_core > MOST_CPUS:
+        yield ("cpu",), f"more than {MOST_CPUS} logical CPUs"
+    for event in (*cpu.events, *cpu.raw_events):
         if event not in EVENTS:
-            raise TwinError(f'{path}: cpu.events: unknown event "{event}"{nearest(event, EVENTS)}')
-    if frequency.governor not in frequency.governors:
-        raise TwinError(
-            f'{path}: frequency.governor: "{frequency.governor}" is not among governors'
-            f"{nearest(frequency.governor, frequency.governors)}"
-        )
-    for key, clocks in (("frequency", frequency), ("gpu", table.gpu)):
+            yield ("cpu", "events"), f'unknown event "{event}"{nearest(event, EVENTS)}'
+    governor, governors = frequency.governor, frequency.governors
+    if governor not in governors:
+        yield ("frequency", "governor"), f'"{governor}" is not among governors{nearest(governor, governors)}'
+    for name, clocks in (("frequency", frequency), ("gpu", table.gpu)):
         if clocks is not None and clocks.min_khz > clocks.max_khz:
-            raise TwinError(f"{path}: {key}.min_khz: {clocks.min_khz} is above max_khz, {clocks.max_khz}")
+            yield (name, "min_khz"), f"{clocks.min_khz} is above max_khz, {clocks.max_khz}"
     if not frequency.steps_khz and frequency.step_khz <= 0:
-        raise TwinError(f"{path}: frequency: give steps_khz, or step_khz above 0")
+        yield ("frequency",), "give steps_khz, or step_khz above 0"
     if list(frequency.steps_khz) != sorted(set(frequency.steps_khz)):
-        raise TwinError(f"{path}: frequency.steps_khz: clocks must ascend")
+        yield ("frequency", "steps_khz"), "clocks must ascend"
 
 
 def _domains(domain_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple[int, ...]) -> tuple[Domain, ...]:

@@ -6,10 +6,12 @@ have been meant to be.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -35,11 +37,32 @@ def read_toml(path: Path, kind: type[_T]) -> _T:
     except UnicodeDecodeError:
         raise TwinError(f"{path}: is no UTF-8 text") from None
     try:
-        return msgspec.convert(tomllib.loads(text), kind)
+        given = tomllib.loads(text)
+        for steps in _endless(given, []):
+            raise TwinError(f'{place(path, *steps)}: key "{".".join(steps)}": is no finite number')
+        return msgspec.convert(given, kind)
     except tomllib.TOMLDecodeError as error:
         raise TwinError(f"{path}: {error}") from None
     except msgspec.ValidationError as error:
         raise TwinError(_explain(path, text, kind, str(error))) from None
+
+
+def place(path: Path, *steps: str) -> str:
+    """``FILE:LINE`` of the key that the steps lead to, for what only a look at several keys shows to be wrong."""
+    return f"{path}:{_line(path.read_text(), list(steps[:-1]), steps[-1])}"
+
+
+def _endless(given: Any, steps: list[str]) -> Iterator[list[str]]:
+    """Where numbers are infinite or none; a fault may last for ever, and says itself what it takes."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if key != "fault":
+                yield from _endless(value, [*steps, key])
+    elif isinstance(given, list):
+        for value in given:
+            yield from _endless(value, steps)
+    elif isinstance(given, float) and not math.isfinite(given):
+        yield steps
 
 
 def _explain(path: Path, text: str, kind: type, message: str) -> str:

@@ -114,6 +114,8 @@ def _edited(tmp_path: Path, old: str, new: str) -> str:
         ("min_khz = 1200000", "min_khz = 9200000", "frequency.min_khz: 9200000 is above max_khz, 2700000"),
         ("[1200, 0.7648]", "[1200, -0.7]", "Expected `float` > 0.0"),
         ("range_uj = 65532610987", "range_uj = 0", 'key "zone.range_uj": Expected `int` >= 1'),
+        ("rest_w = ", "rest_w = nan # ", 'key "power.rest_w": is no finite number'),
+        ("limit_w = 130.0", "limit_w = inf", 'key "zone.constraints.limit_w": is no finite number'),
         ("limit_w = 130.0", "limit = 130.0", 'unknown key "limit" (nearest: limit_w)'),
     ],
 )
@@ -131,6 +133,25 @@ def test_the_line_of_a_wrong_key_is_named(tmp_path: Path) -> None:
     line = next(n for n, text in enumerate(Path(path).read_text().splitlines(), 1) if text.startswith("tsc_hz"))
     with pytest.raises(TwinError, match=rf"mine\.toml:{line}: "):
         load_machine(path)
+
+
+def test_the_line_of_a_key_that_does_not_go_with_another_is_named(tmp_path: Path) -> None:
+    path = _edited(tmp_path, "min_khz = 1200000", "min_khz = 9200000")
+    line = next(n for n, text in enumerate(Path(path).read_text().splitlines(), 1) if "9200000" in text)
+    with pytest.raises(TwinError, match=rf"mine\.toml:{line}: frequency\.min_khz: "):
+        load_machine(path)
+
+
+def test_a_fault_in_a_machine_file_may_last_for_ever(tmp_path: Path) -> None:
+    fault = '[[fault]]\nkind = "stuck"\ntarget = "gpu:0:power"\nat_s = 2\nfor_s = inf\n[[sensor]]'
+    assert load_machine(_edited(tmp_path, "[[sensor]]", fault)).faults[0]["for_s"] == float("inf")
+
+
+def test_a_phase_of_a_trace_may_be_called_anything(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("unit,phase,seconds\ncpu,-1,1.0\ncpu,inf,1.0\n")
+    workload = load_workload(f"trace:{path}", load_machine("curie"))
+    assert [phase.name for phase in workload.truth.groups[0].phases] == ["-1", "inf"]
 
 
 @pytest.mark.parametrize(
