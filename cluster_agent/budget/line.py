@@ -11,6 +11,10 @@ before, which is no alarm: ``promised_mw`` is what they must keep to at any time
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+MOST_W: Final = 10**12
+"""Ours: of any budget; no partition draws that."""
 
 
 @dataclass(slots=True)

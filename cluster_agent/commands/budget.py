@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from cluster_agent.budget.line import MOST_W
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
@@ -18,9 +19,6 @@ from cluster_agent.serve.partition import BudgetView
 from cluster_agent.serve.schedule import read_schedule
 from cluster_agent.store.ledger import Change
 from nodectl.table import render
-
-MOST_W = 1e12
-"""As the cluster agent takes it: no partition draws that."""
 
 
 @click.group()

@@ -7,6 +7,7 @@ import math
 from datetime import datetime
 from pathlib import Path
 
+from cluster_agent.budget.line import MOST_W
 from cluster_agent.errors import WrongUseError
 
 
@@ -30,7 +31,7 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
             step = (_unix_s(when.strip()), round(float(watts) * 1000))
         except (ValueError, OverflowError):
             raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
-        if not 0 < step[1] < 10**15 or not math.isfinite(step[0]):
+        if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):
             raise WrongUseError(f"{path}:{number}: {row[1]} W is no budget")
         if steps and step[0] <= steps[-1][0]:
             raise WrongUseError(f"{path}:{number}: is not later than the line before it")

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 from msgspec import Meta
 
-from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.line import MOST_W, BudgetLine
 from cluster_agent.budget.store import LedgerStore, Snapshot
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric import descriptors
@@ -57,14 +57,16 @@ thousand nodes, there are fewer: a round lasts so many times what the one before
 class SetBudget(msgspec.Struct, frozen=True):
     """``clusterctl budget set``."""
 
-    w: Annotated[float, Meta(gt=0, le=1e12)]
+    w: Annotated[float, Meta(gt=0, le=MOST_W)]
     dry_run: bool = False
 
 
 class SetSchedule(msgspec.Struct, frozen=True):
     """``clusterctl budget schedule``; times are Unix seconds, ``source`` is where they came from."""
 
-    steps: Annotated[list[tuple[float, Annotated[int, Meta(gt=0, le=10**15)]]], Meta(min_length=1, max_length=2000)]
+    steps: Annotated[
+        list[tuple[float, Annotated[int, Meta(gt=0, le=1000 * MOST_W)]]], Meta(min_length=1, max_length=2000)
+    ]
     source: str
 
 
