@@ -132,7 +132,7 @@ class Ledger:
         return True
 
     def want(self, at: Ints, caps_mw: Ints) -> None:
-        """The caps that the sharer wishes for the nodes at these places; ``grants`` goes towards them as far as the
+        """The caps wanted for the nodes at these places; ``grants`` goes towards them as far as the
         budget lets it."""
         self.accounts.wanted_mw[at] = caps_mw
 

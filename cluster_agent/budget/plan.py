@@ -1,4 +1,4 @@
-"""From the budget to the caps: what the sharer may hand out, and what must be set aside for reboots.
+"""From the budget to the caps: what the sharer may hand out, and what must be in reserve for reboots.
 
 The reserve depends on the caps (the lower a cap, the more its node draws beyond it when it boots), and the caps on the
 reserve. Starting from no reserve, each round sets aside what the caps of the round before would need. One watt less
@@ -27,7 +27,7 @@ ROUNDS: Final = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """The caps wished for, what was set aside, and by how much the budget is too small even with every node at its
+    """The caps wanted, the reserve, and by how much the budget is too small even with every node at its
     MOP (0: it is not)."""
 
     names: list[str]

@@ -60,7 +60,7 @@ def nodes(as_json: bool, socket: Place) -> None:
 @json_option
 @socket_option
 def why(node: str, as_json: bool, socket: Place) -> None:
-    """Why NODE has its cap: the budget, what is set aside, the sharer's reason, and what a pending raise waits for."""
+    """Why NODE has its cap: the budget, the reserve, the sharer's reason, and what a pending raise waits for."""
     answer = ask(socket, "why", {"node": node}, Why)
     click.echo(
         msgspec.json.encode(answer).decode() if as_json else "\n".join([node, *(f"  {s}" for s in answer.lines)])
