@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from nodectl.command_line import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 OURS = ("pmu", "nodectl", "twin", "firmware_bridge", "cluster_agent", "calibration", "hil_tests")
@@ -62,3 +68,26 @@ def test_neither_ledger_nor_lease_reads_a_clock() -> None:
     assert len(sources) > 10
     read = [(source.name, top) for source in sources for _, top in imported_packages(source) if top in CLOCKS]
     assert read == []
+
+
+def test_what_is_no_dependency_is_imported_from_an_extra_that_can_be_named() -> None:
+    """So that whoever lacks it is told what to install; names of modules and of packages differ (zmq, pyzmq)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    given = {"": project["dependencies"], **project["optional-dependencies"]}
+    packages = {extra: {_package(line) for line in lines} for extra, lines in given.items()}
+    packages_of = packages_distributions()
+    sources = [source for package in ALLOWED if package != "hil_tests" for source in (ROOT / package).rglob("*.py")]
+    imported = {top for source in sources for _, top in imported_packages(source)}
+    foreign = {top for top in imported | EXTRAS.keys() if top not in OURS and top not in sys.stdlib_module_names}
+    assert {"numpy", "zmq"} <= foreign
+    installed = [top for top in foreign if top in packages_of]
+    assert [
+        top for top in installed if not packages[EXTRAS.get(top, "")] & {_package(one) for one in packages_of[top]}
+    ] == []
+
+
+def _package(line: str) -> str:
+    """The name in a line of dependencies, as indexes compare them."""
+    found = re.match(r"[\w.-]+", line)
+    assert found
+    return found[0].lower().replace("_", "-")
