@@ -289,6 +289,16 @@ def test_an_administrator_opens_energy_counters_to_users(xh2415: ServedNode) -> 
     assert int(xh2415.output("sh", "-c", f"chmod -R a+r /sys/class/powercap/intel-rapl/; {read}")) > 0
 
 
+def test_an_administrator_gives_a_file_to_a_group_and_may_touch_it(curie: ServedNode) -> None:
+    """As udev rules do; tried on the kernel's own sysfs."""
+    path = "/sys/class/powercap/intel-rapl:0/energy_uj"
+    read = f"setpriv --reuid=65534 --regid=65534 --clear-groups cat {path}"
+    assert "Permission denied" in curie.run("sh", "-c", read).stderr
+    give = f"chgrp 65534 {path} && chmod g+r {path} && touch {path}"
+    assert int(curie.output("sh", "-c", f"{give} && {read}")) >= 0
+    assert curie.output("stat", "-c", "%u %g", path).split() == ["0", "65534"]
+
+
 def test_files_are_neither_made_nor_removed_as_in_sysfs(curie: ServedNode) -> None:
     """The errno values are those of the kernel's own sysfs, tried as root."""
     code = """

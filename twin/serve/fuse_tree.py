@@ -45,6 +45,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         self._tree = tree
         self._texts: dict[int, bytes] = {}
         self._modes: dict[str, int] = {}  # what chmod has made of them
+        self._owners: dict[str, tuple[int, int]] = {}  # and chown
         self._handles = itertools.count(1)
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
@@ -56,7 +57,8 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
             case "file":
                 mode = stat.S_IFREG | self._mode(path)
                 size = 0 if path in procfs.FILES else FILE_BYTES  # files of /proc do not know their length
-                return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": 0, "st_gid": 0}
+                user, group = self._owners.get(path, (0, 0))
+                return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": user, "st_gid": group}
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def readdir(self, path: str, fh: Any) -> Iterator[str]:
@@ -100,6 +102,17 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
             self._modes[path] = stat.S_IMODE(mode)
         return 0
 
+    def chown(self, path: str, uid: int, gid: int) -> int:
+        """As ``chmod``; -1 leaves one as it is."""
+        if self._tree.kind(path) == "file":
+            user, group = self._owners.get(path, (0, 0))
+            self._owners[path] = user if uid == -1 else uid, group if gid == -1 else gid
+        return 0
+
+    def utimens(self, path: str, times: Any = None) -> int:
+        """sysfs takes them; no times are told here."""
+        return 0
+
     def create(self, path: str, mode: int, fi: Any) -> int:
         """Nobody makes a file in sysfs: open(2) with O_CREAT gives EACCES, other changes of names EPERM."""
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
@@ -107,7 +120,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def _forbid(self, *_: Any) -> int:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    mknod = mkdir = unlink = rmdir = symlink = rename = link = chown = utimens = _forbid
+    mknod = mkdir = unlink = rmdir = symlink = rename = link = _forbid
 
     def _mode(self, path: str) -> int:
         mode = self._tree.mode(path)  # asked in any case: the file may be gone
