@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from nodectl.command_line import needs_extras
-from nodectl.errors import UsageError
+from nodectl.errors import NodectlError, UsageError
 
 CAPTION = """
 saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the same
@@ -55,7 +55,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     """
     needed = ["matplotlib"] if delegated else ["pynvml", "matplotlib"]
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise UsageError(needs_extras(missing))  # now, and not after a minute, where it is first used
+        raise NodectlError(needs_extras(missing))  # now, and not after a minute, where it is first used
     from nodectl.demo import comparison, plots, served
 
     try:
