@@ -26,8 +26,10 @@ from nodectl.emulated.jobs import TwinJobs
 from nodectl.job_wire import NodeJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
+from twin.errors import TwinError
 from twin.machine import load_machine
 from twin.model import Twin
+from twin.workload import duration_s
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # a schedule of 20 jobs can be read as it is
 
@@ -430,3 +432,24 @@ def test_emulated_work_with_a_wrong_name_or_time_is_refused_when_it_is_submitted
         submit(words)
     for fine in ("hpl 60s", "stream .5min 50ms", "mixed-cpu:7 60", "trace:/a/b.csv 1h"):
         assert submit(fine) == "queued"
+
+
+def test_a_time_is_one_when_work_is_submitted_if_it_is_one_to_the_emulated_node() -> None:
+    fake = Fake(1)
+    fake.partition.heard(NodeJobs("n00", "boot1", [], "twin-workload", ["hpl"]))
+
+    def is_taken(text: str) -> bool:
+        spec = JobSpec(command=["twin-workload", "hpl", text], walltime_s=100, workdir="/", nodes=1)
+        try:
+            return fake.partition.submit(1000, "someone", spec).state == "queued"
+        except WrongUseError:
+            return False
+
+    def is_run(text: str) -> bool:
+        try:
+            return duration_s(text) > 0
+        except TwinError:
+            return False
+
+    times = ("30s", ".5min", "2.h", "60", " 5 ms ", "0s", "0.0", "5 m", "-1s", "1e3s", "5S", "s", ".", "5us", "nan")
+    assert [is_taken(text) for text in times] == [is_run(text) for text in times] == [True] * 5 + [False] * 10
