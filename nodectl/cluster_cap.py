@@ -24,7 +24,7 @@ from nodectl.job_wire import NodeJobs
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.load_tag import MEASURED, Tag
-from nodectl.wire import ACTS_TO, Declaration, Grant, Held, LeaseClass, Report
+from nodectl.wire import CAP_TOLERANCE, Declaration, Grant, Held, LeaseClass, Report
 from nodectl.work import WorkDone
 from pmu.readings import NOTHING_TOLD, RawProgress
 
@@ -252,7 +252,7 @@ class ClusterCap:
         if not self._is_raise and self._window[1] * 1e9 < WINDOW_NS:
             return
         mean_mw = 1000 * self._window[0] / self._window[1]
-        if mean_mw > ACTS_TO * lease.cap_mw:
+        if mean_mw > CAP_TOLERANCE * lease.cap_mw:
             self._window = [0.0, 0.0]  # not yet: a new window
             return
         lease.confirm("seen" if self._drew_mw > lease.cap_mw else "provisional")

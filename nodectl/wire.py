@@ -48,8 +48,8 @@ Effect: TypeAlias = Literal["seen", "provisional", "unseen"]
 and clock or power followed. ``provisional``: nothing followed, but the draw stayed below the cap over a window (an
 idle node). ``unseen``: neither, or not yet."""
 
-ACTS_TO: Final = 1.02
-"""Ours: of a cap; below this a draw keeps it: RAPL's own step and the sensors' noise."""
+CAP_TOLERANCE: Final = 1.02
+"""Ours: a draw up to so many times a cap keeps it: RAPL's own step and the sensors' noise."""
 
 
 Held: TypeAlias = Literal["", "no", "unsure", "yes"]

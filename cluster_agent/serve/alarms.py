@@ -22,7 +22,7 @@ import numpy as np
 
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.plan import Plan
-from nodectl.wire import ACTS_TO, Report
+from nodectl.wire import CAP_TOLERANCE, Report
 
 LEAST_MEAN_S: Final = 4.0
 """Ours: over less time than this a node's energy says little of whether its cap acts."""
@@ -163,7 +163,7 @@ class Alarms:
                 continue
             since_s, then, is_above = before.get(name, (now_s, report, False))
             if now_s - since_s >= LEAST_MEAN_S:
-                is_above = _mean_mw(then, report) > ACTS_TO * held_mw
+                is_above = _mean_mw(then, report) > CAP_TOLERANCE * held_mw
                 since_s, then = now_s, report
             self._energy[name] = since_s, then, is_above
             drawn_mw += 0 if is_above else above_mw
