@@ -43,12 +43,16 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
     """A ``kind`` from plain values; ``ConfigError`` for keys, types and words that it does not have."""
-    for path, known in _unknown_keys(settings, kind, ()):
-        raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_hint(path[-1], known, kind)}")
+    given = list(_given(settings, kind, ()))
+    for path, _, expected, known in given:
+        if expected is None:
+            raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_hint(path[-1], known, kind)}")
     for path in _oversized(settings, ()):
         raise ConfigError(f"{where(path)}: {'.'.join(path)}: needs more than 64 bits")
-    for path, word, known in _unknown_words(settings, kind, ()):
-        raise ConfigError(f"{where(path)}: no {'.'.join(path)} is called {word!r}{nearest(str(word), known)}")
+    for path, word, expected, _ in given:
+        words = typing.get_args(expected) if typing.get_origin(expected) is Literal else ()
+        if words and word not in words:
+            raise ConfigError(f"{where(path)}: no {'.'.join(path)} is called {word!r}{nearest(str(word), words)}")
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
@@ -102,28 +106,15 @@ def _dotted(text: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in re.findall(_BARE, text))
 
 
-def _unknown_keys(
+def _given(
     settings: Mapping[str, Any], kind: type[msgspec.Struct], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+) -> Iterator[tuple[tuple[str, ...], Any, Any, tuple[str, ...]]]:
+    """Every key that is given, its value, its type (None: there is no such key), and the keys that its table has."""
     fields = _fields(kind)
     for key, value in settings.items():
-        if key not in fields:
-            yield (*path, key), tuple(fields)
-        elif (table := _table(fields[key])) and isinstance(value, Mapping):
-            yield from _unknown_keys(value, table, (*path, key))
-
-
-def _unknown_words(
-    settings: Mapping[str, Any], kind: type[msgspec.Struct], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Any, tuple[str, ...]]]:
-    """Values that are none of those which their keys may have."""
-    fields = _fields(kind)
-    for key, value in settings.items():
-        words = typing.get_args(fields[key]) if typing.get_origin(fields[key]) is Literal else ()
-        if words and value not in words:
-            yield (*path, key), value, words
-        elif (table := _table(fields[key])) and isinstance(value, Mapping):
-            yield from _unknown_words(value, table, (*path, key))
+        yield (*path, key), value, fields.get(key), tuple(fields)
+        if (table := _table(fields.get(key))) and isinstance(value, Mapping):
+            yield from _given(value, table, (*path, key))
 
 
 def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
