@@ -4,9 +4,10 @@ The best level known has the least energy per unit of work, plus a price on time
 slowdown account can bear. Whether to look at another level is an investment: a level that might be better by one
 standard deviation is measured if what that knowledge is worth over the time ahead (taken to be as long as the time
 behind) exceeds what the look costs, and if the account can bear the look too. A phase in which no level has proved to
-be better may lose a share of the bound in looks and no more. One looks from the level that tells most for its price:
-the candidate curves say how far the loss at one level goes with that at another, and since a loss is a ratio, the
-highest clock may be the place. So a new phase is descended in steps as long as nothing is lost, and looks grow rare.
+be better may lose a share of the bound in looks and no more, and the less of it the more is known. One looks from the
+level that tells most for its price: the candidate curves say how far the loss at one level goes with that at another,
+and since a loss is a ratio, the highest clock may be the place. So a new phase is descended in steps as long as nothing
+is lost, and looks grow rare.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Params(msgspec.Struct, frozen=True):
     aim: float = 0.9  # share of the bound spent by the estimates
     floor: float = 0.5  # lowest clock, of the highest
     caution: float = 0.5  # standard deviations added to every estimated loss
-    price: float = 1.25  # energy share that 1 of time must bring
+    price: float = 1.1  # energy share that 1 of time must bring
     least_gain: float = 0.004  # energy share below which nothing is worth a change
     faith: float = 0.3  # share of a hoped-for gain that a look is expected to bring
     try_at_most: float = 0.08  # most assumed loss of a clock that is looked at
     horizon_s: float = 60.0  # the account evens out over this time; shortest time a gain is taken to last
-    search: float = 0.15  # share of the bound that a phase may lose while no lower clock has proved its worth
+    search: float = 0.1  # share of the bound that a phase may lose while no known lower clock has proved its worth
     search_credit_s: float = 60.0  # the same: counted as if the phase had lasted so much longer
     credit_s: float = 20.0  # looks may spend the account's income of so many seconds in advance
     latency_s: float = 0.2  # until a clock has changed for sure (Velicka et al., arXiv 2502.20075: tens of ms)
@@ -107,21 +108,25 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     def cost_of(loss: type_f64) -> type_f64:
         return np.asarray(power * (1.0 + loss) + params.price * loss)
 
-    cost = cost_of(beliefs.mean)
+    def taken_for(loss: type_f64) -> type_f64:
+        return bank.taken_for(loss, phases.ceiling(phase))
+
+    cost = cost_of(taken_for(beliefs.mean))
     safe = usable & (table[LOSS] <= limits.allowance)
     best = int(np.argmin(np.where(safe, cost, np.inf)))
     if cost[best] > cost[0] - params.least_gain:
         best = 0
-    hoped = np.maximum(beliefs.mean - beliefs.deviation, 0.0)
+    hoped = taken_for(np.maximum(beliefs.mean - beliefs.deviation, 0.0))
     hope = np.where(usable & (hoped <= limits.allowance), cost_of(hoped), np.inf)
     wanted = int(np.argmin(hope))
     gain = float(cost[best] - hope[wanted])
-    regret = float(cost_of(beliefs.mean + beliefs.deviation)[best] - cost[0])
+    regret = float(cost_of(taken_for(beliefs.mean + beliefs.deviation))[best] - cost[0])
     if best > 0 and regret > gain:  # the highest clock may be better after all
         wanted, gain = best, regret
-    if wanted > 0 and gain > params.least_gain:
+    if wanted > 0 and gain > params.least_gain and table[RATE, 0] > 0:  # no traffic tells nothing at any clock
         if not (usable & (cost_of(table[LOSS]) < cost[0] - params.least_gain)).any():
-            limits = replace(limits, room_s=min(limits.room_s, _search_room_s(params, phases, phase, limits)))
+            unknown = float(bank.unknown(beliefs)[wanted])
+            limits = replace(limits, room_s=min(limits.room_s, _search_room_s(params, phases, phase, unknown, limits)))
         visit = _visit(params, phases, phase, beliefs, wanted, gain, cost - cost[best], limits)
         if visit is not None:
             return visit
@@ -138,22 +143,23 @@ def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
     table, ceiling = phases.table[phase], phases.ceiling(phase)
     beliefs = phases.bank.weigh(table[RATE], phases.error(phase), ceiling)
     most = ceiling * phases.bank.stretch
-    unknown = np.minimum(beliefs.deviation / phases.bank.widest, 1.0) ** 2
-    caution = params.caution + unknown * max(CLOCK_BOUND - params.caution, 0.0)
-    table[LOSS] = np.minimum(beliefs.mean + caution * beliefs.deviation, most)
+    caution = params.caution + phases.bank.unknown(beliefs) * max(CLOCK_BOUND - params.caution, 0.0)
+    table[LOSS] = np.minimum(phases.bank.taken_for(beliefs.mean + caution * beliefs.deviation, ceiling), most)
     return beliefs
 
 
-def _search_room_s(params: Params, phases: Phases, phase: int, limits: Limits) -> float:
+def _search_room_s(params: Params, phases: Phases, phase: int, unknown: float, limits: Limits) -> float:
     """Seconds that a phase in which no lower clock has proved its worth may still lose in looking for one.
 
     Where time follows the clock, looking is all that will ever be lost. At the edge of what is worth its time every
-    look seems to pay for itself, and what traffic does not tell truly no number of looks will show. Blocks are counted
-    as far as they are remembered (``LAST_BLOCKS``).
+    look seems to pay for itself, and what traffic does not tell truly no number of looks will show: the more is known,
+    the fewer may follow. As far as the loss is ``unknown`` (0 to 1), the whole bound may be lost in finding out. Blocks
+    are counted as far as they are remembered (``LAST_BLOCKS``).
     """
+    share = params.search + unknown * max(1.0 - params.search, 0.0)
     table = phases.table[phase]
     spent_s = table[COUNT] @ (table[LOSS] / (1.0 + table[LOSS])) * limits.block_s
-    return float(params.search * params.bound * (table[SECONDS].sum() + params.search_credit_s) - spent_s)
+    return float(share * params.bound * (table[SECONDS].sum() + params.search_credit_s) - spent_s)
 
 
 def _visit(

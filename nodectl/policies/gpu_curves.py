@@ -10,6 +10,10 @@ on a grid of a, c and k (ours). A rate measured at several clocks (memory traffi
 1 / (1 + loss) with an unknown factor, whose best value for each candidate follows in closed form. Mean and spread over
 the candidates, weighed by their likelihood, are what a policy may count on. Without a useful measurement the spread
 stays wide, up to the clock-bound case.
+
+No measurement tells how far traffic itself errs. Nothing is slowed down by more than the clock, though, and many
+kernels by just as much. So a loss that may be that of the clock is taken for it (``CurveBank.taken_for``): work that
+it truly binds saves least, and would pay most for being mistaken.
 """
 
 from __future__ import annotations
@@ -31,10 +35,15 @@ _STEEP: Final = (0.5, 1.1)
 _KNEES: Final = (0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45, 0.58, 0.75)
 _STEEPEST: Final = 1.7
 
+MAY_BE_BOUND: Final = (0.7, 0.8)
+"""Shares of the clock's own stretch between which a loss passes over to being taken for the clock-bound one (ours).
+Traffic that falls by 20 % less than speed shows clock-bound work at 0.8; noise shows it below."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beliefs:
-    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss, and the ``share`` of each candidate in ``loss``."""
+    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss that traffic shows, and the ``share`` of each candidate in
+    ``loss``."""
 
     mean: type_f64
     deviation: type_f64
@@ -83,6 +92,17 @@ class CurveBank:
         share /= share.sum()
         mean = share @ self.loss
         return Beliefs(mean, np.sqrt(np.maximum(share @ self.loss**2 - mean**2, 0.0)), share, self.loss)
+
+    def taken_for(self, loss: type_f64, ceiling: float) -> type_f64:
+        """What a ``loss`` ``[LEVELS]`` that traffic shows is taken for: the clock-bound one where it may be that."""
+        most = ceiling * self.stretch
+        least, surely = MAY_BE_BOUND
+        nearness = np.clip((loss / np.maximum(most, 1e-9) - least) / (surely - least), 0.0, 1.0)
+        return np.asarray(loss + nearness * np.maximum(most - loss, 0.0))
+
+    def unknown(self, beliefs: Beliefs) -> type_f64:
+        """How much of the loss at each level is still unknown: 1 = as much as before any measurement."""
+        return np.asarray(np.minimum(beliefs.deviation / self.widest, 1.0) ** 2)
 
 
 @lru_cache(maxsize=32)

@@ -46,6 +46,15 @@ def test_a_knee_is_found_and_nothing_is_feared_above_it() -> None:
     assert beliefs.mean[at[-1]] == pytest.approx(loss[at[-1]], abs=0.02)
 
 
+def test_a_loss_that_may_be_the_clocks_is_taken_for_it_and_a_smaller_one_as_shown() -> None:
+    clock = BANK.stretch
+    assert BANK.taken_for(0.8 * clock, 1.0) == pytest.approx(clock)
+    assert BANK.taken_for(0.75 * clock, 1.0) == pytest.approx(0.875 * clock)
+    assert BANK.taken_for(0.7 * clock, 1.0) == pytest.approx(0.7 * clock)
+    assert BANK.taken_for(0.4 * clock, 0.5) == pytest.approx(0.5 * clock), "half of the time no kernel runs"
+    assert BANK.taken_for(1.1 * clock, 1.0) == pytest.approx(1.1 * clock), "nothing is taken for less than is shown"
+
+
 def test_time_in_which_no_kernel_runs_is_not_stretched() -> None:
     beliefs = BANK.weigh(np.zeros(LEVELS), np.full(LEVELS, np.inf), 0.3)
     assert (beliefs.mean <= 0.35 * BANK.stretch + 1e-9).all()
