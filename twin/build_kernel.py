@@ -12,7 +12,7 @@ from cffi import FFI
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("twin/csrc")
-SOURCES = ("kernel_events.c", "kernel_fuse.c", "kernel_process.c", "kernel_seccomp.c")
+SOURCES = ("kernel_doors.c", "kernel_events.c", "kernel_fuse.c", "kernel_process.c", "kernel_seccomp.c")
 
 
 def declarations(header: str) -> str:
@@ -26,7 +26,7 @@ ffibuilder.set_source(
     "twin._kernel",
     '#include "kernel.h"',
     sources=[str(CSRC / name) for name in SOURCES],
-    depends=[str(CSRC / "kernel.h"), "nodectl/include/nodectl_progress.h"],
+    depends=[str(CSRC / "kernel.h"), str(CSRC / "kernel_seccomp.h"), "nodectl/include/nodectl_progress.h"],
     include_dirs=[str(CSRC), "nodectl/include"],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],

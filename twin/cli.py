@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -69,6 +70,9 @@ def twin() -> None:
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Write what truly happened to this JSON file at the end."
 )
+@click.option(
+    "--device", "devices", multiple=True, metavar="PATH", help="Give COMMAND this device of the host, too; may be repeated."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_reports_errors
 def run(
@@ -80,6 +84,7 @@ def run(
     progress: str | None,
     faults: tuple[str, ...],
     report: Path | None,
+    devices: tuple[str, ...],
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND (default: a shell) where /sys, NVML and hardware counters are those of an emulated machine.
@@ -108,11 +113,11 @@ def run(
         else None,
         seed=seed,
         faults=tuple(parse_line(line) for line in faults),
-        report=str(report.absolute()) if report else None,
+        report=(os.open(report.absolute().parent, os.O_PATH), report.name) if report else None,
     )
     if not command:
         click.echo(f"emulated {model.name}: {model.summary}; `exit` ends it", err=True)
-    sys.exit(launcher.run(plan, command or launcher.shell()))
+    sys.exit(launcher.run(plan, command or launcher.shell(), devices))
 
 
 @twin.command()

@@ -77,9 +77,10 @@ int process_rename(const char *name);
 /* Tell the node's agent that so many more units of work are finished, as any program would (nodectl_progress.h). */
 void process_tell(uint64_t units);
 int64_t filesystem_type(const char *path); /* statfs f_type */
-int namespace_of_mounts(void);
+int namespaces_leave(int flags); /* unshare(2) */
 int mount_at(const char *source, const char *target, const char *type, uint64_t flags, const char *options);
 int unmount_at(const char *target, int flags);
+int mount_read_only(const char *point); /* with all mounts below it */
 
 /* The invisible file system. Both descriptors are the caller's to close; -errno on failure. */
 int fuse_mount(const char *name, int *device_fd, int *mount_fd);
@@ -103,12 +104,27 @@ typedef struct {
 } perf_attr_t;
 
 int seccomp_install(void); /* in the process to be watched; listener descriptor or -errno */
-int seccomp_receive(int listener, perf_call_t *call); /* 1: a call, 0: no more, -errno */
+int seccomp_receive(int counters, perf_call_t *call); /* from the pipe that doors_serve fills; 1, 0: no more, -errno */
 int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr); /* 0 or -errno for the caller */
 int seccomp_is_waiting(int listener, uint64_t id);
 int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);
 int seccomp_answer_error(int listener, uint64_t id, int error);
 int seccomp_answer_kernel(int listener, uint64_t id); /* let the real kernel do it */
+
+/* The mount calls of the watched processes, answered so that they lead to the twin (kernel_doors.c). */
+typedef struct {
+    const char *tree, *spare;   /* where the twin's files are served; an empty directory. In our mount namespace */
+    const char *empty;          /* a sysfs without files, which is laid below the twin's */
+    const char **covers;        /* [n_covers] files of /proc that are the twin's */
+    int32_t n_covers;
+    uint64_t tree_device;       /* st_dev of `tree` */
+    uint64_t devtmpfs_device;   /* st_dev of the host's /dev */
+} doors_plan_t;
+
+typedef struct doors doors_t;
+
+doors_t *doors_new(int listener, int counters, const doors_plan_t *plan);
+int doors_serve(doors_t *doors); /* in a thread of its own, several at once; 0: nobody is watched any more, -errno */
 
 /* The real perf_event_open: `raw` with its switches replaced; fd or -errno. */
 int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);

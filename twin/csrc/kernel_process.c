@@ -4,9 +4,11 @@
 #include "kernel.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sched.h>
 #include <unistd.h>
@@ -36,9 +38,9 @@ int64_t filesystem_type(const char *path)
     return statfs(path, &status) ? -errno : (int64_t)status.f_type;
 }
 
-int namespace_of_mounts(void)
+int namespaces_leave(int flags)
 {
-    return unshare(CLONE_NEWNS) ? -errno : 0;
+    return unshare(flags) ? -errno : 0;
 }
 
 int mount_at(const char *source, const char *target, const char *type, uint64_t flags, const char *options)
@@ -49,4 +51,13 @@ int mount_at(const char *source, const char *target, const char *type, uint64_t 
 int unmount_at(const char *target, int flags)
 {
     return umount2(target, flags) ? -errno : 0;
+}
+
+int mount_read_only(const char *point)
+{
+    enum { RECURSIVE = 0x8000, READ_ONLY = 1 };
+    struct {
+        uint64_t set, clear, propagation, user_ns;
+    } attributes = {.set = READ_ONLY}; /* struct mount_attr, Linux 5.12 */
+    return syscall(SYS_mount_setattr, AT_FDCWD, point, RECURSIVE, &attributes, sizeof attributes) ? -errno : 0;
 }

@@ -1,21 +1,21 @@
 /*
- * The seccomp listener on perf_event_open(2), and the real call for what is to stay real.
+ * The seccomp filter on the calls that could reach past the twin, and perf_event_open(2) as its listener gets it.
  *
- * The filter stops this one call in the watched process and all its children and hands it to the holder of the
- * listener; every other call passes in the kernel without a detour. Calls of another architecture's table (i386 on
- * x86_64, arm on aarch64, x32) cannot be carried over, so their perf_event_open gets ENOSYS: never the real counters.
- * With the listener closed the kernel itself answers ENOSYS. The listener is no wall against a hostile program
- * (memory may change between our look and the kernel's): it keeps honest programs on the emulated counters.
+ * The filter stops perf_event_open and the mount calls in the watched process and all its children and hands them to
+ * the holder of the listener (kernel_doors.c); it refuses what would change the host's kernel or make device nodes;
+ * every other call passes in the kernel without a detour. These calls of another architecture's table (i386 on x86_64,
+ * arm on aarch64, all of x32) cannot be carried over and get ENOSYS. With the listener closed the kernel itself answers
+ * ENOSYS. The listener is no wall against a hostile program (memory may change between our look and the kernel's): it
+ * keeps honest programs on the emulated node. A second listener inside is refused by the kernel (EBUSY).
  * Source: seccomp_unotify(2), Linux Documentation/userspace-api/seccomp_filter.rst.
  */
-#include "kernel.h"
+#include "kernel_seccomp.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/perf_event.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <stddef.h>
 #include <string.h>
@@ -27,16 +27,33 @@
 #if defined(__x86_64__)
 #define NATIVE_ARCH  AUDIT_ARCH_X86_64
 #define FOREIGN_ARCH AUDIT_ARCH_I386
-#define FOREIGN_CALL 336
-#define X32_CALL     (0x40000000 | 298)
+#define X32_BIT      0x40000000
+/* perf_event_open, mount, umount, umount2, fsmount, mount_setattr, mknod, mknodat, {init,finit,delete}_module,
+ * kexec_load, iopl, ioperm (arch/x86/entry/syscalls/syscall_32.tbl) */
+static const uint32_t foreign_calls[] = {336, 21, 22, 52, 432, 442, 14, 297, 128, 350, 129, 283, 110, 101};
 #elif defined(__aarch64__)
 #define NATIVE_ARCH  AUDIT_ARCH_AARCH64
 #define FOREIGN_ARCH AUDIT_ARCH_ARM
-#define FOREIGN_CALL 364
-#define X32_CALL     0xffffffff
+/* the same (arch/arm/tools/syscall.tbl), and kexec_file_load in place of port access */
+static const uint32_t foreign_calls[] = {364, 21, 52, 432, 442, 14, 324, 128, 379, 129, 347, 401};
 #else
 #error "the served twin knows the system call tables of x86_64 and aarch64"
 #endif
+
+/* Answered by us. */
+static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount, SYS_umount2, SYS_fsmount, SYS_mount_setattr};
+
+/* Refused with EPERM, as containers have it: they would change the host's kernel or reach its hardware. */
+static const uint32_t refused_calls[] = {
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load,
+#ifdef SYS_iopl
+    SYS_iopl, SYS_ioperm,
+#endif
+};
+
+/* Character devices that any program may make: an overlay's whiteout, null, zero, full, random, urandom, tty, console,
+ * ptmx, fuse. The numbers as mknod(2) takes them, major << 8 | minor. */
+static const uint32_t harmless_devices[] = {0, 0x103, 0x105, 0x107, 0x108, 0x109, 0x500, 0x501, 0x502, 0xae5};
 
 #ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 #define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5)
@@ -45,27 +62,91 @@
 #define SECCOMP_ADDFD_FLAG_SEND (1UL << 1)
 #endif
 
-#define FIELD(name) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, name))
-#define IF_NOT(value, skip) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), 0, (skip))
-#define RETURN(action) BPF_STMT(BPF_RET | BPF_K, (action))
+#define MAX_FILTER 256
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
 
+typedef struct {
+    struct sock_filter code[MAX_FILTER];
+    unsigned short size;
+} program_t;
+
+static void add(program_t *program, uint16_t code, uint8_t yes, uint8_t no, uint32_t value)
+{
+    program->code[program->size++] = (struct sock_filter){code, yes, no, value};
+}
+
+static void load(program_t *program, size_t offset)
+{
+    add(program, BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offset);
+}
+
+static void give(program_t *program, uint32_t action)
+{
+    add(program, BPF_RET | BPF_K, 0, 0, action);
+}
+
+/* For each of the values: if the loaded word is it, this action. */
+static void give_if_in(program_t *program, const uint32_t *values, size_t count, uint32_t action)
+{
+    for (size_t i = 0; i < count; i++) {
+        add(program, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, values[i]);
+        give(program, action);
+    }
+}
+
+/* mknod(2), mknodat(2): files, pipes, sockets and harmless devices as ever; EPERM for other devices. */
+static void judge_mknod(program_t *program, uint32_t call, size_t mode, size_t device)
+{
+    enum { FILE_TYPE = 0170000, CHARACTER = 0020000, BLOCK = 0060000 };
+    size_t high = offsetof(struct seccomp_data, args[0]) + 8 * device + 4;
+    program_t body = {.size = 0};
+    load(&body, offsetof(struct seccomp_data, args[0]) + 8 * mode);
+    add(&body, BPF_ALU | BPF_AND | BPF_K, 0, 0, FILE_TYPE);
+    add(&body, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, BLOCK);
+    give(&body, SECCOMP_RET_ERRNO | EPERM);
+    add(&body, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CHARACTER);
+    give(&body, SECCOMP_RET_ALLOW);
+    load(&body, high);
+    add(&body, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+    give(&body, SECCOMP_RET_ERRNO | EPERM);
+    load(&body, high - 4);
+    give_if_in(&body, harmless_devices, COUNT(harmless_devices), SECCOMP_RET_ALLOW);
+    give(&body, SECCOMP_RET_ERRNO | EPERM);
+
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)body.size, call);
+    memcpy(program->code + program->size, body.code, body.size * sizeof *body.code);
+    program->size = (unsigned short)(program->size + body.size);
+}
+
+/*
+ * The filter. A call that none of the lists names is let through on its number alone, so the kernel remembers that and
+ * runs no filter for it (seccomp's action cache, Linux 5.11): untouched calls cost what they did.
+ */
 int seccomp_install(void)
 {
-    struct sock_filter program[] = {
-        FIELD(arch),
-        IF_NOT(NATIVE_ARCH, 5),
-        FIELD(nr),
-        IF_NOT(SYS_perf_event_open, 1),
-        RETURN(SECCOMP_RET_USER_NOTIF),
-        IF_NOT(X32_CALL, 5),
-        RETURN(SECCOMP_RET_ERRNO | ENOSYS),
-        IF_NOT(FOREIGN_ARCH, 3),
-        FIELD(nr),
-        IF_NOT(FOREIGN_CALL, 1),
-        RETURN(SECCOMP_RET_ERRNO | ENOSYS),
-        RETURN(SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof program / sizeof program[0], program};
+    program_t native = {.size = 0}, program = {.size = 0};
+    load(&native, offsetof(struct seccomp_data, nr));
+#ifdef X32_BIT
+    add(&native, BPF_JMP | BPF_JSET | BPF_K, 0, 1, X32_BIT);
+    give(&native, SECCOMP_RET_ERRNO | ENOSYS); /* as a kernel without x32 */
+#endif
+    give_if_in(&native, watched_calls, COUNT(watched_calls), SECCOMP_RET_USER_NOTIF);
+    give_if_in(&native, refused_calls, COUNT(refused_calls), SECCOMP_RET_ERRNO | EPERM);
+    judge_mknod(&native, SYS_mknodat, 2, 3);
+#ifdef SYS_mknod
+    judge_mknod(&native, SYS_mknod, 1, 2);
+#endif
+    give(&native, SECCOMP_RET_ALLOW);
+
+    load(&program, offsetof(struct seccomp_data, arch));
+    add(&program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)native.size, NATIVE_ARCH);
+    memcpy(program.code + program.size, native.code, native.size * sizeof *native.code);
+    program.size = (unsigned short)(program.size + native.size);
+    load(&program, offsetof(struct seccomp_data, nr));
+    give_if_in(&program, foreign_calls, COUNT(foreign_calls), SECCOMP_RET_ERRNO | ENOSYS);
+    give(&program, SECCOMP_RET_ALLOW);
+
+    struct sock_fprog filter = {program.size, program.code};
     /* Killable: a signal must not make the caller ask twice for what it already got. Linux 5.19. */
     unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     long listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
@@ -78,9 +159,8 @@ int seccomp_install(void)
  * Questions
  ****************************************************************/
 
-int seccomp_receive(int listener, perf_call_t *call)
+int seccomp_next(int listener, struct seccomp_notif *call)
 {
-    struct seccomp_notif notice;
     for (;;) {
         struct pollfd wait = {listener, POLLIN, 0};
         if (poll(&wait, 1, -1) < 0 && errno != EINTR)
@@ -89,20 +169,21 @@ int seccomp_receive(int listener, perf_call_t *call)
             return 0; /* the last watched process is gone */
         if (!(wait.revents & POLLIN))
             continue;
-        memset(&notice, 0, sizeof notice);
-        if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notice) == 0)
-            break;
+        memset(call, 0, sizeof *call);
+        if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, call) == 0)
+            return 1;
         if (errno != EINTR && errno != ENOENT) /* ENOENT: the caller died between poll and here */
             return -errno;
     }
-    *call = (perf_call_t){.id = notice.id,
-                          .caller = (int32_t)notice.pid,
-                          .attr_address = notice.data.args[0],
-                          .task = (int32_t)notice.data.args[1],
-                          .cpu = (int32_t)notice.data.args[2],
-                          .group_fd = (int32_t)notice.data.args[3],
-                          .flags = notice.data.args[4]};
-    return 1;
+}
+
+int seccomp_receive(int counters, perf_call_t *call)
+{
+    ssize_t size;
+    do
+        size = read(counters, call, sizeof *call);
+    while (size < 0 && errno == EINTR);
+    return size == sizeof *call ? 1 : size == 0 ? 0 : -errno;
 }
 
 int seccomp_is_waiting(int listener, uint64_t id)
@@ -110,7 +191,7 @@ int seccomp_is_waiting(int listener, uint64_t id)
     return ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
 }
 
-static ssize_t read_memory(int32_t task, uint64_t address, void *to, size_t size)
+ssize_t task_memory(int32_t task, uint64_t address, void *to, size_t size)
 {
     struct iovec local = {to, size}, remote = {(void *)(uintptr_t)address, size};
     return process_vm_readv(task, &local, 1, &remote, 1, 0);
@@ -124,12 +205,12 @@ int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr)
     memset(attr, 0, sizeof *attr);
     memset(&known, 0, sizeof known);
 
-    if (read_memory(call->caller, call->attr_address, head, sizeof head) != sizeof head)
+    if (task_memory(call->caller, call->attr_address, head, sizeof head) != sizeof head)
         return -EFAULT;
     attr->size = head[1] ? head[1] : PERF_ATTR_SIZE_VER0;
     if (attr->size < PERF_ATTR_SIZE_VER0 || attr->size > sizeof attr->raw)
         return -E2BIG;
-    if (read_memory(call->caller, call->attr_address, attr->raw, attr->size) != (ssize_t)attr->size)
+    if (task_memory(call->caller, call->attr_address, attr->raw, attr->size) != (ssize_t)attr->size)
         return -EFAULT;
     for (size_t i = sizeof known; i < attr->size; i++)
         if (attr->raw[i])

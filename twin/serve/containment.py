@@ -7,25 +7,36 @@ and one door that leads elsewhere ends the run with status 2 before the command 
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
 from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
-from twin.serve import namespace
-
-FUSE_SUPER_MAGIC = 0x65735546
-"""statfs f_type of every FUSE file system (linux/magic.h)."""
+from twin.serve import mounts, namespace
+from twin.serve.fuse_tree import FUSE_SUPER_MAGIC
+from twin.serve.server import Ready
 
 GPU_MAGIC = 0x4E54474E
 """TWIN_GPU_MAGIC in twin/csrc/twin_gpu.h."""
 
 KNOB_PLACES = ("/sys/devices/system/cpu", "/sys/class/powercap", "/sys/devices/virtual/powercap", "/sys/class/hwmon")
 """Where real knobs and sensors would be: these must be the twin's whatever the machine has, as procfs.FILES must."""
+
+FIRST_PROCESS = "nodectl-twin-1"
+"""What the first process of a run is called, and so the parent of all that can be seen in it."""
+
+_SYSFS_MAGIC = 0x62656572
+_MSR = os.makedev(202, 0)
+"""/dev/cpu/0/msr: any device through which hardware is reached would do."""
+
+_PROBE = f"{namespace.RUN_DIRECTORY}/probe"
 
 _LOAD_NVML = """
 import ctypes, os, sys
@@ -35,18 +46,37 @@ print(*mapped, sep="\\n")
 """
 
 
-def prove(tree_device: int, roots: Iterable[str], library: str, environment: Mapping[str, str]) -> None:
-    """TwinError naming the first door that does not lead to the twin; ``tree_device`` is its tree's ``st_dev``."""
-    for path in (*KNOB_PLACES, *procfs.FILES, *roots):
-        _prove_file_system(path, tree_device)
+def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
+    """TwinError naming the first door that does not lead to the twin; to be called behind the seccomp filter."""
+    for path in (*KNOB_PLACES, *procfs.FILES, *ready.settings, *ready.roots):
+        _prove_file_system(path, ready.tree_device)
+    _prove_mounts()
+    _prove_processes()
     _prove_gpu_state()
     _prove_library(library, environment)
-    for path in namespace.devices():
-        _prove_masked(path)
+    _prove_counters(ready.counters_device)
+    _prove_new_mounts(ready.tree_device)
+    _prove_no_devices()
 
 
-def prove_counters(counters_device: int) -> None:
-    """TwinError unless perf_event_open(2) leads to the twin; to be called behind the seccomp filter."""
+def close_host_directories() -> None:
+    """Directories that the command would inherit by descriptor lead to the host's files: not passed on.
+
+    TwinError if it would inherit an open file of the host's sysfs, or its directory as a standard file.
+    """
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if not os.get_inheritable(fd) and fd > 2:
+                continue
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                os.set_inheritable(fd, False)
+        except OSError:
+            continue  # the listing's own, or none of the standard files
+        if lib.filesystem_type(f"/proc/self/fd/{fd}".encode()) == _SYSFS_MAGIC:
+            raise TwinError(f"descriptor {fd} is open on the host's /sys; close it first")
+
+
+def _prove_counters(counters_device: int) -> None:
     fd = lib.perf_probe()
     if fd < 0:
         raise TwinError(f"perf_event_open is not the twin's: {os.strerror(-fd)}")
@@ -55,6 +85,42 @@ def prove_counters(counters_device: int) -> None:
             raise TwinError("perf_event_open opens a counter of the real kernel")
     finally:
         os.close(fd)
+
+
+def _prove_mounts() -> None:
+    for each in mounts.listed():
+        if each.type in ("sysfs", "devtmpfs") and each.root not in namespace.EMPTY_OF_SYSFS:
+            raise TwinError(f"the host's {each.type} is still mounted on {each.point}")
+
+
+def _prove_processes() -> None:
+    name = Path("/proc/1/comm").read_text().strip()
+    if name != FIRST_PROCESS:
+        raise TwinError(f"/proc shows the host's processes (the first is {name})")
+
+
+def _prove_new_mounts(tree_device: int) -> None:
+    """A program's own mounts of sysfs and procfs must show the twin's files, too."""
+    os.makedirs(_PROBE, exist_ok=True)
+    for kind, file in (("sysfs", "devices/system/cpu"), ("proc", "cpuinfo")):
+        mounts.mount("none", _PROBE, kind)
+        try:
+            if os.stat(f"{_PROBE}/{file}").st_dev != tree_device:
+                raise TwinError(f"a new mount of {kind} shows the host's")
+        finally:
+            mounts.detach(_PROBE)
+    os.rmdir(_PROBE)
+
+
+def _prove_no_devices() -> None:
+    try:
+        os.mknod(_PROBE, stat.S_IFCHR | 0o600, _MSR)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            return
+        raise TwinError(f"{_PROBE}: {error.strerror}") from None
+    os.unlink(_PROBE)
+    raise TwinError("nodes of the host's devices can be made")
 
 
 def _prove_file_system(path: str, tree_device: int) -> None:
@@ -90,11 +156,3 @@ def _prove_library(library: str, environment: Mapping[str, str]) -> None:
     for path in found:
         if not os.path.samefile(path, library):
             raise TwinError(f"{namespace.NVML_NAME} loads {path}, not the twin's {library}")
-
-
-def _prove_masked(path: str) -> None:
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    except OSError:
-        return
-    raise TwinError(f"the real device {path} can still be opened")

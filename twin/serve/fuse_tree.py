@@ -21,11 +21,13 @@ from typing import Any
 
 import mfusepy
 
-from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
-from twin.serve.containment import FUSE_SUPER_MAGIC
+from twin.serve.mirror import Mirror
 from twin.sysfs import SysfsTree
+
+FUSE_SUPER_MAGIC = 0x65735546
+"""statfs f_type of every FUSE file system (linux/magic.h)."""
 
 FILE_BYTES = 4096
 """What sysfs says of every attribute's size (fs/sysfs/file.c: PAGE_SIZE)."""
@@ -37,35 +39,39 @@ _MOUNT_TIMEOUT_S = 10.0
 
 
 class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyped
-    """FUSE requests answered from the tree. Errors are the tree's OSErrors, which mfusepy hands on by errno."""
+    """FUSE requests answered from the tree or, for the host's settings, from their private copies.
+
+    Errors are the trees' OSErrors, which mfusepy hands on by errno.
+    """
 
     use_ns = True
 
-    def __init__(self, tree: SysfsTree) -> None:
-        self._tree = tree
+    def __init__(self, tree: SysfsTree, settings: Mirror) -> None:
+        self._sysfs = tree
+        self._settings = settings
         self._texts: dict[int, bytes] = {}
         self._modes: dict[str, int] = {}  # what chmod has made of them
         self._owners: dict[str, tuple[int, int]] = {}  # and chown
         self._handles = itertools.count(1)
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
-        match self._tree.kind(path):
+        match self._tree(path).kind(path):
             case "dir":
                 return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2, "st_uid": 0, "st_gid": 0}
             case "link":
                 return {"st_mode": stat.S_IFLNK | 0o777, "st_nlink": 1, "st_uid": 0, "st_gid": 0}
             case "file":
                 mode = stat.S_IFREG | self._mode(path)
-                size = 0 if path in procfs.FILES else FILE_BYTES  # files of /proc do not know their length
+                size = 0 if path.startswith("/proc/") else FILE_BYTES  # files of /proc do not know their length
                 user, group = self._owners.get(path, (0, 0))
                 return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": user, "st_gid": group}
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def readdir(self, path: str, fh: Any) -> Iterator[str]:
-        yield from (".", "..", *self._tree.listdir(path))
+        yield from (".", "..", *self._tree(path).listdir(path))
 
     def readlink(self, path: str) -> str:
-        return self._tree.readlink(path)
+        return self._tree(path).readlink(path)
 
     def open(self, path: str, fi: Any) -> int:
         """Root too needs the right bit in the file's mode (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK)."""
@@ -81,12 +87,12 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def read(self, path: str, size: int, offset: int, fi: Any) -> bytes:
         if offset == 0 or fi.fh not in self._texts:
             self._wait_if_slow(path)
-            self._texts[fi.fh] = self._tree.read(path)
+            self._texts[fi.fh] = self._tree(path).read(path)
         return self._texts[fi.fh][offset : offset + size]
 
     def write(self, path: str, data: bytes, offset: int, fi: Any) -> int:
         self._wait_if_slow(path)
-        return self._tree.write(path, data)
+        return self._tree(path).write(path, data)
 
     def truncate(self, path: str, length: int, fh: Any = None) -> int:
         """Shells open with O_TRUNC; sysfs ignores it."""
@@ -98,13 +104,13 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
 
     def chmod(self, path: str, mode: int) -> int:
         """So administrators open energy counters to users, which are root's since Linux 5.10."""
-        if self._tree.kind(path) == "file":
+        if self._tree(path).kind(path) == "file":
             self._modes[path] = stat.S_IMODE(mode)
         return 0
 
     def chown(self, path: str, uid: int, gid: int) -> int:
         """As ``chmod``; -1 leaves one as it is."""
-        if self._tree.kind(path) == "file":
+        if self._tree(path).kind(path) == "file":
             user, group = self._owners.get(path, (0, 0))
             self._owners[path] = user if uid == -1 else uid, group if gid == -1 else gid
         return 0
@@ -122,17 +128,20 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
 
     mknod = mkdir = unlink = rmdir = symlink = rename = link = _forbid
 
+    def _tree(self, path: str) -> SysfsTree | Mirror:
+        return self._settings if self._settings.has(path) else self._sysfs
+
     def _mode(self, path: str) -> int:
-        mode = self._tree.mode(path)  # asked in any case: the file may be gone
+        mode = self._tree(path).mode(path)  # asked in any case: the file may be gone
         return self._modes.get(path, mode)
 
     def _wait_if_slow(self, path: str) -> None:
-        if delay_s := self._tree.delay_s(path):
+        if delay_s := self._tree(path).delay_s(path):
             time.sleep(delay_s)
 
 
-def mount(tree: SysfsTree, point: str) -> int:
-    """Serve ``tree`` at ``point`` from threads of this process; returns the file system's ``st_dev``."""
+def mount(tree: SysfsTree, settings: Mirror, point: str) -> int:
+    """Serve both at ``point`` from threads of this process; returns the file system's ``st_dev``."""
     options: dict[str, Any] = {
         "raw_fi": True,
         "foreground": True,
@@ -144,7 +153,7 @@ def mount(tree: SysfsTree, point: str) -> int:
         "entry_timeout": CACHED_S,
         "max_idle_threads": 16,  # libfuse 3.12 to 3.16 complain about their own default
     }
-    serve = threading.Thread(target=mfusepy.FUSE, args=(_Operations(tree), point), kwargs=options, daemon=True)
+    serve = threading.Thread(target=mfusepy.FUSE, args=(_Operations(tree, settings), point), kwargs=options, daemon=True)
     serve.start()
     deadline = time.monotonic() + _MOUNT_TIMEOUT_S
     while lib.filesystem_type(point.encode()) != FUSE_SUPER_MAGIC:

@@ -1,38 +1,70 @@
-"""The mount namespace in which the twin's files lie over the host's.
+"""The namespaces in which a run lives, laid out so that no path of it leads to the host's knobs.
 
-The order is what makes it safe. The namespace is made private *before* any mount, so nothing spreads to the host.
-sysfs refuses mkdir, so an overlay with a writable upper layer in memory goes over /sys first, and the twin's
-directories are bound into that; a program that writes to any other file of /sys then writes to its own copy, not to
-the kernel. The overlay hides what was mounted below /sys (cgroups, tracefs); these mounts are moved back onto it.
+    /sys    overlay (memory over the host's sysfs), the twin's directories bound into it
+    /proc   of the run's own PID namespace, the twin's files and private settings (mirror.py) bound over it
+    /dev    memory: harmless nodes alone
+    /run    memory: no socket of the host's daemons
+    /boot   read-only
 
-Nothing is unmounted at the end: the namespace goes with its last process, and whoever outlives the twin's server
-in it finds ENOTCONN, never the host's files behind a mount that was taken away.
-Source: mount_namespaces(7), Linux Documentation/filesystems/overlayfs.rst.
+Each takes the *place* of the host's mount instead of covering it, so an unmount shows an empty directory. The order is
+what makes it safe: the namespace is made private before any mount, so nothing spreads to the host. sysfs refuses
+mkdir, hence the overlay; a program that writes to another file of /sys writes to its own copy. It is a second copy of
+all this that the command gets (``leave_to_command``): from the first, the doors (csrc/kernel_doors.c) take what they
+lay into other namespaces.
+
+Nothing is unmounted at the end: the namespace goes with its last process, and whoever outlives the twin's server in it
+finds ENOTCONN, never the host's files behind a mount that was taken away.
+Source: mount_namespaces(7), pid_namespaces(7), Linux Documentation/filesystems/overlayfs.rst.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import stat
+from collections.abc import Iterable
 
 from twin import procfs
-from twin._kernel import ffi, lib
+from twin._kernel import lib
 from twin.errors import TwinError
+from twin.serve import mounts
 
 RUN_DIRECTORY = "/run/nodectl-twin"
 """On the host: one file per run. In a run's namespace: the run's own directory, in memory."""
 
 CONTROL = f"{RUN_DIRECTORY}/control"
 GPUS = f"{RUN_DIRECTORY}/gpus"
-TREE = f"{RUN_DIRECTORY}/tree"
-_LAYERS = f"{RUN_DIRECTORY}/layers"
+_INSIDE = f"{RUN_DIRECTORY}/inside"  # not in the command's namespace
+TREE = f"{_INSIDE}/tree"
+SPARE = f"{_INSIDE}/spare"
+EMPTY = f"{_INSIDE}/empty"  # a sysfs without files, for where a program mounts a sysfs
+_SYS, _LAYERS = f"{_INSIDE}/sys", f"{_INSIDE}/layers"
 
-MASKED = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/cpu/*/msr", "/dev/cpu/*/cpuid", "/dev/isst_interface")
-"""Device nodes through which programs reach real clocks, limits and GPUs past all files."""
+DEVICES = (
+    *("console", "full", "fuse", "kvm", "null", "ptmx", "random", "tty", "urandom", "userfaultfd", "zero"),
+    *("infiniband/*", "net/tun", "vhost-net", "vhost-vsock"),
+)
+"""The host's device nodes that a run gets: none moves a clock, a limit, a timer that resets the node, or a disk."""
+
+_DEVICE_MOUNTS = ("hugepages", "mqueue", "pts", "shm")
+_DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_DMA_LATENCY = (2_000_000_000).to_bytes(4, "little")
+"""What /dev/cpu_dma_latency shows without requests, in us (kernel/power/qos.c). The run's is a plain file."""
+
+_KEPT_OF_RUN = ("munge", "nscd", "resolvconf", "systemd/resolve", "udev/data")
+"""Of the host's /run: names, authentication between nodes, and facts about devices. No door to a knob."""
+
+EMPTY_OF_SYSFS = ("/kernel/debug", "/kernel/tracing", "/kernel/security", "/fs/fuse/connections", "/fs/bpf")
+"""Directories of sysfs that are there to be mounted upon. Below the overlay lies an empty one: perf looks for the line
+of a sysfs in /proc/mounts."""
+
+_CGROUPS = ("cgroup", "cgroup2", "tmpfs")
+CONTROLS = (
+    *("debugfs", "tracefs", "efivarfs", "securityfs", "configfs", "pstore", "resctrl", "fusectl", "binfmt_misc"),
+    *("selinuxfs", "bpf"),
+)
+"""File systems through which the kernel is controlled, as in csrc/kernel_doors.c."""
 
 NVML_NAME = "libnvidia-ml.so.1"
 _NVML_PLACES = (
@@ -42,74 +74,112 @@ _NVML_PLACES = (
     "/usr/local/nvidia/lib*",
     "/lib*",
 )
+_MPS = "/tmp/nvidia-mps"  # NVIDIA's multi-process service listens there unless told otherwise
 
-_MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE = 0x4, 0x20, 0x1000, 0x2000, 0x4000, 0x40000
-"""linux/mount.h; Python has no names for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One line of /proc/PID/mountinfo (proc_pid_mountinfo(5))."""
-
-    number: int
-    parent: int
-    point: str
-    type: str
-    source: str
+_CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
 
 
-def mounts(path: str = "/proc/self/mountinfo") -> Iterator[Mount]:
-    """The mounts of a process, outermost first."""
-    with open(path) as lines:
-        for line in lines:
-            fields, _, rest = line.partition(" - ")
-            words, (kind, source, *_) = fields.split(), rest.split()
-            point = words[4].encode().decode("unicode_escape")
-            yield Mount(int(words[0]), int(words[1]), point, kind, source)
+def leave_host(notify_socket: str | None, extra_devices: Iterable[str]) -> None:
+    """In the run's first process: namespaces of its own, with /run, /dev and /proc in the host's place.
 
-
-def enter() -> None:
-    """Leave the host's namespace for a private copy and give it a run directory of its own."""
-    if error := lib.namespace_of_mounts():
+    ``notify_socket`` is where the service manager listens for READY=1, if it does; ``extra_devices`` are nodes that
+    the user wants shown.
+    """
+    if error := lib.namespaces_leave(_CLONE_NEWNS | _CLONE_NEWUTS):
         raise TwinError(f"no mount namespace of its own: {os.strerror(-error)}; serving a twin needs CAP_SYS_ADMIN")
-    mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
-    mount("nodectl-twin", RUN_DIRECTORY, "tmpfs", options="mode=0755")
-    os.makedirs(TREE)
+    mounts.mount("none", "/", flags=mounts.RECURSIVE | mounts.PRIVATE)
+    _replace_run(notify_socket)
+    _replace_devices(extra_devices)
+    mounts.detach("/proc")
+    mounts.mount("proc", "/proc", "proc", mounts.NOSUID | mounts.NODEV | mounts.NOEXEC)
+    if os.path.isdir("/boot"):
+        mounts.bind("/boot", "/boot")
+        mounts.make_read_only("/boot")
+    if os.path.isdir(_MPS):
+        mounts.mount("nodectl-twin", _MPS, "tmpfs")
+
+
+def _replace_run(notify_socket: str | None) -> None:
+    with mounts.built_aside("tmpfs", "/run", "mode=0755") as run:
+        for name in ("nodectl-twin", "lock", f"user/{os.getuid()}"):
+            os.makedirs(f"{run}/{name}")
+        os.chmod(f"{run}/lock", 0o1777)
+        os.chmod(f"{run}/user/{os.getuid()}", 0o700)
+        for name in _KEPT_OF_RUN:
+            if os.path.isdir(f"/run/{name}"):
+                os.makedirs(f"{run}/{name}")
+                mounts.bind(f"/run/{name}", f"{run}/{name}")
+                mounts.make_read_only(f"{run}/{name}")
+        if notify_socket and notify_socket.startswith("/run/") and os.path.exists(notify_socket):
+            shown = run + notify_socket.removeprefix("/run")
+            os.makedirs(os.path.dirname(shown), exist_ok=True)
+            open(shown, "x").close()
+            mounts.bind(notify_socket, shown)
+    if not os.path.islink("/var/run") and os.path.isdir("/var/run"):
+        mounts.bind("/run", "/var/run")
+    os.mkdir(_INSIDE)
+    mounts.mount("nodectl-twin", _INSIDE, "tmpfs", options="mode=0700")
+    for place in (TREE, SPARE, EMPTY, _SYS, f"{_LAYERS}/upper", f"{_LAYERS}/work"):
+        os.makedirs(place)
+
+
+def _replace_devices(extra: Iterable[str]) -> None:
+    found = [path for name in DEVICES for path in sorted(glob.glob(f"/dev/{name}"))]
+    with mounts.built_aside("tmpfs", "/dev", "mode=0755") as devices:
+        for path in (*found, *extra):
+            status = os.stat(path)
+            node = devices + path.removeprefix("/dev")
+            os.makedirs(os.path.dirname(node), exist_ok=True)
+            os.mknod(node, status.st_mode, status.st_rdev)
+            os.chmod(node, stat.S_IMODE(status.st_mode))
+            os.chown(node, status.st_uid, status.st_gid)
+        for name in _DEVICE_MOUNTS:
+            if os.path.isdir(f"/dev/{name}"):
+                os.mkdir(f"{devices}/{name}")
+                mounts.bind(f"/dev/{name}", f"{devices}/{name}")
+        for name, target in _DEVICE_LINKS.items():
+            os.symlink(target, f"{devices}/{name}")
+        with open(f"{devices}/cpu_dma_latency", "xb") as file:
+            file.write(_DMA_LATENCY)
 
 
 def cover_sysfs(roots: Iterable[str]) -> None:
-    """Lay the twin's directories, served at ``TREE``, over those of /sys."""
+    """Put an overlay with the twin's directories, served at ``TREE``, in the place of the host's /sys."""
     upper, work = f"{_LAYERS}/upper", f"{_LAYERS}/work"
-    os.makedirs(upper)
-    os.makedirs(work)
     for root in roots:
         if not os.path.isdir(root):
             os.makedirs(upper + root.removeprefix("/sys"))
-    kept = list(_keep_submounts())
-    mount("nodectl-twin", "/sys", "overlay", options=f"lowerdir=/sys,upperdir={upper},workdir={work}")
-    for place, point in kept:
-        if os.path.isdir(point):
-            mount(place, point, flags=_MS_MOVE)
+    mounts.mount("nodectl-twin", _SYS, "overlay", options=f"lowerdir=/sys,upperdir={upper},workdir={work}")
+    _carry_submounts()
     for root in roots:
-        mount(TREE + root, root, flags=_MS_BIND)
+        mounts.mount(TREE + root, _SYS + root.removeprefix("/sys"), flags=mounts.BIND)
+    empty = next((f"/sys{path}" for path in EMPTY_OF_SYSFS if os.path.isdir(f"/sys{path}")), None)
+    if empty:
+        mounts.mount(empty, EMPTY, flags=mounts.BIND)
+        mounts.make_read_only(EMPTY)
+    mounts.detach("/sys")
+    if empty:
+        mounts.mount(EMPTY, "/sys", flags=mounts.BIND)
+    mounts.mount(_SYS, "/sys", flags=mounts.MOVE)
 
 
-def cover_proc() -> None:
-    """Lay the twin's files of /proc over the host's."""
-    for path in procfs.FILES:
-        mount(TREE + path, path, flags=_MS_BIND)
-
-
-def _keep_submounts() -> Iterator[tuple[str, str]]:
-    """Bind what is mounted directly on /sys to a safe place: pairs of that place and the mount point."""
-    found = list(mounts())
+def _carry_submounts() -> None:
+    """Show what is mounted directly on /sys in the overlay: cgroups as they are, kernel controls read-only."""
+    found = list(mounts.listed())
     sysfs = {each.number for each in found if each.point == "/sys"}
-    for index, each in enumerate(found):
-        if each.parent in sysfs and each.point.startswith("/sys/"):
-            place = f"{_LAYERS}/kept-{index}"
-            os.makedirs(place)
-            mount(each.point, place, flags=_MS_BIND | _MS_REC)
-            yield place, each.point
+    for each in found:
+        shown = _SYS + each.point.removeprefix("/sys")
+        if each.parent not in sysfs or each.point == "/sys" or each.type == "resctrl" or not os.path.isdir(shown):
+            continue
+        mounts.bind(each.point, shown)
+        if each.type not in _CGROUPS:
+            mounts.make_read_only(shown)
+
+
+def cover_proc(settings: Iterable[str]) -> None:
+    """Lay the twin's files of /proc over those of the run's, and private copies of the host's ``settings``."""
+    for path in (*procfs.FILES, *settings):
+        mounts.mount(TREE + path, path, flags=mounts.BIND)
 
 
 def cover_nvml(library: str) -> None:
@@ -117,37 +187,44 @@ def cover_nvml(library: str) -> None:
     places = {os.path.realpath(found) for place in _NVML_PLACES for found in glob.glob(f"{place}/{NVML_NAME}")}
     for place in places:
         if not os.path.samefile(place, library):
-            mount(library, place, flags=_MS_BIND)
+            mounts.mount(library, place, flags=mounts.BIND)
 
 
-def devices(patterns: Iterable[str] = MASKED) -> list[str]:
-    """The device nodes that exist here and are to be masked."""
-    return [path for pattern in patterns for path in sorted(glob.glob(pattern)) if not os.path.isdir(path)]
+def cover_others() -> None:
+    """The host's sysfs, procfs and devices may be mounted a second time, for a chroot, say: there too the run's."""
+    own_proc = os.stat("/proc").st_dev
+    stand_ins = {"sysfs": "/sys", "proc": "/proc", "devtmpfs": "/dev"}
+    for each in list(mounts.listed()):
+        if each.type in CONTROLS and not each.point.startswith("/sys/"):
+            mounts.make_read_only(each.point)
+        if each.root in EMPTY_OF_SYSFS and each.point in ("/sys", EMPTY):
+            continue
+        if each.type not in stand_ins or not os.path.lexists(each.point) or os.stat(each.point).st_dev == own_proc:
+            continue
+        mounts.detach(each.point)
+        source = stand_ins[each.type] + each.root.rstrip("/")
+        if os.path.isdir(each.point) and os.path.isdir(source):
+            mounts.bind(source, each.point)
 
 
-def mask_devices(paths: Iterable[str]) -> None:
-    """Make device nodes unusable, for root too: bound over themselves without device rights, open(2) gives EACCES."""
-    for path in paths:
-        mount(path, path, flags=_MS_BIND)
-        mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_NODEV)
+def leave_to_command(directory: str) -> None:
+    """In the command's process: a copy of the namespace, without what is the server's, standing in ``directory``."""
+    if error := lib.namespaces_leave(_CLONE_NEWNS):
+        raise TwinError(f"no mount namespace for the command: {os.strerror(-error)}")
+    mounts.detach(_INSIDE)
+    try:
+        os.chdir(directory)  # by its path: the old one may have been the host's
+    except OSError as error:
+        raise TwinError(f"{directory}, where this was started, cannot be entered here: {error.strerror}") from None
 
 
 def abort_fuse(devices: Iterable[int]) -> None:
     """Cut FUSE connections, known by the ``st_dev`` of their file systems; those that are gone are passed over."""
-    place = f"{RUN_DIRECTORY}/connections"
+    place = f"{_INSIDE}/connections"
     if not os.path.isdir(place):
         os.makedirs(place)
-        mount("none", place, "fusectl")
+        mounts.mount("none", place, "fusectl")
     for device in devices:
         with contextlib.suppress(FileNotFoundError), open(f"{place}/{os.minor(device)}/abort", "w") as abort:
             abort.write("1")
 
-
-def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2); TwinError with the reason."""
-    error = lib.mount_at(
-        source.encode(), target.encode(), kind.encode() or ffi.NULL, flags, options.encode() or ffi.NULL
-    )
-    if error:
-        hint = " (is the kernel built with overlayfs?)" if kind == "overlay" and error == -errno.ENODEV else ""
-        raise TwinError(f"cannot mount {kind or 'a bind'} on {target}: {os.strerror(-error)}{hint}")

@@ -29,6 +29,7 @@ from twin._model import lib as model_lib
 from twin.errors import TwinError
 from twin.faults import Faults
 from twin.model import Twin
+from twin.serve.mirror import Mirror
 from twin.serve.perf_events import PERF_TYPE_SOFTWARE, EventNames
 
 _NO_GROUP, _OUTPUT, _CGROUP, _CLOEXEC = 1, 2, 4, 8
@@ -60,8 +61,9 @@ class _CallError(Exception):
 class PerfService:
     """The counters of one served twin. ``device`` is the ``st_dev`` by which its descriptors are known."""
 
-    def __init__(self, twin: Twin, faults: Faults, names: EventNames) -> None:
+    def __init__(self, twin: Twin, faults: Faults, names: EventNames, settings: Mirror) -> None:
         self._faults = faults
+        self._settings = settings
         self._names = names
         self._events = twin.machine.events
         self._n_cpus = twin.machine.cpus
@@ -80,9 +82,9 @@ class PerfService:
         """Counters that programs hold open now."""
         return int(lib.events_count(self._table))
 
-    def attend(self, listener: int) -> None:
-        """Answer the calls that arrive at this seccomp listener, in a thread of its own."""
-        threading.Thread(target=self._answer_all, args=(listener,), name="perf_event_open", daemon=True).start()
+    def attend(self, listener: int, calls: int) -> None:
+        """Answer the calls of this seccomp listener that arrive at the pipe ``calls``, in a thread of its own."""
+        threading.Thread(target=self._answer_all, args=(listener, calls), name="perf_event_open", daemon=True).start()
 
     def follow_faults(self) -> None:
         """Bring the faults that stand on counters now into the table; to be called every few milliseconds."""
@@ -111,9 +113,9 @@ class PerfService:
 
     # ---- one call ----------------------------------------------------------------------------------------------
 
-    def _answer_all(self, listener: int) -> None:
+    def _answer_all(self, listener: int, calls: int) -> None:
         call = ffi.new("perf_call_t *")
-        while lib.seccomp_receive(listener, call) == 1:
+        while lib.seccomp_receive(calls, call) == 1:
             self._answer(listener, call)
 
     def _answer(self, listener: int, call: Any) -> None:
@@ -165,7 +167,7 @@ class PerfService:
             raise _CallError(errno.EOPNOTSUPP)  # counting only, as a PMU without interrupt
         if call.cpu >= self._n_cpus or leader < 0 or (leader and (attr.pinned or attr.exclusive)):
             raise _CallError(errno.EINVAL)
-        _check_rights(call, attr)
+        self._check_rights(call, attr)
         spec = {
             "kind": lib.EVENT_ZERO,
             "cpu": call.cpu,
@@ -177,6 +179,20 @@ class PerfService:
         }
         describe = self._software if attr.type == PERF_TYPE_SOFTWARE else self._hardware
         return spec | describe(attr, spec)
+
+    def _check_rights(self, call: Any, attr: Any) -> None:
+        """EACCES by /proc/sys/kernel/perf_event_paranoid (Linux Documentation/admin-guide/perf-security.rst)."""
+        try:
+            paranoid = int(self._settings.read("/proc/sys/kernel/perf_event_paranoid"))
+            caller = _status(call.caller)
+            rights = int(caller["CapEff"], 16)
+            if rights & (1 << _CAP_SYS_ADMIN | 1 << _CAP_PERFMON):
+                return
+            is_others = call.task > 0 and _status(call.task)["Uid"] != caller["Uid"]
+        except FileNotFoundError:
+            raise _CallError(errno.ESRCH) from None
+        if is_others or (call.task == -1 and paranoid > 0) or (not attr.exclude_kernel and paranoid > 1):
+            raise _CallError(errno.EACCES)
 
     def _software(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
         """A software event: the real kernel's where it has such a CPU."""
@@ -228,22 +244,6 @@ def _fd(result: int) -> int:
     if result < 0:
         raise _CallError(-result)
     return result
-
-
-def _check_rights(call: Any, attr: Any) -> None:
-    """EACCES by /proc/sys/kernel/perf_event_paranoid (Linux Documentation/admin-guide/perf-security.rst)."""
-    try:
-        with open("/proc/sys/kernel/perf_event_paranoid") as setting:
-            paranoid = int(setting.read())
-        caller = _status(call.caller)
-        rights = int(caller["CapEff"], 16)
-        if rights & (1 << _CAP_SYS_ADMIN | 1 << _CAP_PERFMON):
-            return
-        is_others = call.task > 0 and _status(call.task)["Uid"] != caller["Uid"]
-    except FileNotFoundError:
-        raise _CallError(errno.ESRCH) from None
-    if is_others or (call.task == -1 and paranoid > 0) or (not attr.exclude_kernel and paranoid > 1):
-        raise _CallError(errno.EACCES)
 
 
 def _status(task: int) -> dict[str, str]:

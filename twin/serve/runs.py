@@ -6,19 +6,14 @@ processes with their start times, so that a number that was given again is not t
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 
 import msgspec
 import psutil
 
-from twin._kernel import lib
 from twin.errors import TwinError
 from twin.serve import namespace
-
-_SOURCES = ("nodectl-twin", "nodectl-twin-perf")
-_MNT_DETACH = 2
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -92,35 +87,18 @@ class Register:
                 continue
 
     def clean(self) -> list[str]:
-        """Remove what dead runs left; one line for each thing removed or found and left alone."""
+        """Remove the records of dead runs; one line for each. Their mounts and processes went with them."""
         living = {_file(run) for run in self.runs() if run.lives}
         done = []
         for name in sorted(os.listdir(self._directory)):
             if name.endswith(".json") and name not in living:
                 os.unlink(name, dir_fd=self._directory)
                 done.append(f"removed the record {namespace.RUN_DIRECTORY}/{name}")
-        for point in reversed([each.point for each in namespace.mounts() if each.source in _SOURCES]):
-            if (
-                lib.filesystem_type(point.encode()) == -errno.ENOTCONN
-                and lib.unmount_at(point.encode(), _MNT_DETACH) == 0
-            ):
-                done.append(f"unmounted {point}, whose server is gone")
-        return done + [f"left {line}" for line in _orphans()]
+        return done
 
 
 def _file(run: Run) -> str:
     return f"{run.launcher.number}.json"
-
-
-def _orphans() -> Iterator[str]:
-    """Processes that live on in the namespace of a dead run. Ending them is for their owner to decide."""
-    for process in psutil.process_iter(["name"]):
-        try:
-            inside = any(each.source in _SOURCES for each in namespace.mounts(f"/proc/{process.pid}/mountinfo"))
-            if inside and lib.filesystem_type(f"/proc/{process.pid}/root{namespace.TREE}".encode()) == -errno.ENOTCONN:
-                yield f"process {process.pid} ({process.info['name']}): it outlived its run; end it to free its mounts"
-        except (OSError, psutil.NoSuchProcess):
-            continue
 
 
 def find(number: int | None = None) -> str:

@@ -1,7 +1,7 @@
 """The process behind a served twin: the model in real time, its files, its counters, its GPUs, its control socket.
 
-It is forked by the launcher inside the run's namespace and belongs to it for life: it gets SIGKILL when the launcher
-goes, and with its own end every file and counter of the twin answers ENOTCONN. It never unmounts anything.
+It is forked by the run's first process inside its namespaces and belongs to them for life: it goes when they go, and
+with its own end every file and counter of the twin answers ENOTCONN. It never unmounts anything.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import signal
 import socket
 import threading
 import time
@@ -28,6 +27,8 @@ from twin.machine import Machine
 from twin.model import Twin
 from twin.serve import fuse_tree, namespace
 from twin.serve.control import ControlSocket
+from twin.serve.doors import Doors
+from twin.serve.mirror import Mirror
 from twin.serve.perf_events import EventNames
 from twin.serve.perf_service import PerfService
 from twin.sysfs import SysfsTree
@@ -42,39 +43,48 @@ _SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to serve, settled before the server is forked. ``report`` is where the truth is written at the end."""
+    """What to serve, settled before the server is forked.
+
+    ``report`` is where the truth is written at the end: a directory by descriptor (the run's /run and /dev are not the
+    host's), and a name.
+    """
 
     machine: Machine
     workload: Workload | None
     seed: int
     faults: tuple[Fault, ...]
-    report: str | None
+    report: tuple[int, str] | None
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The server's first message: by which devices its files and counters are known, and which roots to cover."""
+    """The server's first message: by which devices its files and counters are known, and what to cover with them.
+
+    ``roots`` are directories of /sys, ``settings`` places below /proc of which programs get a private copy.
+    """
 
     tree_device: int = 0
     counters_device: int = 0
     roots: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     error: str = ""
 
 
 STOP, LISTENER, GO = b"stop", b"listener", b"go"
-"""Messages of the launcher to its server, and the answer to ``LISTENER``: the command may start."""
+"""Messages of the first process to its server, and the answer to ``LISTENER``: the command may start."""
 
 
-def serve(plan: Plan, channel: socket.socket, launcher: int) -> NoReturn:
-    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the launcher."""
+def serve(plan: Plan, channel: socket.socket, devtmpfs_device: int) -> NoReturn:
+    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the first process.
+
+    ``devtmpfs_device`` is the ``st_dev`` of the host's /dev.
+    """
     status = 1
     try:
-        if lib.process_die_with(launcher, signal.SIGKILL):
-            os._exit(1)
         lib.process_rename(b"nodectl-twin")
         os.setsid()  # Ctrl-C on the terminal is for the command
         _detach_standard_files()
         try:
-            server = _Server(plan)
+            server = _Server(plan, devtmpfs_device)
         except (TwinError, OSError) as error:
             channel.send(msgspec.json.encode(Ready(error=str(error))))
             os._exit(1)
@@ -88,7 +98,7 @@ def serve(plan: Plan, channel: socket.socket, launcher: int) -> NoReturn:
 class _Server:
     """All parts of one served twin."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, devtmpfs_device: int) -> None:
         self._plan = plan
         self._memory = _gpu_memory()
         self._twin = Twin(plan.machine, None, plan.seed, gpu_memory=self._memory)
@@ -96,8 +106,10 @@ class _Server:
         self._tree = SysfsTree(self._twin, self._faults, _host_stat())
         for fault in plan.faults:
             self._faults.add(fault)
-        tree_device = fuse_tree.mount(self._tree, namespace.TREE)
-        self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine))
+        settings = Mirror()
+        tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
+        self._doors = Doors(tree_device, devtmpfs_device, (*procfs.FILES, *settings.roots))
+        self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
         self._stop = threading.Event()
         self._began_s = time.monotonic()
         ControlSocket(
@@ -109,16 +121,16 @@ class _Server:
                 "fault-list": lambda _: [[n, str(fault), stands] for n, fault, stands in self._faults.listing()],
             }
         )
-        self.ready = Ready(tree_device, self._counters.device, self._tree.roots)
+        self.ready = Ready(tree_device, self._counters.device, self._tree.roots, settings.roots)
         threading.Thread(target=self._twin.run_realtime, args=(self._stop,), name="model", daemon=True).start()
         threading.Thread(target=self._tick, name="faults", daemon=True).start()
 
     def converse(self, channel: socket.socket) -> None:
-        """Follow the launcher until it says stop or is gone."""
+        """Follow the first process until it says stop or is gone."""
         while True:
             message, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
             if message == LISTENER and descriptors:
-                self._counters.attend(descriptors[0])
+                self._counters.attend(descriptors[0], self._doors.open(descriptors[0]))
                 if self._plan.workload is not None:
                     self._twin.start_workload(self._plan.workload)
                 channel.send(GO)
@@ -126,7 +138,9 @@ class _Server:
                 break
         self._stop.set()
         if self._plan.report:
-            with open(self._plan.report, "wb") as file:
+            directory, name = self._plan.report
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=directory)
+            with os.fdopen(fd, "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(self._report())) + b"\n")
 
     def _report(self) -> dict[str, Any]:

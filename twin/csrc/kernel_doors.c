@@ -1,0 +1,571 @@
+/*
+ * The doors through which an honest program could leave the twin: mount calls that would show the host's sysfs,
+ * procfs, devices or kernel controls, and unmounts that would take the twin's files away.
+ *
+ * The seccomp filter (kernel_seccomp.c) stops these calls and hands them to us. For each we do one of three things:
+ * let the kernel go on (tmpfs, binds, cgroups, everything that leads nowhere), refuse it with the errno that a node's
+ * policy would give, or do it ourselves *in the caller's namespace* with the twin's tree in place of the kernel's.
+ *
+ *     caller: mount("sysfs", "/mnt", "sysfs")
+ *     we:     tree = open_tree("/sys", clone)             in our namespace, where /sys is certainly the twin's
+ *             setns(caller's), chroot(caller's root), chdir(caller's directory)
+ *             move_mount(tree, "/mnt")
+ *             setns(ours); answer 0
+ *
+ * The thread has a root and directory of its own (unshare(CLONE_FS)), which setns(2) asks for. Our namespace is never
+ * the command's: whatever a program does to its mounts, our copies of /sys, /proc and /dev stay as they were laid.
+ * A procfs belongs to a PID namespace, so a container's is mounted afresh for it, covered with the twin's files in our
+ * namespace, and cloned from there.
+ *
+ * We act with our own rights, so the caller's are checked first: CAP_SYS_ADMIN over its mount namespace. As with all
+ * seccomp listeners a hostile program can change its arguments after our look; honest ones do not.
+ * Source: seccomp_unotify(2), setns(2), open_tree and move_mount (Linux fs/namespace.c), ioctl_ns(2).
+ */
+#include "kernel_seccomp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/nsfs.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* linux/mount.h collides with sys/mount.h in glibc before 2.37; numbers are those of Linux, for every architecture. */
+enum {
+    TREE_CLONE       = 1,
+    TREE_CLOEXEC     = O_CLOEXEC,
+    RECURSIVE        = 0x8000, /* AT_RECURSIVE */
+    MOVE_T_SYMLINKS  = 0x10,
+    MOVE_F_EMPTY     = 0x4,
+    CREATE           = 6, /* FSCONFIG_CMD_CREATE */
+    ATTR_RDONLY      = 1,
+    ATTR_NOSUID      = 2,
+    ATTR_NODEV       = 4,
+    ATTR_NOEXEC      = 8,
+    CLOSE_ON_EXEC    = 1,
+    ALL_PROPAGATION  = MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE,
+};
+
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+#ifndef STATX_ATTR_MOUNT_ROOT
+#define STATX_ATTR_MOUNT_ROOT 0x2000
+#endif
+
+#define CAP_SYS_ADMIN_BIT 21
+#define SYSFS_MAGIC       0x62656572
+#define PROC_MAGIC        0x9fa0
+
+/* File systems through which the kernel is controlled; a new mount of one is refused, the laid one stays read-only. */
+static const struct {
+    const char *type;
+    uint32_t magic;
+} controls[] = {
+    {"debugfs", 0x64626720},    {"tracefs", 0x74726163},   {"efivarfs", 0xde5e81e4}, {"securityfs", 0x73636673},
+    {"configfs", 0x62656570},   {"pstore", 0x6165676c},    {"resctrl", 0x7655821},   {"fusectl", 0x65735543},
+    {"binfmt_misc", 0x42494e4d}, {"selinuxfs", 0xf97cff8c}, {"bpf", 0xcafe4a11},
+};
+#define N_CONTROLS (sizeof controls / sizeof controls[0])
+
+typedef struct {
+    uint64_t set, clear, propagation, user_ns;
+} attributes_t; /* struct mount_attr, Linux 5.12 */
+
+/* One call that waits for its answer. `effective` are the caller's capabilities, `process` its thread group. */
+typedef struct {
+    int listener;
+    uint64_t id;
+    const __u64 *args;
+    int task, process;
+    uint64_t effective;
+} door_call_t;
+
+struct doors {
+    int listener, counters; /* seccomp's; the pipe by which perf_event_open goes on */
+    int mounts_ns, pid_ns;  /* ours */
+    char tree[PATH_MAX], spare[PATH_MAX], empty[PATH_MAX];
+    char **covers; /* paths below /proc, ended by NULL */
+    dev_t tree_device, run_device, sysfs_device, devtmpfs_device;
+    pthread_mutex_t spare_lock;
+};
+
+/* A handler gives 0 (done), -errno, GO_ON (the kernel does it) or ANSWERED (with a descriptor). */
+enum { GO_ON = 1, ANSWERED = 2 };
+
+static int open_of(int task, const char *what, int flags)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", task, what);
+    return open(path, flags | O_CLOEXEC);
+}
+
+/****************************************************************
+ * The caller
+ ****************************************************************/
+
+/* 0 if `address` holds a string of less than `size` bytes. Read page by page: the next page may not exist. */
+static int read_string(const door_call_t *call, uint64_t address, char *text, size_t size)
+{
+    size_t got = 0;
+    if (!address)
+        return -EFAULT;
+    while (got < size) {
+        size_t page = 4096 - ((address + got) & 4095), want = page < size - got ? page : size - got;
+        ssize_t count = task_memory(call->task, address + got, text + got, want);
+        if (count <= 0)
+            return -EFAULT;
+        if (memchr(text + got, 0, (size_t)count))
+            return 0;
+        got += (size_t)count;
+    }
+    return -ENAMETOOLONG;
+}
+
+static int is_same(int a, int b)
+{
+    struct stat one, other;
+    return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_ino == other.st_ino && one.st_dev == other.st_dev;
+}
+
+static int know_caller(door_call_t *call)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/status", call->task);
+    FILE *status = fopen(path, "re");
+    if (!status)
+        return -ESRCH;
+    while (fgets(line, sizeof line, status)) {
+        if (!strncmp(line, "Tgid:", 5))
+            call->process = atoi(line + 5);
+        else if (!strncmp(line, "CapEff:", 7))
+            call->effective = strtoull(line + 7, NULL, 16);
+    }
+    fclose(status);
+    return 0;
+}
+
+/* CAP_SYS_ADMIN over the mount namespace: effective, and in a user namespace that owns it or is above its owner. */
+static int may_mount(const door_call_t *call)
+{
+    if (!(call->effective >> CAP_SYS_ADMIN_BIT & 1))
+        return 0;
+    int users = open_of(call->task, "ns/user", O_RDONLY), mounts = open_of(call->task, "ns/mnt", O_RDONLY);
+    int owner = ioctl(mounts, NS_GET_USERNS), found = 0;
+    while (owner >= 0 && !(found = is_same(owner, users))) {
+        int above = ioctl(owner, NS_GET_PARENT);
+        close(owner);
+        owner = above;
+    }
+    close(owner);
+    close(mounts);
+    close(users);
+    return found;
+}
+
+/* See paths as the caller does. */
+static int enter(const door_call_t *call)
+{
+    int mounts = open_of(call->task, "ns/mnt", O_RDONLY);
+    int root = open_of(call->task, "root", O_PATH), here = open_of(call->task, "cwd", O_PATH);
+    int error = 0;
+    if (mounts < 0 || root < 0 || here < 0 || !seccomp_is_waiting(call->listener, call->id))
+        error = -ESRCH;
+    else if (setns(mounts, CLONE_NEWNS) || fchdir(root) || chroot(".") || fchdir(here))
+        error = -errno;
+    close(mounts);
+    close(root);
+    close(here);
+    return error;
+}
+
+static void leave(const doors_t *doors)
+{
+    if (setns(doors->mounts_ns, CLONE_NEWNS))
+        abort(); /* never serve the next caller with this one's eyes */
+}
+
+/****************************************************************
+ * The twin's trees
+ ****************************************************************/
+
+static int clone_tree(const char *path)
+{
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | TREE_CLOEXEC | RECURSIVE);
+    return tree < 0 ? -errno : tree;
+}
+
+static int put(int tree, const char *target)
+{
+    int flags = MOVE_F_EMPTY | MOVE_T_SYMLINKS;
+    return syscall(SYS_move_mount, tree, "", AT_FDCWD, target, flags) ? -errno : 0;
+}
+
+/* Lay the twin's files over a fresh procfs, in our namespace, and clone the whole. Takes `procfs` over. */
+static int cover_procfs(doors_t *doors, int procfs)
+{
+    char from[2 * PATH_MAX], to[2 * PATH_MAX];
+    pthread_mutex_lock(&doors->spare_lock);
+    int result = put(procfs, doors->spare);
+    close(procfs);
+    if (!result) {
+        for (char **cover = doors->covers; *cover && !result; cover++) {
+            snprintf(from, sizeof from, "%s%s", doors->tree, *cover);
+            snprintf(to, sizeof to, "%s%s", doors->spare, *cover + strlen("/proc"));
+            int tree = clone_tree(from);
+            result = tree < 0 ? tree : put(tree, to);
+            if (tree >= 0)
+                close(tree);
+            if (result == -ENOENT)
+                result = 0; /* this procfs has no such file ("subset=pid"), or this host has none */
+        }
+        if (!result)
+            result = clone_tree(doors->spare);
+        umount2(doors->spare, MNT_DETACH);
+    }
+    pthread_mutex_unlock(&doors->spare_lock);
+    return result;
+}
+
+/* A procfs for the caller's PID namespace, as its own mount(2) would make it. */
+static int procfs_tree(doors_t *doors, const door_call_t *call)
+{
+    int pids = open_of(call->task, "ns/pid_for_children", O_RDONLY);
+    if (pids < 0)
+        pids = open_of(call->task, "ns/pid", O_RDONLY);
+    if (pids < 0 || setns(pids, CLONE_NEWPID)) {
+        int error = -errno;
+        close(pids);
+        return error;
+    }
+    int context = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC), procfs = -1, error = 0;
+    if (context < 0 || syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0) ||
+        (procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
+        error = -errno;
+    close(context);
+    close(pids);
+    if (setns(doors->pid_ns, CLONE_NEWPID))
+        abort();
+    return error ? error : cover_procfs(doors, procfs);
+}
+
+/* The tree that stands for a new mount of this type. */
+static int stand_in(doors_t *doors, const door_call_t *call, const char *type)
+{
+    if (!strcmp(type, "sysfs"))
+        return clone_tree("/sys");
+    if (!strcmp(type, "devtmpfs"))
+        return clone_tree("/dev");
+    return procfs_tree(doors, call);
+}
+
+static int has_stand_in(const char *type)
+{
+    return !strcmp(type, "sysfs") || !strcmp(type, "devtmpfs") || !strcmp(type, "proc");
+}
+
+static int is_control_type(const char *type)
+{
+    for (size_t i = 0; i < N_CONTROLS; i++)
+        if (!strcmp(type, controls[i].type))
+            return 1;
+    return 0;
+}
+
+static int is_control(int fd)
+{
+    struct statfs status;
+    for (size_t i = 0; fstatfs(fd, &status) == 0 && i < N_CONTROLS; i++)
+        if ((uint32_t)status.f_type == controls[i].magic)
+            return 1;
+    return 0;
+}
+
+static uint64_t attributes_of(uint64_t mount_flags)
+{
+    return (mount_flags & MS_RDONLY ? ATTR_RDONLY : 0) | (mount_flags & MS_NOSUID ? ATTR_NOSUID : 0) |
+           (mount_flags & MS_NODEV ? ATTR_NODEV : 0) | (mount_flags & MS_NOEXEC ? ATTR_NOEXEC : 0);
+}
+
+/* On all mounts of a tree: the twin's files are mounts of their own, and "read-only" is meant for them too. */
+static int set_attributes(int tree, uint64_t set)
+{
+    attributes_t attributes = {.set = set};
+    if (!set)
+        return 0;
+    return syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | RECURSIVE, &attributes, sizeof attributes) ? -errno : 0;
+}
+
+/****************************************************************
+ * mount(2), umount2(2)
+ ****************************************************************/
+
+static int mount_new(doors_t *doors, const door_call_t *call, const char *target)
+{
+    char type[64];
+    int error = read_string(call, call->args[2], type, sizeof type);
+    if (error == -ENAMETOOLONG)
+        return GO_ON; /* no type that we know */
+    if (error)
+        return error == -EFAULT ? GO_ON : error;
+    if (is_control_type(type))
+        return -EPERM;
+    if (!has_stand_in(type) || !may_mount(call))
+        return GO_ON;
+    int tree = stand_in(doors, call, type);
+    if (tree < 0)
+        return tree;
+    int below = strcmp(type, "sysfs") ? -1 : clone_tree(doors->empty); /* for the line in /proc/mounts */
+    error = set_attributes(tree, attributes_of(call->args[3]));
+    if (!error && !(error = enter(call))) {
+        if (below >= 0)
+            error = put(below, target);
+        error = error ? error : put(tree, target);
+        leave(doors);
+    }
+    close(below);
+    close(tree);
+    return error;
+}
+
+/* A control file system stays read-only; "read-only" for a sysfs is meant for the twin's files in it too. */
+static int mount_again(doors_t *doors, const door_call_t *call, const char *target)
+{
+    struct stat status;
+    int error = enter(call);
+    if (error)
+        return error;
+    int result = GO_ON, at = open(target, O_PATH | O_CLOEXEC);
+    if (at >= 0 && is_control(at) && !(call->args[3] & MS_RDONLY))
+        result = -EPERM;
+    else if (at >= 0 && fstat(at, &status) == 0 && status.st_dev == doors->sysfs_device && may_mount(call))
+        result = set_attributes(at, attributes_of(call->args[3]));
+    close(at);
+    leave(doors);
+    return result;
+}
+
+static int do_mount(doors_t *doors, const door_call_t *call)
+{
+    char target[PATH_MAX];
+    uint64_t flags = call->args[3];
+    if (flags & (MS_BIND | MS_MOVE | ALL_PROPAGATION) && !(flags & MS_REMOUNT))
+        return GO_ON;
+    if (read_string(call, call->args[1], target, sizeof target))
+        return GO_ON; /* the kernel says what is wrong with it */
+    return flags & MS_REMOUNT ? mount_again(doors, call, target) : mount_new(doors, call, target);
+}
+
+/* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. */
+static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, const char *target)
+{
+    char link[64], path[PATH_MAX];
+    struct stat status;
+    struct statfs kind;
+    struct statx more;
+    if (fstat(at, &status) || fstatfs(at, &kind) || statx(at, "", AT_EMPTY_PATH, 0, &more) ||
+        !(more.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+        return GO_ON;
+    if (status.st_dev == doors->tree_device)
+        return -EINVAL;
+    if (status.st_dev == doors->run_device)
+        return -EBUSY;
+    if ((status.st_dev != doors->sysfs_device && kind.f_type != PROC_MAGIC) || call->args[1] || !may_mount(call))
+        return GO_ON;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    path[size < 0 ? 0 : size] = 0;
+    if (!strcmp(path, "/sys") || !strcmp(path, "/proc"))
+        return GO_ON; /* busy, as on any node */
+    int error = umount2(target, MNT_DETACH) ? -errno : 0;
+    int below = error ? -1 : open(target, O_PATH | O_CLOEXEC);
+    if (below >= 0 && fstatfs(below, &kind) == 0 && kind.f_type == SYSFS_MAGIC)
+        umount2(target, MNT_DETACH); /* what mount_new put there */
+    close(below);
+    return error;
+}
+
+static int do_unmount(doors_t *doors, const door_call_t *call)
+{
+    char target[PATH_MAX];
+    if (read_string(call, call->args[0], target, sizeof target))
+        return GO_ON;
+    int error = enter(call);
+    if (error)
+        return error;
+    int at = open(target, O_PATH | O_CLOEXEC | (call->args[1] & UMOUNT_NOFOLLOW ? O_NOFOLLOW : 0));
+    int result = at < 0 ? GO_ON : judge_unmount(doors, call, at, target);
+    close(at);
+    leave(doors);
+    return result;
+}
+
+/****************************************************************
+ * fsmount(2), mount_setattr(2)
+ ****************************************************************/
+
+/* The caller's descriptor, as one of ours. */
+static int fetch(const door_call_t *call, int fd)
+{
+    int process = (int)syscall(SYS_pidfd_open, call->process, 0);
+    int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+    close(process);
+    return copy;
+}
+
+/* What to give for the mount that the caller's context has made. Takes `made` over. */
+static int twin_of(doors_t *doors, int made)
+{
+    struct statfs kind;
+    struct stat status;
+    if (fstatfs(made, &kind) || fstat(made, &status)) {
+        close(made);
+        return -EIO;
+    }
+    if (kind.f_type == PROC_MAGIC)
+        return cover_procfs(doors, made);
+    int is_sysfs = kind.f_type == SYSFS_MAGIC, is_devices = status.st_dev == doors->devtmpfs_device;
+    if (!is_sysfs && !is_devices && !is_control(made))
+        return made;
+    close(made);
+    return is_sysfs ? clone_tree("/sys") : is_devices ? clone_tree("/dev") : -EPERM;
+}
+
+/* The context may be of any type, and shows it only in what it makes: so we make it, and give the twin's instead. */
+static int do_fsmount(doors_t *doors, const door_call_t *call)
+{
+    int context = may_mount(call) ? fetch(call, (int)call->args[0]) : -1;
+    if (context < 0)
+        return GO_ON;
+    int made = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, (unsigned)call->args[2]);
+    int error = made < 0 ? -errno : 0;
+    close(context);
+    if (error)
+        return error;
+    int tree = twin_of(doors, made);
+    if (tree < 0)
+        return tree;
+    error = set_attributes(tree, call->args[2] & (ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC));
+    if (!error)
+        error = seccomp_answer_fd(call->listener, call->id, tree, call->args[1] & CLOSE_ON_EXEC);
+    close(tree);
+    return error ? error : ANSWERED;
+}
+
+/* Nobody makes a control file system writable again, nor, by a whole tree, what may lie in it. */
+static int do_set_attributes(doors_t *doors, const door_call_t *call)
+{
+    char target[PATH_MAX];
+    attributes_t attributes;
+    int flags = (int)call->args[2];
+    if (call->args[4] < sizeof attributes ||
+        task_memory(call->task, call->args[3], &attributes, sizeof attributes) != sizeof attributes ||
+        !(attributes.clear & ATTR_RDONLY) || read_string(call, call->args[1], target, sizeof target))
+        return GO_ON;
+    if (flags & RECURSIVE)
+        return -EPERM;
+    int base = (int)call->args[0] == AT_FDCWD ? AT_FDCWD : fetch(call, (int)call->args[0]);
+    int error = enter(call);
+    if (!error) {
+        int at = *target ? openat(base, target, O_PATH | O_CLOEXEC) : dup(base);
+        error = at >= 0 && is_control(at) ? -EPERM : GO_ON;
+        close(at);
+        leave(doors);
+    }
+    close(base);
+    return error;
+}
+
+/****************************************************************
+ * The loop
+ ****************************************************************/
+
+static void answer(doors_t *doors, const struct seccomp_notif *notice)
+{
+    door_call_t call = {
+        .listener = doors->listener, .id = notice->id, .args = notice->data.args, .task = (int)notice->pid};
+    int result = know_caller(&call);
+    if (!result) {
+        switch (notice->data.nr) {
+        case SYS_mount:
+            result = do_mount(doors, &call);
+            break;
+        case SYS_umount2:
+            result = do_unmount(doors, &call);
+            break;
+        case SYS_fsmount:
+            result = do_fsmount(doors, &call);
+            break;
+        case SYS_mount_setattr:
+            result = do_set_attributes(doors, &call);
+            break;
+        default:
+            result = GO_ON;
+        }
+    }
+    if (result == GO_ON)
+        seccomp_answer_kernel(doors->listener, notice->id);
+    else if (result != ANSWERED)
+        seccomp_answer_error(doors->listener, notice->id, -result);
+}
+
+static int count_call(const doors_t *doors, const struct seccomp_notif *notice)
+{
+    perf_call_t call = {.id = notice->id,
+                        .caller = (int32_t)notice->pid,
+                        .attr_address = notice->data.args[0],
+                        .task = (int32_t)notice->data.args[1],
+                        .cpu = (int32_t)notice->data.args[2],
+                        .group_fd = (int32_t)notice->data.args[3],
+                        .flags = notice->data.args[4]};
+    return write(doors->counters, &call, sizeof call) == sizeof call ? 0 : -EIO; /* less than PIPE_BUF: whole */
+}
+
+doors_t *doors_new(int listener, int counters, const doors_plan_t *plan)
+{
+    struct stat status;
+    doors_t *doors = calloc(1, sizeof *doors);
+    if (!doors)
+        return NULL;
+    doors->listener = listener;
+    doors->counters = counters;
+    doors->mounts_ns = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    doors->pid_ns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+    snprintf(doors->tree, sizeof doors->tree, "%s", plan->tree);
+    snprintf(doors->spare, sizeof doors->spare, "%s", plan->spare);
+    snprintf(doors->empty, sizeof doors->empty, "%s", plan->empty);
+    doors->covers = calloc((size_t)plan->n_covers + 1, sizeof *doors->covers);
+    for (int i = 0; doors->covers && i < plan->n_covers; i++)
+        doors->covers[i] = strdup(plan->covers[i]);
+    doors->tree_device = plan->tree_device;
+    doors->devtmpfs_device = plan->devtmpfs_device;
+    doors->run_device = stat("/run", &status) ? 0 : status.st_dev;
+    doors->sysfs_device = stat("/sys", &status) ? 0 : status.st_dev;
+    pthread_mutex_init(&doors->spare_lock, NULL);
+    return doors;
+}
+
+int doors_serve(doors_t *doors)
+{
+    struct seccomp_notif notice;
+    int result;
+    if (unshare(CLONE_FS))
+        return -errno;
+    while ((result = seccomp_next(doors->listener, &notice)) == 1) {
+        if (notice.data.nr != SYS_perf_event_open)
+            answer(doors, &notice);
+        else if ((result = count_call(doors, &notice)))
+            seccomp_answer_error(doors->listener, notice.id, EIO);
+    }
+    return result;
+}

@@ -1,0 +1,12 @@
+/* What the parts that answer seccomp notifications share; kernel.h has what Python calls. */
+#ifndef TWIN_KERNEL_SECCOMP_H
+#define TWIN_KERNEL_SECCOMP_H
+
+#include <linux/seccomp.h>
+
+#include "kernel.h"
+
+int seccomp_next(int listener, struct seccomp_notif *call); /* 1: a call, 0: no more, -errno */
+ssize_t task_memory(int32_t task, uint64_t address, void *to, size_t size); /* bytes read, or -1 */
+
+#endif

@@ -1,0 +1,39 @@
+"""The threads that answer the calls by which a program could leave the twin (csrc/kernel_doors.c)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+
+from twin._kernel import ffi, lib
+from twin.errors import TwinError
+from twin.serve import namespace
+
+_THREADS = 4
+"""Ours: a lookup below a file system that hangs holds up one of them, and the others go on."""
+
+
+class Doors:
+    """To be made, and opened, where /sys, /proc and /dev are the twin's and stay so: in the server's namespace.
+
+    ``covers`` are the files and directories of /proc that are the twin's, ``devtmpfs_device`` the host's /dev.
+    """
+
+    def __init__(self, tree_device: int, devtmpfs_device: int, covers: Iterable[str]) -> None:
+        self._covers = [ffi.new("char[]", path.encode()) for path in covers]
+        places = {"tree": namespace.TREE, "spare": namespace.SPARE, "empty": namespace.EMPTY}
+        self._places = {name: ffi.new("char[]", path.encode()) for name, path in places.items()}
+        self._devices = {"tree_device": tree_device, "devtmpfs_device": devtmpfs_device}
+
+    def open(self, listener: int) -> int:
+        """Answer what arrives at this seccomp listener; returns the pipe to which perf_event_open is handed on."""
+        counters, entrance = os.pipe2(os.O_CLOEXEC)
+        covers = ffi.new("char *[]", self._covers)
+        plan = self._places | {"covers": covers, "n_covers": len(self._covers)}
+        doors = lib.doors_new(listener, entrance, ffi.new("doors_plan_t *", plan | self._devices))
+        if doors == ffi.NULL:
+            raise TwinError("no memory for the doors of the twin")
+        for _ in range(_THREADS):
+            threading.Thread(target=lib.doors_serve, args=(doors,), name="doors", daemon=True).start()
+        return counters

@@ -1,0 +1,218 @@
+"""The first process of a run: it lays out the namespaces, starts the server and the command, and ends with the command.
+
+As the first of its PID namespace it is parent to whatever loses its own (init), and all that is left ends with it. At
+the end the server goes first, so that whoever still reads meets ENOTCONN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from twin._kernel import lib
+from twin.errors import TwinError
+from twin.serve import containment, namespace, server
+
+SERVED, GO = b"served", b"go"
+"""To the launcher: the server runs. From the launcher: the run is on record, the command may start."""
+
+WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
+
+SI_KERNEL = 0x80
+"""si_code of a signal that the kernel itself sent, as it does for Ctrl-C on the terminal (sigaction(2))."""
+
+WRONG_USE = 2
+"""Exit status when the twin cannot be served; the command has then not been started."""
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+"""As a shell answers (POSIX 2.8.2)."""
+
+_SERVER_END_S = 5.0
+
+_HOST_SERVICES = ("CONTAINER_HOST", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
+"""Variables that lead to daemons of the host."""
+
+
+def live(
+    plan: server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
+) -> NoReturn:
+    """Body of the forked first process. Its signals are ``WATCHED`` and blocked."""
+    status = WRONG_USE
+    try:
+        lib.process_die_with(0, signal.SIGKILL)  # the launcher has no number in this namespace
+        if not select.select([launcher], [], [], 0)[0]:  # it lives
+            lib.process_rename(containment.FIRST_PROCESS.encode())
+            status = _serve(plan, command, library, devices, launcher)
+    except TwinError as error:
+        say(str(error))
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _serve(
+    plan: server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
+) -> int:
+    devtmpfs = os.stat("/dev").st_dev
+    directory = os.getcwd()
+    namespace.leave_host(os.environ.get("NOTIFY_SOCKET"), devices)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server_pid = os.fork()
+    if server_pid == 0:
+        ours.close()
+        launcher.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        server.serve(plan, theirs, devtmpfs)
+    theirs.close()
+    ready = server.Ready()
+    try:
+        ready = _await_ready(ours)
+        namespace.cover_sysfs(ready.roots)
+        namespace.cover_proc(ready.settings)
+        namespace.cover_nvml(library)
+        namespace.cover_others()
+        launcher.send(SERVED)
+        if launcher.recv(64) != GO:
+            raise TwinError("the launcher ended before the command started")
+        command_pid = os.fork()
+        if command_pid == 0:
+            launcher.close()
+            _become(command, _environment(library), ready, ours, library, directory)
+        return _wait(command_pid, server_pid)
+    finally:
+        _end_server(server_pid, ours, ready)
+
+
+def _environment(library: str) -> dict[str, str]:
+    """The command's environment: ours without ``_HOST_SERVICES``, with the twin's NVML found before any other."""
+    places = [str(Path(library).parent), os.environ.get("LD_LIBRARY_PATH", "")]
+    kept = {name: value for name, value in os.environ.items() if name not in _HOST_SERVICES}
+    return {**kept, "LD_LIBRARY_PATH": ":".join(place for place in places if place)}
+
+
+def _await_ready(channel: socket.socket) -> server.Ready:
+    message = channel.recv(1 << 16)
+    if not message:
+        raise TwinError("the twin's server ended before it was ready")
+    ready = msgspec.json.decode(message, type=server.Ready)
+    if ready.error:
+        raise TwinError(ready.error)
+    return ready
+
+
+# ---- the command's process -----------------------------------------------------------------------------------------
+
+
+def _become(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    ready: server.Ready,
+    channel: socket.socket,
+    library: str,
+    directory: str,
+) -> NoReturn:
+    """In the forked child: leave the server's namespace, hand over the seccomp listener, prove, execute the command."""
+    status = WRONG_USE
+    try:
+        namespace.leave_to_command(directory)
+        containment.close_host_directories()
+        _hand_over_calls(channel)
+        containment.prove(ready, library, environment)
+        _forget_interpreter_signals()
+        try:
+            os.execvpe(command[0], list(command), environment)
+        except FileNotFoundError:
+            say(f"{command[0]}: command not found")
+            status = _NOT_FOUND
+        except OSError as error:
+            say(f"{command[0]}: {error.strerror}")
+            status = _NOT_EXECUTABLE
+    except TwinError as error:
+        say(str(error))
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _hand_over_calls(channel: socket.socket) -> None:
+    listener = lib.seccomp_install()
+    if listener == -errno.EBUSY:
+        raise TwinError("this process is watched by another seccomp listener, and there can be only one")
+    if listener < 0:
+        raise TwinError(f"system calls cannot be intercepted: {os.strerror(-listener)} (seccomp, Linux 5.14)")
+    socket.send_fds(channel, [server.LISTENER], [listener])
+    os.close(listener)
+    if channel.recv(64) != server.GO:
+        raise TwinError("the twin's server ended before the command started")
+
+
+def _forget_interpreter_signals() -> None:
+    """Give the command the signals as we were given them: undo what Python does at its start."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+# ---- waiting and ending --------------------------------------------------------------------------------------------
+
+
+def _wait(command: int, server_pid: int) -> int:
+    """Wait for the command, passing on signals sent to us and burying whatever else ends in this namespace.
+
+    Returns the command's status, or 128 + N if signal N ended it.
+    """
+    while True:
+        received = signal.sigwaitinfo(WATCHED)
+        if received.si_signo != signal.SIGCHLD:
+            # What came from the terminal has reached the command as well.
+            if received.si_code != SI_KERNEL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(command, received.si_signo)
+            continue
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == server_pid:
+                say("the twin's server has ended; its files now answer ENOTCONN")
+            _, status = os.waitpid(ended.si_pid, 0)
+            if ended.si_pid == command:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+
+
+def _end_server(pid: int, channel: socket.socket, ready: server.Ready) -> None:
+    """Ask the server to end, which lets it write its report; insist after a while.
+
+    A server killed while it opened a file of its own waits for its own answer and cannot die; cutting its FUSE
+    connections frees it (Linux Documentation/filesystems/fuse, "abort").
+    """
+    with contextlib.suppress(OSError):
+        channel.send(server.STOP)
+    deadline = time.monotonic() + _SERVER_END_S
+    with contextlib.suppress(ChildProcessError):  # it had ended before
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                namespace.abort_fuse((ready.tree_device, ready.counters_device))
+            time.sleep(0.002)
+    channel.close()
+
+
+def say(message: str) -> None:
+    """One line on the command's standard error."""
+    print(f"nodectl twin: {message}", file=sys.stderr, flush=True)
