@@ -22,6 +22,7 @@ def declarations(header: str) -> str:
 
 ffibuilder = FFI()
 ffibuilder.cdef(declarations((ROOT / CSRC / "kernel.h").read_text()))
+ffibuilder.cdef('extern "Python" void perf_called(void *to, perf_call_t *call);')
 ffibuilder.set_source(
     "twin._kernel",
     '#include "kernel.h"',

@@ -93,7 +93,10 @@ typedef struct {
     int32_t task, cpu, group_fd;
     uint64_t flags;
     uint64_t attr_address;
+    uint64_t capabilities; /* the caller's effective ones */
 } perf_call_t;
+
+typedef void (*perf_answer_t)(void *to, perf_call_t *call);
 
 /* The fields of perf_event_attr that decide what is served; `size` counts the bytes kept in `raw`. */
 typedef struct {
@@ -104,7 +107,6 @@ typedef struct {
 } perf_attr_t;
 
 int seccomp_install(void); /* in the process to be watched; listener descriptor or -errno */
-int seccomp_receive(int counters, perf_call_t *call); /* from the pipe that doors_serve fills; 1, 0: no more, -errno */
 int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr); /* 0 or -errno for the caller */
 int seccomp_is_waiting(int listener, uint64_t id);
 int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);
@@ -123,7 +125,8 @@ typedef struct {
 
 typedef struct doors doors_t;
 
-doors_t *doors_new(int listener, int counters, const doors_plan_t *plan);
+/* perf_event_open is handed to `answer`, on the thread that serves. */
+doors_t *doors_new(int listener, perf_answer_t answer, void *to, const doors_plan_t *plan);
 int doors_serve(doors_t *doors); /* in a thread of its own, several at once; 0: nobody is watched any more, -errno */
 
 /* The real perf_event_open: `raw` with its switches replaced; fd or -errno. */

@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <linux/nsfs.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -38,6 +39,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* linux/mount.h collides with sys/mount.h in glibc before 2.37; numbers are those of Linux, for every architecture. */
@@ -47,6 +49,7 @@ enum {
     RECURSIVE        = 0x8000, /* AT_RECURSIVE */
     MOVE_T_SYMLINKS  = 0x10,
     MOVE_F_EMPTY     = 0x4,
+    MOVE_T_EMPTY     = 0x40,
     CREATE           = 6, /* FSCONFIG_CMD_CREATE */
     ATTR_RDONLY      = 1,
     ATTR_NOSUID      = 2,
@@ -63,7 +66,6 @@ enum {
 #define STATX_ATTR_MOUNT_ROOT 0x2000
 #endif
 
-#define CAP_SYS_ADMIN_BIT 21
 #define SYSFS_MAGIC       0x62656572
 #define PROC_MAGIC        0x9fa0
 
@@ -82,22 +84,26 @@ typedef struct {
     uint64_t set, clear, propagation, user_ns;
 } attributes_t; /* struct mount_attr, Linux 5.12 */
 
-/* One call that waits for its answer. `effective` are the caller's capabilities, `process` its thread group. */
+/* One call that waits for its answer. */
 typedef struct {
     int listener;
     uint64_t id;
     const __u64 *args;
-    int task, process;
-    uint64_t effective;
+    int task;
+    int *leads; /* whether this thread is the one that waits for calls */
+    pthread_mutex_t *turn;
 } door_call_t;
 
 struct doors {
-    int listener, counters; /* seccomp's; the pipe by which perf_event_open goes on */
+    int listener;
+    perf_answer_t count;
+    void *count_to;
     int mounts_ns, pid_ns;  /* ours */
     char tree[PATH_MAX], spare[PATH_MAX], empty[PATH_MAX];
     char **covers; /* paths below /proc, ended by NULL */
     dev_t tree_device, run_device, sysfs_device, devtmpfs_device;
     pthread_mutex_t spare_lock;
+    pthread_mutex_t turn; /* of the thread that waits for the next call */
 };
 
 /* A handler gives 0 (done), -errno, GO_ON (the kernel does it) or ANSWERED (with a descriptor). */
@@ -138,27 +144,70 @@ static int is_same(int a, int b)
     return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_ino == other.st_ino && one.st_dev == other.st_dev;
 }
 
-static int know_caller(door_call_t *call)
+/* Effective capabilities (capget(2)); none if the caller is gone. */
+static uint64_t capabilities_of(int task)
 {
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/%d/status", call->task);
-    FILE *status = fopen(path, "re");
-    if (!status)
-        return -ESRCH;
-    while (fgets(line, sizeof line, status)) {
-        if (!strncmp(line, "Tgid:", 5))
-            call->process = atoi(line + 5);
-        else if (!strncmp(line, "CapEff:", 7))
-            call->effective = strtoull(line + 7, NULL, 16);
-    }
-    fclose(status);
-    return 0;
+    struct __user_cap_header_struct who = {_LINUX_CAPABILITY_VERSION_3, task};
+    struct __user_cap_data_struct words[2] = {{0, 0, 0}, {0, 0, 0}};
+    return syscall(SYS_capget, &who, words) ? 0 : (uint64_t)words[1].effective << 32 | words[0].effective;
+}
+
+/* The thread group, whose descriptors can be fetched; -1 if the caller is gone. */
+static int process_of(int task)
+{
+    char text[4096];
+    int status = open_of(task, "status", O_RDONLY);
+    ssize_t size = status < 0 ? -1 : read(status, text, sizeof text - 1);
+    close(status);
+    text[size < 0 ? 0 : size] = 0;
+    const char *line = strstr(text, "\nTgid:");
+    return line ? atoi(line + 6) : -1;
+}
+
+/* The caller's descriptor, as one of ours. */
+static int fetch(const door_call_t *call, int fd)
+{
+    int process = (int)syscall(SYS_pidfd_open, process_of(call->task), 0);
+    int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+    close(process);
+    return copy;
+}
+
+/* A path as the caller gave it. Runtimes name places by descriptor, and "/proc/self" is not us: then `fd` is ours. */
+typedef struct {
+    char path[PATH_MAX];
+    int fd;
+} place_t;
+
+static int read_place(const door_call_t *call, uint64_t address, place_t *place)
+{
+    int number;
+    char more;
+    place->fd = AT_FDCWD;
+    int error = read_string(call, address, place->path, sizeof place->path);
+    if (error || (sscanf(place->path, "/proc/self/fd/%d%c", &number, &more) != 1 &&
+                  sscanf(place->path, "/proc/thread-self/fd/%d%c", &number, &more) != 1))
+        return error;
+    place->fd = fetch(call, number);
+    place->path[0] = 0;
+    return place->fd < 0 ? -EBADF : 0;
+}
+
+static int open_place(const place_t *place, int flags)
+{
+    return *place->path ? open(place->path, flags | O_PATH | O_CLOEXEC) : dup(place->fd);
+}
+
+static void close_place(const place_t *place)
+{
+    if (place->fd >= 0)
+        close(place->fd);
 }
 
 /* CAP_SYS_ADMIN over the mount namespace: effective, and in a user namespace that owns it or is above its owner. */
 static int may_mount(const door_call_t *call)
 {
-    if (!(call->effective >> CAP_SYS_ADMIN_BIT & 1))
+    if (!(capabilities_of(call->task) >> CAP_SYS_ADMIN & 1))
         return 0;
     int users = open_of(call->task, "ns/user", O_RDONLY), mounts = open_of(call->task, "ns/mnt", O_RDONLY);
     int owner = ioctl(mounts, NS_GET_USERNS), found = 0;
@@ -173,9 +222,12 @@ static int may_mount(const door_call_t *call)
     return found;
 }
 
-/* See paths as the caller does. */
+/* See paths as the caller does. A lookup may take for ever, so another thread waits for calls meanwhile. */
 static int enter(const door_call_t *call)
 {
+    if (*call->leads)
+        pthread_mutex_unlock(call->turn);
+    *call->leads = 0;
     int mounts = open_of(call->task, "ns/mnt", O_RDONLY);
     int root = open_of(call->task, "root", O_PATH), here = open_of(call->task, "cwd", O_PATH);
     int error = 0;
@@ -205,10 +257,10 @@ static int clone_tree(const char *path)
     return tree < 0 ? -errno : tree;
 }
 
-static int put(int tree, const char *target)
+static int put(int tree, int at, const char *target)
 {
-    int flags = MOVE_F_EMPTY | MOVE_T_SYMLINKS;
-    return syscall(SYS_move_mount, tree, "", AT_FDCWD, target, flags) ? -errno : 0;
+    int flags = MOVE_F_EMPTY | (*target ? MOVE_T_SYMLINKS : MOVE_T_EMPTY);
+    return syscall(SYS_move_mount, tree, "", at, target, flags) ? -errno : 0;
 }
 
 /* Lay the twin's files over a fresh procfs, in our namespace, and clone the whole. Takes `procfs` over. */
@@ -216,14 +268,14 @@ static int cover_procfs(doors_t *doors, int procfs)
 {
     char from[2 * PATH_MAX], to[2 * PATH_MAX];
     pthread_mutex_lock(&doors->spare_lock);
-    int result = put(procfs, doors->spare);
+    int result = put(procfs, AT_FDCWD, doors->spare);
     close(procfs);
     if (!result) {
         for (char **cover = doors->covers; *cover && !result; cover++) {
             snprintf(from, sizeof from, "%s%s", doors->tree, *cover);
             snprintf(to, sizeof to, "%s%s", doors->spare, *cover + strlen("/proc"));
             int tree = clone_tree(from);
-            result = tree < 0 ? tree : put(tree, to);
+            result = tree < 0 ? tree : put(tree, AT_FDCWD, to);
             if (tree >= 0)
                 close(tree);
             if (result == -ENOENT)
@@ -237,26 +289,41 @@ static int cover_procfs(doors_t *doors, int procfs)
     return result;
 }
 
-/* A procfs for the caller's PID namespace, as its own mount(2) would make it. */
+/* In a process that shares our memory and descriptors; 0 or an error at `result`. */
+static int make_procfs(void *result)
+{
+    int *procfs = result, context = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC);
+    if (context < 0 || syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0))
+        *procfs = -errno;
+    else if ((*procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
+        *procfs = -errno;
+    if (context >= 0)
+        syscall(SYS_close, context);
+    return 0;
+}
+
+/* A procfs for the caller's PID namespace. Only a process within can make it, and setns(2) puts a child there. */
 static int procfs_tree(doors_t *doors, const door_call_t *call)
 {
-    int pids = open_of(call->task, "ns/pid_for_children", O_RDONLY);
-    if (pids < 0)
-        pids = open_of(call->task, "ns/pid", O_RDONLY);
-    if (pids < 0 || setns(pids, CLONE_NEWPID)) {
-        int error = -errno;
+    enum { STACK = 64 * 1024 };
+    int pids = open_of(call->task, "ns/pid", O_RDONLY), procfs = -ESRCH;
+    if (pids >= 0 && is_same(pids, doors->pid_ns)) {
         close(pids);
-        return error;
+        return clone_tree("/proc");
     }
-    int context = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC), procfs = -1, error = 0;
-    if (context < 0 || syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0) ||
-        (procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
-        error = -errno;
-    close(context);
+    char *stack = pids < 0 ? NULL : malloc(STACK);
+    if (stack && setns(pids, CLONE_NEWPID) == 0) {
+        int child = clone(make_procfs, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES, &procfs);
+        if (child < 0)
+            procfs = -errno;
+        else
+            waitpid(child, NULL, __WALL);
+        if (setns(doors->pid_ns, CLONE_NEWPID))
+            abort();
+    }
+    free(stack);
     close(pids);
-    if (setns(doors->pid_ns, CLONE_NEWPID))
-        abort();
-    return error ? error : cover_procfs(doors, procfs);
+    return procfs < 0 ? procfs : cover_procfs(doors, procfs);
 }
 
 /* The tree that stands for a new mount of this type. */
@@ -310,7 +377,7 @@ static int set_attributes(int tree, uint64_t set)
  * mount(2), umount2(2)
  ****************************************************************/
 
-static int mount_new(doors_t *doors, const door_call_t *call, const char *target)
+static int mount_new(doors_t *doors, const door_call_t *call, const place_t *target)
 {
     char type[64];
     int error = read_string(call, call->args[2], type, sizeof type);
@@ -329,8 +396,8 @@ static int mount_new(doors_t *doors, const door_call_t *call, const char *target
     error = set_attributes(tree, attributes_of(call->args[3]));
     if (!error && !(error = enter(call))) {
         if (below >= 0)
-            error = put(below, target);
-        error = error ? error : put(tree, target);
+            error = put(below, target->fd, target->path);
+        error = error ? error : put(tree, target->fd, target->path);
         leave(doors);
     }
     close(below);
@@ -339,13 +406,13 @@ static int mount_new(doors_t *doors, const door_call_t *call, const char *target
 }
 
 /* A control file system stays read-only; "read-only" for a sysfs is meant for the twin's files in it too. */
-static int mount_again(doors_t *doors, const door_call_t *call, const char *target)
+static int mount_again(doors_t *doors, const door_call_t *call, const place_t *target)
 {
     struct stat status;
     int error = enter(call);
     if (error)
         return error;
-    int result = GO_ON, at = open(target, O_PATH | O_CLOEXEC);
+    int result = GO_ON, at = open_place(target, 0);
     if (at >= 0 && is_control(at) && !(call->args[3] & MS_RDONLY))
         result = -EPERM;
     else if (at >= 0 && fstat(at, &status) == 0 && status.st_dev == doors->sysfs_device && may_mount(call))
@@ -357,13 +424,15 @@ static int mount_again(doors_t *doors, const door_call_t *call, const char *targ
 
 static int do_mount(doors_t *doors, const door_call_t *call)
 {
-    char target[PATH_MAX];
+    place_t target;
     uint64_t flags = call->args[3];
     if (flags & (MS_BIND | MS_MOVE | ALL_PROPAGATION) && !(flags & MS_REMOUNT))
         return GO_ON;
-    if (read_string(call, call->args[1], target, sizeof target))
+    if (read_place(call, call->args[1], &target))
         return GO_ON; /* the kernel says what is wrong with it */
-    return flags & MS_REMOUNT ? mount_again(doors, call, target) : mount_new(doors, call, target);
+    int result = flags & MS_REMOUNT ? mount_again(doors, call, &target) : mount_new(doors, call, &target);
+    close_place(&target);
+    return result;
 }
 
 /* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. */
@@ -380,7 +449,8 @@ static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, 
         return -EINVAL;
     if (status.st_dev == doors->run_device)
         return -EBUSY;
-    if ((status.st_dev != doors->sysfs_device && kind.f_type != PROC_MAGIC) || call->args[1] || !may_mount(call))
+    if ((status.st_dev != doors->sysfs_device && kind.f_type != PROC_MAGIC) || call->args[1] || !*target ||
+        !may_mount(call))
         return GO_ON;
     snprintf(link, sizeof link, "/proc/self/fd/%d", at);
     ssize_t size = readlink(link, path, sizeof path - 1);
@@ -397,31 +467,23 @@ static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, 
 
 static int do_unmount(doors_t *doors, const door_call_t *call)
 {
-    char target[PATH_MAX];
-    if (read_string(call, call->args[0], target, sizeof target))
+    place_t target;
+    if (read_place(call, call->args[0], &target))
         return GO_ON;
-    int error = enter(call);
-    if (error)
-        return error;
-    int at = open(target, O_PATH | O_CLOEXEC | (call->args[1] & UMOUNT_NOFOLLOW ? O_NOFOLLOW : 0));
-    int result = at < 0 ? GO_ON : judge_unmount(doors, call, at, target);
-    close(at);
-    leave(doors);
+    int result = enter(call);
+    if (!result) {
+        int at = open_place(&target, call->args[1] & UMOUNT_NOFOLLOW ? O_NOFOLLOW : 0);
+        result = at < 0 ? GO_ON : judge_unmount(doors, call, at, target.path);
+        close(at);
+        leave(doors);
+    }
+    close_place(&target);
     return result;
 }
 
 /****************************************************************
  * fsmount(2), mount_setattr(2)
  ****************************************************************/
-
-/* The caller's descriptor, as one of ours. */
-static int fetch(const door_call_t *call, int fd)
-{
-    int process = (int)syscall(SYS_pidfd_open, call->process, 0);
-    int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
-    close(process);
-    return copy;
-}
 
 /* What to give for the mount that the caller's context has made. Takes `made` over. */
 static int twin_of(doors_t *doors, int made)
@@ -490,28 +552,44 @@ static int do_set_attributes(doors_t *doors, const door_call_t *call)
  * The loop
  ****************************************************************/
 
-static void answer(doors_t *doors, const struct seccomp_notif *notice)
+static void hand_on(const doors_t *doors, const door_call_t *call)
 {
-    door_call_t call = {
-        .listener = doors->listener, .id = notice->id, .args = notice->data.args, .task = (int)notice->pid};
-    int result = know_caller(&call);
-    if (!result) {
-        switch (notice->data.nr) {
-        case SYS_mount:
-            result = do_mount(doors, &call);
-            break;
-        case SYS_umount2:
-            result = do_unmount(doors, &call);
-            break;
-        case SYS_fsmount:
-            result = do_fsmount(doors, &call);
-            break;
-        case SYS_mount_setattr:
-            result = do_set_attributes(doors, &call);
-            break;
-        default:
-            result = GO_ON;
-        }
+    perf_call_t made = {.id = call->id,
+                        .caller = call->task,
+                        .attr_address = call->args[0],
+                        .task = (int32_t)call->args[1],
+                        .cpu = (int32_t)call->args[2],
+                        .group_fd = (int32_t)call->args[3],
+                        .flags = call->args[4],
+                        .capabilities = capabilities_of(call->task)};
+    doors->count(doors->count_to, &made);
+}
+
+static void answer(doors_t *doors, const struct seccomp_notif *notice, int *leads)
+{
+    door_call_t call = {.listener = doors->listener,
+                        .id = notice->id,
+                        .args = notice->data.args,
+                        .task = (int)notice->pid,
+                        .leads = leads,
+                        .turn = &doors->turn};
+    int result = GO_ON;
+    switch (notice->data.nr) {
+    case SYS_perf_event_open:
+        hand_on(doors, &call);
+        return;
+    case SYS_mount:
+        result = do_mount(doors, &call);
+        break;
+    case SYS_umount2:
+        result = do_unmount(doors, &call);
+        break;
+    case SYS_fsmount:
+        result = do_fsmount(doors, &call);
+        break;
+    case SYS_mount_setattr:
+        result = do_set_attributes(doors, &call);
+        break;
     }
     if (result == GO_ON)
         seccomp_answer_kernel(doors->listener, notice->id);
@@ -519,26 +597,15 @@ static void answer(doors_t *doors, const struct seccomp_notif *notice)
         seccomp_answer_error(doors->listener, notice->id, -result);
 }
 
-static int count_call(const doors_t *doors, const struct seccomp_notif *notice)
-{
-    perf_call_t call = {.id = notice->id,
-                        .caller = (int32_t)notice->pid,
-                        .attr_address = notice->data.args[0],
-                        .task = (int32_t)notice->data.args[1],
-                        .cpu = (int32_t)notice->data.args[2],
-                        .group_fd = (int32_t)notice->data.args[3],
-                        .flags = notice->data.args[4]};
-    return write(doors->counters, &call, sizeof call) == sizeof call ? 0 : -EIO; /* less than PIPE_BUF: whole */
-}
-
-doors_t *doors_new(int listener, int counters, const doors_plan_t *plan)
+doors_t *doors_new(int listener, perf_answer_t count, void *to, const doors_plan_t *plan)
 {
     struct stat status;
     doors_t *doors = calloc(1, sizeof *doors);
     if (!doors)
         return NULL;
     doors->listener = listener;
-    doors->counters = counters;
+    doors->count = count;
+    doors->count_to = to;
     doors->mounts_ns = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     doors->pid_ns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
     snprintf(doors->tree, sizeof doors->tree, "%s", plan->tree);
@@ -552,20 +619,24 @@ doors_t *doors_new(int listener, int counters, const doors_plan_t *plan)
     doors->run_device = stat("/run", &status) ? 0 : status.st_dev;
     doors->sysfs_device = stat("/sys", &status) ? 0 : status.st_dev;
     pthread_mutex_init(&doors->spare_lock, NULL);
+    pthread_mutex_init(&doors->turn, NULL);
     return doors;
 }
 
 int doors_serve(doors_t *doors)
 {
     struct seccomp_notif notice;
-    int result;
+    int result = 1, leads = 0;
     if (unshare(CLONE_FS))
         return -errno;
-    while ((result = seccomp_next(doors->listener, &notice)) == 1) {
-        if (notice.data.nr != SYS_perf_event_open)
-            answer(doors, &notice);
-        else if ((result = count_call(doors, &notice)))
-            seccomp_answer_error(doors->listener, notice.id, EIO);
+    while (result == 1) {
+        if (!leads)
+            pthread_mutex_lock(&doors->turn);
+        leads = 1;
+        result = seccomp_next(doors->listener, &notice);
+        if (result == 1)
+            answer(doors, &notice, &leads);
     }
+    pthread_mutex_unlock(&doors->turn);
     return result;
 }

@@ -1,10 +1,10 @@
-"""The threads that answer the calls by which a program could leave the twin (csrc/kernel_doors.c)."""
+"""The threads that answer the calls which the seccomp filter stops (csrc/kernel_doors.c)."""
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from twin._kernel import ffi, lib
 from twin.errors import TwinError
@@ -26,14 +26,20 @@ class Doors:
         self._places = {name: ffi.new("char[]", path.encode()) for name, path in places.items()}
         self._devices = {"tree_device": tree_device, "devtmpfs_device": devtmpfs_device}
 
-    def open(self, listener: int) -> int:
-        """Answer what arrives at this seccomp listener; returns the pipe to which perf_event_open is handed on."""
-        counters, entrance = os.pipe2(os.O_CLOEXEC)
+    def open(self, listener: int, count: Callable[[int, Any], None]) -> None:
+        """Answer what arrives at this seccomp listener; ``count`` gets it and each perf_event_open, and answers that."""
+        self._count = ffi.new_handle((listener, count))
         covers = ffi.new("char *[]", self._covers)
         plan = self._places | {"covers": covers, "n_covers": len(self._covers)}
-        doors = lib.doors_new(listener, entrance, ffi.new("doors_plan_t *", plan | self._devices))
+        doors = lib.doors_new(listener, lib.perf_called, self._count, ffi.new("doors_plan_t *", plan | self._devices))
         if doors == ffi.NULL:
             raise TwinError("no memory for the doors of the twin")
         for _ in range(_THREADS):
             threading.Thread(target=lib.doors_serve, args=(doors,), name="doors", daemon=True).start()
-        return counters
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]  # cffi is untyped
+def perf_called(to: Any, call: Any) -> None:
+    """One perf_event_open, on the thread that received it."""
+    listener, count = ffi.from_handle(to)
+    count(listener, call)

@@ -82,10 +82,6 @@ class PerfService:
         """Counters that programs hold open now."""
         return int(lib.events_count(self._table))
 
-    def attend(self, listener: int, calls: int) -> None:
-        """Answer the calls of this seccomp listener that arrive at the pipe ``calls``, in a thread of its own."""
-        threading.Thread(target=self._answer_all, args=(listener, calls), name="perf_event_open", daemon=True).start()
-
     def follow_faults(self) -> None:
         """Bring the faults that stand on counters now into the table; to be called every few milliseconds."""
         struck = tuple(
@@ -113,12 +109,8 @@ class PerfService:
 
     # ---- one call ----------------------------------------------------------------------------------------------
 
-    def _answer_all(self, listener: int, calls: int) -> None:
-        call = ffi.new("perf_call_t *")
-        while lib.seccomp_receive(calls, call) == 1:
-            self._answer(listener, call)
-
-    def _answer(self, listener: int, call: Any) -> None:
+    def answer(self, listener: int, call: Any) -> None:
+        """Answer one call that this seccomp listener has received; from several threads."""
         attr = ffi.new("perf_attr_t *")
         try:
             if error := lib.seccomp_read_attr(listener, call, attr):
@@ -183,12 +175,10 @@ class PerfService:
     def _check_rights(self, call: Any, attr: Any) -> None:
         """EACCES by /proc/sys/kernel/perf_event_paranoid (Linux Documentation/admin-guide/perf-security.rst)."""
         try:
-            paranoid = int(self._settings.read("/proc/sys/kernel/perf_event_paranoid"))
-            caller = _status(call.caller)
-            rights = int(caller["CapEff"], 16)
-            if rights & (1 << _CAP_SYS_ADMIN | 1 << _CAP_PERFMON):
+            if call.capabilities & (1 << _CAP_SYS_ADMIN | 1 << _CAP_PERFMON):
                 return
-            is_others = call.task > 0 and _status(call.task)["Uid"] != caller["Uid"]
+            paranoid = int(self._settings.read("/proc/sys/kernel/perf_event_paranoid"))
+            is_others = call.task > 0 and _status(call.task)["Uid"] != _status(call.caller)["Uid"]
         except FileNotFoundError:
             raise _CallError(errno.ESRCH) from None
         if is_others or (call.task == -1 and paranoid > 0) or (not attr.exclude_kernel and paranoid > 1):

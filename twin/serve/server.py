@@ -130,7 +130,7 @@ class _Server:
         while True:
             message, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
             if message == LISTENER and descriptors:
-                self._counters.attend(descriptors[0], self._doors.open(descriptors[0]))
+                self._doors.open(descriptors[0], self._counters.answer)
                 if self._plan.workload is not None:
                     self._twin.start_workload(self._plan.workload)
                 channel.send(GO)
