@@ -9,6 +9,7 @@ import time
 
 NAMES = (
     "twin_speed",
+    "twin_served",
     "sweep_cost",
     "agent_cost",
     "replay_speed",

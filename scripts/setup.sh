@@ -4,6 +4,9 @@
 #   scripts/setup.sh [core|linux|all]    Debian packages for the demo alone (core), also for `make hil-linux` (linux),
 #                                        or for the demo, tests and lint (all, default)
 #
+# "all" also unpacks, into build/foreign and never installed, the daemons that the tests run on emulated nodes
+# (scripts/foreign.sh).
+#
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
 # only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
 # second when nothing has changed.
@@ -106,3 +109,6 @@ build() {
 
 install_packages
 build
+if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >/dev/null; then
+    scripts/foreign.sh || say "the tests with tuned, TLP, thermald and crun will be skipped"
+fi

@@ -120,7 +120,6 @@ typedef struct {
     const char **covers;        /* [n_covers] files of /proc that are the twin's */
     int32_t n_covers;
     uint64_t tree_device;       /* st_dev of `tree` */
-    uint64_t devtmpfs_device;   /* st_dev of the host's /dev */
 } doors_plan_t;
 
 typedef struct doors doors_t;

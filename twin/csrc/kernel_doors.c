@@ -27,6 +27,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <linux/kcmp.h>
 #include <linux/nsfs.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -84,6 +85,8 @@ typedef struct {
     uint64_t set, clear, propagation, user_ns;
 } attributes_t; /* struct mount_attr, Linux 5.12 */
 
+#define KEPT 64 /* ours: so many of all programs' contexts may wait for fsmount, and trees to be attached */
+
 /* One call that waits for its answer. */
 typedef struct {
     int listener;
@@ -101,9 +104,11 @@ struct doors {
     int mounts_ns, pid_ns;  /* ours */
     char tree[PATH_MAX], spare[PATH_MAX], empty[PATH_MAX];
     char **covers; /* paths below /proc, ended by NULL */
-    dev_t tree_device, run_device, sysfs_device, devtmpfs_device;
+    dev_t tree_device, run_device, sysfs_device;
     pthread_mutex_t spare_lock;
     pthread_mutex_t turn; /* of the thread that waits for the next call */
+    int contexts[KEPT], trees[KEPT]; /* the last that fsopen(2) and fsmount(2) were answered with, round and round */
+    unsigned next_context, next_tree;
 };
 
 /* A handler gives 0 (done), -errno, GO_ON (the kernel does it) or ANSWERED (with a descriptor). */
@@ -289,33 +294,28 @@ static int cover_procfs(doors_t *doors, int procfs)
     return result;
 }
 
-/* In a process that shares our memory and descriptors; 0 or an error at `result`. */
-static int make_procfs(void *result)
+/* In a process that shares our memory and descriptors. */
+static int open_procfs(void *result)
 {
-    int *procfs = result, context = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC);
-    if (context < 0 || syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0))
-        *procfs = -errno;
-    else if ((*procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
-        *procfs = -errno;
-    if (context >= 0)
-        syscall(SYS_close, context);
+    *(int *)result = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC);
+    if (*(int *)result < 0)
+        *(int *)result = -errno;
     return 0;
 }
 
-/* A procfs for the caller's PID namespace. Only a process within can make it, and setns(2) puts a child there. */
-static int procfs_tree(doors_t *doors, const door_call_t *call)
+/* A context for the caller's PID namespace. Only a process within can open it, and setns(2) puts a child there. */
+static int procfs_context(doors_t *doors, const door_call_t *call)
 {
     enum { STACK = 64 * 1024 };
-    int pids = open_of(call->task, "ns/pid", O_RDONLY), procfs = -ESRCH;
-    if (pids >= 0 && is_same(pids, doors->pid_ns)) {
-        close(pids);
-        return clone_tree("/proc");
-    }
-    char *stack = pids < 0 ? NULL : malloc(STACK);
-    if (stack && setns(pids, CLONE_NEWPID) == 0) {
-        int child = clone(make_procfs, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES, &procfs);
+    int pids = open_of(call->task, "ns/pid", O_RDONLY), context = -ESRCH;
+    int is_ours = pids >= 0 && is_same(pids, doors->pid_ns);
+    char *stack = pids < 0 || is_ours ? NULL : malloc(STACK);
+    if (is_ours)
+        open_procfs(&context);
+    else if (stack && setns(pids, CLONE_NEWPID) == 0) {
+        int child = clone(open_procfs, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES, &context);
         if (child < 0)
-            procfs = -errno;
+            context = -errno;
         else
             waitpid(child, NULL, __WALL);
         if (setns(doors->pid_ns, CLONE_NEWPID))
@@ -323,7 +323,19 @@ static int procfs_tree(doors_t *doors, const door_call_t *call)
     }
     free(stack);
     close(pids);
-    return procfs < 0 ? procfs : cover_procfs(doors, procfs);
+    return context;
+}
+
+static int procfs_tree(doors_t *doors, const door_call_t *call)
+{
+    int context = procfs_context(doors, call), procfs = -1, error = 0;
+    if (context < 0)
+        return context;
+    if (syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0) ||
+        (procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
+        error = -errno;
+    close(context);
+    return error ? error : cover_procfs(doors, procfs);
 }
 
 /* The tree that stands for a new mount of this type. */
@@ -482,45 +494,84 @@ static int do_unmount(doors_t *doors, const door_call_t *call)
 }
 
 /****************************************************************
- * fsmount(2), mount_setattr(2)
+ * fsopen(2), fsmount(2), mount_setattr(2)
  ****************************************************************/
 
-/* What to give for the mount that the caller's context has made. Takes `made` over. */
+static void keep(doors_t *doors, int *kept, unsigned *next, int fd)
+{
+    pthread_mutex_lock(&doors->spare_lock);
+    int *slot = &kept[(*next)++ % KEPT];
+    close(*slot);
+    *slot = fd;
+    pthread_mutex_unlock(&doors->spare_lock);
+}
+
+/* A context that shows, when its mount is made, that it is for the host's. Made by us, so that we know it again. */
+static int do_fsopen(doors_t *doors, const door_call_t *call)
+{
+    char type[64];
+    if (read_string(call, call->args[0], type, sizeof type))
+        return GO_ON;
+    if (is_control_type(type))
+        return -EPERM;
+    if (!has_stand_in(type) || !may_mount(call))
+        return GO_ON;
+    int is_proc = !strcmp(type, "proc");
+    int context = is_proc ? procfs_context(doors, call) : (int)syscall(SYS_fsopen, type, CLOSE_ON_EXEC);
+    if (context < 0)
+        return is_proc ? context : -errno;
+    int error = seccomp_answer_fd(call->listener, call->id, context, call->args[1] & CLOSE_ON_EXEC);
+    if (error)
+        close(context);
+    else
+        keep(doors, doors->contexts, &doors->next_context, context);
+    return error ? error : ANSWERED;
+}
+
+static int is_kept(doors_t *doors, int context)
+{
+    int self = getpid(), found = 0;
+    pthread_mutex_lock(&doors->spare_lock);
+    for (int i = 0; i < KEPT && !found; i++)
+        found = doors->contexts[i] >= 0 && syscall(SYS_kcmp, self, self, KCMP_FILE, context, doors->contexts[i]) == 0;
+    pthread_mutex_unlock(&doors->spare_lock);
+    return found;
+}
+
+/* The twin's tree in place of `made`, which is taken over. */
 static int twin_of(doors_t *doors, int made)
 {
     struct statfs kind;
-    struct stat status;
-    if (fstatfs(made, &kind) || fstat(made, &status)) {
-        close(made);
-        return -EIO;
-    }
-    if (kind.f_type == PROC_MAGIC)
+    int error = fstatfs(made, &kind) ? -errno : 0;
+    if (!error && kind.f_type == PROC_MAGIC)
         return cover_procfs(doors, made);
-    int is_sysfs = kind.f_type == SYSFS_MAGIC, is_devices = status.st_dev == doors->devtmpfs_device;
-    if (!is_sysfs && !is_devices && !is_control(made))
-        return made;
     close(made);
-    return is_sysfs ? clone_tree("/sys") : is_devices ? clone_tree("/dev") : -EPERM;
+    return error ? error : clone_tree(kind.f_type == SYSFS_MAGIC ? "/sys" : "/dev");
 }
 
-/* The context may be of any type, and shows it only in what it makes: so we make it, and give the twin's instead. */
+/* A mount's own descriptor cannot be handed over (it is O_PATH), its directory's can. Without its own the tree would be
+ * taken apart (dissolve_on_fput in fs/namespace.c), so that stays here until the program must have attached it. */
 static int do_fsmount(doors_t *doors, const door_call_t *call)
 {
-    int context = may_mount(call) ? fetch(call, (int)call->args[0]) : -1;
-    if (context < 0)
+    int context = fetch(call, (int)call->args[0]);
+    if (context < 0 || !is_kept(doors, context) || !may_mount(call)) {
+        close(context);
         return GO_ON;
+    }
     int made = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, (unsigned)call->args[2]);
-    int error = made < 0 ? -errno : 0;
+    int tree = made < 0 ? -errno : twin_of(doors, made);
     close(context);
-    if (error)
-        return error;
-    int tree = twin_of(doors, made);
     if (tree < 0)
         return tree;
-    error = set_attributes(tree, call->args[2] & (ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC));
+    int error = set_attributes(tree, call->args[2] & (ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC));
+    int root = error ? -1 : openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!error)
-        error = seccomp_answer_fd(call->listener, call->id, tree, call->args[1] & CLOSE_ON_EXEC);
-    close(tree);
+        error = root < 0 ? -errno : seccomp_answer_fd(call->listener, call->id, root, call->args[1] & CLOSE_ON_EXEC);
+    close(root);
+    if (error)
+        close(tree);
+    else
+        keep(doors, doors->trees, &doors->next_tree, tree);
     return error ? error : ANSWERED;
 }
 
@@ -584,6 +635,9 @@ static void answer(doors_t *doors, const struct seccomp_notif *notice, int *lead
     case SYS_umount2:
         result = do_unmount(doors, &call);
         break;
+    case SYS_fsopen:
+        result = do_fsopen(doors, &call);
+        break;
     case SYS_fsmount:
         result = do_fsmount(doors, &call);
         break;
@@ -615,11 +669,12 @@ doors_t *doors_new(int listener, perf_answer_t count, void *to, const doors_plan
     for (int i = 0; doors->covers && i < plan->n_covers; i++)
         doors->covers[i] = strdup(plan->covers[i]);
     doors->tree_device = plan->tree_device;
-    doors->devtmpfs_device = plan->devtmpfs_device;
     doors->run_device = stat("/run", &status) ? 0 : status.st_dev;
     doors->sysfs_device = stat("/sys", &status) ? 0 : status.st_dev;
     pthread_mutex_init(&doors->spare_lock, NULL);
     pthread_mutex_init(&doors->turn, NULL);
+    for (int i = 0; i < KEPT; i++)
+        doors->contexts[i] = doors->trees[i] = -1;
     return doors;
 }
 

@@ -28,20 +28,21 @@
 #define NATIVE_ARCH  AUDIT_ARCH_X86_64
 #define FOREIGN_ARCH AUDIT_ARCH_I386
 #define X32_BIT      0x40000000
-/* perf_event_open, mount, umount, umount2, fsmount, mount_setattr, mknod, mknodat, {init,finit,delete}_module,
+/* perf_event_open, mount, umount, umount2, fsopen, fsmount, mount_setattr, mknod, mknodat, {init,finit,delete}_module,
  * kexec_load, iopl, ioperm (arch/x86/entry/syscalls/syscall_32.tbl) */
-static const uint32_t foreign_calls[] = {336, 21, 22, 52, 432, 442, 14, 297, 128, 350, 129, 283, 110, 101};
+static const uint32_t foreign_calls[] = {336, 21, 22, 52, 430, 432, 442, 14, 297, 128, 350, 129, 283, 110, 101};
 #elif defined(__aarch64__)
 #define NATIVE_ARCH  AUDIT_ARCH_AARCH64
 #define FOREIGN_ARCH AUDIT_ARCH_ARM
 /* the same (arch/arm/tools/syscall.tbl), and kexec_file_load in place of port access */
-static const uint32_t foreign_calls[] = {364, 21, 52, 432, 442, 14, 324, 128, 379, 129, 347, 401};
+static const uint32_t foreign_calls[] = {364, 21, 52, 430, 432, 442, 14, 324, 128, 379, 129, 347, 401};
 #else
 #error "the served twin knows the system call tables of x86_64 and aarch64"
 #endif
 
 /* Answered by us. */
-static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount, SYS_umount2, SYS_fsmount, SYS_mount_setattr};
+static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,
+                                         SYS_fsopen,          SYS_fsmount, SYS_mount_setattr};
 
 /* Refused with EPERM, as containers have it: they would change the host's kernel or reach its hardware. */
 static const uint32_t refused_calls[] = {

@@ -17,21 +17,21 @@ _THREADS = 4
 class Doors:
     """To be made, and opened, where /sys, /proc and /dev are the twin's and stay so: in the server's namespace.
 
-    ``covers`` are the files and directories of /proc that are the twin's, ``devtmpfs_device`` the host's /dev.
+    ``covers`` are the files and directories of /proc that are the twin's.
     """
 
-    def __init__(self, tree_device: int, devtmpfs_device: int, covers: Iterable[str]) -> None:
+    def __init__(self, tree_device: int, covers: Iterable[str]) -> None:
         self._covers = [ffi.new("char[]", path.encode()) for path in covers]
         places = {"tree": namespace.TREE, "spare": namespace.SPARE, "empty": namespace.EMPTY}
         self._places = {name: ffi.new("char[]", path.encode()) for name, path in places.items()}
-        self._devices = {"tree_device": tree_device, "devtmpfs_device": devtmpfs_device}
+        self._tree_device = tree_device
 
     def open(self, listener: int, count: Callable[[int, Any], None]) -> None:
         """Answer what arrives at this seccomp listener; ``count`` gets it and each perf_event_open, and answers that."""
         self._count = ffi.new_handle((listener, count))
         covers = ffi.new("char *[]", self._covers)
-        plan = self._places | {"covers": covers, "n_covers": len(self._covers)}
-        doors = lib.doors_new(listener, lib.perf_called, self._count, ffi.new("doors_plan_t *", plan | self._devices))
+        plan = self._places | {"covers": covers, "n_covers": len(self._covers), "tree_device": self._tree_device}
+        doors = lib.doors_new(listener, lib.perf_called, self._count, ffi.new("doors_plan_t *", plan))
         if doors == ffi.NULL:
             raise TwinError("no memory for the doors of the twin")
         for _ in range(_THREADS):

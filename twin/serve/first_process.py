@@ -66,7 +66,6 @@ def live(
 def _serve(
     plan: server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
 ) -> int:
-    devtmpfs = os.stat("/dev").st_dev
     directory = os.getcwd()
     namespace.leave_host(os.environ.get("NOTIFY_SOCKET"), devices)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +75,7 @@ def _serve(
         launcher.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        server.serve(plan, theirs, devtmpfs)
+        server.serve(plan, theirs)
     theirs.close()
     ready = server.Ready()
     try:

@@ -73,18 +73,15 @@ STOP, LISTENER, GO = b"stop", b"listener", b"go"
 """Messages of the first process to its server, and the answer to ``LISTENER``: the command may start."""
 
 
-def serve(plan: Plan, channel: socket.socket, devtmpfs_device: int) -> NoReturn:
-    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the first process.
-
-    ``devtmpfs_device`` is the ``st_dev`` of the host's /dev.
-    """
+def serve(plan: Plan, channel: socket.socket) -> NoReturn:
+    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the first process."""
     status = 1
     try:
         lib.process_rename(b"nodectl-twin")
         os.setsid()  # Ctrl-C on the terminal is for the command
         _detach_standard_files()
         try:
-            server = _Server(plan, devtmpfs_device)
+            server = _Server(plan)
         except (TwinError, OSError) as error:
             channel.send(msgspec.json.encode(Ready(error=str(error))))
             os._exit(1)
@@ -98,7 +95,7 @@ def serve(plan: Plan, channel: socket.socket, devtmpfs_device: int) -> NoReturn:
 class _Server:
     """All parts of one served twin."""
 
-    def __init__(self, plan: Plan, devtmpfs_device: int) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._memory = _gpu_memory()
         self._twin = Twin(plan.machine, None, plan.seed, gpu_memory=self._memory)
@@ -108,7 +105,7 @@ class _Server:
             self._faults.add(fault)
         settings = Mirror()
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
-        self._doors = Doors(tree_device, devtmpfs_device, (*procfs.FILES, *settings.roots))
+        self._doors = Doors(tree_device, (*procfs.FILES, *settings.roots))
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
         self._stop = threading.Event()
         self._began_s = time.monotonic()

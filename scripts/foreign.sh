@@ -1,0 +1,28 @@
+#!/bin/sh
+# Programs that move a node's knobs by themselves (tuned, TLP, thermald, power-profiles-daemon) and a container runtime
+# (crun), for the tests that run them on an emulated node. They are downloaded and unpacked into build/foreign, with what
+# they need and this machine lacks, and *never installed*: their packages would start services here.
+set -eu
+cd "$(dirname "$0")/.."
+target=build/foreign
+programs="busybox-static crun dbus dbus-bin dbus-daemon power-profiles-daemon thermald tuned"
+apart="tlp" # conflicts with power-profiles-daemon
+[ -f "$target/complete" ] && [ "$(cat "$target/complete")" = "$programs $apart" ] && exit 0
+
+missing_here() { # the packages and what they depend on, as far as not installed; those installed are asked for again
+    apt-get install -s -qq --no-install-recommends --reinstall "$@" | awk '/^Inst/ { print $2 }'
+}
+fetch() {
+    # shellcheck disable=SC2046,SC2086 # lists of words
+    (cd "$target/packages" && apt-get download -qq $( (missing_here $programs; missing_here $apart) | sort -u) >/dev/null 2>&1)
+}
+
+rm -rf "$target"
+mkdir -p "$target/packages" "$target/root"
+fetch || { apt-get update -qq && fetch; } || {
+    echo "foreign: the Debian packages could not be downloaded: $programs $apart" >&2
+    exit 1
+}
+for package in "$target"/packages/*.deb; do dpkg -x "$package" "$target/root"; done
+rm -r "$target/packages"
+printf '%s' "$programs $apart" >"$target/complete"

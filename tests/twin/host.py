@@ -1,0 +1,73 @@
+"""The host as it is now, for tests that compare it before and after: settings, mounts, /run, processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_LONGEST = 4096
+_NOT_SETTINGS = (
+    *("/sys/fs/cgroup", "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs/bpf"),
+    "/sys/devices/virtual/bdi",  # comes and goes with each FUSE mount, of other runs too
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """``settings`` are all files that root can both read and write below /proc/sys, /proc/irq and /sys."""
+
+    settings: dict[str, str]
+    mounts: str
+    run: tuple[str, ...]
+    processes: frozenset[tuple[int, float, str]]
+
+    @staticmethod
+    def now() -> Host:
+        """Reads it all: about a second."""
+        settings = {}
+        for top in ("/proc/sys", "/proc/irq", "/sys"):
+            for folder, folders, names in os.walk(top):
+                folders[:] = [name for name in folders if os.path.join(folder, name) not in _NOT_SETTINGS]
+                settings.update(_settings(folder, names))
+        found = [each.info for each in psutil.process_iter(["pid", "create_time", "name"])]
+        return Host(
+            settings,
+            Path("/proc/self/mountinfo").read_text(),
+            tuple(sorted(str(path) for path in Path("/run").rglob("*") if path.suffix != ".json")),  # other runs' records
+            frozenset((each["pid"], each["create_time"], each["name"]) for each in found),
+        )
+
+    def changed_to(self, after: Host, steady: Host, programs: tuple[str, ...] = ()) -> list[str]:
+        """What is not as it was: a line each. ``steady`` was taken just after this one: what changed between the two
+        changes by itself. Of new processes those named in ``programs`` count.
+        """
+        restless = {path for path, text in self.settings.items() if steady.settings.get(path) != text}
+        lines = [
+            f"{path}: {text!r} is {after.settings.get(path)!r}"
+            for path, text in self.settings.items()
+            if path not in restless and after.settings.get(path) != text
+        ]
+        if self.mounts != after.mounts:
+            lines.append("mountinfo")
+        lines += [f"{path} is new" for path in set(after.run) - set(self.run)]
+        lines += [f"{path} is gone" for path in set(self.run) - set(after.run)]
+        new = after.processes - self.processes
+        return lines + [f"process {number} {name} is new" for number, _, name in new if name in programs]
+
+
+def _settings(folder: str, names: list[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            mode = os.lstat(path).st_mode
+            if mode & 0o600 == 0o600 and mode & 0o170000 == 0o100000:
+                with open(path, "rb") as file:
+                    found[path] = file.read(_LONGEST).decode(errors="replace")
+        except OSError:
+            continue  # not to be read in this state of the device
+    return found
+
