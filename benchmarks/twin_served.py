@@ -1,9 +1,10 @@
 """What serving the twin costs: the start of a run, a call that is intercepted, a call that is not.
 
-Prints a table and writes ``out/bench/twin_served.json``. The requirements: a run of genoa-h100 (384 logical CPUs, 8 GPUs)
-starts in 2 s; an intercepted call takes 100 us (median); an untouched one 0.1 us more than outside. Starts include
-Python's own and the proof of containment. Calls are timed inside and outside by turns, so that other load on the machine
-falls on both. A new sysfs or procfs is some thirty mounts made and handed over; what it takes is shown, no bound is set.
+Prints a table and writes ``out/bench/twin_served.json``. The requirements: a run of genoa-h100 (384 logical CPUs, 8
+GPUs) starts in 2 s; an intercepted call takes 100 us (median); an untouched one 0.1 us more than outside. Starts
+include Python's own and the proof of containment. Calls are timed inside and outside by turns, so that other load on
+the machine falls on both. A new sysfs or procfs is some thirty mounts made and handed over; what it takes is shown,
+no bound is set.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
     intercepted = {name: took for name, took in row.items() if name not in ("untouched", *NOT_BOUND)}
     slowest = max(intercepted, key=intercepted.__getitem__)
     print(f"slowest intercepted call: {slowest}, {intercepted[slowest]:.0f} us (required: {INTERCEPTED_US:g})")
-    print(f"an untouched call takes {more_us:+.3f} us more inside (required: {UNTOUCHED_US:g}); load {os.getloadavg()[0]:.1f}")
+    print(f"an untouched call takes {more_us:+.3f} us more inside (required: {UNTOUCHED_US:g})")
+    print(f"load {os.getloadavg()[0]:.1f}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     figures = {"start_s": start, "untouched_more_us": more_us, "median_us": row}
     OUT.write_text(json.dumps(figures | {"emulated": True}, indent=1))

@@ -71,7 +71,11 @@ def twin() -> None:
     "--report", type=click.Path(path_type=Path), help="Write what truly happened to this JSON file at the end."
 )
 @click.option(
-    "--device", "devices", multiple=True, metavar="PATH", help="Give COMMAND this device of the host, too; may be repeated."
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="PATH",
+    help="Give COMMAND this device of the host, too; may be repeated.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_reports_errors

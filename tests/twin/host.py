@@ -36,7 +36,9 @@ class Host:
         return Host(
             settings,
             Path("/proc/self/mountinfo").read_text(),
-            tuple(sorted(str(path) for path in Path("/run").rglob("*") if path.suffix != ".json")),  # other runs' records
+            tuple(
+                sorted(str(path) for path in Path("/run").rglob("*") if path.suffix != ".json")
+            ),  # other runs' records
             frozenset((each["pid"], each["create_time"], each["name"]) for each in found),
         )
 
@@ -70,4 +72,3 @@ def _settings(folder: str, names: list[str]) -> dict[str, str]:
         except OSError:
             continue  # not to be read in this state of the device
     return found
-

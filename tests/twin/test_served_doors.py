@@ -105,7 +105,9 @@ NEW_MOUNTS = {
     "mount": "mount -t {type} none $at",
     "mount by descriptor": "exec 7<$at; mount --no-canonicalize -i -t {type} none /proc/self/fd/7",
     "fsopen": "{doors} fsmount {type} $at",
-    "in a chroot": "mkdir $at/x; mount --rbind / $at/x; chroot $at/x mount -t {type} none $at; mount --move $at/x$at $at",
+    "in a chroot": (
+        "mkdir $at/x; mount --rbind / $at/x; chroot $at/x mount -t {type} none $at; mount --move $at/x$at $at"
+    ),
     "after unmounting": "umount -l /sys; umount -l /dev; mount -t {type} none $at",
     "in a network namespace": "unshare -n mount -t {type} none $at",
 }
@@ -169,7 +171,9 @@ def test_control_file_systems_are_refused_and_stay_read_only(node: ServedNode, d
 
 
 def test_mounts_that_lead_nowhere_are_the_kernels_own(node: ServedNode, doors: str) -> None:
-    assert shell(node, f"{doors} fsmount tmpfs $at; umount $at; mount -t tmpfs none $at; touch $at/x; ls $at") == "ok\nx"
+    assert (
+        shell(node, f"{doors} fsmount tmpfs $at; umount $at; mount -t tmpfs none $at; touch $at/x; ls $at") == "ok\nx"
+    )
     assert shell(node, "mount --bind /sys $at; umount $at; mount --bind /usr $at; umount $at; ls $at") == ""
 
 
@@ -304,7 +308,12 @@ def test_io_uring_opens_what_open_opens(node: ServedNode, doors: str) -> None:
 def run_from(directory: str, *command: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
     line = subprocess.list2cmdline(twin_command("run", "--machine", "curie", "--", *command))
     return subprocess.run(
-        ["sh", "-c", f"{line} {redirect}"], cwd=directory, env=environment(), capture_output=True, text=True, check=False
+        ["sh", "-c", f"{line} {redirect}"],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -314,16 +323,17 @@ def test_a_run_from_within_the_hosts_sys_stands_in_the_twins(tmp_path: Path) -> 
 
 
 def test_a_file_of_the_hosts_sys_is_not_inherited() -> None:
-    done = run_from("/", "cat", redirect="7</sys/kernel/profiling" if os.path.exists("/sys/kernel/profiling") else "7</sys")
+    done = run_from(
+        "/", "cat", redirect="7</sys/kernel/profiling" if os.path.exists("/sys/kernel/profiling") else "7</sys"
+    )
     assert "7" in done.stderr or done.returncode == 0
     refused = run_from("/", "cat", redirect="</sys/kernel/mm/transparent_hugepage/enabled")
     assert refused.returncode == 2 and "open on the host's /sys" in refused.stderr
 
 
 def test_a_sysfs_that_the_host_has_mounted_a_second_time_is_the_twins_in_a_run(tmp_path: Path) -> None:
-    script = (
-        f"mount --make-rprivate / && mount -t sysfs none {tmp_path} && "
-        + subprocess.list2cmdline(twin_command("run", "--machine", "curie", "--", "cat", f"{tmp_path}/{KNOB}"))
+    script = f"mount --make-rprivate / && mount -t sysfs none {tmp_path} && " + subprocess.list2cmdline(
+        twin_command("run", "--machine", "curie", "--", "cat", f"{tmp_path}/{KNOB}")
     )
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False

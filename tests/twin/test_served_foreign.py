@@ -1,7 +1,7 @@
 """Daemons that move knobs by themselves, and a container runtime, run on the twin: they act there, and nowhere else.
 
-None is installed: scripts/foreign.sh unpacks Debian's packages, and here they are laid over /usr, /etc and /var of a mount
-namespace inside the run.
+None is installed: scripts/foreign.sh unpacks Debian's packages, and here they are laid over /usr, /etc and /var of a
+mount namespace inside the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if why_not_served():
 
 FOREIGN = ROOT / "build" / "foreign"
 if not (FOREIGN / "complete").exists():
-    pytest.skip("tuned, TLP, thermald and crun are missing: install them with scripts/foreign.sh", allow_module_level=True)
+    pytest.skip(
+        "tuned, TLP, thermald and crun are missing: install them with scripts/foreign.sh", allow_module_level=True
+    )
 
 PROGRAMS = ("crun", "dbus-daemon", "power-profiles-", "thermald", "tlp", "tuned", "sh")
 MAX_KHZ = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq"
@@ -30,7 +32,8 @@ set -e
 laid=$(mktemp -d /run/laid-XXXXXX); mount -t tmpfs none $laid
 for each in usr etc var; do
     mkdir -p $laid/$each.upper $laid/$each.work {FOREIGN}/root/$each
-    mount -t overlay none -o lowerdir={FOREIGN}/root/$each:/$each,upperdir=$laid/$each.upper,workdir=$laid/$each.work /$each
+    layers=lowerdir={FOREIGN}/root/$each:/$each,upperdir=$laid/$each.upper,workdir=$laid/$each.work
+    mount -t overlay none -o $layers /$each
 done
 unset LD_LIBRARY_PATH
 PATH=$PATH:/usr/sbin:/sbin
@@ -54,7 +57,9 @@ def foreign(node: ServedNode, script: str) -> list[str]:
 
 
 def test_tuned_sets_the_runs_sysctls_and_finds_them_set(node: ServedNode) -> None:
-    applied = WAIT.format(condition="grep -q 'static tuning from profile .* applied' /var/log/tuned/tuned.log 2>/dev/null")
+    applied = WAIT.format(
+        condition="grep -q 'static tuning from profile .* applied' /var/log/tuned/tuned.log 2>/dev/null"
+    )
     lines = foreign(
         node,
         f"""
@@ -107,7 +112,9 @@ def test_thermald_and_power_profiles_daemon_run_on_the_twin(node: ServedNode) ->
 
 
 def test_a_container_starts_and_reads_the_twins_clocks(node: ServedNode) -> None:
-    inside = f"cat {MAX_KHZ}; grep -c ^processor /proc/cpuinfo; ps | wc -l; echo 1 >/proc/sys/vm/stat_interval || echo no"
+    inside = (
+        f"cat {MAX_KHZ}; grep -c ^processor /proc/cpuinfo; ps | wc -l; echo 1 >/proc/sys/vm/stat_interval || echo no"
+    )
     lines = foreign(
         node,
         f"""

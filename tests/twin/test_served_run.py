@@ -268,7 +268,10 @@ MUST_NOT_RUN = ("touch", "/tmp/nodectl-twin-must-not-exist")
         ),
         ("import twin.serve.mounts as m; m.detach = lambda point: None", "still mounted"),
         ("import twin.serve.launcher as l; l._CLONE_NEWPID = 0", "shows the host's processes"),
-        ("import twin.serve.first_process as f; f._hand_over_calls = lambda channel: None", "counter of the real kernel"),
+        (
+            "import twin.serve.first_process as f; f._hand_over_calls = lambda channel: None",
+            "counter of the real kernel",
+        ),
     ],
 )
 def test_a_door_that_leads_to_the_real_node_stops_the_run_before_the_command(sabotage: str, complaint: str) -> None:

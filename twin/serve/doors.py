@@ -27,7 +27,7 @@ class Doors:
         self._tree_device = tree_device
 
     def open(self, listener: int, count: Callable[[int, Any], None]) -> None:
-        """Answer what arrives at this seccomp listener; ``count`` gets it and each perf_event_open, and answers that."""
+        """Answer what arrives at this seccomp listener; ``count`` gets it and each perf_event_open."""
         self._count = ffi.new_handle((listener, count))
         covers = ffi.new("char *[]", self._covers)
         plan = self._places | {"covers": covers, "n_covers": len(self._covers), "tree_device": self._tree_device}

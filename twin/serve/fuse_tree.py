@@ -153,7 +153,9 @@ def mount(tree: SysfsTree, settings: Mirror, point: str) -> int:
         "entry_timeout": CACHED_S,
         "max_idle_threads": 16,  # libfuse 3.12 to 3.16 complain about their own default
     }
-    serve = threading.Thread(target=mfusepy.FUSE, args=(_Operations(tree, settings), point), kwargs=options, daemon=True)
+    serve = threading.Thread(
+        target=mfusepy.FUSE, args=(_Operations(tree, settings), point), kwargs=options, daemon=True
+    )
     serve.start()
     deadline = time.monotonic() + _MOUNT_TIMEOUT_S
     while lib.filesystem_type(point.encode()) != FUSE_SUPER_MAGIC:

@@ -6,8 +6,8 @@ shows integers takes integers only, as the kernel's does (kernel/sysctl.c, proc_
 and those left out stay. Bounds of a single file are not known here, so a number that the kernel would refuse as too
 large is kept.
 
-Files of ``REFUSED`` act once and show nothing; writing them gives EPERM. ``/proc/sys/net`` is that of the host's network
-namespace, whatever the caller's is.
+Files of ``REFUSED`` act once and show nothing; writing them gives EPERM. ``/proc/sys/net`` is that of the host's
+network namespace, whatever the caller's is.
 """
 
 from __future__ import annotations

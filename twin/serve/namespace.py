@@ -227,4 +227,3 @@ def abort_fuse(devices: Iterable[int]) -> None:
     for device in devices:
         with contextlib.suppress(FileNotFoundError), open(f"{place}/{os.minor(device)}/abort", "w") as abort:
             abort.write("1")
-
