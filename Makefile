@@ -11,7 +11,7 @@ help:
 	@echo "make test   the whole test suite"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
-	@echo "make fuzz   coverage-guided fuzzing of the firmware, a minute for each harness (clang; FUZZ_SECONDS=60)"
+	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests"
 	@echo "make lint   ruff, mypy --strict, C warnings as errors"
 	@echo "make setup  virtual environment, build and Debian packages (all targets call it)"
 
@@ -37,7 +37,7 @@ hil-linux:
 bench: setup
 	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)
 
-fuzz:
+fuzz: setup
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 lint: setup

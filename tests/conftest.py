@@ -1,21 +1,51 @@
-"""One rule for the whole suite: in CI a test skipped for want of a tool that could be installed is a failure.
+"""Rules for the whole suite.
 
-Such a skip says so in its reason ("perf is missing: install linux-perf"). Skips for hardware that is not there stay
-skips everywhere.
+- In CI a test skipped for want of a tool that could be installed is a failure. Such a skip says so in its reason ("perf
+  is missing: install linux-perf"). Skips for hardware that is not there stay skips everywhere.
+- Property tests (hypothesis) run the same examples every time, here and in CI. `make fuzz` runs new ones.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No limit on the time of an example, and no check for slow ones: on a busy machine all are slow.
+_NO_CLOCK: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **_NO_CLOCK)
+settings.register_profile("random", print_blob=True, **_NO_CLOCK)  # --hypothesis-profile=random
+settings.load_profile("same")
+
+_END_S = pytest.StashKey[float]()
 
 # a suite that a shell runs in the background (`make test &`) inherits an ignored Ctrl-C, and so would all it starts
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--for-seconds", type=float, help="begin tests in random order until this time is over")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seconds = config.getoption("--for-seconds")
+    if seconds is not None:
+        random.shuffle(items)
+        config.stash[_END_S] = time.monotonic() + seconds
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if time.monotonic() > item.config.stash.get(_END_S, float("inf")):
+        return True  # done with, without having begun
+    return None
 
 
 @pytest.fixture(autouse=True)

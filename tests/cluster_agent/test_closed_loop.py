@@ -102,7 +102,7 @@ def came_as_promised(jobs: Jobs, text: str, result: Result) -> None:
             assert found.submit_s[at] > max(end_s[place[one]] for one in earlier)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(jobs=traces(), text=loops, composition=compositions())
 def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     jobs: Jobs, text: str, composition: Composition
@@ -112,7 +112,7 @@ def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     assert starts(result.workload.jobs, composition) == result.schedule.start_s.tolist()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     jobs=traces(),
     text=loops,

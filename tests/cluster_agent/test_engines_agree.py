@@ -19,7 +19,7 @@ from tests.cluster_agent.traces import (
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(jobs=traces(), composition=compositions())
 def test_the_native_replay_and_the_plain_python_engine_give_the_same_schedule(
     jobs: Jobs, composition: Composition
@@ -33,7 +33,7 @@ def test_the_native_replay_and_the_plain_python_engine_give_the_same_schedule(
     assert replay.corrections.tolist() == [reference.corrections[job] for job in range(len(jobs))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs=traces(), composition=compositions())
 def test_the_native_scheduler_decides_alike_in_the_python_loop_and_in_the_native_one(
     jobs: Jobs, composition: Composition
@@ -42,7 +42,7 @@ def test_the_native_scheduler_decides_alike_in_the_python_loop_and_in_the_native
     assert looped_starts(scheduler, composition, jobs) == native_starts(composition, jobs)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(jobs=traces(), composition=compositions())
 def test_a_replay_paused_after_every_job_ends_like_one_run_at_once(jobs: Jobs, composition: Composition) -> None:
     replay = NativeReplay(composition, jobs, PROCESSORS)

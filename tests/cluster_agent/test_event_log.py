@@ -41,7 +41,7 @@ def logged(
     return EventLog(path)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs=traces(), composition=compositions())
 def test_the_plain_python_scheduler_decides_what_the_native_ones_log_says(jobs: Jobs, composition: Composition) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -49,7 +49,7 @@ def test_the_plain_python_scheduler_decides_what_the_native_ones_log_says(jobs: 
         assert log.check(ReferenceScheduler(composition, jobs, PROCESSORS), len(jobs)) >= 2 * len(jobs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs=traces(), composition=power_compositions, caps=cap_lists(), on=machines)
 def test_with_watts_kills_and_frequencies_too_a_log_gives_the_same_decisions(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine
@@ -68,7 +68,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("name", PLAIN)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_policys_log_gives_the_same_decisions(name: str, data: st.DataObject) -> None:
     jobs, composition = data.draw(traces()), registry.choose(name).composition

@@ -47,7 +47,7 @@ def replayed(policy: str, jobs: Jobs, caps: list[Cap], on: Machine) -> NativeRep
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs=traces(), caps=cap_lists(), on=machines, is_announced=st.booleans())
 def test_caps_hold_and_every_job_ends(
     policy: str, jobs: Jobs, caps: list[Cap], on: Machine, is_announced: bool

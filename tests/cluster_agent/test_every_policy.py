@@ -44,7 +44,7 @@ def replayed(name: str, jobs: Jobs, caps: list[Cap]) -> NativeReplay:
 
 
 @pytest.mark.parametrize("name", NAMES + SWITCHING_OFF)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(jobs=traces(), caps=st.one_of(st.just([]), cap_lists()))
 def test_no_processor_is_used_twice_and_no_job_is_early_or_lost(name: str, jobs: Jobs, caps: list[Cap]) -> None:
     replay = replayed(name, jobs, caps)
@@ -65,7 +65,7 @@ def test_no_processor_is_used_twice_and_no_job_is_early_or_lost(name: str, jobs:
 
 
 @pytest.mark.parametrize("name", NAMES + SWITCHING_OFF)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(jobs=traces(), caps=cap_lists())
 def test_the_joules_of_jobs_and_machine_are_the_clusters(name: str, jobs: Jobs, caps: list[Cap]) -> None:
     replay = replayed(name, jobs, caps)
@@ -77,7 +77,7 @@ def test_the_joules_of_jobs_and_machine_are_the_clusters(name: str, jobs: Jobs, 
 
 
 @pytest.mark.parametrize("name", [name for name in SWITCHING_OFF if name.startswith("powercap")])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs=traces(), caps=cap_lists())
 def test_booting_and_switching_off_keep_a_cap_known_from_the_start(name: str, jobs: Jobs, caps: list[Cap]) -> None:
     """A boot of the test's node draws 45 W, going off 50 W, idling 30 W; the machine idle may be above a low cap."""

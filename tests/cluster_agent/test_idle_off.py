@@ -96,7 +96,7 @@ def test_where_going_off_draws_more_than_idling_a_cap_forbids_it() -> None:
     assert highest_w(250.0) == 250.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines)
 def test_the_watts_of_every_instant_are_those_of_the_nodes_in_plain_python(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine
@@ -122,7 +122,7 @@ def test_the_watts_of_every_instant_are_those_of_the_nodes_in_plain_python(
             assert drawn_w[np.searchsorted(times_s, at_s, "right") - 1] == pytest.approx(drawn_uw / 1e6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     jobs=traces(),
     caps=cap_lists(),

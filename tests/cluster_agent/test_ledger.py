@@ -234,7 +234,7 @@ def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_holds_up_no_r
     assert count_w(after, "b") == 450, "until it is heard"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     moves=st.lists(st.tuples(st.sampled_from(["off", "on", "want", "hear", "wait", "restart"]), st.integers(0, 2),
                              st.integers(200, 500)), max_size=40),
@@ -366,7 +366,7 @@ def test_the_budget_is_never_exceeded_whatever_goes_wrong(kind: str) -> None:
     assert (totals.violations, totals.worst_mw) == (0, 0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(list(KINDS)))
 def test_no_seed_breaks_the_budget(seed: int, kind: str) -> None:
     assert World(seed, faults=KINDS[kind]).run(1_000).violations == 0

@@ -55,7 +55,7 @@ def moldable_jobs(draw: st.DrawFn) -> MoldableJobs:
     return MoldableJobs(jobs, known, draw(st.sampled_from([None, true])))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(jobs=moldable_jobs(), policy=policies)
 def test_the_native_and_the_plain_scheduler_start_every_job_alike_and_in_the_same_configuration(
     jobs: MoldableJobs, policy: str

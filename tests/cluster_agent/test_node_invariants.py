@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 
 from cluster_agent.replay.node_run import CappedMachine, NodeResult, power_over_time
 from cluster_agent.replay.simulated import JumpingClock
@@ -16,7 +16,7 @@ from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, result_of, trace_of
 
 POLICIES = ["prb", "prb:rule=promise,miss=strict", "easy-capped", "easy-capped:rule=est,placing=first"]
-SETTINGS = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=20)
 
 
 def replayed(policy: str, rows: list[Row], cap: PowerCap) -> NodeResult:

@@ -40,7 +40,7 @@ def test_reservations_that_are_kept_move_forward_when_a_job_ends_early() -> None
     assert native_starts(compress, jobs_of(KEPT)) == {0: 0, 1: 20, 2: 120, 3: 130, 4: 20}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs=traces())
 def test_no_job_starts_later_than_the_place_it_was_first_given(jobs: Jobs) -> None:
     composition = choose("conservative:ends=compress").composition

@@ -98,7 +98,7 @@ def budgets(draw: st.DrawFn) -> Budget:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     jobs=traces(),
     budget=budgets(),
@@ -146,7 +146,7 @@ def test_the_engines_agree_on_a_crowded_machine_with_a_budget(seed: int) -> None
     assert replayed(composition, jobs, watts, []).start_s.tolist() == referenced(composition, jobs, watts, [])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     jobs=traces(),
     budget=budgets(),
@@ -170,7 +170,7 @@ def test_the_windows_joules_stay_within_the_budget_if_nothing_ran_before(
         assert joules_between(replay, budget.from_s, to_s) <= allowed_j + 1e-3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs=traces(), budget=budgets(), on=machines, is_endless=st.booleans())
 def test_a_budget_for_the_full_machine_or_more_is_plain_easy(
     jobs: Jobs, budget: Budget, on: Machine, is_endless: bool

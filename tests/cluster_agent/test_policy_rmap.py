@@ -128,7 +128,7 @@ def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
     return replay_moldable(choose(policy).moldable_composition, jobs, NODES, watts)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     policy=st.sampled_from(
         ["rmap:policy=traditional", "rmap:policy=naive", "rmap", "rmap:th=0.2,near=0.01", "rmap:th=inf", "moldable",

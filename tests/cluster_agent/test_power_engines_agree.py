@@ -22,7 +22,7 @@ from tests.cluster_agent.power_traces import cap_lists, compositions, machine, m
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines, has_predictions=st.booleans())
 @example(  # a cap that is exceeded, since the policy asks for no watts: backfilling is not to heed it either
     jobs=jobs_of([(0, 1, 1, 2 if job == 9 else 1, 0) for job in range(20)]),
@@ -57,7 +57,7 @@ def test_with_watts_too_the_engines_give_the_same_schedule(
         assert given == processors
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines)
 def test_with_watts_too_the_native_scheduler_decides_alike_in_both_loops(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine

@@ -27,7 +27,7 @@ def replayed(composition: Composition, jobs: Jobs, watts: Watts, caps: list[Cap]
     return replay
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines, has_predictions=st.booleans())
 def test_the_joules_of_jobs_idle_off_and_switching_are_the_clusters(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
@@ -42,7 +42,7 @@ def test_the_joules_of_jobs_idle_off_and_switching_are_the_clusters(
         assert float((drawn_w * np.maximum(lasts_s, 0)).sum()) <= joules["cluster"] + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs=traces(), caps=cap_lists(), on=machines, off=st.sampled_from([None, off_by_cap(1), off_by_cap(3)]))
 def test_the_watts_of_every_second_are_those_of_its_nodes(
     jobs: Jobs, caps: list[Cap], on: Machine, off: power.Idle | None
@@ -72,7 +72,7 @@ def above_cap_ws(replay: NativeReplay, from_s: int, to_s: int) -> float:
     return float((np.clip(drawn_w - cap_w, 0, None) * spans_s).sum())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines)
 def test_a_cap_known_from_the_start_is_never_exceeded_by_jobs(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine
@@ -91,7 +91,7 @@ def test_a_cap_known_from_the_start_is_never_exceeded_by_jobs(
         assert row.cap_uw == NO_CAP or cap_w == row.cap_uw / 1e6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines, requeue=st.booleans())
 def test_with_kill_a_cap_is_never_exceeded_however_late_it_is_known(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine, requeue: bool
@@ -104,7 +104,7 @@ def test_with_kill_a_cap_is_never_exceeded_however_late_it_is_known(
         assert drawn_w <= max(cap_w, on.idle_w) + 1e-6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines)
 def test_no_job_is_lost_by_killing(jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine) -> None:
     """All windows end, so every job that is requeued runs in the end, to its full length."""
@@ -117,7 +117,7 @@ def test_no_job_is_lost_by_killing(jobs: Jobs, caps: list[Cap], composition: Com
         assert (replay.lost[job] > 0) <= (replay.kills[job] > 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines)
 def test_a_replay_with_watts_gives_the_same_bits_again(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine

@@ -16,7 +16,7 @@ from cluster_agent.scheduler.phases import Composition
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, native_starts, traces
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(jobs=traces(), composition=compositions())
 def test_every_job_starts_after_its_submission_and_ends(jobs: Jobs, composition: Composition) -> None:
     replay = NativeReplay(composition, jobs, PROCESSORS)
@@ -25,7 +25,7 @@ def test_every_job_starts_after_its_submission_and_ends(jobs: Jobs, composition:
     assert (replay.start_s >= jobs.submit_s).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(jobs=traces(), composition=compositions())
 def test_no_processor_runs_two_jobs_at_once(jobs: Jobs, composition: Composition) -> None:
     replay = NativeReplay(composition, jobs, PROCESSORS)
@@ -77,7 +77,7 @@ class Watched(NativeScheduler):
         raise AssertionError("the head fits, and was not started")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     jobs=traces(),
     composition=compositions(
@@ -99,14 +99,14 @@ def is_descending(times_s: Sequence[int]) -> bool:
     return all(later <= earlier for earlier, later in pairwise(times_s))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs=traces(), composition=compositions(backfill="none", order=None, guard=None))
 def test_without_backfilling_jobs_start_in_order_of_submission(jobs: Jobs, composition: Composition) -> None:
     starts = native_starts(composition, jobs)
     assert is_descending([starts[job] for job in reversed(range(len(jobs)))])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     jobs=traces(),
     composition=compositions(backfill="conservative", estimate="clairvoyant", order=None, guard=None, shadow=1.0),
@@ -118,7 +118,7 @@ def test_with_true_run_times_no_later_job_changes_a_conservative_start(jobs: Job
         assert native_starts(composition, earlier) == {job: starts[job] for job in range(count)}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(jobs=traces(), composition=compositions())
 def test_a_replay_gives_the_same_bits_again(jobs: Jobs, composition: Composition) -> None:
     def everything() -> list[object]:

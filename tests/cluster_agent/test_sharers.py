@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.ledger_store import FaultyStore
@@ -44,7 +44,6 @@ DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 
 
 @pytest.mark.parametrize("text", CHOICES)
-@settings(deadline=None)  # others use the machine, too
 @given(case=cases())
 def test_caps_keep_to_the_budget_and_to_each_nodes_bounds_and_are_the_same_again(
     text: str, case: tuple[View, int]
@@ -62,7 +61,6 @@ def test_caps_keep_to_the_budget_and_to_each_nodes_bounds_and_are_the_same_again
 
 
 @pytest.mark.parametrize("text", ["aapc", "minimal-slowdown"])
-@settings(deadline=None)  # others use the machine, too
 @given(case=cases())
 def test_a_budget_that_caps_somebody_is_spent(text: str, case: tuple[View, int]) -> None:
     view, budget_mw = case

@@ -37,7 +37,7 @@ def tried_one_by_one(costs: list[PhaseCosts], bound: float) -> float:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(phases(), st.sampled_from([0.01, 0.03, 0.1]))
 def test_nothing_under_the_bound_is_better(costs: list[PhaseCosts], bound: float) -> None:
     found = best_clocks(costs, bound)

@@ -203,7 +203,7 @@ def test_a_damaged_bit_now_and_then_costs_repetitions_and_no_command_is_carried_
 STRAY = st.binary(max_size=30) | st.just(b"\xa5\x5a") | st.just(b"\xa5\x5a\x03\x00\xff\x00") | st.just(b"\xa5")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_both_ends_find_the_same_frames_in_any_stream(data: st.DataObject) -> None:
     """The C decoder's findings show in its answers: a NAK for each broken frame, a WELCOME for each HELLO."""

@@ -181,7 +181,7 @@ def test_malformed_input_gets_the_status_of_the_standard(host: HostController, m
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(min_size=4, max_size=136)), max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_get_one_answer_with_their_own_header(messages: list[tuple[int, bytes]]) -> None:
     host = HostController()
     for channel, message in messages:

@@ -254,7 +254,5 @@ class Killed(RuleBasedStateMachine):
         fake.database.close()
 
 
-Killed.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Killed.TestCase.settings = settings(max_examples=12, stateful_step_count=12, suppress_health_check=list(HealthCheck))
 TestKilled = Killed.TestCase

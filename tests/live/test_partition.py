@@ -38,7 +38,7 @@ def is_live(composition: Composition) -> bool:
     return composition.priority is None and composition.estimate != "clairvoyant"
 
 
-@settings(max_examples=60, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=60, phases=UNSHRUNK)
 @given(
     jobs=traces(most=20),
     composition=compositions(ties="instant").filter(is_live),
@@ -244,7 +244,7 @@ def test_a_node_that_was_drained_before_it_came_into_the_partition_stays_so() ->
     assert fake.partition.nodes["n9"].drained == "its fan"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_killed_and_restarted_at_any_instant_no_job_is_lost_or_run_twice(data: st.DataObject) -> None:
     fake = Fake(4)

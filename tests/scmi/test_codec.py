@@ -25,11 +25,12 @@ def dialect_of(wire) -> Dialect:
     return LATEST if wire.protocol is None or wire.is_in(LATEST.versions[wire.protocol]) else OLDEST
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("wire", DECLARED, ids=lambda wire: wire.body.__name__)
 def test_what_is_encoded_decodes_to_the_same_message_and_to_words(wire):
     sender = Sender.AGENT if wire.kind is Kind.COMMAND else Sender.PLATFORM
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(bodies(wire.body), st.integers(0, 1023))
     def both_ways(body, token):
         message = Message(token, body)
@@ -87,6 +88,7 @@ def test_a_level_entry_has_20_bytes_in_version_4_and_12_before():
         decode(data, Sender.PLATFORM)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("dialect", [LATEST, OLDEST], ids=["newest", "oldest"])
 @pytest.mark.parametrize("sender", list(Sender))
 def test_no_bytes_crash_the_decoder(sender, dialect):
@@ -94,7 +96,7 @@ def test_no_bytes_crash_the_decoder(sender, dialect):
     protocol = st.integers(0, 2**18 - 1).map(lambda word: word.to_bytes(4, "little"))
     success = st.just(bytes(4))
 
-    @settings(max_examples=250, deadline=None)
+    @settings(max_examples=250)
     @given(st.one_of(
         st.binary(max_size=160),
         st.tuples(known | protocol, st.binary(max_size=140)).map(b"".join),
@@ -112,7 +114,7 @@ def test_no_bytes_crash_the_decoder(sender, dialect):
     fuzz()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_message_with_bytes_changed_or_cut_decodes_or_is_malformed(data):
     wire = data.draw(st.sampled_from(DECLARED))

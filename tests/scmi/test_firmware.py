@@ -1,7 +1,7 @@
 """The client and the firmware, written apart from the same standard, understand each other; in virtual time."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_bridge.errors import DeniedError, MessageError, NotFoundError, OutOfRangeError
@@ -110,7 +110,7 @@ def test_a_controller_that_stands_still_is_waited_for_and_its_late_answer_droppe
     assert controller.client.counts.timeouts == 1
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.data())
 def test_whatever_is_asked_the_answer_is_one_whole_message(data):
     firmware = host.HostController()

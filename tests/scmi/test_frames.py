@@ -27,7 +27,7 @@ def test_both_ends_write_the_same_bytes(one):
     assert pack_frame(*one) == frame(*one)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_frames_in_any_pieces_and_any_garbage_are_all_found(data):
     frames = data.draw(st.lists(FRAMES, max_size=4))
@@ -40,7 +40,7 @@ def test_frames_in_any_pieces_and_any_garbage_are_all_found(data):
     assert not decoder.is_within_frame
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_damaged_frame_never_arrives_and_its_neighbours_do(data):
     before, hit, after = (data.draw(FRAMES) for _ in range(3))
@@ -62,7 +62,7 @@ def test_a_truncated_frame_is_reported_once_the_line_is_silent(one, data):
     assert decoder.feed(bytes_sent) == [one]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_the_decoder_keeps_no_more_than_one_frame_of_anything(pieces):
     decoder = FrameDecoder()

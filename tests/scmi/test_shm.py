@@ -255,7 +255,7 @@ def test_the_memory_cannot_change_its_size():
     given.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(min_size=0xA8, max_size=0xA8), st.integers(0, 2**32 - 1))
 def test_nothing_that_lies_in_the_memory_crashes_either_end(content, length):
     memory = mmap.mmap(-1, 4096)

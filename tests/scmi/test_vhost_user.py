@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_bridge.errors import LinkError
@@ -43,6 +44,7 @@ from tests.scmi.virtual_machine import (
     INDIRECT,
     MEMORY,
     NEXT,
+    SET_UP_MESSAGES,
     SIZE,
     USED,
     USER,
@@ -555,43 +557,62 @@ def test_a_place_where_somebody_listens_is_not_taken_over(server: VhostUserServe
         VhostUserServer({1: str(tmp_path / "scmi.sock")})
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rings=st.binary(min_size=0x800, max_size=0x800), data=st.data())
-def test_whatever_lies_in_the_rings_the_device_lives(
-    server: VhostUserServer, tmp_path: Path, rings: bytes, data: st.DataObject
-) -> None:
-    machine = VirtualMachine(str(tmp_path / "scmi.sock"))
-    machine.set_up()
-    machine.put(0, rings)
-    for offset in range(0, 16 * SIZE, 16):  # most random addresses are outside; let some be inside
-        if data.draw(st.booleans()):
-            machine.put(offset, struct.pack("<QI", GUEST + BUFFERS, data.draw(st.integers(0, 300))))
-    machine.put(AVAILABLE + 2, struct.pack("<H", data.draw(st.integers(0, SIZE))))
-    machine.kick(COMMANDS)
-    for agent, message in turn(server, 60):
-        assert 4 <= len(message) <= 136
-        server.answer(agent, ANSWER)
-    machine.close()
-    turn(server, 3)
+def test_each_of_several_front_ends_that_left_unserved_is_noticed(server: VhostUserServer, tmp_path: Path) -> None:
+    for _ in range(3):
+        machine = VirtualMachine(str(tmp_path / "scmi.sock"))
+        machine.set_up()
+        machine.close()
+    turn(server, 3 * (1 + SET_UP_MESSAGES + 1))  # a connection, a message or an end at a turn
     assert server.agents == []
+    assert "has gone" in refused(server)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@contextlib.contextmanager
+def attached() -> Iterator[tuple[VhostUserServer, VirtualMachine]]:
+    """One device and one front end for one example; what an example leaves behind is no concern of the next."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = VhostUserServer({AGENT: f"{folder}/scmi.sock"})
+        machine = VirtualMachine(f"{folder}/scmi.sock")
+        try:
+            yield server, machine
+            machine.close()
+            turn(server, 3)
+            assert server.agents == []
+        finally:
+            server.close()
+
+
+@settings(max_examples=100)
+@given(
+    rings=st.binary(min_size=0x800, max_size=0x800),
+    inside=st.lists(st.none() | st.integers(0, 300), min_size=SIZE, max_size=SIZE),
+    waiting=st.integers(0, SIZE),
+)
+def test_whatever_lies_in_the_rings_the_device_lives(rings: bytes, inside: list[int | None], waiting: int) -> None:
+    with attached() as (server, machine):
+        machine.set_up()
+        machine.put(0, rings)
+        for index, length in enumerate(inside):  # most random addresses are outside; let some be inside
+            if length is not None:
+                machine.put(16 * index, struct.pack("<QI", GUEST + BUFFERS, length))
+        machine.put(AVAILABLE + 2, struct.pack("<H", waiting))
+        machine.kick(COMMANDS)
+        for agent, message in turn(server, 60):
+            assert 4 <= len(message) <= 136
+            server.answer(agent, ANSWER)
+
+
+@settings(max_examples=100)
 @given(
     messages=st.lists(
         st.tuples(st.integers(0, 40), st.sampled_from([1, 9]), st.binary(max_size=80), st.integers(0, 2)), max_size=12
     )
 )
-def test_whatever_a_front_end_says_the_device_lives(
-    server: VhostUserServer, tmp_path: Path, messages: list[tuple[int, int, bytes, int]]
-) -> None:
-    machine = VirtualMachine(str(tmp_path / "scmi.sock"))
-    try:
-        for request, flags, payload, files in messages:
-            machine.send(request, payload, [machine.kicks[0]] * files, flags)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
-    turn(server, 30)
-    machine.close()
-    turn(server, 3)
-    assert server.agents == []
+def test_whatever_a_front_end_says_the_device_lives(messages: list[tuple[int, int, bytes, int]]) -> None:
+    with attached() as (server, machine):
+        try:
+            for request, flags, payload, files in messages:
+                machine.send(request, payload, [machine.kicks[0]] * files, flags)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        turn(server, 30)

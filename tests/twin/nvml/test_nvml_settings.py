@@ -45,7 +45,7 @@ def test_a_lock_settles_on_steps_of_the_ladder(
 
 
 @given(low=st.integers(0, 3000), high=st.integers(0, 3000), card=st.integers(0, 2))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
 def test_any_range_settles_inside_itself_or_at_an_end_of_the_ladder(
     nvml: Any, gpus: Any, handles: list[Any], low: int, high: int, card: int
 ) -> None:
