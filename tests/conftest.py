@@ -2,6 +2,7 @@
 
 - In CI a test skipped for want of a tool that could be installed is a failure. Such a skip says so in its reason ("perf
   is missing: install linux-perf"). Skips for hardware that is not there stay skips everywhere.
+- Tests that need recorded data which is not here are counted in one line (tests/recorded.py).
 - Property tests (hypothesis) run the same examples every time, here and in CI. `make fuzz` runs new ones.
 """
 
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.recorded import WHY as NEEDS_RECORDED
 
 # No limit on the time of an example, and no check for slow ones: on a busy machine all are slow.
 _NO_CLOCK: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -66,3 +69,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             report.outcome = "failed"
             report.longrepr = f"in CI a missing tool is a failure: {reason}"
     return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A category of its own, of which pytest does not list the members."""
+    if report.skipped and isinstance(report.longrepr, tuple) and NEEDS_RECORDED in report.longrepr[2]:
+        return "without recorded data", "s", "SKIPPED"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("without recorded data", [])
+    if skipped:
+        missing = ", ".join(sorted({report.longrepr[2].partition(NEEDS_RECORDED)[2] for report in skipped}))
+        terminalreporter.line(f"{len(skipped)} tests need recorded data and were skipped; not here: {missing}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks.energy_fair_share import figures, rows_of
-from benchmarks.replay_exact import DATA
 from benchmarks.sc15_learned import workload_of
+from tests.recorded import needs_recorded
 
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data/sc15-backfilling")
+pytestmark = needs_recorded("sc15-backfilling")
 
 
 def test_fair_share_sees_no_joules_and_energy_fair_share_does() -> None:

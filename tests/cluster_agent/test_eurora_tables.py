@@ -14,9 +14,9 @@ from cluster_agent.replay.eurora import QUEUES, instances, read_cap_profile, rea
 from cluster_agent.replay.swf import TraceError
 from cluster_agent.scheduler.node_jobs import nodes_of
 from cluster_agent.scheduler.power_cap import UNCAPPED, constant
+from tests.recorded import RECORDED, needs_recorded
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "eurora"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the tables of ../shared/data/eurora are not here")
+DATA = RECORDED / "eurora"
 EURORA = nodes_of(load_machine("eurora"))
 
 HEADER = "job,queue,submit,start,end,req_nodes,req_cores,cores,gpus,mics,mem_kb,walltime_s,app,nodes,predicted_power_w"
@@ -128,7 +128,7 @@ def test_wrong_caps_are_answered_in_one_line(tmp_path: Path, rows: str, profile:
     assert "\n" not in str(caught.value)
 
 
-@needs_data
+@needs_recorded("eurora")
 def test_the_shipped_machine_is_the_one_of_the_tables() -> None:
     listed = read_nodes(str(DATA / "nodes.csv"), "nodes_64")
     assert np.array_equal(EURORA.has, listed.has)
@@ -136,7 +136,7 @@ def test_the_shipped_machine_is_the_one_of_the_tables() -> None:
     assert read_queues(str(DATA / "queues.csv")) == QUEUES
 
 
-@needs_data
+@needs_recorded("eurora")
 def test_the_tables_hold_what_their_description_says() -> None:
     trace = read_jobs(str(DATA / "jobs.csv.gz"))
     assert len(trace.jobs) == 5930
@@ -145,7 +145,7 @@ def test_the_tables_hold_what_their_description_says() -> None:
     assert len(read_jobs(str(DATA / "jobs.csv.gz"), "hist_100_20140331_110904").jobs) == 100
 
 
-@needs_data
+@needs_recorded("eurora")
 def test_a_synthetic_instance_is_read_from_parquet() -> None:
     pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: install pyarrow")
     table = str(DATA / "synthetic.parquet")

@@ -17,8 +17,9 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.reference import ReferenceScheduler
 from tests.cluster_agent.test_published_schedules import DATA, workload
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of, looped_starts
+from tests.recorded import needs_recorded
 
-needs_logs = pytest.mark.skipif(not DATA.exists(), reason="needs the logs of ../shared/data/sc15-backfilling")
+needs_logs = needs_recorded("sc15-backfilling")
 POLICY = "easy-sjbf:estimate=learned,model=sc15,correct=incremental,ties=sc15"
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.energy_budget import LOGS, runs
+from benchmarks.energy_budget import runs
 from cluster_agent.caps import Cap
 from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
@@ -30,6 +30,7 @@ from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
 from tests.cluster_agent.power_traces import cap_lists, machine, machines, off_by_cap, watts_of
 from tests.cluster_agent.test_power_engines_agree import crowd
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+from tests.recorded import needs_recorded
 
 
 class MeteredClock(JumpingClock):
@@ -235,14 +236,14 @@ def test_a_budget_without_sense_is_refused(text: str, message: str) -> None:
         choose(f"energy-budget:{text}")
 
 
-@pytest.mark.skipif(not LOGS["MetaCentrum"].exists(), reason="the job log is not there")
+@needs_recorded("swf")
 def test_at_90_percent_every_rule_is_above_the_line_of_the_thesis_on_a_week_of_metacentrum() -> None:
     found = {row["rule"]: row for row in runs(["MetaCentrum"], 1, (90,), switching=(None,))}
     assert all(row["utilization"] > 3 / 7 * 0.9 + 4 / 7 and row["of_budget"] <= 1 for row in found.values())
     assert found["energybud"]["AVEbsld"] <= found["powercap"]["AVEbsld"]
 
 
-@pytest.mark.skipif(not LOGS["MetaCentrum"].exists(), reason="the job log is not there")
+@needs_recorded("swf")
 def test_with_switch_off_energybud_keeps_a_low_budget_that_is_overdrawn_without_on_a_week_of_metacentrum() -> None:
     found = {(row["rule"], row["idle_off_s"]): row for row in runs(["MetaCentrum"], 1, (60,))}
     stays_on, goes_off = found["energybud", None], found["energybud", 300]

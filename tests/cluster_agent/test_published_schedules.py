@@ -6,7 +6,6 @@ All four logs and all policies: benchmarks/replay_exact.py. Source: ../shared/da
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,10 @@ from cluster_agent.replay.run import Result, replay
 from cluster_agent.replay.swf import read_swf
 from cluster_agent.replay.workload import Workload, machine_of, prepare
 from cluster_agent.scheduler.policies.registry import choose
+from tests.recorded import RECORDED, needs_recorded
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "sc15-backfilling"
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason="needs the logs of ../shared/data/sc15-backfilling")
+DATA = RECORDED / "sc15-backfilling"
+pytestmark = needs_recorded("sc15-backfilling")
 
 LOGS = ("KTH-SP2", "CTC-SP2")
 JOB_BY_JOB = {

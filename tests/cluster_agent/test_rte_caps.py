@@ -10,9 +10,10 @@ from cluster_agent.caps import FOREVER_S, Cap
 from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.rte import rte_caps
+from tests.recorded import RECORDED, needs_recorded
 
 SAMPLE = str(Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf")
-REAL = Path(__file__).parents[3] / "shared/data/rte-load/rte-eco2mix-15min-2008-2013.parquet"
+REAL = RECORDED / "rte-load" / "rte-eco2mix-15min-2008-2013.parquet"
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_file_that_is_no_such_table_is_said_in_one_line(capsys: pytest.Capture
         assert said in error and error.count("\n") == 1
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="../shared/data/rte-load is not here")
+@needs_recorded("rte-load")
 def test_a_cluster_keeps_a_cap_that_follows_the_real_load(capsys: pytest.CaptureFixture[str]) -> None:
     cap = f"rte:{REAL}:begin=2012-02-06,days=3,least_w=3000,most_w=5000"
     given = ["--machine", "generic:nodes=16,cores=16", "--policy", "powercap", "--cap", cap]

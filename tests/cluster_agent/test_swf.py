@@ -9,8 +9,7 @@ import pytest
 
 from cluster_agent.replay.swf import REQUEST, RUN, SUBMIT, USER, TraceError, read_swf
 from cluster_agent.replay.workload import Workload, machine_of, prepare
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.recorded import RECORDED, needs_recorded
 
 
 def line(
@@ -185,11 +184,9 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
+@needs_recorded("swf")
 def test_real_logs_are_read(name: str, jobs: int, findings: list[str]) -> None:
-    path = DATA / "swf" / f"{name}.swf.gz"
-    if not path.exists():
-        pytest.skip("needs the job logs of ../shared/data/swf")
-    log = read_swf(str(path))
+    log = read_swf(str(RECORDED / "swf" / f"{name}.swf.gz"))
     found = prepare(log, machine_of(log) or 2176)
     assert len(found.jobs) == jobs
     assert said(found) == findings

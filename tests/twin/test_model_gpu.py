@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from twin._model import lib
 
+from tests.recorded import RECORDED, needs_recorded
 from twin import families
 from twin.machine import load_machine
 from twin.model import Report, Twin
 from twin.workload import load_workload, v100_names
 
 SAMPLE = families.DATA / "v100-sample.csv"
-FULL = families.SHARED / "gpu-dvfs" / "v100-frequency.csv"
+FULL = RECORDED / "gpu-dvfs" / "v100-frequency.csv"
 MEASURED_MHZ = (757, 825, 885, 952, 1012, 1080, 1140, 1207, 1275, 1335, 1402, 1462, 1530)
 
 
@@ -52,9 +53,8 @@ def test_the_v100_draws_and_performs_as_measured(name: str) -> None:
         assert work / 15.0 == pytest.approx(speed, rel=0.005)
 
 
+@needs_recorded("gpu-dvfs")
 def test_all_measured_row_sets_run() -> None:
-    if not FULL.exists():
-        pytest.skip(f"{FULL} is not here: the full measured table lies beside a development checkout")
     machine = load_machine("v100")
     rows = families._v100_rows(FULL)
     assert len(rows) == 22
