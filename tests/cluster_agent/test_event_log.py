@@ -57,7 +57,7 @@ def test_with_watts_kills_and_frequencies_too_a_log_gives_the_same_decisions(
     watts = Watts.of(on, composition.power)
     with tempfile.TemporaryDirectory() as directory:
         log = logged(directory, composition, jobs, watts, tuple(caps))
-        log.check(NativeScheduler(composition, jobs, PROCESSORS, watts, caps), len(jobs))
+        assert log.check(NativeScheduler(composition, jobs, PROCESSORS, watts, caps), len(jobs)) >= 2 * len(jobs)
 
 
 PLAIN = [
@@ -74,7 +74,7 @@ def test_every_policys_log_gives_the_same_decisions(name: str, data: st.DataObje
     jobs, composition = data.draw(traces()), registry.choose(name).composition
     with tempfile.TemporaryDirectory() as directory:
         log = logged(directory, composition, jobs)
-        log.check(NativeScheduler(composition, jobs, PROCESSORS), len(jobs))
+        assert log.check(NativeScheduler(composition, jobs, PROCESSORS), len(jobs)) >= 2 * len(jobs)
 
 
 THREE = jobs_of([(0, 9, 9, 6, 0), (1, 9, 9, 6, 0), (2, 3, 3, 2, 0)])

@@ -61,6 +61,11 @@ def test_a_node_that_joins_gets_watts_only_after_the_others_have_given_them_up(t
         cluster.until(lambda: cluster.cap_w("n0") == 500.0)
         cluster.node("n1", cap_w=200.0)  # it has been told to draw little until then
         cluster.until(lambda: both_at(cluster, 450.0), is_kept=True)
+        full_ns = next(at_ns for at_ns, what, cap_mw, _ in cluster.history("n0") if what == "done" and cap_mw > 499_000)
+        lowered_ns = next(at_ns for at_ns, what, cap_mw, _ in cluster.history("n0")
+                          if at_ns > full_ns and what == "done" and cap_mw < 451_000)  # fmt: skip
+        raised_ns = next(at_ns for at_ns, _, cap_mw, _ in cluster.history("n1") if cap_mw > 201_000)
+        assert lowered_ns < raised_ns
 
 
 def test_a_cluster_agent_that_is_killed_takes_up_where_it_was(tmp_path):
@@ -80,6 +85,7 @@ def test_a_cluster_agent_that_is_killed_takes_up_where_it_was(tmp_path):
         cluster.until(lambda: both_at(cluster, 200.0))  # leases have run out: the safe cap
         cluster.serve()
         cluster.until(lambda: both_at(cluster, 1000.0 / 3))
+        assert "epoch 3" in cluster.said()
 
 
 def test_a_node_agent_that_is_killed_costs_its_watts_until_its_lease_is_over(tmp_path):

@@ -64,7 +64,9 @@ def test_a_feed_with_a_line_of_nonsense_is_refused_as_a_whole_and_alarmed(tmp_pa
 def test_random_bytes_never_stop_the_cluster_agent(tmp_path):
     made, dice = Watched(tmp_path), random.Random(1)
     for _ in range(300):
-        made.says(bytes(dice.choices(b"0123456789.,-eEnaif+:TZ \n\x00\xff", k=dice.randrange(30))))
+        fed = made.says(bytes(dice.choices(b"0123456789.,-eEnaif+:TZ \n\x00\xff", k=dice.randrange(30))))
+        assert fed is None or made.feed.alarm == ""
+    assert made.says("1300") == Fed(1_300_000, [])
 
 
 def test_a_feed_that_is_not_replaced_is_stale_and_saying_the_same_again_is_fresh(tmp_path):

@@ -254,6 +254,7 @@ def test_bytes_that_are_not_even_zmtp_do_no_harm(tmp_path):
                 raw.sendall(dice.randbytes(dice.randrange(1, 300)))
             fabric.pump()
         fabric.tell(fabric.link("n0"), report("n0"))
+        assert [one.node for one in fabric.heard] == ["n0"]
 
 
 def test_a_connection_cannot_take_a_name_of_its_own(tmp_path):
@@ -301,6 +302,7 @@ def test_a_link_comes_back_by_itself_when_its_cluster_agent_does(tmp_path):
             return link.receive() or len(fabric.heard) > 1
 
         fabric.until(heard_again)
+        assert fabric.heard[-1].report_id > 1
 
 
 def test_one_older_version_of_the_protocol_is_understood_and_no_other():

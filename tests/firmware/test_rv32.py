@@ -21,7 +21,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_host_and_rv32_decide_and_answer_alike(image: Path) -> None:
     rig = Rig.start(HostOptions(), mixed_load(3), seed=3, noisy=True)
-    run(rig, rv32.Rv32Controller(image), 1000, seed=3)
+    controller = rv32.Rv32Controller(image)
+    run(rig, controller, 1000, seed=3)  # compares each tick and each answer
+    assert controller.words("freq_khz").tolist() == rig.host.wires["freq_khz"].tolist()
 
 
 def test_the_published_build_is_alike_too(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import threading
 import time
 
+import pytest
+
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 
@@ -54,6 +56,11 @@ def test_an_agent_that_is_no_service_says_nothing_and_a_deaf_systemd_does_not_en
     gone = Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1"})
     gone.send("READY=1")
     gone.alive(1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, pytest.raises(BlockingIOError):
+        systemd.bind(str(tmp_path / "gone"))
+        systemd.setblocking(False)
+        gone.send("STOPPING=1")  # it has given that socket up
+        systemd.recv(100)
 
 
 def test_a_watchdog_meant_for_another_process_is_not_fed():

@@ -245,7 +245,7 @@ class SealedSystemd:
         log = self.stage / "log"
         return (log.read_text() if log.exists() else "") + (self.stage / "console").read_text()
 
-    def wait_for(self, condition, what, seconds=10.0):
+    def assert_comes(self, condition, what, seconds=10.0):
         """Poll: there is no bus in there to ask."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -285,7 +285,7 @@ def systemd(tmp_path):
 
 def test_the_sealed_agent_can_do_its_work_and_nothing_else(systemd):
     with systemd:
-        systemd.wait_for(lambda: "status='written'" in systemd.log, "the writer's outcome")
+        systemd.assert_comes(lambda: "status='written'" in systemd.log, "the writer's outcome")
     assert systemd.limit == 1_200_000
     assert "elsewhere: Read-only file system" in systemd.log
     mask = int(re.search(r"CapEff:\s*([0-9a-f]+)", systemd.log)[1], 16)
@@ -294,15 +294,15 @@ def test_the_sealed_agent_can_do_its_work_and_nothing_else(systemd):
 
 def test_after_a_kill_systemd_puts_the_knobs_back(systemd):
     with systemd:
-        systemd.wait_for(lambda: systemd.limit == 1_200_000 and systemd.agents(), "a lowered clock limit")
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000 and systemd.agents(), "a lowered clock limit")
         os.kill(systemd.agents()[0], signal.SIGKILL)
-        systemd.wait_for(lambda: systemd.limit == 3_200_000, "the captured limit")
-        systemd.wait_for(lambda: systemd.limit == 1_200_000, "the restarted agent")
+        systemd.assert_comes(lambda: systemd.limit == 3_200_000, "the captured limit")
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000, "the restarted agent")
 
 
 def test_an_agent_that_hangs_is_ended_by_the_watchdog_and_its_knobs_are_put_back(systemd):
     (systemd.stage / "hang").touch()
     with systemd:
-        systemd.wait_for(lambda: systemd.limit == 1_200_000, "a lowered clock limit")
-        systemd.wait_for(lambda: systemd.limit == 3_200_000, "the captured limit")
-        systemd.wait_for(lambda: "1200000 to 3200000" in systemd.log, "what nodectl restore says")
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000, "a lowered clock limit")
+        systemd.assert_comes(lambda: systemd.limit == 3_200_000, "the captured limit")
+        systemd.assert_comes(lambda: "1200000 to 3200000" in systemd.log, "what nodectl restore says")

@@ -575,11 +575,14 @@ def attached() -> Iterator[tuple[VhostUserServer, VirtualMachine]]:
         machine = VirtualMachine(f"{folder}/scmi.sock")
         try:
             yield server, machine
-            machine.close()
-            turn(server, 3)
-            assert server.agents == []
         finally:
             server.close()
+
+
+def assert_its_end_is_noticed(server: VhostUserServer, machine: VirtualMachine) -> None:
+    machine.close()
+    turn(server, 3)
+    assert server.agents == []
 
 
 @settings(max_examples=100)
@@ -600,6 +603,7 @@ def test_whatever_lies_in_the_rings_the_device_lives(rings: bytes, inside: list[
         for agent, message in turn(server, 60):
             assert 4 <= len(message) <= 136
             server.answer(agent, ANSWER)
+        assert_its_end_is_noticed(server, machine)
 
 
 @settings(max_examples=100)
@@ -616,3 +620,4 @@ def test_whatever_a_front_end_says_the_device_lives(messages: list[tuple[int, in
         except (BrokenPipeError, ConnectionResetError):
             pass
         turn(server, 30)
+        assert_its_end_is_noticed(server, machine)
