@@ -14,6 +14,6 @@ def test_after_clean_nothing_built_is_left_and_setup_builds_again(tmp_path: Path
     for name in (*BUILT, *KEPT, ".venv/nodectl.stamp", "out/demo.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True, timeout=20)
+    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True, timeout=60)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {*KEPT, "Makefile"}  # without its stamp scripts/setup.sh builds

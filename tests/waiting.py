@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+PATIENCE_S: Final = 60.0
+"""What takes longer is taken for hung. Long enough for a machine on which many others run."""
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> bool:

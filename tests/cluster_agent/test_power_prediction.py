@@ -9,6 +9,7 @@ import pytest
 
 from cluster_agent.prediction.power import PowerPredictor, Submission
 from cluster_agent.prediction.text import Embedding, Float32s, HashedNgrams
+from tests.yardstick import yardstick_ns
 
 TDP_W = 1000.0
 
@@ -110,15 +111,16 @@ def test_another_embedding_can_be_plugged_in() -> None:
     assert power.predict(job(text="a different one")).average_w == pytest.approx(100.0, rel=0.05)
 
 
-def test_a_prediction_takes_less_than_a_millisecond_for_the_longest_history_that_is_kept() -> None:
+def test_a_prediction_costs_less_than_seven_yardsticks_with_the_longest_history_that_is_kept() -> None:
     """A user's history is bounded, so more jobs cost no more (`power_prediction` measures it at 10^5)."""
     power = predictor()
     kinds = [job(text=f"name{at % 9}", units=at + 1, cores=at + 1) for at in range(16)]
     for at in range(2500):
         power.learn(kinds[at % 16], 100.0)
-    took_s = []
+    costs_ns, yardsticks_ns = [], []
     for one in kinds * 10:
-        started_s = time.perf_counter()
+        yardsticks_ns.append(yardstick_ns())
+        begin_ns = time.thread_time_ns()
         power.predict(one)
-        took_s.append(time.perf_counter() - started_s)
-    assert float(np.median(took_s)) < 1e-3
+        costs_ns.append(time.thread_time_ns() - begin_ns)
+    assert np.median(costs_ns) < 7 * np.median(yardsticks_ns)  # about a millisecond

@@ -118,7 +118,7 @@ def test_a_demo_that_is_told_to_stop_leaves_no_process_and_no_file(tmp_path: Pat
     demo, children = started(tmp_path)
     demo.send_signal(signal.SIGINT)
     assert demo.wait(60) == 130
-    _, alive = psutil.wait_procs(children, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     assert list(tmp_path.glob("nodectl-*")) == []
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Self
 
 from cluster_agent.cli import main
 from tests.fabric.scripted_node import note, put
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 40.0
 KILLED_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
 
 
@@ -189,7 +189,7 @@ class Cluster:
 
     def end(self, process: subprocess.Popen[bytes]) -> int:
         process.terminate()
-        return process.wait(10)
+        return process.wait(PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self

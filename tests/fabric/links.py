@@ -14,10 +14,10 @@ from nodectl.keys import KeyPair
 from nodectl.lease import NodeLease
 from nodectl.link import ClusterLink
 from nodectl.wire import Declaration, Grant, Report
+from tests.waiting import PATIENCE_S
 
 DECLARED = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=220_000, boot_mw=300_000, lease_class="os")
 S = 1_000_000_000
-PATIENCE_S = 5.0
 
 
 def pair() -> KeyPair:

@@ -81,7 +81,7 @@ def test_keys_that_do_not_fit_are_told_so_at_once(run_as):
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     done = run_as("nobody", "nodes")
     assert "nobody.key: cannot read the key" in done.stderr
-    assert time.monotonic() - began_s < 20.0
+    assert time.monotonic() - began_s < 60.0
 
 
 def test_who_is_not_there_is_said_within_the_patience_of_a_person(run_as, cluster, monkeypatch):

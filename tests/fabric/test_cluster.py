@@ -94,9 +94,9 @@ def test_a_node_agent_that_is_killed_costs_its_watts_until_its_lease_is_over(tmp
         victim = cluster.node("n0", cap_w=200.0)
         cluster.node("n1", cap_w=200.0)
         cluster.until(lambda: both_at(cluster, 400.0))
+        killed_s = time.monotonic()
         victim.kill()
         victim.wait()
-        killed_s = time.monotonic()
         cluster.fall("n0", 200.0)
         cluster.until(lambda: cluster.cap_w("n1") == 500.0)
         assert time.monotonic() - killed_s > 1.0, "its watts were not given away before its lease was over"

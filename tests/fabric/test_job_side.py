@@ -29,6 +29,7 @@ from nodectl.cluster_cap import JobExchange
 from nodectl.job_desk import JobDesk, Message
 from nodectl.job_wire import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
 from tests.fabric.links import report
+from tests.waiting import PATIENCE_S
 
 ROOT_USER, EVE = Caller(0, "root", "admin"), Caller(1000, "eve", "viewer")
 
@@ -355,9 +356,9 @@ def test_a_start_that_takes_its_time_does_not_hold_up_the_nodes_loop(tmp_path):
         for job in (13, *range(20, 20 + MAX_PARTS + 1)):
             desk.hear(job_start(job))
             assert desk.news().parts == []
-        assert time.perf_counter() - before_s < 1.0
+        assert time.perf_counter() - before_s < PATIENCE_S
         backend.may_go_on.set()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while len(desk.news().parts) < MAX_PARTS:
             assert time.monotonic() < deadline
             time.sleep(0.01)

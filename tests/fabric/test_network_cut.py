@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import network_cut
 from nodectl.link import HANDSHAKE_MS
+from tests.waiting import PATIENCE_S
 
 WHY_NOT = network_cut.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -37,7 +38,7 @@ time.sleep(60)
         assert len(holders) == 2
         assert len({os.readlink(f"/proc/{pid}/ns/net") for pid in (*holders, os.getpid())}) == 3
         made.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while any(Path(f"/proc/{pid}/ns/net").exists() for pid in holders):
         assert time.monotonic() < deadline
         time.sleep(0.01)

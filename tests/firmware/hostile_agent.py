@@ -232,7 +232,7 @@ def attack(program: Path, folder: Path, seconds: float, seed: int) -> Outcome:
         for one in running:
             one.result()
     controller.process.send_signal(signal.SIGTERM)
-    said = controller.process.communicate(timeout=10)[1]
+    said = controller.process.communicate(timeout=60)[1]
     deeds = sum(sum(one.deeds.values()) for one in hostiles)
     return Outcome(
         deeds, answers, client.counts.timeouts, slowest_s, transport_errors, controller.process.returncode, said

@@ -26,7 +26,7 @@ from firmware_bridge.scmi.sensor import ReadingGet
 from firmware_bridge.scmi.telemetry import TelemetryStatus
 from firmware_bridge.scmi.url import open_client, open_transport
 from tests.firmware.hostile_agent import SANITIZED, attack
-from tests.waiting import within
+from tests.waiting import PATIENCE_S, within
 
 NOBODY = 65534
 
@@ -45,7 +45,9 @@ def controller(folder: Path) -> Iterator[PosixController]:
 
 
 def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=5, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(
+        [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, **options
+    )  # type: ignore[call-overload,no-any-return]
 
 
 # ---- agents and sockets ----
@@ -73,7 +75,7 @@ def test_a_taken_channel_is_refused_and_is_free_again_when_its_agent_leaves(cont
             return False
         return True
 
-    assert within(2.0, is_free)
+    assert within(PATIENCE_S, is_free)
     time.sleep(0.01)
     again = open_client(controller.url(1))
     assert again.ask(CapGet(0)).cap == 120_000, "what is in force does not go with its agent"
@@ -110,7 +112,7 @@ def test_another_user_is_refused_even_where_the_socket_lets_it_in(controller: Po
     said = subprocess.run(
         ["python3", "-c", "import socket, sys\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
          "s.connect(sys.argv[1])\nprint(len(s.recv(100)))", str(folder / "ospm.sock")],
-        user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=5,
+        user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert said.stdout == "0\n", said.stderr
     client = open_client(controller.url(1))
@@ -140,7 +142,7 @@ def test_events_wait_until_the_one_before_has_been_read(controller: PosixControl
     for cap in caps:
         setter.ask(CapSet(0, 0, cap))
     seen: list[int] = []
-    deadline_s = time.monotonic() + 2.0
+    deadline_s = time.monotonic() + PATIENCE_S
     while len(seen) < len(caps) and time.monotonic() < deadline_s:
         for message in watcher.wait_for_events(0.05):
             assert isinstance(message.body, CapChanged)
@@ -155,8 +157,8 @@ def test_caps_and_levels_go_through_fast_channels_and_outlive_the_client(control
     agent = Controller(open_client(controller.url(1)))
     package, domain = agent.cap_domains[0], agent.speed_domains[2]
     caps, levels = itertools.cycle((100_000, 90_000)), itertools.cycle((800_000, 1_600_000))
-    assert within(5.0, lambda: agent.set_cap(package, next(caps), fast=True).is_fast)
-    assert within(5.0, lambda: agent.set_level(domain, next(levels), fast=True).is_fast)
+    assert within(PATIENCE_S, lambda: agent.set_cap(package, next(caps), fast=True).is_fast)
+    assert within(PATIENCE_S, lambda: agent.set_level(domain, next(levels), fast=True).is_fast)
     cap, level = agent.cap(package), agent.level(domain)
     assert (cap, level) != (0, 3_660_000)
     agent.close()
@@ -211,7 +213,7 @@ def test_a_lower_level_does_not_wait_for_a_slot(controller: PosixController) -> 
             time.sleep(0.01)
         return client.ask(TelemetryStatus()).bypasses >= 1
 
-    assert within(5.0, has_bypassed)
+    assert within(PATIENCE_S, has_bypassed)
     client.close()
 
 
@@ -241,7 +243,7 @@ def test_the_watchdog_ends_a_controller_that_hangs(folder: Path) -> None:
     (folder / "plant.c").write_text(HANGING_PLANT)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "plant.so", folder / "plant.c"], check=True)
     controller = PosixController(folder, plant=(folder / "plant.so", folder / "plant.c"))
-    assert within(20.0, lambda: controller.process.poll() is not None)
+    assert within(PATIENCE_S, lambda: controller.process.poll() is not None)
     assert controller.process.returncode == -signal.SIGPROF
     controller.kill()
 
@@ -252,7 +254,7 @@ def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_asked(folder: Pat
     shutil.copy(PROGRAM, program)
     folder.chmod(0o777)
     as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "text": True}
-    ended = subprocess.run([program, "--fifo", "require", folder], capture_output=True, timeout=5, **as_nobody)  # type: ignore[call-overload]
+    ended = subprocess.run([program, "--fifo", "require", folder], capture_output=True, timeout=PATIENCE_S, **as_nobody)  # type: ignore[call-overload]
     assert ended.returncode == 1
     expected = "controlpulp-posix: SCHED_FIFO: Operation not permitted (it needs CAP_SYS_NICE or a limit of real-time"
     assert ended.stderr == f"{expected} priority)\n"
@@ -262,7 +264,7 @@ def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_asked(folder: Pat
     )  # type: ignore[call-overload]
     assert going.stdout.readline() == f"serving {folder}\n"
     going.terminate()
-    said = going.communicate(timeout=5)[1]
+    said = going.communicate(timeout=PATIENCE_S)[1]
     assert going.returncode == 0
     assert said.startswith(f"{expected} priority); going on without")
 
@@ -358,11 +360,11 @@ def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:
         ["python3", "-c", "import subprocess, sys\n"
          "p = subprocess.Popen([*sys.argv[1:]], stdout=subprocess.PIPE)\np.stdout.readline()\nprint(p.pid)",
          str(PROGRAM), "--with-parent", str(folder)],
-        capture_output=True, text=True, timeout=10,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     pid = int(starter.stdout)
-    assert within(2.0, lambda: not list(folder.glob("*.sock")))
-    assert within(2.0, lambda: not Path(f"/proc/{pid}/root").exists() or _is_dead(pid))
+    assert within(PATIENCE_S, lambda: not list(folder.glob("*.sock")))
+    assert within(PATIENCE_S, lambda: not Path(f"/proc/{pid}/root").exists() or _is_dead(pid))
 
 
 def _is_dead(pid: int) -> bool:

@@ -22,6 +22,7 @@ from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
 from nodectl.jobs import JobRunner
 from pmu.readings import NOTHING_TOLD, RawProgress
 from tests.live.agent import Agent
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,7 @@ def start(at: Path, text: str, job: int = 1, **given: Any) -> JobStart:
     return JobStart(**values | given)
 
 
-def until(holds: Callable[[], object], patience_s: float = 20.0) -> None:
+def until(holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     until_s = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < until_s, "in vain"

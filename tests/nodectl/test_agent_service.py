@@ -11,6 +11,7 @@ import pytest
 
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
+from tests.waiting import PATIENCE_S
 
 
 class RealClock:
@@ -33,7 +34,7 @@ def test_systemd_hears_that_the_agent_is_ready_and_alive(tmp_path):
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(path)
-        systemd.settimeout(1)
+        systemd.settimeout(PATIENCE_S)
         notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())})
         notifier.send("READY=1")
         for now_ms in (0, 100, 199, 200, 250, 2000):  # the last after a tick of nearly all that the watchdog grants
@@ -46,7 +47,7 @@ def test_systemd_hears_that_the_agent_is_ready_and_alive(tmp_path):
 def test_the_abstract_namespace_is_understood():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0nodectl-test-notify")
-        systemd.settimeout(1)
+        systemd.settimeout(PATIENCE_S)
         Notifier({"NOTIFY_SOCKET": "@nodectl-test-notify"}).send("READY=1")
         assert systemd.recv(100) == b"READY=1"
 
@@ -74,8 +75,8 @@ def test_a_stop_signal_ends_the_sleep_at_once():
             assert not interruptions.is_over()
             soon(0.05, number)
             begin = time.monotonic()
-            interruptions.wait(in_ns(5))
-            assert time.monotonic() - begin < 1
+            interruptions.wait(in_ns(120))
+            assert time.monotonic() - begin < PATIENCE_S
             assert interruptions.is_over()
 
 
@@ -83,7 +84,7 @@ def test_a_sleep_that_nothing_interrupts_lasts_to_its_deadline():
     with Interruptions(RealClock()) as interruptions:
         deadline_ns = in_ns(0.05)
         interruptions.wait(deadline_ns)
-        assert 0 <= time.monotonic_ns() - deadline_ns < 1e9
+        assert 0 <= time.monotonic_ns() - deadline_ns < PATIENCE_S * 1e9
 
 
 def test_the_end_of_the_command_ends_the_sleep():
@@ -91,17 +92,17 @@ def test_the_end_of_the_command_ends_the_sleep():
         child = subprocess.Popen(["sleep", "0.1"])
         interruptions.watch(child)
         begin = time.monotonic()
-        interruptions.wait(in_ns(10))
-        assert time.monotonic() - begin < 3
+        interruptions.wait(in_ns(120))
+        assert time.monotonic() - begin < PATIENCE_S
         assert interruptions.is_over() and child.returncode == 0
 
 
 def test_a_signal_is_passed_on_to_the_command_and_the_run_lasts_until_it_has_ended():
     with Interruptions(RealClock()) as interruptions:
-        child = subprocess.Popen(["sleep", "30"])
+        child = subprocess.Popen(["sleep", "120"])
         interruptions.watch(child)
         soon(0.05, signal.SIGTERM)
-        interruptions.wait(in_ns(10))
+        interruptions.wait(in_ns(120))
         assert child.returncode == -signal.SIGTERM
 
 

@@ -63,7 +63,7 @@ sys.meta_path.insert(0, Hides())
 from {package}.cli import main
 sys.exit(main({command!r}))
 """
-    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("", said, 1)
 
 
@@ -204,7 +204,7 @@ def test_a_service_ends_cleanly_on_sigterm_and_its_summary_is_json_on_request(tm
         time.sleep(0.05)
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     summary = json.loads(out)
     assert summary["mode"] == "monitor" and summary["ticks"] >= 2

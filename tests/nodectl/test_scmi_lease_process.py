@@ -138,7 +138,7 @@ def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_
             assert cluster.ctl("budget", "set", "1000").returncode == 0
             soon(lambda: scene.cap_mw() > 300_000)
             again.send_signal(signal.SIGTERM)
-            said = again.communicate(timeout=20)[1]
+            said = again.communicate(timeout=60)[1]
         finally:
             again.kill()
             again.wait()

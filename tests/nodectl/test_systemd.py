@@ -245,7 +245,7 @@ class SealedSystemd:
         log = self.stage / "log"
         return (log.read_text() if log.exists() else "") + (self.stage / "console").read_text()
 
-    def assert_comes(self, condition, what, seconds=10.0):
+    def assert_comes(self, condition, what, seconds=60.0):
         """Poll: there is no bus in there to ask."""
         deadline = time.monotonic() + seconds
         while not condition():

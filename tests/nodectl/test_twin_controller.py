@@ -27,7 +27,7 @@ from firmware_bridge.scmi.url import open_client
 from firmware_bridge.scmi.vhost_user_messages import COMMANDS, EVENTS
 from firmware_bridge.scmi.virtqueue import IS_ORDERED
 from tests.scmi.virtual_machine import BUFFERS, GUEST, WRITE, VirtualMachine
-from tests.waiting import within
+from tests.waiting import PATIENCE_S, within
 
 pytestmark = [
     pytest.mark.skipif(not IS_ORDERED, reason="virtio rings are served on x86-64 only"),
@@ -35,7 +35,6 @@ pytestmark = [
 ]
 
 COMMAND = (sys.executable, "-m", "nodectl.cli", "twin", "controller")
-PATIENCE_S = 20.0
 EVENT_AT = BUFFERS + 0x4000
 
 

@@ -20,6 +20,7 @@ from pmu.readings import RAW_MISSING, Quality, Sample, type_i64
 from pmu.system import MonotonicClock, OsFiles, system_ports
 from pmu.topology import online_cpus
 from tests.pmu.trees import CPU, grow, package, type_tree
+from tests.waiting import PATIENCE_S
 from twin.faults import Fault, Faults
 from twin.inproc import InProcess
 from twin.machine import load_machine
@@ -100,10 +101,10 @@ def test_the_real_clock_sleeps_to_a_deadline_and_not_at_all_to_one_that_is_past(
         deadline_ns = clock.now_ns() + 2_000_000
         clock.sleep_until_ns(deadline_ns)
         lateness.append(clock.now_ns() - deadline_ns)
-    assert min(lateness) >= 0 and np.median(lateness) < 2_000_000
+    assert 0 <= min(lateness) < 2_000_000  # the quickest: how late the others are, the rest of the machine decides
     begin = time.monotonic()
     clock.sleep_until_ns(clock.now_ns() - 10_000_000_000)
-    assert time.monotonic() - begin < 1.0
+    assert time.monotonic() - begin < 5.0
 
 
 def test_a_signal_during_sleep_runs_its_handler_and_may_end_the_sleep() -> None:
@@ -120,11 +121,11 @@ def test_a_signal_during_sleep_runs_its_handler_and_may_end_the_sleep() -> None:
     begin = time.monotonic()
     try:
         with pytest.raises(WokenError):
-            clock.sleep_until_ns(clock.now_ns() + 10_000_000_000)
+            clock.sleep_until_ns(clock.now_ns() + 120_000_000_000)
     finally:
         timer.join()
         signal.signal(signal.SIGUSR1, before)
-    assert time.monotonic() - begin < 5.0
+    assert time.monotonic() - begin < PATIENCE_S
 
 
 # ---- a tree on disk, without the kernel's own counters ---------------------------------------------------------

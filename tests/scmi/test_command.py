@@ -12,6 +12,7 @@ from nodectl.cli import main
 from tests.scmi.frame_device import PtyDevice
 from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.small_platform import u32
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -164,11 +165,11 @@ def test_every_message_of_a_conversation_is_shown(scmi, url):
 def test_changes_by_another_agent_are_watched(url, device):
     watch = subprocess.Popen([sys.executable, "-m", "nodectl.cli", "scmi", "watch", url, "--count", "1", "--json"],
                              stdout=subprocess.PIPE, text=True)  # fmt: skip
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while ("level", 1, 1) not in device.platform.watches and time.monotonic() < deadline_s:
         time.sleep(0.01)
     device.platform.answer(2, u32(0x6005, 1, 0, 70_000))
-    out, _ = watch.communicate(timeout=10)
+    out, _ = watch.communicate(timeout=PATIENCE_S)
     assert watch.returncode == 0
     assert json.loads(out)["values"] == {"agent": 2, "domain": 1, "cap": 70_000, "pai_us": 500}
     assert not device.platform.watches  # nobody is told any more

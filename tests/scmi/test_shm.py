@@ -21,6 +21,7 @@ from firmware_bridge.scmi.smt import ERROR, FREE, HEADER, LENGTH, STATUS, Area, 
 from firmware_bridge.scmi.url import open_client, open_transport
 from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.mailbox_server import MailboxServer, create_descriptors
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_an_agent_is_its_connection_and_places_are_given_again(client, device, p
     with pytest.raises(LinkError, match="is taken by another client"):
         open_transport(f"scmi+shm:{path}")
     second.close()
-    deadline_s = time.monotonic() + 2
+    deadline_s = time.monotonic() + PATIENCE_S
     while len(device.server.agents) > 1 and time.monotonic() < deadline_s:
         time.sleep(0.005)
     again = Controller(open_client(f"scmi+shm:{path}"))
@@ -74,7 +75,7 @@ def test_notifications_come_through_their_own_area(client, device):
     controller.set_cap(controller.cap_domains[0], 80_000)
     controller.set_cap(controller.cap_domains[1], 70_000)
     seen = [message.body for message in client.wait_for_events(1.0)]
-    deadline_s = time.monotonic() + 1
+    deadline_s = time.monotonic() + PATIENCE_S
     while len(seen) < 2 and time.monotonic() < deadline_s:
         seen += [message.body for message in client.wait_for_events(0.05)]
     assert seen == [CapChanged(1, 0, 80_000, 1000), CapChanged(1, 1, 70_000, 500)]

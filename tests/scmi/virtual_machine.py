@@ -28,7 +28,7 @@ SIZE = 8
 DESCRIPTORS, AVAILABLE, USED, BUFFERS = 0x000, 0x200, 0x400, 0x1000
 QUEUE_BYTES = 0x800
 NEXT, WRITE, INDIRECT = 1, 2, 4
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 SET_UP_MESSAGES = 3 + 2 * 7
 """What ``set_up`` sends: of the device, and of each queue."""
 

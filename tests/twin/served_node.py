@@ -83,7 +83,7 @@ class ServedNode:
     def close(self) -> int:
         """End the run; its exit status."""
         self._orders.close()
-        return self._process.wait(timeout=20)
+        return self._process.wait(timeout=60)
 
     def __enter__(self) -> ServedNode:
         return self

@@ -6,6 +6,8 @@ import time
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE_S, within
+from tests.yardstick import yardstick_us
 from twin.machine import EVENTS, load_machine
 from twin.model import START_NS, Twin
 from twin.workload import load_workload
@@ -102,16 +104,21 @@ def test_real_time_keeps_up_with_the_monotonic_clock() -> None:
     stop = threading.Event()
     runner = threading.Thread(target=twin.run_realtime, args=(stop,))
     runner.start()
-    time.sleep(0.1)
-    late = []
-    for _ in range(30):
-        shown = twin.time_ns
-        late.append(time.monotonic_ns() - shown)
-        time.sleep(0.005)
-    stop.set()
-    runner.join()
-    assert np.median(late) < 1_000_000
-    assert min(late) >= 0
+    late_ns: list[int] = []
+
+    def is_up_to_date() -> bool:
+        shown_ns = twin.time_ns
+        late_ns.append(time.monotonic_ns() - shown_ns)
+        return late_ns[-1] < 1_000_000
+
+    try:
+        for _ in range(10):  # again and again: what the other programs take is made good
+            time.sleep(0.02)
+            assert within(PATIENCE_S, is_up_to_date)
+    finally:
+        stop.set()
+        runner.join()
+    assert min(late_ns) >= 0
 
 
 def test_a_twin_that_stopped_following_stands_still() -> None:
@@ -137,6 +144,7 @@ def test_an_idle_machine_is_nearly_idle(name: str) -> None:
 def test_the_largest_machine_runs_five_times_faster_than_real_time_on_one_core() -> None:
     machine = load_machine("genoa-h100")
     twin = Twin(machine, load_workload("mixed-gpu:1", machine))
-    start = time.process_time()
+    yardstick_s = yardstick_us(101) * 1e-6
+    start_s = time.process_time()
     twin.advance(5.0)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start_s < 7_500 * yardstick_s  # a second where it takes the yardstick 130 us
