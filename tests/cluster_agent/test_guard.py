@@ -7,7 +7,8 @@ import pytest
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.registry import choose
-from tests.cluster_agent.traces import jobs_of, native_starts
+from cluster_agent.scheduler.reference import ReferenceScheduler
+from tests.cluster_agent.traces import PROCESSORS, jobs_of, looped_starts, native_starts
 
 # 10 processors until 100; then a wide job of 1000 s, and a short one submitted after it, which does not fit beside it
 JOBS = jobs_of([(0, 100, 100, 10, 0), (10, 1000, 1000, 6, 1), (20, 10, 10, 6, 2)])
@@ -24,6 +25,18 @@ def test_with_a_guard_the_job_that_fares_worst_goes_first() -> None:
 
 def test_a_guard_that_nobody_passes_changes_nothing() -> None:
     assert native_starts(Composition(backfill="easy", guard=9.0), JOBS) == {0: 0, 1: 100, 2: 1100}
+
+
+@pytest.mark.xfail(strict=True, reason="the native engine leaves the guard out of a pass in which nothing can start")
+def test_whom_the_guard_puts_ahead_stays_there_until_something_can_start() -> None:
+    """Found by a random example. The figures of docs/benchmarks-scheduler.md with a guard are the native engine's."""
+    rows = [(0, 1, 1), (0, 9, 9), (0, 1, 2), (0, 1, 1), (0, 1, 7), (0, 8, 1), (0, 8, 1), (8, 1, 1)]
+    jobs = jobs_of(
+        [(submit_s, run_s, run_s, width, int(row == 3)) for row, (submit_s, run_s, width) in enumerate(rows)]
+    )
+    composition = Composition(estimate="mean2", fixed="start", backfill="list", guard=1.5)
+    reference = ReferenceScheduler(composition, jobs, PROCESSORS)
+    assert native_starts(composition, jobs) == looped_starts(reference, composition, jobs)
 
 
 def test_a_guard_that_is_no_slowdown_is_answered_in_one_line() -> None:

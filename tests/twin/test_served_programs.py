@@ -165,19 +165,30 @@ def group_of(cpu):
         leader = fd if leader < 0 else leader
     return leader
 leaders = [group_of(cpu) for cpu in range(96)]
+(asked, ask), (answered, answer) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.close(ask)
+    while os.read(asked, 1):
+        os.write(answer, b"x")
+    os._exit(0)
 for _ in range(160):
     begin = time.perf_counter()
+    for _ in leaders:
+        os.write(ask, b"x")
+        os.read(answered, 1)
+    middle = time.perf_counter()
     for leader in leaders:
         os.read(leader, 256)
-    print((time.perf_counter() - begin) * 1e3)
+    print(middle - begin, time.perf_counter() - middle)
     time.sleep(0.005)
 """
 
 
-def test_a_sweep_of_96_cpus_leaves_most_of_a_10_ms_period(xh2415: ServedNode) -> None:
-    sweeps_ms = [float(line) for line in xh2415.python(SWEEPS).split()]
-    medians_ms = [statistics.median(sweeps_ms[begin : begin + 40]) for begin in range(0, 160, 40)]
-    assert min(medians_ms) < 4.0  # the quietest of four stretches: other tests may share the two cores
+def test_a_sweep_of_96_cpus_costs_less_than_four_times_96_exchanges_with_another_process(xh2415: ServedNode) -> None:
+    """Each read is such an exchange, with the process that serves the counters: 1.8 ms a sweep, 1.7 times as much."""
+    rows = [line.split() for line in xh2415.python(SWEEPS).splitlines()]
+    exchanges_s, sweeps_s = (statistics.median(float(row[column]) for row in rows) for column in range(2))
+    assert sweeps_s < 4 * exchanges_s
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
