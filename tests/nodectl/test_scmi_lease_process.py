@@ -112,12 +112,13 @@ def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_
             agent.send_signal(signal.SIGKILL)
             killed_s = boottime_s()
             agent.wait()
-            asked_s = held_s = boottime_s()
+            asked_s = held_s = before_s = boottime_s()
             left_ms, agreed_mw = scene.lease()
             while (cap_mw := cap_through(watcher)) != SAFE_MW:
-                held_s = boottime_s() if cap_mw == 220_000 else held_s
-                assert boottime_s() < killed_s + 20, "nothing has ended the cap"
+                held_s = before_s if cap_mw == 220_000 else held_s
+                assert before_s < killed_s + 60, "nothing has ended the cap"
                 time.sleep(0.002)
+                before_s = boottime_s()
             fell_s = boottime_s()
             watcher.close()
         finally:

@@ -28,7 +28,9 @@ def url(device, tmp_path) -> str:
 
 
 @pytest.fixture
-def scmi(capsys):
+def scmi(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # no table is wrapped, however narrow the terminal
+
     def run(*arguments: str) -> tuple[int, str, str]:
         status = main(["scmi", *arguments])
         said = capsys.readouterr()

@@ -18,6 +18,7 @@ from tests.twin.served_node import ServedNode, twin_command, why_not_served
 if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
 
+from tests.waiting import PATIENCE_S, within
 from twin.machine import load_machine
 from twin.model import Twin
 from twin.workload import load_workload
@@ -199,8 +200,8 @@ def test_cpupower_reads_the_clock_and_sets_it(curie: ServedNode) -> None:
     try:
         assert "hardware limits: 1.20 GHz - 2.70 GHz" in curie.output("cpupower", "-c", "0", "frequency-info")
         curie.output("cpupower", "frequency-set", "-u", "1500MHz")
-        time.sleep(0.05)
-        assert curie.read("/sys/devices/system/cpu/cpu7/cpufreq/scaling_cur_freq") == "1500000"
+        clock = "/sys/devices/system/cpu/cpu7/cpufreq/scaling_cur_freq"
+        assert within(PATIENCE_S, lambda: curie.read(clock) == "1500000")
         cycles = "import os,sys; print(os.path.realpath(sys.argv[1]))"
         assert "/sys/devices/system/cpu/" in curie.python(cycles, "/sys/devices/system/cpu/cpu7/cpufreq")
         if shutil.which("perf"):
@@ -216,8 +217,8 @@ def test_cpupower_holds_a_speed_with_the_userspace_governor(curie: ServedNode) -
     try:
         curie.output("cpupower", "frequency-set", "-g", "userspace")
         curie.output("cpupower", "frequency-set", "-f", "1200MHz")
-        time.sleep(0.05)
-        assert "1.20 GHz (asserted by call to hardware)" in curie.output("cpupower", "frequency-info")
+        clock = "1.20 GHz (asserted by call to hardware)"
+        assert within(PATIENCE_S, lambda: clock in curie.output("cpupower", "frequency-info"))
     finally:
         curie.run("cpupower", "frequency-set", "-g", "performance")
 
@@ -225,11 +226,15 @@ def test_cpupower_holds_a_speed_with_the_userspace_governor(curie: ServedNode) -
 def test_powercap_info_shows_zones_and_moving_energy(curie: ServedNode) -> None:
     needs("powercap-info", "powercap-utils")
     assert "name: package-0" in curie.output("powercap-info", "-p", "intel-rapl")
-    begin_s = time.monotonic()
-    first = int(curie.read("/sys/class/powercap/intel-rapl:0/energy_uj"))
-    time.sleep(0.05)
-    joules = (int(curie.read("/sys/class/powercap/intel-rapl:0/energy_uj")) - first) * 1e-6
-    assert 0.05 * 40 < joules < (time.monotonic() - begin_s) * 135
+    moved_j: list[float] = []
+    first_uj = int(curie.read("/sys/class/powercap/intel-rapl:0/energy_uj"))
+
+    def has_moved() -> bool:
+        moved_j.append((int(curie.read("/sys/class/powercap/intel-rapl:0/energy_uj")) - first_uj) * 1e-6)
+        return moved_j[-1] > 2.0
+
+    assert within(PATIENCE_S, has_moved)
+    assert moved_j == sorted(moved_j)
 
 
 def test_pyrapl_measures_joules(curie: ServedNode) -> None:
@@ -238,8 +243,13 @@ def test_pyrapl_measures_joules(curie: ServedNode) -> None:
         "import pyRAPL, time; pyRAPL.setup(); m = pyRAPL.Measurement('x');"
         "m.begin(); time.sleep(0.2); m.end(); print(m.result.duration, *m.result.pkg)"
     )
-    duration_us, *packages_uj = (float(word) for word in curie.python(measure).split()[-3:])
-    assert all(40 < uj / duration_us < 135 for uj in packages_uj)
+
+    def is_plausible() -> bool:
+        """On a busy machine the emulated node may be a while behind, at the begin or at the end."""
+        duration_us, *packages_uj = (float(word) for word in curie.python(measure).split()[-3:])
+        return all(40 < uj / duration_us < 135 for uj in packages_uj)
+
+    assert within(PATIENCE_S, is_plausible)
 
 
 def test_psutil_sees_cpus_clocks_and_temperatures(xh2415: ServedNode) -> None:
@@ -277,12 +287,14 @@ def test_lscpu_names_the_emulated_processor(xh2415: ServedNode) -> None:
 def test_psutil_reads_each_clock_and_how_busy_each_emulated_cpu_is(curie: ServedNode) -> None:
     needs("cpupower", "linux-cpupower")
     look = (
-        "import psutil, json; busy = psutil.cpu_percent(0.3, percpu=True);"
+        "import psutil, json\n"
+        "while not min(busy := psutil.cpu_percent(0.3, percpu=True)): pass\n"  # 0 where no emulated time has passed
         "print(json.dumps([busy, [f.current for f in psutil.cpu_freq(percpu=True)], psutil.boot_time()]))"
     )
     try:
         curie.output("cpupower", "-c", "0-7", "frequency-set", "-u", "1500MHz")
-        time.sleep(0.05)
+        clock = "/sys/devices/system/cpu/cpu7/cpufreq/scaling_cur_freq"
+        assert within(PATIENCE_S, lambda: curie.read(clock) == "1500000")
         busy_pct, clocks_mhz, boot_s = json.loads(curie.python(look))
     finally:
         curie.output("cpupower", "-c", "0-7", "frequency-set", "-u", "2700MHz")
@@ -350,9 +362,10 @@ def test_writes_to_the_rest_of_sys_stay_in_the_namespace(curie: ServedNode) -> N
 def test_a_locked_gpu_clock_lowers_the_power_that_nvml_reads(xh2415: ServedNode) -> None:
     module_of("pynvml", "nvidia-ml-py")
     lock = (
-        "import pynvml as n, time; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0);"
-        "before = n.nvmlDeviceGetPowerUsage(h); n.nvmlDeviceSetGpuLockedClocks(h, 0, 510); time.sleep(0.5);"
-        "print(before, n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM));"
+        "import pynvml as n, time; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0); end = time.monotonic() + 60\n"
+        "before = n.nvmlDeviceGetPowerUsage(h); n.nvmlDeviceSetGpuLockedClocks(h, 0, 510)\n"
+        "while n.nvmlDeviceGetPowerUsage(h) > 0.65 * before and time.monotonic() < end: time.sleep(0.05)\n"
+        "print(before, n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM))\n"
         "n.nvmlDeviceResetGpuLockedClocks(h)"
     )
     before_mw, locked_mw, clock_mhz = (int(word) for word in xh2415.python(lock).split())
@@ -378,18 +391,22 @@ def test_a_fault_is_added_listed_and_removed_while_programs_run(curie: ServedNod
     assert [(row["number"], row["stands"]) for row in listed] == [(int(number), True)]
     curie.twin("fault", "remove", number)
     first = curie.read(path)
-    time.sleep(0.01)
-    assert curie.read(path) != first
+    assert within(PATIENCE_S, lambda: curie.read(path) != first)
 
 
 def test_a_counter_that_is_missing_cannot_be_opened_any_more(curie: ServedNode) -> None:
     needs("perf", "linux-perf")
     number = curie.twin("fault", "add", "missing", "perf:instructions").strip()
     try:
-        time.sleep(0.05)
-        done = curie.run("perf", "stat", "-x,", "-a", "-e", "cycles,instructions", "sleep", "0.02")
-        assert "<not supported>,,instructions" in done.stderr
-        assert counts(done.stderr)["cycles"] > 0
+        perf = ("perf", "stat", "-x,", "-a", "-e", "cycles,instructions", "sleep", "0.02")
+        said: list[str] = []
+
+        def is_missing() -> bool:
+            said.append(curie.run(*perf).stderr)
+            return "<not supported>,,instructions" in said[-1]
+
+        assert within(PATIENCE_S, is_missing)
+        assert counts(said[-1])["cycles"] > 0
     finally:
         curie.twin("fault", "remove", number)
 
@@ -414,12 +431,16 @@ def test_single_readings_of_a_gpu_fail_while_programs_read_it(xh2415: ServedNode
     lines = ("missing gpu:0:temperature", "stuck gpu:0:energy", "absurd gpu:0:sm-clock")
     numbers = [xh2415.twin("fault", "add", *line.split()).strip() for line in lines]
     try:
-        assert xh2415.python(ASK_GPU).split() == ["missing", "stuck", "4294967"]
+        assert within(PATIENCE_S, lambda: xh2415.python(ASK_GPU).split() == ["missing", "stuck", "4294967"])
     finally:
         for number in numbers:
             xh2415.twin("fault", "remove", number)
-    temperature, energy, clock = xh2415.python(ASK_GPU).split()
-    assert 20 < int(temperature) < 100 and energy == "moving" and int(clock) <= 1410
+
+    def is_well() -> bool:
+        temperature, energy, clock = xh2415.python(ASK_GPU).split()
+        return temperature != "missing" and 20 < int(temperature) < 100 and energy == "moving" and int(clock) <= 1410
+
+    assert within(PATIENCE_S, is_well)
 
 
 def test_a_slow_file_does_not_hold_up_the_others(curie: ServedNode) -> None:
