@@ -260,7 +260,7 @@ def test_the_scenarios_hold_over_frames_alone(start: Any) -> None:
         cwd=Path(__file__).parent.parent.parent,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stdout[-4000:]
     assert "passed" in ran.stdout
