@@ -150,7 +150,7 @@ def test_what_the_end_of_a_demo_did_not_reach_is_ended_with_its_folder(
         note_process(course, left.pid)
         (course / PROCESSES).open("a").write(f"{another.pid} 1\n")  # a number that was given again since
         clear_dead()
-        assert left.wait(10) == -signal.SIGKILL and another.poll() is None
+        assert left.wait(60) == -signal.SIGKILL and another.poll() is None
         another.kill()
     assert not course.parent.exists()
 

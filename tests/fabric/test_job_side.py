@@ -325,7 +325,7 @@ class SlowBackend:
         self.signals: list[int] = []
 
     def start(self, start: JobStart) -> None:
-        assert self.may_go_on.wait(20)
+        assert self.may_go_on.wait(240)
         if start.job == 13:
             raise OSError("no")
         self.runs.append(JobPart(start.job, start.attempt, "running"))

@@ -86,7 +86,7 @@ class Head:
             if self.state(name) == state:
                 return
             for one in self.switch._running.values():  # a real process, which may take its time
-                one.process.wait(10)
+                one.process.wait(60)
             self.step()
         raise AssertionError(f"in vain: {self.said}")
 

@@ -56,7 +56,7 @@ class Agent:
 
     def end(self, number):
         self.process.send_signal(number)
-        self.process.wait(20)
+        self.process.wait(60)
         self.process.stdout.close()
 
 

@@ -195,7 +195,7 @@ def test_a_controller_is_used_over_a_socket():
     client = open_client(f"scmi+serial:socket://127.0.0.1:{server.getsockname()[1]}?baud=9600")
     assert Controller(client).identity.vendor == "tests"
     client.close()
-    thread.join(2)
+    thread.join(60)
     server.close()
 
 
