@@ -67,11 +67,8 @@ def restore_saved(
         kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
         result.remarks.append(f"{path} {why}: {kept}")
         return result
-    if leaves_cluster:
-        for captured in state.knobs.values():
-            captured.let_go()
     with deaf_to_signals():
-        result.outcomes = put_back_all(state.knobs, find, dry_run)
+        result.outcomes = put_back_all(state.knobs, find, dry_run, leaves_cluster)
         if not dry_run:
             settle(Save(path, boot_id), state.knobs, result.outcomes)
     return result
@@ -94,9 +91,12 @@ def left_behind(state_dir: str, boot_id: str) -> str:
     return f"a killed run has left {count} moved: `nodectl restore{where}` puts them back"
 
 
-def put_back_all(knobs: Mapping[str, Captured], find: type_find, dry_run: bool = False) -> list[Outcome]:
+def put_back_all(
+    knobs: Mapping[str, Captured], find: type_find, dry_run: bool = False, leaves_cluster: bool = False
+) -> list[Outcome]:
     """Put back every knob, newest capture first; one that fails does not keep the others from it."""
-    return [_put_back_named(name, captured, find, dry_run) for name, captured in reversed(list(knobs.items()))]
+    newest_first = reversed(list(knobs.items()))
+    return [_put_back_named(name, captured, find, dry_run, leaves_cluster) for name, captured in newest_first]
 
 
 def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> None:
@@ -199,10 +199,10 @@ def _present(knob: Knob) -> str:
         return "unreadable"
 
 
-def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool) -> Outcome:
+def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool, leaves_cluster: bool) -> Outcome:
+    put = put_back if captured.hold is None or leaves_cluster else put_under
     try:
-        knob = find(name)
-        return put_back(knob, captured, dry_run) if captured.hold is None else put_under(knob, captured, dry_run)
+        return put(find(name), captured, dry_run)
     except KnobError as error:
         return Outcome(name, error.status, str(error), error.reason)
     except Exception as error:  # a defect in one knob must not leave the others moved

@@ -7,11 +7,11 @@ One file, appended to, one line per event, each line complete in itself and carr
     77ab3d10 {"kind":"restored","v":1,"boot":"4a0c…","knobs":["cpu/policy0/max_khz"]}
 
 A ``hold`` line names what knobs are put to at most, in place of their captured values, while a cluster's grant is in
-force; like ``capture`` it is on the disk before it matters. ``capture`` lines are on the disk (fsync of the file, and
-of the directory when the file is new) before the first write
-of their knob. ``wrote`` lines are given to the kernel before each write but not synced: they tell a value of ours from
-somebody else's after the agent was killed, and a machine that went down has lost its settings anyway. Since an intent
-is recorded before it is carried out, the last *two* values of a knob count as ours.
+force; like ``capture`` it is on the disk before it matters. ``capture`` lines are on the disk before the first write of
+their knob: the file is synced, and with its first sync the names of the file and of its directory. ``wrote`` lines are
+given to the kernel before each write but not synced: they tell a value of ours from somebody else's after the agent was
+killed, and a machine that went down has lost its settings anyway. Since an intent is recorded before it is carried out,
+the last *two* values of a knob count as ours.
 
 A line that is cut short or damaged is skipped and reported, and loses nothing but itself. The first capture of a knob
 stands until the knob is restored: a later one would capture our own value.
@@ -93,12 +93,6 @@ class Captured:
     def at_first(self) -> int:
         """The original as a knob that has a getter reads it back: 0 where it is a released state ("disabled")."""
         return int(self.value) if self.value.isdigit() else 0
-
-    def let_go(self) -> None:
-        """It may go back to its original; where a restore has put it meanwhile is ours too."""
-        if self.hold is not None:
-            self.note(self.hold)
-            self.hold = None
 
     def note(self, value: int) -> None:
         """Remember a value of ours."""
@@ -197,12 +191,13 @@ class Save:
         self._boot = boot_id
         self._fd = -1
         self._size = 0
+        self._has_name_on_disk = False
 
     def capture(self, values: Mapping[str, str]) -> None:
         """Put first values on the disk; on return they are there."""
-        is_new = self._open()
+        self._open()
         self._append(*(_Capture(boot=self._boot, knob=knob, value=value) for knob, value in values.items()))
-        self._sync(is_new)
+        self._sync()
 
     def wrote(self, values: Mapping[str, int]) -> None:
         """Record values about to be written (or found held after rounding)."""
@@ -211,9 +206,9 @@ class Save:
 
     def hold(self, values: Mapping[str, int]) -> None:
         """Put on the disk what knobs are at most until this node may leave its cluster; none: it may."""
-        is_new = self._open()
+        self._open()
         self._append(_Hold(boot=self._boot, values=dict(values)))
-        self._sync(is_new)
+        self._sync()
 
     def restored(self, knobs: Sequence[str]) -> None:
         """Record that these knobs need no restoring any more."""
@@ -234,12 +229,12 @@ class Save:
             values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
             if values:
                 replacement.wrote(values)
-        replacement._sync(is_new=False)
+        replacement._sync()
         with _naming(self.path, "write"):
             os.replace(anew, self.path)
         self.close()
         self._fd, self._size = replacement._fd, replacement._size
-        self._sync(is_new=True)
+        self._sync()
 
     def remove(self) -> None:
         """All knobs are back: the file goes."""
@@ -254,19 +249,22 @@ class Save:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self._has_name_on_disk = False
 
-    def _open(self) -> bool:
-        """Open for appending, past a line that was cut short; True if the file is new."""
+    def _open(self) -> None:
+        """Open for appending, past a line that was cut short."""
         if self._fd >= 0:
-            return False
+            return
         with _naming(self.path, "open"):
-            os.makedirs(os.path.dirname(self.path) or ".", mode=0o700, exist_ok=True)
-            is_new = not os.path.exists(self.path)
+            make_directory(os.path.dirname(self.path) or ".")
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._size = os.fstat(self._fd).st_size
-            if self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
-                self._size += os.write(self._fd, b"\n")
-        return is_new
+            try:
+                self._size = os.fstat(self._fd).st_size
+                if self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
+                    self._size += os.write(self._fd, b"\n")
+            except OSError:
+                self.close()  # else the next append would go on in the middle of the line
+                raise
 
     def _append(self, *lines: _Line) -> None:
         payloads = (msgspec.json.encode(line) for line in lines)
@@ -281,11 +279,16 @@ class Save:
             self.close()  # the next append opens anew and starts on a line of its own
             raise
 
-    def _sync(self, is_new: bool) -> None:
+    def _sync(self) -> None:
+        """The first one after opening also syncs the names: that the file was there already does not say that its name
+        is on the disk, since whoever made it may have failed or been killed before it came to that."""
         with _naming(self.path, "write"):
             os.fsync(self._fd)
-            if is_new:
+            if not self._has_name_on_disk:
                 _sync_directory(self.path)
+                with contextlib.suppress(PermissionError):  # of a directory that was there and is not ours to read
+                    _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+                self._has_name_on_disk = True
 
 
 def set_aside(path: str) -> str:
@@ -308,7 +311,17 @@ def _naming(path: str, verb: str) -> Iterator[None]:
         raise SaveError(f"{path}: cannot {verb} the save of what the knobs were: {error.strerror}") from error
 
 
+def make_directory(path: str) -> None:
+    """Make a directory for this user alone, and those above it that are missing, with their names on the disk."""
+    if os.path.isdir(path):
+        return
+    make_directory(os.path.dirname(os.path.abspath(path)))
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    _sync_directory(os.path.abspath(path))
+
+
 def _sync_directory(path: str) -> None:
+    """The directory that ``path`` is in."""
     fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

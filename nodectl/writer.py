@@ -95,10 +95,10 @@ class Writer:
         none: the node may leave its cluster. On the disk on return; ``SaveError`` otherwise."""
         if values == self._holds:
             return
+        self._note_what_restores_put(values)
         self._save.hold(values)
         self._holds = dict(values)
         for name, captured in self._captured.items():
-            captured.let_go()
             captured.hold = values.get(name)
 
     def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
@@ -217,6 +217,21 @@ class Writer:
                 detail = f"somebody else set it to {held} {SIGNS[knob.unit]}; it is left to them"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
+
+    def _note_what_restores_put(self, values: Mapping[str, int]) -> None:
+        """A restore after an earlier run has put a knob to its safe value, which is no value of ours any more once
+        another takes its place: where the hardware still holds it, it is recorded as one."""
+        put: dict[str, int] = {}
+        for name, captured in self._captured.items():
+            if captured.hold is not None and captured.hold != values.get(name) and name in self._settings:
+                with contextlib.suppress(KnobError):
+                    held = self._settings[name].knob.read_back()
+                    if held is not None and self._settings[name].knob.holds(captured.hold, held):
+                        put[name] = captured.hold
+        if put:
+            self._save.wrote(put)
+            for name, value in put.items():
+                self._captured[name].note(value)
 
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""
