@@ -313,11 +313,12 @@ def _naming(path: str, verb: str) -> Iterator[None]:
 
 def make_directory(path: str) -> None:
     """Make a directory for this user alone, and those above it that are missing, with their names on the disk."""
-    if os.path.isdir(path):
-        return
-    make_directory(os.path.dirname(os.path.abspath(path)))
+    missing = [os.path.abspath(path)]
+    while not os.path.isdir(missing[-1]):
+        missing.append(os.path.dirname(missing[-1]))
     os.makedirs(path, mode=0o700, exist_ok=True)
-    _sync_directory(os.path.abspath(path))
+    for made in missing[:-1]:
+        _sync_directory(made)
 
 
 def _sync_directory(path: str) -> None:

@@ -42,6 +42,7 @@ collect() {
         need "$(first_known linux-cpupower linux-tools-generic)" cpupower --version
         need iproute2 sh -c 'command -v ip'
         need powercap-utils sh -c 'command -v powercap-info'
+        need strace sh -c 'command -v strace'
         need systemd sh -c 'command -v systemd-analyze'
         need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'
         need qemu-system-misc sh -c 'command -v qemu-system-riscv32'

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_agent.errors import ClusterError
+from nodectl.saves import make_directory
 
 MIGRATIONS: Final[tuple[str, ...]] = (
     """
@@ -56,7 +57,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(str(path.parent))
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as error:

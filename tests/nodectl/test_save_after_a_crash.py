@@ -20,7 +20,7 @@ from nodectl.knobs.api import Outcome
 from nodectl.restore import restore_saved
 from nodectl.saves import SaveError, read_save
 from nodectl.writer import Writer
-from tests.crashing_disk import Disk, Mark, RecordedOs, Sync, Tree, Write, put
+from tests.crashing_disk import Create, Disk, Mark, RecordedOs, Sync, Tree, Write, put
 from tests.nodectl.file_tree import StillClock
 
 BOOT = "boot-1"
@@ -121,7 +121,7 @@ def a_long_run(hardware: Hardware, root: Path) -> None:
         writer.apply({"a": 1001, "c": 1002})
     second = writer_for(hardware, root)
     second.start()
-    hold(second, {"a": 700})
+    hold(second, {"a": 700, "b": 1500})
     second.apply({"a": 1200, "b": 1300})
     second.close()
 
@@ -337,3 +337,14 @@ def test_a_save_of_another_boot_is_whole_under_its_old_name_or_its_new_one_after
     for end in range(begin + 1, len(disk.operations) + 1):
         for tree in Point(tmp_path, disk, end).disk.after_crash():
             assert list(tree.values()) == [before]
+
+
+def test_the_names_of_all_new_directories_are_on_the_disk(tmp_path: Path) -> None:
+    with recorded() as disk:
+        saves.make_directory(str(tmp_path / "several" / "levels" / "down"))
+    left = Disk(tmp_path)
+    for one in disk.operations:
+        left.saw(one)
+    left.saw(Create(str(tmp_path / "several" / "levels" / "down" / "file")))
+    left.saw(Sync(str(tmp_path / "several" / "levels" / "down")))
+    assert len(list(left.after_crash())) == 1
