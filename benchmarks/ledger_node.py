@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR
+from nodectl.cluster_cap import ASK_AGAIN_S, LEAVE_S
 from nodectl.lease import NodeLease
 from nodectl.wire import Declaration, Grant
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from benchmarks.ledger_world import World
 
 REPORT_S = 1.0
-BOOT_S = (20.0, 90.0)
 LONGEST_SLEEP_S = 120.0
 SETTLES_AWAKE: Final = 2
 """For its own lapse, and for the first grant, whose write begins the settling anew in this world."""
@@ -67,10 +67,12 @@ class Node:
             self._send_report()
         self.world.after(REPORT_S * self.world.dice.uniform(0.9, 1.1), lambda: self._report(agent))
 
-    def _send_report(self) -> None:
+    def _send_report(self, is_leaving: bool = False) -> None:
         assert self.lease is not None
         power_mw = int(min(self.acting_mw, self.draw * self.declaration.tdp_mw))
-        self.world.send_report(self.lease.report(self.now_ns(), power_mw))
+        if self.world.faults.noise:
+            power_mw = int(power_mw * (1 + self.world.dice.uniform(0, self.world.faults.noise)))
+        self.world.send_report(self.lease.report(self.now_ns(), power_mw, is_leaving))
 
     def _check_lease(self, agent: int) -> None:
         """The agent's lapse, and where it hangs the writer's, and on class hw the controller's."""
@@ -94,7 +96,10 @@ class Node:
         if self.lease.lapse(self.now_ns()):
             self._write(self.lease.cap_mw)
         if not self.lease.take(self.now_ns(), grant):
-            self._write(self.lease.cap_mw)
+            if grant.is_leave and self.agent == "leaving":
+                self._end(uncapped=True)
+            else:
+                self._write(self.lease.cap_mw)
 
     def _write(self, cap_mw: int) -> None:
         """A raise acts at once, a decrease within the settle time; both are seen after it."""
@@ -113,6 +118,33 @@ class Node:
                     self._send_report()
 
         self.world.after(self.world.dice.uniform(0.05, 0.95) * self.declaration.settle_ms / 1000, settled)
+
+    def leave(self) -> None:
+        """An agent that ends asks for leave to go uncapped, and waits for it as long as the real one does."""
+        if self.agent != "alive" or self.state != "up":
+            return
+        self.agent, agent = "leaving", self.agents
+
+        def ask(n: int) -> None:
+            if agent == self.agents and self.agent == "leaving" and self.state == "up":
+                if n * ASK_AGAIN_S < LEAVE_S:
+                    self._send_report(is_leaving=True)
+                    self.world.after(ASK_AGAIN_S, lambda: ask(n + 1))
+                else:
+                    self._end(uncapped=False)
+
+        ask(0)
+
+    def _end(self, uncapped: bool) -> None:
+        """The agent is gone; with leave the knobs are as they were before it came."""
+        self.agent, self.agents, self.lease = "none", self.agents + 1, None
+        if uncapped:
+            self.write += 1
+            self.is_uncapped = True
+            self.act(self.declaration.tdp_mw)
+        else:
+            self._write(min(self.acting_mw, self.declaration.safe_mw))
+        self.world.after(self.world.dice.uniform(2, 20), self.start_agent)
 
     # --- what goes wrong
 
@@ -191,7 +223,7 @@ class Node:
         if self.declaration.lease_class != "sticky":
             self.is_uncapped = True
             self.act(self.declaration.boot_mw)
-        self._boot_within(*BOOT_S)
+        self._boot_within(*self.world.faults.boot_s)
 
     def power_off(self) -> None:
         """Nothing of it is left, a sticky controller's cap neither."""
@@ -211,7 +243,7 @@ class Node:
         self.boots += 1
         self.boot_id = f"{self.name}-{self.boots}"
         self.act(self.declaration.boot_mw)
-        self._boot_within(BOOT_S[0], at_most_s)
+        self._boot_within(self.world.faults.boot_s[0], at_most_s)
 
     def _boot_within(self, least_s: float, most_s: float) -> None:
         boots = self.boots

@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from benchmarks.ledger_node import BOOT_S, Node
+from benchmarks.ledger_node import Node
 from benchmarks.ledger_power import WorldPower, step_all
 from benchmarks.ledger_store import FaultyStore
 from cluster_agent.budget.accounts import Ints
@@ -71,6 +71,10 @@ class Faults:
     oversleeps: bool = False  # longer than they declare
     switch_s: float = 0.0
     unasked_s: float = 0.0  # a node that is off comes up by itself
+    leave_s: float = 0.0  # an agent ends in order and asks for leave
+    deaf: float = 0.0  # grants that are lost on top, on a way that carries reports
+    boot_s: tuple[float, float] = (20.0, 90.0)
+    noise: float = 0.0  # by which the measured draw may be above the true one
 
 
 EVERYTHING: Final = Faults(
@@ -93,6 +97,9 @@ KINDS: Final = {
     "suspended nodes": Faults(cut_s=0.0, agent_kill_s=0.0, sleep_s=10.0),
     "nodes that oversleep": Faults(cut_s=0.0, agent_kill_s=0.0, agent_hang_s=0.0, sleep_s=8.0, oversleeps=True),
     "nodes switched off": Faults(cut_s=0.0, agent_kill_s=200.0, switch_s=8.0, change_s=300.0),
+    "nodes that leave": Faults(cut_s=0.0, agent_kill_s=200.0, leave_s=8.0, noise=0.02),
+    "deaf nodes": Faults(0.0, 0.0, 0.0, cut_s=0.0, agent_kill_s=0.0, agent_hang_s=0.0, change_s=1.5, deaf=0.9),
+    "nodes that boot fast": Faults(0.1, 0.1, 0.3, reboot_s=15.0, boot_s=(0.5, 6.0), failing_together=2),
     "nodes that come up": Faults(cut_s=0.0, agent_kill_s=200.0, switch_s=8.0, unasked_s=20.0, failing_together=1),
     "switching and all": replace(EVERYTHING, change_s=120.0, joining=1, sleep_s=60.0, switch_s=15.0, unasked_s=120.0),
     "all": EVERYTHING,
@@ -295,6 +302,9 @@ class World:
     def _send(self, grants: list[Grant]) -> None:
         for grant in grants:
             node = self.nodes[grant.node]
+            if self.faults.deaf and self.dice.random() < self.faults.deaf:
+                self.count("grant lost")
+                continue
             self._carry(grant.node, lambda node=node, grant=grant: node.receive(grant))  # type: ignore[misc]
 
     # --- the cluster agent
@@ -388,6 +398,7 @@ class World:
             (faults.kernel_hang_s, lambda: self._fail("kernel hung", Node.hang_kernel)),
             (faults.reboot_s, lambda: self._fail("node rebooted", Node.reboot)),
             (faults.sleep_s, lambda: self._one("node suspended").sleep()),
+            (faults.leave_s, lambda: self._one("agent ended").leave()),
             (faults.unasked_s, self._come_up_unasked),
             (faults.switch_s, self._switch),
             (faults.cluster_kill_s, self._kill_cluster),
@@ -425,7 +436,7 @@ class World:
         if off and down < self.terms.failing_together and ledger is not None and ledger.free_mw(self.now_s) >= 0:
             self.count("came up unasked")
             node = self.dice.choice(off)
-            node.power_on(BOOT_S[1])
+            node.power_on(self.faults.boot_s[1])
             node.is_failing = True
 
     def _switch(self) -> None:
