@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ledger import RULES
+from benchmarks.ledger_rules import ACTS, counting
 from benchmarks.ledger_store import FaultyStore
 from benchmarks.ledger_world import KINDS, World
 from cluster_agent.budget.accounts import OPEN, Accounts, Ints
-from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import plan
 from cluster_agent.budget.store import DeposedError
@@ -106,6 +108,136 @@ def test_a_lost_grant_counts_until_it_can_no_longer_be_taken() -> None:
     assert count_w(one, "a") == 200
 
 
+def test_a_grant_counts_for_as_long_as_a_slow_clock_may_let_its_node_keep_it_by_a_fast_one_here() -> None:
+    lease_lasts_s = 10.0 / (1 - CLOCK_RATE_ERROR)  # of true time, on a node whose clock is slow
+    seen_here_s = lease_lasts_s * (1 + CLOCK_RATE_ERROR)
+    one = ledger(900)
+    confirmed(one, 0.0, {"a": 200})
+    want(one, {"a": 400_000})
+    one.grants(1.0)
+    one.pass_time(seen_here_s + 8.5 - 1e-3)  # it settles for 0.5 s, and its watchdog takes 8 s
+    assert count_w(one, "a") == 400
+    one.pass_time(seen_here_s + 8.5 + 1e-3)
+    assert count_w(one, "a") == 450, "lapsed to its safe cap, or booting"
+
+
+def test_a_sticky_nodes_lost_grant_counts_also_when_its_time_is_over() -> None:
+    one = ledger(2000)
+    one.hear(0.0, report("s", 0, 200, declaration=STICKY))
+    want(one, {"s": 200_000})
+    (first,) = one.grants(0.0)
+    one.hear(0.0, report("s", 1, 200, sequence=first.sequence, epoch=one.epoch, declaration=STICKY))
+    want(one, {"s": 400_000})
+    one.grants(1.0)
+    one.pass_time(1000.0)
+    assert count_w(one, "s") == 400, "nothing ends it there"
+    one.hear(1001.0, report("s", 1_001_000, 400, sequence=1, epoch=one.epoch, declaration=STICKY))
+    assert count_w(one, "s") == 400, "it was taken, says the node"
+    one.hear(1002.0, report("s", 1_002_000, 200, sequence=1, epoch=one.epoch, declaration=STICKY))
+    assert count_w(one, "s") == 200, "or it was not, and can no longer be"
+
+
+def test_a_raise_is_in_the_store_also_where_others_granted_with_it_need_no_storing() -> None:
+    store = FaultyStore()
+    one = ledger(1400, store=store)
+    confirmed(one, 0.0, {"a": 400, "b": 200, "c": 200})
+    one.hear(1.0, report("d", 1_000_000_000, 500))
+    want(one, {"d": 200_000})
+    one.grants(1.0)  # what is stored of the others is what they count now
+    one.hear(5.0, *(report(node, 5_000_000_000, cap, sequence=1, epoch=one.epoch) for node, cap in
+                    (("a", 400), ("b", 200), ("c", 200))))  # fmt: skip
+    want(one, {"b": 300_000, "c": 150_000})
+    assert caps_w(one.grants(5.0, ["a", "b", "c"])) == {"a": 400, "b": 300, "c": 150}
+    after = Ledger(store, one.terms, one.budget, 6.0)
+    assert {name: count_w(after, name) for name in "abc"} == {"a": 400, "b": 300, "c": 200}
+
+
+def test_a_confirmation_from_before_a_takeover_retires_nothing_that_was_granted_since() -> None:
+    store = FaultyStore()
+    confirmed(ledger(700, store=store), 0.0, {"a": 200})
+    new = Ledger(store, Terms(), BudgetLine(900_000), 100.0)
+    new.hear(100.0, report("a", 100_000, 200, sequence=7, epoch=1))
+    assert caps_w(new.grants(100.0, ["a"])) == {"a": 200}
+    new.pass_time(130.0)
+    new.hear(130.0, report("a", 130_000, 200, sequence=7, epoch=1, seen_epoch=2))
+    want(new, {"a": 400_000})
+    assert caps_w(new.grants(130.0)) == {"a": 400}
+    new.hear(131.0, report("a", 131_000, 200, sequence=7, epoch=1, seen_epoch=2))
+    assert count_w(new, "a") == 400, "its confirmation is of the epoch before, whatever its number"
+
+
+def test_a_grant_is_not_retired_by_the_confirmation_of_the_one_before_it() -> None:
+    one = ledger(900)
+    confirmed(one, 0.0, {"a": 200})
+    want(one, {"a": 400_000})
+    one.grants(0.1)
+    one.hear(0.2, report("a", 200, 200, sequence=1, epoch=one.epoch))
+    assert count_w(one, "a") == 400
+    one.hear(0.3, report("a", 300, 200, sequence=2, epoch=one.epoch))
+    assert count_w(one, "a") == 200
+
+
+def test_a_report_that_was_overtaken_by_a_newer_one_is_void() -> None:
+    one = ledger(900)
+    confirmed(one, 0.0, {"a": 300})
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=one.epoch))
+    assert one.hear(1.1, report("a", 900, 200, sequence=1, epoch=one.epoch)) == []
+    assert one.hear(1.1, report("a", 1000, 200, sequence=1, epoch=one.epoch)) == [], "a copy of it"
+    assert count_w(one, "a") == 300
+
+
+def test_what_was_stored_is_not_believed_after_the_stores_machine_went_down() -> None:
+    store = FaultyStore()
+    confirmed(ledger(2000, store=store), 0.0, {"a": 200})
+    places = np.arange(2)
+    store.commit(store.epoch, {0: ("a", OS), 1: ("s", STICKY)}, places, np.array([200_000, 200_000]))
+    kept = Ledger(store, Terms(), BudgetLine(2_000_000), 0.0)
+    kept.pass_time(60.0)
+    assert (count_w(kept, "a"), count_w(kept, "s")) == (450, 200)
+    store.crash(0)
+    after = Ledger(store, Terms(), BudgetLine(2_000_000), 100.0)
+    assert not after.is_certain
+    after.pass_time(160.0)
+    assert (count_w(after, "a"), count_w(after, "s")) == (450, 500), "a later grant may be lost, and nothing ended it"
+
+
+def test_a_cap_below_the_count_but_above_what_was_granted_last_waits_while_the_sum_must_fall() -> None:
+    one = ledger(1000)
+    confirmed(one, 0.0, {"a": 500, "b": 500})
+    one.budget.set(700_000)
+    want(one, {"a": 200_000})
+    assert caps_w(one.grants(1.0)) == {"a": 200}
+    want(one, {"a": 400_000})
+    assert one.grants(1.5) == [], "it would stop the fall"
+    want(one, {"b": 450_000})
+    assert caps_w(one.grants(1.5)) == {"b": 450}, "a lower one than was granted last does not"
+
+
+def test_what_is_fixed_is_paid_from_the_budget() -> None:
+    one = ledger(900, fixed_w=300)
+    one.budget.set(10**9)
+    confirmed(one, 0.0, {"a": 400, "b": 300})
+    one.budget.set(900_000)
+    assert (one.spendable_mw(0.0), one.free_mw(0.0)) == (600_000, -100_000)
+    assert (one.over_mw(0.0), one.breach_mw(0.0)) == (100_000, 100_000)
+
+
+def test_lower_caps_beyond_those_that_are_told_apart_count_what_the_highest_of_them_may_be() -> None:
+    one = ledger(900)
+    confirmed(one, 0.0, {"a": 500})
+    caps_w = [450, 400, 350, 300, 250]
+    for number, cap_w in enumerate(caps_w):
+        want(one, {"a": cap_w * 1000})
+        (grant,) = one.grants(0.1 * number)
+    assert len(caps_w) > OPEN
+    one.hear(1.0, report("a", 1000, 350, sequence=grant.sequence - 2, epoch=one.epoch))
+    assert count_w(one, "a") == 350
+    one.hear(1.1, report("a", 1100, 200, sequence=grant.sequence - 2, epoch=one.epoch))
+    assert count_w(one, "a") == 300, "that of 300 W may have been taken, though only 250 W is known to be open"
+    one.hear(1.2, report("a", 1200, 200, sequence=grant.sequence, epoch=one.epoch))
+    assert count_w(one, "a") == 200
+
+
 def test_a_silent_node_counts_its_safe_cap_or_its_boot_power_and_a_sticky_one_its_last() -> None:
     one = ledger(2000)
     confirmed(one, 0.0, {"a": 300})
@@ -160,6 +292,41 @@ def test_a_new_ledger_raises_nothing_until_the_leases_of_the_old_one_are_over() 
     assert caps_w(new.grants(119.0)) == {}  # b may be booting: 300 + 450 + 200 > 900
     want(new, {"a": 450_000})
     assert caps_w(new.grants(119.0)) == {"a": 450}
+
+
+def test_a_new_ledger_raises_nothing_though_there_is_room_until_all_nodes_have_acknowledged_it() -> None:
+    store = FaultyStore()
+    confirmed(ledger(900, store=store), 0.0, {"a": 300, "b": 300})
+    new = Ledger(store, Terms(0, 0), BudgetLine(2_000_000), 100.0)
+    new.hear(100.5, report("a", 100_500, 300, sequence=1, epoch=1))
+    want(new, {"a": 400_000})
+    assert caps_w(new.grants(100.5, ["a"])) == {"a": 300}, "a renewal alone"
+    new.hear(102.0, report("a", 102_000, 300, sequence=1, epoch=2))
+    assert new.grants(102.0) == [], "b has said nothing yet"
+    new.hear(103.0, report("b", 103_000, 300, sequence=1, epoch=1))
+    new.grants(103.0, ["b"])
+    new.hear(104.0, report("a", 104_000, 300, sequence=1, epoch=2), report("b", 104_000, 300, sequence=1, epoch=2))
+    assert caps_w(new.grants(104.0)) == {"a": 400}
+
+
+def test_the_renewal_of_a_node_that_asks_for_leave_is_no_leave() -> None:
+    one = ledger(700)
+    confirmed(one, 0.0, {"a": 300, "b": 300})
+    one.hear(5.0, report("a", 5_000_000_000, 300, sequence=1, epoch=one.epoch, is_leaving=True))
+    assert [(grant.cap_mw, grant.is_leave) for grant in one.grants(5.0, ["a"])] == [(300_000, False)]
+    assert not one.accounts["a"].has_left and count_w(one, "a") == 300
+
+
+def test_what_a_boot_will_count_is_in_the_store_before_the_node_is_switched_on() -> None:
+    store = FaultyStore()
+    one = ledger(2000, store=store)
+    confirmed(one, 0.0, {"a": 200, "b": 200})
+    one.hear(1.0, report("late", 1_000_000_000, 500))
+    want(one, {"late": 200_000})
+    one.grants(1.0)  # what is stored of the others is what they count now
+    one.switched_off(30.0, "b")
+    assert one.switch_on(30.0, "b")
+    assert count_w(Ledger(store, one.terms, one.budget, 31.0), "b") == 450
 
 
 def test_an_older_ledger_that_still_runs_can_send_nothing() -> None:
@@ -364,6 +531,34 @@ def test_the_budget_is_never_exceeded_whatever_goes_wrong(kind: str) -> None:
     totals = World(1, faults=KINDS[kind]).run(10_000)
     assert totals.counted, "nothing went wrong"
     assert (totals.violations, totals.worst_mw) == (0, 0)
+
+
+REACHED_IN = {
+    "switching and all": 20_000, "nodes that leave": 5_000, "nodes that boot fast": 10_000, "cluster agents": 10_000,
+    "deaf nodes": 10_000, "cluster machines": 20_000,
+}  # fmt: skip
+"""The least of the worlds, and of their events, that reach everything."""
+
+
+def test_the_worlds_reach_everything_that_each_rule_does() -> None:
+    """A rule that never acts in them could be wrong, and the budget would still hold there."""
+    acted: Counter[str] = Counter()
+    ledger_type, lease_type = counting(acted)
+    for kind, events in REACHED_IN.items():
+        world = World(1, faults=KINDS[kind], ledger_type=ledger_type, lease_type=lease_type)
+        assert world.run(events).violations == 0
+    assert {act for act in ACTS if not acted[act]} == set()
+    assert {act.split(" ")[0] for act in ACTS} == {str(rule) for rule in range(1, 11)}
+
+
+def test_a_world_in_which_its_rules_are_counted_is_the_same_world() -> None:
+    def end(**types: Any) -> tuple[float, int, dict[str, int]]:
+        world = World(7, faults=KINDS["all"], **types)
+        world.run(2_000)
+        return world.now_s, world.enforceable_mw, world.totals.counted
+
+    ledger_type, lease_type = counting(Counter())
+    assert end() == end(ledger_type=ledger_type, lease_type=lease_type)
 
 
 @settings(max_examples=10)

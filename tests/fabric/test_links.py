@@ -1,5 +1,6 @@
 """Links over real sockets with CURVE: who gets in, what is believed, and what a peer cannot do."""
 
+import math
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ from nodectl.errors import UsageError
 from nodectl.job_wire import MAX_START, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
 from nodectl.keys import KeyFileError, read_pair, read_public
 from nodectl.link import ClusterLink
-from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, WireError, pack, read_report, unpack
+from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, Grant, WireError, pack, read_grant, read_report, unpack
 from tests.fabric.links import DECLARED, Fabric, grant, pair, report
 
 ROOT = Path(__file__).parents[2]
@@ -323,11 +324,30 @@ def test_a_message_is_written_in_the_newest_version_that_both_sides_know():
     assert [version(speaks) for speaks in (OLDEST, PROTOCOL, PROTOCOL + 1)] == [OLDEST, PROTOCOL, PROTOCOL]
 
 
-@pytest.mark.parametrize("wrong", [{"mop_mw": 0}, {"mop_mw": 600_000}, {"tdp_mw": -1}, {"tdp_mw": 10**12}])
+@pytest.mark.parametrize(
+    "wrong", [{"mop_mw": 0}, {"mop_mw": 600_000}, {"safe_mw": 600_000}, {"tdp_mw": -1}, {"tdp_mw": 10**12}]
+)
 def test_a_report_of_a_node_that_cannot_be_is_none(wrong):
     declared = msgspec.structs.replace(DECLARED, **wrong)
     with pytest.raises(WireError):
         read_report(unpack(pack("report", report(declaration=declared))))
+
+
+@pytest.mark.parametrize("wrong", [-2, 10**9 + 1, 200_000.5, math.nan, math.inf, "200000", None])
+def test_watts_are_whole_numbers_of_milliwatts_that_a_node_can_have_or_the_message_is_none(wrong):
+    made = msgspec.to_builtins(report())
+    granted = msgspec.to_builtins(Grant("n0", 1, "b1", 1, 300_000, 1, 1))
+    with pytest.raises(WireError):
+        read_report(unpack_fields("report", made | {"limit_mw": wrong}))
+    with pytest.raises(WireError):
+        read_report(unpack_fields("report", made | {"power_mw": wrong}))
+    with pytest.raises(WireError):
+        read_grant(unpack_fields("grant", granted | {"cap_mw": wrong}))
+    assert read_report(unpack_fields("report", made)) and read_grant(unpack_fields("grant", granted))
+
+
+def unpack_fields(kind, fields):
+    return unpack(msgspec.msgpack.encode([PROTOCOL, PROTOCOL, kind, fields]))
 
 
 def test_without_keys_only_loopback_is_served_and_only_if_asked_for(tmp_path):

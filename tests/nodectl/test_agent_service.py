@@ -1,5 +1,6 @@
 """The service's two edges: systemd's notification socket, and signals."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,6 +10,8 @@ import time
 
 import pytest
 
+from nodectl.commands import run
+from nodectl.config import Config
 from nodectl.interruptions import Interruptions
 from nodectl.notify import Notifier
 from tests.waiting import PATIENCE_S
@@ -67,6 +70,46 @@ def test_an_agent_that_is_no_service_says_nothing_and_a_deaf_systemd_does_not_en
 def test_a_watchdog_meant_for_another_process_is_not_fed():
     notifier = Notifier({"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
     assert notifier._every_ns == 0
+
+
+def test_the_watchdog_is_fed_by_the_loop_and_by_nothing_else(tmp_path, monkeypatch):
+    """A loop that hangs in a sensor must be seen to hang."""
+    path = str(tmp_path / "notify")
+    fed_while_hung = []
+
+    def heard():
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(systemd.recv(100).decode().split("\n")[0])
+        return found
+
+    class HangingAgent:
+        config = Config()
+
+        def start(self): ...
+
+        def run(self, until_ns, is_over, each_tick):
+            each_tick()
+            assert heard() == ["READY=1", "WATCHDOG=1"]
+            time.sleep(0.3)
+            fed_while_hung.extend(heard())
+            each_tick()
+
+        def stop(self):
+            assert heard() == ["WATCHDOG=1", "STOPPING=1"]
+
+        def summary(self): ...
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(path)
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        monkeypatch.setenv("WATCHDOG_USEC", "10000")
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        monkeypatch.setattr(run, "_print", lambda *_, **__: None)
+        assert run._serve(HangingAgent(), Interruptions(RealClock()), RealClock(), None, as_json=True) == 0
+    assert fed_while_hung == []
 
 
 def test_a_stop_signal_ends_the_sleep_at_once():

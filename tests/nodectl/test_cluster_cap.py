@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nodectl.agent import Agent
 from nodectl.caps import PackageCap
 from nodectl.cluster_cap import ClusterCap
-from nodectl.config import Caps, Config
+from nodectl.config import Caps, Cluster, Config
 from nodectl.decider import Decider
 from nodectl.restore import restore_saved, save_path
 from nodectl.saves import node_id, read_save
@@ -261,3 +261,128 @@ def test_a_node_whose_power_limit_pays_back_what_it_lent_is_not_said_to_be_free(
             assert {report.held for report in reports} <= {"yes", "unsure"}
         finally:
             capped.agent.stop()
+
+
+class Capped:
+    """A ``ClusterCap`` alone, whose clock and draw are this test. Its knobs take effect ``settle_s`` (0.2 s) after a
+    write."""
+
+    def __init__(self, cap_w: float = 520.0) -> None:
+        self.now_ns, self.wire, self.sequence = 100 * S, Wire(), 0
+        cluster = msgspec.convert(CLUSTER, Cluster)
+        self.cap = ClusterCap(cluster, self.wire, "b1", now_ns=lambda: self.now_ns)
+        self.cap.begin(0)
+        self.follow(480.0)
+        self.grant(cap_w)
+        self.follow(480.0)
+
+    def grant(self, cap_w: float) -> None:
+        self.sequence += 1
+        self.wire.grant(cap_w, self.sequence)
+        self.cap.request(self.now_ns)
+
+    def follow(self, power_w: float, elapsed_s: float = 0.1, trouble: str = "") -> None:
+        """One tick more, in which so much was drawn."""
+        self.now_ns += round(elapsed_s * 1e9)
+        self.cap.request(self.now_ns)
+        self.cap.follow(elapsed_s, power_w, "measured", trouble)
+
+    @property
+    def confirmed(self) -> int:
+        return self.wire.sent[-1].sequence
+
+
+def test_a_lowered_cap_is_confirmed_only_by_what_was_drawn_after_it_had_settled():
+    one = Capped()
+    assert one.confirmed == 1
+    one.grant(300.0)
+    one.follow(290.0)
+    one.follow(290.0)
+    assert one.confirmed == 1, "0.2 s: its knobs may only now have taken effect"
+    one.follow(290.0)
+    assert one.confirmed == 1, "0.1 s of draw is less than a window"
+    one.follow(290.0)
+    assert (one.confirmed, one.wire.sent[-1].limit_mw, one.wire.sent[-1].effect) == (2, 300_000, "seen")
+
+
+def test_an_interval_that_began_before_a_lowered_cap_had_settled_says_nothing_of_it():
+    one = Capped()
+    one.grant(300.0)
+    one.follow(290.0, elapsed_s=1.0)
+    assert one.confirmed == 1
+    one.follow(290.0, elapsed_s=1.0)
+    assert one.confirmed == 2
+
+
+def test_a_cap_that_is_not_kept_is_not_confirmed_until_a_whole_window_keeps_it():
+    one = Capped()
+    one.grant(300.0)
+    for _ in range(20):
+        one.follow(307.0)
+    assert (one.confirmed, one.wire.sent[-1].limit_mw) == (1, 520_000), "more than 2 % above it"
+    for _ in range(10):
+        one.follow(400.0)
+    one.follow(290.0)
+    assert one.confirmed == 1, "half a window"
+    one.follow(290.0)
+    assert one.confirmed == 2
+
+
+def test_a_cap_is_not_confirmed_while_its_knobs_are_in_trouble_or_nothing_is_measured():
+    one = Capped()
+    one.grant(300.0)
+    for _ in range(20):
+        one.follow(290.0, trouble="rapl/package-0/long_term_uw: no-effect")
+    for _ in range(20):
+        one.follow(math.nan)
+    assert (one.confirmed, one.wire.sent[-1].limit_mw) == (1, 520_000)
+    for _ in range(2):
+        one.follow(290.0)
+    assert one.confirmed == 2
+
+
+def test_a_cap_that_nothing_followed_is_confirmed_provisionally():
+    one = Capped()
+    one.follow(120.0)
+    one.grant(300.0)
+    for _ in range(4):
+        one.follow(120.0)
+    assert (one.confirmed, one.wire.sent[-1].effect, one.wire.sent[-1].power_mw) == (2, "provisional", 120_000)
+
+
+def test_a_renewal_is_confirmed_at_once_but_not_while_the_cap_before_it_is_not():
+    one = Capped(300.0)
+    assert one.confirmed == 0, "a lowered cap that has not settled"
+    one.grant(300.0)
+    one.cap.follow(0.1, 480.0, "measured", "")
+    assert (one.confirmed, one.wire.sent[-1].effect) == (0, "unseen")
+    for _ in range(4):
+        one.follow(290.0)
+    assert one.confirmed == 2
+    one.grant(300.0)
+    one.follow(290.0, elapsed_s=1.0)
+    assert (one.confirmed, one.wire.sent[-1].effect) == (3, "seen")
+
+
+def test_the_energy_that_is_reported_is_power_times_time_whatever_the_period():
+    one = Capped()
+    one.follow(math.nan, 1.0)
+    before_mj = one.wire.sent[-1].energy_mj
+    for power_w, elapsed_s in ((400.0, 0.1), (100.0, 2.5), (300.0, 0.05), (math.nan, 1.0), (250.0, 1.0)):
+        one.follow(power_w, elapsed_s)
+    assert one.wire.sent[-1].energy_mj - before_mj == 40_000 + 250_000 + 15_000 + 250_000
+
+
+def test_the_energy_that_is_reported_is_what_the_node_drew(tmp_path):
+    with node("skylake-6146", "hpl") as inside:
+        made = CappedNode(inside, tmp_path)
+        made.agent.start()
+        made.ticks(10)
+        first = made.wire.sent[-1]
+        made.ticks(30)
+        last = made.wire.sent[-1]
+        assert last.report_id > first.report_id
+        seconds = (last.report_id - first.report_id) / 1e9
+        mean_w = (last.energy_mj - first.energy_mj) / 1000 / seconds
+        assert mean_w == pytest.approx(last.power_mw / 1000, rel=0.05), "its load is steady"
+        made.agent.stop()

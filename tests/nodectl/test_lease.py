@@ -88,3 +88,14 @@ def test_reports_sent_at_one_time_are_still_told_apart() -> None:
     lease = lease_at()
     names = [lease.report(101 * S, -1).report_id for _ in range(3)]
     assert names == sorted(set(names))
+
+
+def test_the_effect_of_a_new_cap_is_unseen_until_it_is_confirmed() -> None:
+    lease = lease_at()
+    lease.take(101 * S, grant(lease.report(101 * S, -1).report_id, cap_mw=300_000))
+    lease.confirm("seen")
+    assert lease.report(102 * S, -1).effect == "seen"
+    lease.take(103 * S, grant(lease.report(103 * S, -1).report_id, cap_mw=250_000, sequence=2))
+    assert lease.report(104 * S, -1).effect == "unseen"
+    lease.confirm("provisional")
+    assert lease.report(105 * S, -1).effect == "provisional"

@@ -9,8 +9,8 @@ import pytest
 
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
-from nodectl.policies.bdpo_cpu_bounded import MISSING, PROBE, UNKNOWN, Params, State
-from nodectl.policies.cpu_phases import BETA, LAST_S, SECONDS, TAKEN_BETA, PhaseTable
+from nodectl.policies.bdpo_cpu_bounded import ACCOUNT, MISSING, PROBE, UNKNOWN, Params, State
+from nodectl.policies.cpu_phases import BETA, BETA_ERROR, LAST_S, SECONDS, TAKEN_BETA, PhaseTable
 from nodectl.policies.cpu_views import View
 from pmu.layout import Layout
 from pmu.readings import type_f64, type_i64
@@ -237,3 +237,25 @@ def test_a_package_that_draws_no_less_at_a_lower_clock_is_probed_once_and_left_a
         lowered.append(bool((request.target > 0).any()))
     assert any(lowered)
     assert not any(lowered[200:])
+
+
+@pytest.mark.parametrize("has_stalls", [True, False])
+def test_the_margin_charges_the_account_with_more_than_is_thought_to_be_lost(has_stalls: bool) -> None:
+    """So the less sure a loss is, the less of the bound is spent: three errors of a sixth or so cost a third of it."""
+    params = (Params(margin=margin, horizon_s=5.0) for margin in (0.0, 3.0))
+    plain, careful = (drive(layout(), [0.15] * 600, one, has_stalls=has_stalls)[1] for one in params)
+    assert 0.025 < plain <= 0.0305
+    assert careful < 0.8 * plain
+
+
+@pytest.mark.parametrize(("margin", "chosen"), [(0.0, (1, ACCOUNT)), (2.0, (0, ACCOUNT))])
+def test_the_margin_makes_a_clock_dearer_whose_loss_is_unsure(margin: float, chosen: tuple[int, int]) -> None:
+    table = PhaseTable(*PhaseTable.empty(3), np.array([1.0, 0.9, 0.8]), 10.0)
+    for level, watts in ((0, 100.0), (1, 80.0), (2, 60.0)):
+        for _ in range(5):
+            table.learn(0, level, View(1.0, 1.0, 0.2, watts))
+    table.conclude(0)
+    table.facts[0, TAKEN_BETA], table.facts[0, BETA_ERROR] = 0.2, 0.1
+    plan = bounded.Plan(price=0.0, promise=0.1, bound=0.03, mean_w=160.0)
+    budget = bounded._Budget(Params(margin=margin), table, 1, plan, spent_s=0.28)  # 4 % may be lost now
+    assert budget.choose(0, 0, 0.1) == chosen
