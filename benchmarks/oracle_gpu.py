@@ -1,4 +1,4 @@
-"""The GPU oracle: best clock per phase with phases and curves known, and the run at the fixed highest clock.
+"""The GPU oracle: best clocks per phase with phases and curves known, and the run at the fixed highest clock.
 
 Costs are GPU boards only, the headline of a GPU job. The search (``nodectl.demo.oracle``) is a knapsack over all clocks
 from half the highest up; below, nothing was measured on any card here. Power is that of the settled temperature.
@@ -10,7 +10,7 @@ import functools
 
 from benchmarks.experiment import Experiment, workload_of
 from nodectl.demo.costs import gpu_costs
-from nodectl.demo.oracle import Best, best_clocks
+from nodectl.demo.oracle import Best, Shares, best_clocks, best_shares
 from twin.machine import load_machine
 from twin.model import Report, Twin
 
@@ -18,6 +18,11 @@ from twin.model import Report, Twin
 def oracle(experiment: Experiment, bound: float) -> Best:
     """Best clock per phase under ``bound``; phases and curves known."""
     return best_clocks(gpu_costs(workload_of(experiment).truth), bound)
+
+
+def oracle_of_two_clocks(experiment: Experiment, bound: float) -> Shares:
+    """As ``oracle``, but a phase may share its work between two clocks, as a policy can."""
+    return best_shares(gpu_costs(workload_of(experiment).truth), bound)
 
 
 @functools.lru_cache(maxsize=512)

@@ -25,7 +25,7 @@ def test_no_measurement_is_forgotten() -> None:
 
 def test_a_set_of_parameters_is_preferred_for_its_slowdown_then_its_worst_share_then_its_mean() -> None:
     def runs(shares: tuple[float, float], slowdown: float = 0.03) -> list[Row]:
-        return [Row("v100", "v100:RNN", 1, 0.2, {}, 0.5, 0.5 * share, slowdown, None, 300.0) for share in shares]
+        return [Row("v100", "v100:RNN", 1, 0.2, {}, 0.5, 0.5 * share, slowdown, None, 300.0, 0.5) for share in shares]
 
     too_slow, unlucky, dull, best = runs((1.0, 1.0), 0.04), runs((0.25, 1.0)), runs((0.5, 0.75)), runs((0.5, 1.0))
     assert sorted([best, too_slow, dull, unlucky], key=merit) == [too_slow, unlucky, dull, best]

@@ -1,12 +1,17 @@
 """What could be saved at most: the best fixed clock for each phase, with phases and their costs known.
 
 An oracle sees what no policy may: every phase of a workload is measured at every clock, and the combination with the
-least energy under a slowdown bound is taken. Each phase gets one clock. With at most a few dozen clocks and a handful
-of phases this is a multiple-choice knapsack, solved by dynamic programming over the seconds that may be lost.
+least energy under a slowdown bound is taken.
+
+Where each phase gets one clock (``best_clocks``), this is a multiple-choice knapsack: at most a few dozen clocks and a
+handful of phases, solved by dynamic programming over the seconds that may be lost. Where the work of a phase may be
+shared between two clocks (``best_shares``), it is the knapsack's linear relaxation, which a sort by joules saved per
+second lost solves exactly. A policy that changes clocks within a phase can save more than the first.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +38,16 @@ class Best:
     """The oracle's answer: index of the clock of each phase, and what it gives against the highest clock."""
 
     clocks: tuple[int, ...]
+    saving: float
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The answer with two clocks per phase: of each phase one clock, a slower one, and the share of the phase's work
+    that is done at the slower one; and what it gives against the highest clock."""
+
+    shares: tuple[tuple[int, int, float], ...]
     saving: float
     slowdown: float
 
@@ -68,3 +83,50 @@ def best_clocks(phases: Sequence[PhaseCosts], bound: float, overhead_s: float = 
     seconds = overhead_s + sum(float(p.seconds[c]) for p, c in zip(phases, clocks, strict=True))
     joules = overhead_j + sum(float(p.joules[c]) for p, c in zip(phases, clocks, strict=True))
     return Best(tuple(clocks), 1.0 - joules / reference_j, seconds / reference_s - 1.0)
+
+
+def best_shares(phases: Sequence[PhaseCosts], bound: float) -> Shares:
+    """As ``best_clocks``, but each phase may do part of its work at one clock and the rest at another.
+
+    Mixing two clocks moves along the straight line between their points (seconds, joules), so of each phase only the
+    lower convex hull counts. Along a hull the joules saved per second lost only fall; so the steepest edges of all
+    phases are taken first, until the bound is spent. At most the last edge is taken in part.
+    """
+    hulls = [_hull(phase) for phase in phases]
+    reference_s = sum(float(phase.seconds[-1]) for phase in phases)
+    reference_j = sum(float(phase.joules[-1]) for phase in phases)
+    seconds = sum(float(phase.seconds[hull[0]]) for phase, hull in zip(phases, hulls, strict=True))
+    joules = sum(float(phase.joules[hull[0]]) for phase, hull in zip(phases, hulls, strict=True))
+    shares = [(hull[0], hull[0], 0.0) for hull in hulls]
+    edges = []
+    for at, (phase, hull) in enumerate(zip(phases, hulls, strict=True)):
+        for one, other in itertools.pairwise(hull):
+            lost_s, gained_j = (float(of[other] - of[one]) for of in (phase.seconds, phase.joules))
+            edges.append((gained_j / lost_s, at, one, other, lost_s, gained_j))
+    room_s = (1 + bound) * reference_s - seconds
+    for _, at, one, other, lost_s, gained_j in sorted(edges):
+        part = min(max(room_s / lost_s, 0.0), 1.0)
+        if part == 0.0:
+            break
+        shares[at] = (one, other, part)
+        room_s -= part * lost_s
+        seconds += part * lost_s
+        joules += part * gained_j
+    return Shares(tuple(shares), 1.0 - joules / reference_j, seconds / reference_s - 1.0)
+
+
+def _hull(phase: PhaseCosts) -> list[int]:
+    """The clocks on the lower convex hull of (seconds, joules), from the fastest to the one with the least energy."""
+    hull: list[int] = []
+    for clock in np.lexsort((phase.joules, phase.seconds)).tolist():
+        if hull and phase.joules[clock] >= phase.joules[hull[-1]]:
+            continue  # slower, and saves nothing
+        while len(hull) > 1 and _rise(phase, hull[-2], clock) <= _rise(phase, hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(clock)
+    return hull
+
+
+def _rise(phase: PhaseCosts, one: int, other: int) -> float:
+    """Joules per second from one clock to a slower one."""
+    return float((phase.joules[other] - phase.joules[one]) / (phase.seconds[other] - phase.seconds[one]))
