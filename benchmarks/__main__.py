@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME...] [--quick]`: run all measurements, or the named ones, one after the other."""
+"""`python -m benchmarks [NAME...] [--quick]`: run all measurements, or the named ones, one after the other.
+
+`python -m benchmarks published` says whether the tables of `docs/benchmarks*.md` are those of today's code.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,10 @@ NAMES = (
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["published"]:
+        from benchmarks.publishing.command import command  # which imports every measurement
+
+        return command(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="shorter runs and fewer seeds")

@@ -307,7 +307,9 @@ def table(
             done = [run["throughput"] for run in runs]
             gain = interval([100 * (new / old - 1) for new, old in zip(done, before or done, strict=True)])
             before = done
-            rows.append({"setting": setting.name, "budget": budget, "sharer": name, "gain": gain, **figures})
+            rows.append(
+                {"setting": setting.name, "budget": budget, "sharer": name, "gain": gain, **figures, "runs": runs}
+            )
             tags = "  ".join("{} {:.1f}±{:.1f} ({:.0f})".format(tag.name, *figures[f"{tag.name} slowdown"],
                              figures[f"{tag.name} impacted"][0]) for tag in reversed(Tag))  # fmt: skip
             shown = "{:8.2f} ±{:4.2f} {:8.2f} ±{:4.2f}".format(*figures["throughput"], *gain)

@@ -1,0 +1,13 @@
+"""All measurements that publish rows, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.publishing import cluster, node, scheduler
+from benchmarks.publishing.rows import Measurement
+
+MEASUREMENTS: Final[Mapping[str, Measurement]] = {
+    one.name: one for one in (*node.MEASUREMENTS, *scheduler.MEASUREMENTS, *cluster.MEASUREMENTS)
+}

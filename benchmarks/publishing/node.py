@@ -1,0 +1,222 @@
+"""What measurements publish on ``docs/benchmarks.md``: rows, tables, and how a row is computed again."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from benchmarks import (
+    cpu_savings,
+    gpu_savings,
+    published_facts,
+)
+from benchmarks.publishing.cells import left, percent, signed, typed
+from benchmarks.publishing.rows import Cells, Measurement, Row
+
+# --- cpu_savings
+
+
+def _cpu_table(rows: Sequence[Row]) -> Cells:
+    cells = [
+        ["policy, bias", "worth it (oracle ≥ 2 %)", "median share", "worst share", "slowdown ≤ 3.5 %", "worst slowdown",
+         "elsewhere slowdown", "two clocks: worth it", "median share", "worst share", "elsewhere slowdown"]
+    ]  # fmt: skip
+    made = [typed(row, cpu_savings.Row) for row in rows]
+    bounded, plain = cpu_savings.POLICIES
+    for policy, unit_s, biases in (
+        (bounded, None, (0.2, 0.0, 0.4)),
+        (plain, None, (0.2,)),
+        (bounded, 0.01, (0.2, 0.0, 0.4)),
+    ):
+        for bias in biases:
+            own = [row for row in made if (row.policy, row.progress_s, row.bias) == (policy, unit_s, bias)]
+            s = cpu_savings.summarise(own)
+            cells.append(
+                [
+                    f"`{policy}`, {percent(bias)}" + (", progress told" if unit_s else ""),
+                    f"{s['worth']:.0f}",
+                    percent(s["median_share"]),
+                    percent(s["worst_share"]),
+                    percent(s["within_3.5"]),
+                    percent(s["worst_slowdown"], 1),
+                    percent(s["elsewhere_slowdown"], 1),
+                    f"{s['two_clocks_worth']:.0f}",
+                    percent(s["two_clocks_median_share"]),
+                    percent(s["two_clocks_worst_share"]),
+                    percent(s["two_clocks_elsewhere_slowdown"], 1),
+                ]
+            )
+    return cells
+
+
+def _cpu_again(row: Row) -> dict[str, float]:
+    one = typed(row, cpu_savings.Row)
+    found = cpu_savings.judge((one.machine, one.workload, one.seed, one.bias, one.policy, "{}", one.progress_s))
+    return {name: getattr(found, name) for name in CPU_FIGURES}
+
+
+CPU_FIGURES: Final = (
+    "oracle_saving", "oracle_slowdown", "saving", "slowdown", "two_clocks_saving", "two_clocks_slowdown"
+)  # fmt: skip
+
+CPU: Final = Measurement(
+    "cpu_savings",
+    collect=lambda: left("cpu_savings")["rows"],
+    tables={"": _cpu_table},
+    again=_cpu_again,
+    sample=lambda row: row["machine"] == "curie" and row["workload"] in ("nas", "stream") and row["seed"] == "1"
+    and row["bias"] == "0.2",
+    precision=dict.fromkeys(CPU_FIGURES, 1e-3),
+)  # fmt: skip
+
+
+# --- gpu_savings
+
+GPU_FIGURES: Final = ("oracle_saving", "two_clocks_saving", "saving", "slowdown")
+
+
+def _gpu_rows() -> Iterator[dict[str, Any]]:
+    for row in left("gpu_savings")["rows"]:
+        params = {name: row["params"].get(name) for name in ("aim", "caution")}
+        yield {**{key: row[key] for key in ("machine", "workload", "seed", "bias")}, **params} | {
+            key: row[key] for key in ("duration_s", *GPU_FIGURES)
+        }
+
+
+def _gpu_row(row: Row) -> gpu_savings.Row:
+    params = {name: float(row[name]) for name in ("aim", "caution") if row[name]}
+    return gpu_savings.Row(
+        row["machine"], row["workload"], int(row["seed"]), float(row["bias"]), params, float(row["oracle_saving"]),
+        float(row["saving"]), float(row["slowdown"]), None, float(row["duration_s"]), float(row["two_clocks_saving"]),
+    )  # fmt: skip
+
+
+def _gpu_table(rows: Sequence[Row]) -> Cells:
+    cells = [
+        ["", "runs", "median share", "worst share (next)", "slowdown ≤ 3.5 %", "worst slowdown",
+         "two clocks: median share", "worst share"]
+    ]  # fmt: skip
+    made = [_gpu_row(row) for row in rows]
+    for label, of in (("V100 curves", "v100:"), ("mixed phases", "mixed-gpu:")):
+        own = [row for row in made if row.workload.startswith(of)]
+        for bias in dict.fromkeys(row.bias for row in own):
+            one = [row for row in own if row.bias == bias]
+            f = gpu_savings.figures(one)
+            shares = sorted(row.share for row in one if row.oracle_saving >= gpu_savings.WORTH)
+            cells.append(
+                [
+                    f"{label}, bias {percent(bias)}",
+                    f"{f['runs']:.0f}",
+                    percent(f["median_share"]),
+                    f"{percent(shares[0])} ({percent(shares[1])})",
+                    percent(f["within_3.5_percent"]),
+                    percent(f["worst_slowdown"], 1),
+                    percent(f["two_clocks_median_share"]),
+                    percent(f["two_clocks_worst_share"]),
+                ]
+            )
+    return cells
+
+
+def _named_table(rows: Sequence[Row]) -> Cells:
+    cells = [["bias 20 %", "oracle saves", "with two clocks", "saved", "share (worst)", "slower (worst)"]]
+    made = [_gpu_row(row) for row in rows]
+    for machine, workload in gpu_savings.NAMED:
+        own = [row for row in made if (row.machine, row.workload, row.bias) == (machine, workload, 0.2)]
+        shares = [row.share for row in own]
+        is_worth = own[0].oracle_saving >= gpu_savings.WORTH
+        slower = [row.slowdown for row in own]
+        cells.append(
+            [
+                FACT_NAMES[workload],
+                percent(own[0].oracle_saving, 1),
+                percent(own[0].two_clocks_saving, 1),
+                percent(statistics.median(row.saving for row in own), 1),
+                f"{percent(statistics.median(shares))} ({percent(min(shares))})" if is_worth else "-",
+                f"{percent(statistics.median(slower), 1)} ({percent(max(slower), 1)})",
+            ]
+        )
+    return cells
+
+
+def _gpu_again(row: Row) -> dict[str, float]:
+    one = _gpu_row(row)
+    task = gpu_savings.Task(one.machine, one.workload, one.seed, one.bias, one.params, one.duration_s)
+    found = gpu_savings.judge(task)
+    return {name: getattr(found, name) for name in GPU_FIGURES}
+
+
+GPU: Final = Measurement(
+    "gpu_savings",
+    collect=_gpu_rows,
+    tables={"": _gpu_table, "named": _named_table},
+    again=_gpu_again,
+    sample=lambda row: row["workload"] == "easywave" and row["seed"] == "1",
+    precision=dict.fromkeys(GPU_FIGURES, 1e-3),
+    data=["gpu-dvfs/v100-frequency.csv"],
+)
+
+
+# --- published_facts
+
+FACT_NAMES: Final = {"easywave": "EasyWave", "hpcg": "HPCG", "qe-pw": "QE-PW"}
+
+
+def _facts() -> Iterator[dict[str, Any]]:
+    for row in left("published_facts")["rows"]:
+        fact = row["fact"]
+        yield {
+            "workload": fact["workload"], "case": fact["case"], "kind": fact["kind"], "energy": row["energy"],
+            "energy_published": fact["energy"], "time": row["time"], "time_published": fact["time"],
+        }  # fmt: skip
+
+
+def _facts_table(rows: Sequence[Row]) -> Cells:
+    cells = [["", "", "energy", "published", "time", "published"]]
+    for workload, case in dict.fromkeys((row["workload"], row["case"]) for row in rows):
+        own = [row for row in rows if (row["workload"], row["case"]) == (workload, case)]
+        energy = next((row for row in own if row["energy_published"]), own[0])
+        time = next((row for row in own if row["time_published"]), own[0])
+        kind = (
+            energy["kind"] if energy["kind"] == time["kind"] else f"time {time['kind']}, energy {energy['kind']}"
+        )  # fmt: skip
+        moved = float(time["time"])
+        cells.append(
+            [
+                FACT_NAMES[workload] + f" {case}{' MHz' if case.isdigit() else ''}",
+                kind,
+                signed(float(energy["energy"]), 1),
+                signed(float(energy["energy_published"])),
+                "0.0" if abs(moved) < 0.05 else signed(moved, 1),
+                signed(float(time["time_published"])),
+            ]
+        )
+    return cells
+
+
+@functools.cache
+def _fact(workload: str, case: str) -> Any:
+    return published_facts.measure(workload, case, published_facts.with_occupancy(), published_facts.DURATION_S)
+
+
+def _facts_again(row: Row) -> dict[str, float]:
+    found, reference = _fact(row["workload"], row["case"]), _fact(row["workload"], str(published_facts.HIGH))
+    return {
+        "energy": 100 * (found.joules("gpu") / reference.joules("gpu") - 1),
+        "time": 100 * (found.time_s / reference.time_s - 1),
+    }
+
+
+FACTS: Final = Measurement(
+    "published_facts",
+    collect=_facts,
+    tables={"": _facts_table},
+    again=_facts_again,
+    sample=lambda row: (row["workload"], row["case"]) == ("easywave", "1095"),
+    precision={"energy": 0.1, "time": 0.1},
+)
+
+
+MEASUREMENTS: Final = (CPU, GPU, FACTS)

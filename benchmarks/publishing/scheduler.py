@@ -1,0 +1,572 @@
+"""What measurements publish on ``docs/benchmarks-scheduler.md``: rows, tables, how a row is computed again."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from benchmarks import (
+    eco_killer,
+    energy_budget,
+    energy_fair_share,
+    eurora_capped,
+    own_estimates,
+    power_prediction,
+    powercap_curie,
+    rmap,
+)
+from benchmarks.publishing.cells import grouped, left, percent, signed, three, typed
+from benchmarks.publishing.rows import Cells, Measurement, Row
+from benchmarks.replay_exact import LOGS
+from benchmarks.sc15_learned import workload_of
+from cluster_agent.machine import load_machine
+from cluster_agent.replay.eurora import instances, read_cap_profile, read_jobs
+from cluster_agent.replay.moldable_run import replay_moldable
+from cluster_agent.replay.swf import read_swf
+from cluster_agent.replay.workload import Workload, prepare
+from cluster_agent.scheduler.cab_table import cab_table
+from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.power_cap import constant
+
+SC15: Final = "sc15-backfilling/{}.swf.gz"
+
+# --- eco_killer
+
+
+def _eco_table(rows: Sequence[Row]) -> Cells:
+    cells = [["cap", "", "kills", "node-hours lost", "kWh wasted", "jobs ended", "node-hours done", "EcoJob slowdown"]]
+    made = [typed(row, eco_killer.Row) for row in rows]
+    for cap in eco_killer.CAP_SHARES:
+        for policy, shares in (("fcfs-killer", (0.0,)), ("eco", eco_killer.ECO_SHARES[1:])):
+            own = [
+                row for share in shares for row in made
+                if (row.policy, row.cap_share, row.eco_share) == (policy, cap, share)
+            ]  # fmt: skip
+            figures = ("kills", "lost_node_h", "wasted_kwh", "ended", "done_node_h")
+            cells.append(
+                [
+                    percent(cap) if policy == "fcfs-killer" else "",
+                    f"`{policy}`",
+                    *(" / ".join(f"{getattr(row, figure):.0f}" for row in own) for figure in figures),
+                    " / ".join(f"{row.eco_slowdown:.2f}" for row in own if row.eco_slowdown is not None),
+                ]
+            )
+    return cells
+
+
+def _eco_again(row: Row) -> dict[str, float]:
+    one = typed(row, eco_killer.Row)
+    machine = load_machine(f"curie:nodes={eco_killer.NODES}")
+    found = eco_killer.measured(one.policy, one.cap_share, one.eco_share, machine, 1)
+    return {name: math.nan if getattr(found, name) is None else getattr(found, name) for name in ECO_FIGURES}
+
+
+ECO_FIGURES: Final = {
+    "kills": 1.0, "lost_node_h": 1.0, "wasted_kwh": 1.0, "ended": 1.0, "done_node_h": 1.0, "eco_slowdown": 0.01,
+    "over_cap_ws": 1.0,
+}  # fmt: skip
+
+ECO: Final = Measurement(
+    "eco_killer",
+    collect=lambda: left("eco_killer"),
+    tables={"": _eco_table},
+    again=_eco_again,
+    sample=lambda row: row["policy"] in ("fcfs-killer", "eco"),
+    precision=ECO_FIGURES,
+)
+
+
+# --- rmap
+
+
+def _rmap_table(rows: Sequence[Row]) -> Cells:
+    cells = [["trace", "against `traditional`", "published", "against `naive`", "published"]]
+    by = {(row["trace"], row["seed"], row["bound_w"], row["policy"]): float(row["turnaround_s"]) for row in rows}
+    for kind in rmap.TRACES:
+        line = [kind]
+        for base in ("traditional", "naive"):
+            gains = [
+                100 * (1 - seconds / by[kind, seed, bound_w, base])
+                for (trace, seed, bound_w, policy), seconds in by.items()
+                if (trace, policy) == (kind, "adaptive")
+            ]
+            line.append(f"{signed(statistics.mean(gains), 1)} ({signed(min(gains))} to {signed(max(gains))})")
+            published = rmap.PUBLISHED.get((kind, base))
+            line.append(f"{signed(published[0], 1)}, best {signed(published[1], 1)}" if published else "")
+        cells.append(line)
+    return cells
+
+
+def _rmap_again(row: Row) -> dict[str, float]:
+    one = typed(row, rmap.Row)
+    jobs = rmap.trace(one.trace, one.seed, cab_table())
+    policy = choose(rmap.POLICIES[one.policy]).moldable_composition
+    found = replay_moldable(policy, jobs, rmap.CLUSTER_NODES, one.bound_w)
+    return {"turnaround_s": float(found.turnaround_s.mean()), "peak_w": found.peak_w()}
+
+
+RMAP: Final = Measurement(
+    "rmap",
+    collect=lambda: left("rmap"),
+    tables={"": _rmap_table},
+    again=_rmap_again,
+    sample=lambda row: (row["seed"], row["bound_w"]) == ("0", "6500") and row["policy"] in ("traditional", "adaptive"),
+    precision={"turnaround_s": 1.0, "peak_w": 1.0},
+)
+
+
+# --- powercap_curie
+
+CURIE_LINES: Final = (
+    ("24 h", "24 h", (0.8, 0.6, 0.4)),
+    ("5 h, small jobs", "5 h small jobs", (0.8, 0.6, 0.4)),
+    ("5 h, median", "5 h median jobs", (0.6,)),
+    ("5 h, big", "5 h big jobs", (0.6,)),
+)
+"""The page shows some of the intervals and caps."""
+
+
+def _curie_table(rows: Sequence[Row]) -> Cells:
+    cells = [["", "", *(f"`{policy}`" for policy in powercap_curie.POLICIES)]]
+    by = {(row["interval"], float(row["share"]), row["policy"]): row for row in rows}
+    for label, interval_, shares in CURIE_LINES:
+        for share in shares:
+            own = [by[interval_, share, policy] for policy in powercap_curie.POLICIES]
+            shown = [f"{100 * float(row['work']):.1f}, {100 * float(row['energy']):.1f}" for row in own]
+            cells.append([label if share == shares[0] else "", percent(share), *shown])
+    return cells
+
+
+@functools.cache
+def _curie_intervals() -> tuple[Any, Any]:
+    machine = load_machine("curie")
+    workload = prepare(read_swf(str(powercap_curie.TRACE)), machine.processors)
+    return machine, {one.name: one for one in powercap_curie.intervals(workload)}
+
+
+def _curie_again(row: Row) -> dict[str, float]:
+    machine, named = _curie_intervals()
+    base = powercap_curie.measured(named[row["interval"]], "idle", None, machine)
+    found = powercap_curie.measured(named[row["interval"]], row["policy"], float(row["share"]), machine)
+    return {name: found[name] / base[name] for name in ("work", "energy")} | {"over_cap_ws": found["over_cap_ws"]}
+
+
+CURIE: Final = Measurement(
+    "powercap_curie",
+    collect=lambda: left("powercap_curie"),
+    tables={"": _curie_table},
+    again=_curie_again,
+    sample=lambda row: row["interval"] == "5 h small jobs",
+    precision={"work": 1e-3, "energy": 1e-3, "over_cap_ws": 1.0},
+    data=[SC15.format("CEA-Curie")],
+)
+
+
+# --- energy_budget
+
+SETUPS: Final = tuple(energy_budget.SETUPS)
+BUDGET_KEY: Final = ("log", "setup", "week_from_s", "level", "rule", "idle_off_s")
+
+
+def _budget_rows() -> Iterator[dict[str, Any]]:
+    for setup in SETUPS:
+        for row in left(f"energy_budget-{setup}"):
+            yield {key: row[key] for key in (*BUDGET_KEY, *energy_budget.MEASURES, "of_budget")}
+
+
+def _budget_means(rows: Sequence[Row], setup: str) -> dict[tuple[int, str, bool], dict[str, float]]:
+    """Of each budget, rule, and whether idle nodes go off: means in % of EASY, and the highest share of the budget."""
+    found: dict[tuple[int, str, bool], list[Row]] = {}
+    for row in rows:
+        if row["setup"] == setup:
+            found.setdefault((int(row["level"]), row["rule"], bool(row["idle_off_s"])), []).append(row)
+    return {
+        key: {name: 100 * statistics.fmean(float(row[name]) for row in own) for name in energy_budget.MEASURES}
+        | {"of_budget": max(float(row["of_budget"]) for row in own)}
+        for key, own in found.items()
+    }
+
+
+def _rules(shown: Callable[[str], str]) -> str:
+    """One figure per rule, or one for all where they are alike."""
+    figures = [shown(rule) for rule in energy_budget.RULES]
+    return figures[0] if len(set(figures)) == 1 else " / ".join(figures)
+
+
+def _budget_table(rows: Sequence[Row]) -> Cells:
+    cells = [
+        ["budget", "AVEbsld, nodes stay on", "AVEbsld, idle off", "utilization, on", "utilization, off (line)",
+         "energy, on", "energy, off", "window's joules / budget, highest: on; off"]
+    ]  # fmt: skip
+    means = _budget_means(rows, "cold")
+    for level in energy_budget.LEVELS:
+        line = 100 * (3 / 7 * level / 100 + 4 / 7)
+
+        def of(name: str, is_off: bool, digits: int, level: int = level) -> str:
+            scale = 1 if digits else 0
+            return _rules(
+                lambda rule: f"{means[level, rule, is_off][name]:.{digits}f}" if scale
+                else grouped(means[level, rule, is_off][name])
+            )  # fmt: skip
+
+        cells.append(
+            [
+                f"{level} %",
+                of("AVEbsld", False, 0),
+                of("AVEbsld", True, 0),
+                of("utilization", False, 1),
+                f"{of('utilization', True, 1)} ({line:.1f})",
+                of("energy", False, 1),
+                of("energy", True, 1),
+                f"{of('of_budget', False, 3)}; {of('of_budget', True, 3)}",
+            ]
+        )
+    return cells
+
+
+def _switching_table(rows: Sequence[Row]) -> Cells:
+    cells = [["", *(f"`{rule}`" for rule in energy_budget.RULES)]]
+    means = _budget_means(rows, "cold")
+    labels = ("AVEbsld", "utilization", "jobs started", "energy")
+    for at, (label, name) in enumerate(zip(labels, energy_budget.MEASURES, strict=True)):
+        line = [label]
+        for rule in energy_budget.RULES:
+            change = [
+                100 * (means[level, rule, True][name] / means[level, rule, False][name] - 1)
+                for level in energy_budget.LEVELS
+            ]
+            published = energy_budget.PUBLISHED[rule][at]
+            line.append(f"{signed(statistics.fmean(change), 1)} ({signed(published, 2)})")
+        cells.append(line)
+    return cells
+
+
+def _setup_table(rows: Sequence[Row]) -> Cells:
+    cells = [
+        ["budget", "`cold`: the week on an empty machine", "`warm`: after the week before",
+         "`first`: the window begins with the week, nothing runs"]
+    ]  # fmt: skip
+    means = {setup: _budget_means(rows, setup) for setup in SETUPS}
+    for level in (90, 80, 70, 60):
+        shown = [
+            " / ".join(grouped(means[setup][level, rule, False]["AVEbsld"]) for rule in energy_budget.RULES)
+            for setup in SETUPS
+        ]
+        cells.append([f"{level} %", *shown])
+    return cells
+
+
+def _budget_again(row: Row) -> dict[str, float]:
+    idle_off_s = int(row["idle_off_s"]) if row["idle_off_s"] else None
+    weeks = energy_budget.runs([row["log"]], 5, (int(row["level"]),), row["setup"], (idle_off_s,))
+    found = next(one for one in weeks if (str(one["week_from_s"]), one["rule"]) == (row["week_from_s"], row["rule"]))
+    return {name: found[name] for name in (*energy_budget.MEASURES, "of_budget")}
+
+
+BUDGET: Final = Measurement(
+    "energy_budget",
+    collect=_budget_rows,
+    tables={"": _budget_table, "switch-off": _switching_table, "setups": _setup_table},
+    again=_budget_again,
+    sample=lambda row: (
+        (row["log"], row["level"], row["rule"], row["setup"]) == ("MetaCentrum", "90", "energybud", "cold")
+    ),
+    precision={"AVEbsld": 0.01, "utilization": 1e-3, "started": 1e-3, "energy": 1e-3, "of_budget": 1e-3},
+    runs=[["--full", "--setup", setup] for setup in SETUPS],
+    leaves=[f"energy_budget-{setup}.json" for setup in SETUPS],
+    data=[SC15.format("CEA-Curie"), SC15.format("SDSC-BLUE"), "swf/MetaCentrum-wagap-2013.swf.gz"],
+)
+
+
+# --- eurora_capped
+
+EURORA_KINDS: Final = ("rndm_200_3600_0", "rndm_400_7200_0")
+
+
+def _eurora_rows() -> Iterator[dict[str, Any]]:
+    found = left("eurora_capped")
+    nothing = {"above_cap_pct": None, "time_above_cap_pct": None}
+    for row in found["rows"]:
+        yield {
+            **{key: row[key] for key in ("instance", "jobs", "cap", "policy", "bsld", "above_cap_ws", "highest_w")},
+            **nothing,
+        }
+    for row in found["predicted"]:
+        cap = f"{eurora_capped.PREDICTED_CAP_W} W"
+        yield {"instance": KNOWN, "jobs": row["jobs"], "cap": cap, "policy": row["policy"], "bsld": row["bsld"],
+               "above_cap_ws": None, "highest_w": row["highest_w"], "above_cap_pct": row["above_cap_pct"],
+               "time_above_cap_pct": row["time_above_cap_pct"]}  # fmt: skip
+
+
+KNOWN: Final = "all of known watts"
+
+
+def _eurora_table(rows: Sequence[Row]) -> Cells:
+    cells = [["cap", *(f"{cap_w // 1000} kW" for cap_w in eurora_capped.CAPS_W)]]
+    ours, rules, easy = eurora_capped.OURS, eurora_capped.RULES, eurora_capped.EASY
+
+    def mean(names: Sequence[str], policy: str) -> list[str]:
+        found = []
+        for cap_w in eurora_capped.CAPS_W:
+            own = [row for row in rows if (row["cap"], row["policy"]) == (f"{cap_w} W", policy)]
+            found.append(f"{statistics.fmean(float(row['bsld']) for row in own if row['instance'] in names):.2f}")
+        return found
+
+    def published(kind: str, of: str) -> list[str]:
+        return [f"{value:.2f}".removesuffix("0") for value in eurora_capped.ASKED[kind, of]]
+
+    for kind in EURORA_KINDS:
+        cells.append([f"`{kind}`: `{ours}`", *mean([kind], ours)])
+        cells.append([f"`{rules}`", *mean([kind], rules)])
+        cells.append(["published priority rules", *published(kind, "rules")])
+        cells.append([f"`{easy}`", *mean([kind], easy)])
+        cells.append(["published capped EASY", *published(kind, "EASY")])
+    past = list(dict.fromkeys(row["instance"] for row in rows if row["instance"] not in (*EURORA_KINDS, KNOWN)))
+    cells.append([f"{len(past)} of the 206 historical instances: `{ours}`", *mean(past, ours)])
+    cells.append([f"`{rules}`", *mean(past, rules)])
+    return cells
+
+
+def _predicted_table(rows: Sequence[Row]) -> Cells:
+    cells = [["", "slowdown", "above the cap: of the joules", "of the time", "highest"]]
+    for row in rows:
+        if row["instance"] == KNOWN and row["policy"] in eurora_capped.BY_PREDICTION:
+            joules, time = float(row["above_cap_pct"]), float(row["time_above_cap_pct"])
+            cells.append(
+                [f"`{row['policy']}`", f"{float(row['bsld']):.1f}", f"{joules:.2f} %", f"{time:.1f} %",
+                 f"{float(row['highest_w']):.0f} W"]
+            )  # fmt: skip
+    return cells
+
+
+def _eurora_again(row: Row) -> dict[str, float]:
+    if row["instance"] == KNOWN:
+        found = next(one for one in eurora_capped.predicted() if one.policy == row["policy"])
+        return {"bsld": found.bsld, "above_cap_pct": found.above_cap_pct, "highest_w": found.highest_w}
+    data = eurora_capped.DATA
+    is_past = row["instance"] in instances(str(data / "jobs.csv.gz"))
+    trace = read_jobs(str(data / ("jobs.csv.gz" if is_past else "synthetic.parquet")), row["instance"])
+    watts = row["cap"].removesuffix(" W")
+    cap = constant(int(watts)) if watts.isdigit() else read_cap_profile(str(data / "power_caps.csv"), row["cap"])
+    one = eurora_capped.measured(trace, row["instance"], cap, row["cap"], row["policy"], None)
+    return {"bsld": one.bsld, "above_cap_ws": one.above_cap_ws, "highest_w": one.highest_w}
+
+
+EURORA: Final = Measurement(
+    "eurora_capped",
+    collect=_eurora_rows,
+    tables={"": _eurora_table, "predicted": _predicted_table},
+    again=_eurora_again,
+    sample=lambda row: row["instance"] == "rndm_200_3600_0" and row["cap"] in ("3000 W", "power_caps_100"),
+    precision={"bsld": 0.01, "above_cap_ws": 1.0, "highest_w": 1.0, "above_cap_pct": 0.01},
+    data=["eurora/*"],
+)
+
+
+# --- power_prediction
+
+
+def _prediction_rows() -> Iterator[dict[str, Any]]:
+    for row in left("power_prediction")["rows"]:
+        yield {key: value for key, value in row.items() if key != "origins"}
+
+
+def _prediction_table(rows: Sequence[Row]) -> Cells:
+    cells = [["", "median", "weighted", "second half"]]
+    for row in rows:
+        way = "nearest past jobs" if (row["data"], row["way"]) == ("eurora", "nearest") else row["way"]
+        cells.append(
+            [f"{row['data']}: {way}", f"{float(row['median_pct']):.1f}", f"{float(row['weighted_pct']):.1f}",
+             f"{float(row['second_half_median_pct']):.1f} / {float(row['second_half_weighted_pct']):.1f}"]
+        )  # fmt: skip
+    return cells
+
+
+def _prediction_again(row: Row) -> dict[str, float]:
+    guess = power_prediction.SameRequest() if row["way"] == "same request" else power_prediction.Nearest()
+    jobs = power_prediction.eurora() if row["data"] == "eurora" else power_prediction.generated()
+    found = power_prediction.judged(row["data"], row["way"], guess, jobs)
+    return {name: getattr(found, name) for name in PREDICTION_FIGURES}
+
+
+PREDICTION_FIGURES: Final = ("median_pct", "weighted_pct", "second_half_median_pct", "second_half_weighted_pct")
+
+PREDICTION: Final = Measurement(
+    "power_prediction",
+    collect=_prediction_rows,
+    tables={"": _prediction_table},
+    again=_prediction_again,
+    sample=lambda row: row["way"] in ("same request", "nearest"),
+    precision=dict.fromkeys(PREDICTION_FIGURES, 0.1),
+    data=["eurora/*"],
+)
+
+
+# --- energy_fair_share
+
+
+def _fair_rows() -> Iterator[dict[str, Any]]:
+    for row in left("energy_fair_share")["rows"]:
+        for rank, (per_job, per_user) in enumerate(zip(row["per_job"], row["per_user"], strict=True)):
+            yield {key: row[key] for key in ("log", "weights", "efficiency")} | {
+                "rank": rank, "per_job": per_job, "per_user": per_user
+            }  # fmt: skip
+
+
+def _fair_table(rows: Sequence[Row]) -> Cells:
+    cells = [["log, order, user", "ours, per user", "published", "ours, per job"]]
+    for log, weights, efficiency in dict.fromkeys((row["log"], row["weights"], row["efficiency"]) for row in rows):
+        if weights == "FS":
+            continue
+        own = [row for row in rows if (row["log"], row["weights"], row["efficiency"]) == (log, weights, efficiency)]
+
+        def ours(reading: str, own: Sequence[Row] = own) -> str:
+            low, *middle, high = energy_fair_share.figures([float(row[reading]) for row in own])
+            return f"{', '.join(three(one) for one in middle)}, {three(low)}-{three(high)}"
+
+        low, mean, median, spread, high = energy_fair_share.PUBLISHED[log, weights, efficiency]
+        published = f"{mean:.2f}, {median:g}, {three(spread)}, {three(low)}-{three(high)}"
+        label = f"{log}{' (PIK)' if log == 'SDSC-BLUE' else ''} {weights} {efficiency}"
+        cells.append([label, ours("per_user"), published, ours("per_job")])
+    return cells
+
+
+@functools.cache
+def _fair_before(log: str, weights: str) -> tuple[Workload, Any]:
+    workload = workload_of(log)
+    return workload, energy_fair_share.stretch(workload, energy_fair_share.composition(weights))
+
+
+def _fair_again(row: Row) -> dict[str, float]:
+    workload, baseline = _fair_before(row["log"], row["weights"])
+    user = energy_fair_share.busiest(workload, energy_fair_share.USERS)[int(row["rank"])]
+    factor = energy_fair_share.EFFICIENCIES[row["efficiency"]]
+    is_own = [workload.users[at] == user for at in workload.jobs.user]
+    before = baseline[is_own]
+    after = energy_fair_share.stretch(workload, energy_fair_share.composition(row["weights"], user, factor))[is_own]
+    return {"per_job": float((after / before).mean()), "per_user": float(after.mean() / before.mean())}
+
+
+FAIR: Final = Measurement(
+    "energy_fair_share",
+    collect=_fair_rows,
+    tables={"": _fair_table},
+    again=_fair_again,
+    sample=lambda row: row["log"] == "SDSC-SP2" and row["weights"] == "EFS" and int(row["rank"]) < 3,
+    precision={"per_job": 0.01, "per_user": 0.01},
+    data=[SC15.format(log) for log in energy_fair_share.LOGS],
+)
+
+
+# --- own_estimates
+
+DEFAULTS: Final = ("history=user", "fixed=submission", "shadow=1")
+GRID_LINES: Final = (
+    "guard=5",
+    "shadow=2,guard=5",
+    "shadow=inf,guard=5",
+    "history=similar,shadow=inf,guard=5",
+    "history=similar,fixed=start,shadow=inf,guard=5",
+    "history=similar,fixed=start,shadow=inf,guard=3",
+)
+
+
+def _own_rows() -> Iterator[dict[str, Any]]:
+    found = left("own_estimates")
+    for log, policies in found["grid"].items():
+        for policy, draws in policies.items():
+            for draw, cell in draws.items():
+                yield {"log": log, "policy": policy, "draw": draw, **cell}
+    for fold in found["folds"]:
+        for policy, cells in ((fold["policy"], fold["chosen_draws"]), (own_estimates.PLAIN, fold["plain_draws"])):
+            for draw, cell in zip(found["seeds"]["judging"], cells, strict=True):
+                yield {"log": fold["log"], "policy": policy, "draw": draw, **cell}
+
+
+def _short(policy: str) -> str:
+    """Without what is the default."""
+    return ",".join(one for one in own_estimates.shown(policy).split(",") if one not in DEFAULTS)
+
+
+def _folds(rows: Sequence[Row]) -> Iterator[own_estimates.Fold]:
+    for log in LOGS:
+        cells = {
+            (row["policy"], int(row["draw"])): own_estimates.Cell(
+                float(row["ave_bsld"]), float(row["max_bsld"]), int(row["max_wait_s"])
+            )
+            for row in rows if row["log"] == log
+        }  # fmt: skip
+        policy = next(name for name, draw in cells if draw >= own_estimates.JUDGING[0] and name != own_estimates.PLAIN)
+        chosen, plain = (
+            [cells[name, draw] for draw in own_estimates.JUDGING] for name in (policy, own_estimates.PLAIN)
+        )
+        recorded, bar = (cells[name, own_estimates.RECORDED] for name in (policy, own_estimates.PLAIN))
+        yield own_estimates.Fold(log, policy, recorded, bar, own_estimates.BARS[log], chosen, plain)
+
+
+def _judged_table(rows: Sequence[Row]) -> Cells:
+    cells = [["judged on", "the others choose", "AVEbsld", "bar", "max bsld, bar", "max wait, bar"]]
+    for fold in _folds(rows):
+        both = fold.chosen, fold.plain
+        cells.append(
+            [fold.log, f"`{_short(fold.policy)}`", f"{fold.chosen.ave_bsld:.2f}", f"{fold.bar:.1f}",
+             ", ".join(f"{one.max_bsld:,.0f}" for one in both),
+             ", ".join(f"{one.max_wait_s / 86400:.1f} d" for one in both)]
+        )  # fmt: skip
+    return cells
+
+
+def _draws_table(rows: Sequence[Row]) -> Cells:
+    heading = ["20 draws of", "AVEbsld (range)", "bar's policy (range)", "ratio (95 %)", "max bsld, bar's"]
+    cells = [[*heading, "draws that are better"]]
+    for fold in _folds(rows):
+        line = [fold.log]
+        for draws in (fold.chosen_draws, fold.plain_draws):
+            values = [one.ave_bsld for one in draws]
+            line.append(f"{statistics.geometric_mean(values):.1f} ({min(values):.1f}-{max(values):.1f})")
+        ratio, low, high = fold.ratio
+        line.append(f"{ratio:.2f} ({low:.2f}-{high:.2f})")
+        line.append(", ".join(f"{own_estimates.most(draws):,.0f}" for draws in (fold.chosen_draws, fold.plain_draws)))
+        cells.append([*line, str(fold.better)])
+    return cells
+
+
+def _grid_table(rows: Sequence[Row]) -> Cells:
+    cells = [["", *LOGS]]
+    by = {(row["log"], _short(row["policy"]), int(row["draw"])): float(row["ave_bsld"]) for row in rows}
+    plain = _short(own_estimates.PLAIN)
+    for policy in GRID_LINES:
+        line = [f"`{policy}`"]
+        for log in LOGS:
+            ratios = [by[log, policy, draw] / by[log, plain, draw] for draw in own_estimates.CHOOSING]
+            line.append(f"{statistics.geometric_mean(ratios):.2f}")
+        cells.append(line)
+    return cells
+
+
+@functools.cache
+def _log(name: str) -> Workload:
+    return workload_of(name)
+
+
+def _own_again(row: Row) -> dict[str, float]:
+    found = own_estimates.cell(own_estimates.drawn(_log(row["log"]), int(row["draw"])), row["policy"])
+    return {"ave_bsld": found.ave_bsld, "max_bsld": found.max_bsld, "max_wait_s": found.max_wait_s}
+
+
+OWN: Final = Measurement(
+    "own_estimates",
+    collect=_own_rows,
+    tables={"": _judged_table, "draws": _draws_table, "grid": _grid_table},
+    again=_own_again,
+    sample=lambda row: row["log"] == "KTH-SP2" and int(row["draw"]) in (own_estimates.RECORDED, 101)
+    and _short(row["policy"]) in (own_estimates.PLAIN, "shadow=2,guard=5"),
+    precision={"ave_bsld": 0.01, "max_bsld": 1.0, "max_wait_s": 60.0},
+    data=[SC15.format(log) for log in LOGS],
+)  # fmt: skip
+
+
+MEASUREMENTS: Final = (ECO, RMAP, CURIE, BUDGET, EURORA, PREDICTION, FAIR, OWN)
