@@ -146,7 +146,7 @@ def _gain(rows: Sequence[Row], setting: str, budget: int, sharer: str, digits: i
 
 def _sharers_table(rows: Sequence[Row]) -> Cells:
     cells = [["budget", "sharer", "throughput", "gain %", *(tag.name for tag in reversed(Tag))]]
-    for budget in sharers.BUDGETS:
+    for budget in sorted({int(row["budget"]) for row in rows}):
         for name in sharers.SHARERS:
             figures = functools.partial(_by_seed, rows, sharers.MAIN.name, budget, name)
             line = [f"{budget} %" if name == sharers.SHARERS[0] else "", f"`{name}`"]

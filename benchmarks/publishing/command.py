@@ -39,8 +39,9 @@ def state(path: Path) -> str:
     return "current" if published.header.get("data", "") in ("", data_hash(measurement)) else "data changed"
 
 
-def publish(measurement: Measurement, is_run: bool) -> Path:
-    """Run a measurement and keep its rows. With ``is_run`` it has been run, and nothing has changed since."""
+def publish(measurement: Measurement, is_run: bool, made_by: str | None = None, note: str | None = None) -> Path:
+    """Run a measurement and keep its rows. With ``is_run`` it has been run, and nothing has changed since; by which
+    command, if only in part, ``made_by`` says."""
     if is_run:
         newest = max(path.stat().st_mtime for path in code_files(f"benchmarks.{measurement.name}"))
         if any(not path.exists() or path.stat().st_mtime < newest for path in measurement.left):
@@ -50,12 +51,12 @@ def publish(measurement: Measurement, is_run: bool) -> Path:
             importlib.import_module(f"benchmarks.{measurement.name}").main(list(run))
     rows = [{key: text_of(value) for key, value in row.items()} for row in measurement.collect()]
     header = {
-        "made by": measurement.command,
+        "made by": made_by or measurement.command,
         "made on": datetime.date.fromtimestamp(measurement.left[0].stat().st_mtime).isoformat(),
         "origin": "computed",
         "code": code_hash(measurement),
         "data": data_hash(measurement) if measurement.data else "",
-        "note": measurement.note,
+        "note": note or "",
     }
     path = FOLDER / f"{measurement.name}.csv"
     Published(header, rows).write(path)
@@ -100,8 +101,12 @@ def command(arguments: Sequence[str]) -> int:
         "--collect", action="store_true", help="as --publish, with the figures of a run that has just ended"
     )
     what.add_argument("--transcribe", metavar="FILE.csv", help="keep the cells of a table that no run makes again")
-    parser.add_argument("--made-by", metavar="COMMAND", help="with --transcribe: what made the figures")
-    parser.add_argument("--note", metavar="TEXT", help="with --transcribe: why they are not computed again")
+    parser.add_argument(
+        "--made-by", metavar="COMMAND", help="what made the figures, for --transcribe and part of --collect"
+    )
+    parser.add_argument(
+        "--note", metavar="TEXT", help="what a reader must know of them, such as why they are not computed"
+    )
     options = parser.parse_args(arguments)
     if options.transcribe:
         named = [place for page in PAGES for place in places(page) if place.file == options.transcribe]
@@ -117,16 +122,20 @@ def command(arguments: Sequence[str]) -> int:
     chosen = [MEASUREMENTS[name] for name in options.names or MEASUREMENTS]
     if options.publish or options.collect:
         for measurement in chosen:
-            print(publish(measurement, options.collect).relative_to(ROOT))
+            print(publish(measurement, options.collect, options.made_by, options.note).relative_to(ROOT))
         for page in PAGES:
             rewrite(page)
+        for measurement in chosen:
+            for key in measurement.tables:  # what was transcribed before is computed now
+                (FOLDER / f"{measurement.name}-{key}.csv").unlink(missing_ok=True)
         return 0
     wrong = 0
     for file in files():
         if not options.names or file.removesuffix(".csv") in options.names:
             now = state(FOLDER / file)
             wrong += now == "missing"
-            print(f"{file:28} {now}", flush=True)
+            note = Published.read(FOLDER / file).header.get("note", "") if now != "missing" else ""
+            print(f"{file:28} {now}{note and ': '}{note}", flush=True)
     for measurement in chosen if options.check or options.check_all else ():
         wrong += _check(measurement, options.check_all)
     for place in (place for page in PAGES for place in places(page)):

@@ -32,6 +32,8 @@ def _cpu_table(rows: Sequence[Row]) -> Cells:
     ):
         for bias in biases:
             own = [row for row in made if (row.policy, row.progress_s, row.bias) == (policy, unit_s, bias)]
+            if not own:
+                continue
             s = cpu_savings.summarise(own)
             cells.append(
                 [
@@ -51,6 +53,21 @@ def _cpu_table(rows: Sequence[Row]) -> Cells:
     return cells
 
 
+def _cpu_oracles(rows: Sequence[Row]) -> Cells:
+    """Savings of both oracles on each node but Taurus, where none saves anything; their slowdowns in brackets."""
+    machines = {"curie": "Curie", "skylake-6146": "Skylake 6146"}
+    of = {(row["machine"], row["workload"]): row for row in rows}
+    cells = [["workload", *(f"{name}: {clocks}" for name in machines.values() for clocks in ("one clock", "two"))]]
+    for workload in sorted({workload for machine, workload in of if machine in machines}):
+        line = [f"`{workload}`"]
+        for machine in machines:
+            for kind in ("oracle", "two_clocks"):
+                saving, slowdown = (float(of[machine, workload][f"{kind}_{name}"]) for name in ("saving", "slowdown"))
+                line.append(f"{percent(saving, 1)} ({percent(slowdown, 1)})")
+        cells.append(line)
+    return cells
+
+
 def _cpu_again(row: Row) -> dict[str, float]:
     one = typed(row, cpu_savings.Row)
     found = cpu_savings.judge((one.machine, one.workload, one.seed, one.bias, one.policy, "{}", one.progress_s))
@@ -64,11 +81,12 @@ CPU_FIGURES: Final = (
 CPU: Final = Measurement(
     "cpu_savings",
     collect=lambda: left("cpu_savings")["rows"],
-    tables={"": _cpu_table},
+    tables={"": _cpu_table, "oracles": _cpu_oracles},
     again=_cpu_again,
     sample=lambda row: row["machine"] == "curie" and row["workload"] in ("nas", "stream") and row["seed"] == "1"
     and row["bias"] == "0.2",
     precision=dict.fromkeys(CPU_FIGURES, 1e-3),
+    data=["cpu-dvfs/taurus-nas-ep-c.csv"],
 )  # fmt: skip
 
 

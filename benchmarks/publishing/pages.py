@@ -28,6 +28,10 @@ class Place:
         return f"{self.page.relative_to(ROOT)}:{self.line + 1}"
 
 
+def _comment(name: str, key: str) -> str:
+    return f"<!-- rows: benchmarks/published/{name}.csv{key and ', '}{key} -->"
+
+
 NAMED: Final = re.compile(r"<!-- rows: benchmarks/published/([\w.-]+\.csv)(?:, ([\w-]+))? -->")
 
 
@@ -79,8 +83,16 @@ def differences(place: Place) -> list[str]:
 
 
 def rewrite(page: Path) -> None:
-    """Print the computed tables of a page from their rows."""
-    lines = page.read_text().splitlines()
+    """Print the computed tables of a page from their rows. Where a table was transcribed (``NAME-KEY.csv``) and is
+    computed now (``NAME.csv``), it names the rows instead."""
+    text = page.read_text()
+    for name, measurement in MEASUREMENTS.items():
+        path = FOLDER / f"{name}.csv"
+        if path.is_file() and not Published.read(path).is_transcribed:
+            for key in measurement.tables:
+                text = text.replace(f"<!-- rows: benchmarks/published/{name}-{key}.csv -->", _comment(name, key))
+    page.write_text(text)
+    lines = text.splitlines()
     for place in reversed(list(places(page))):
         if (FOLDER / place.file).is_file() and not Published.read(FOLDER / place.file).is_transcribed:
             heading, *body = ("| " + " | ".join(cells) + " |" for cells in expected(place))

@@ -40,7 +40,6 @@ class Measurement:
     runs: Sequence[Sequence[str]] = ((),)  # the arguments of each run that it takes
     leaves: Sequence[str] = ()  # files in out/bench/; default: NAME.json
     data: Sequence[str] = ()  # patterns of recorded data, below ../shared/data
-    note: str = ""
 
     @property
     def command(self) -> str:
@@ -119,7 +118,13 @@ def _source(module: str) -> Path | None:
     return None
 
 
-def _imports(path: Path) -> Iterator[str]:
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    """The names of modules in a source, each with the packages above it."""
+    return frozenset(_named(path))
+
+
+def _named(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
