@@ -316,7 +316,8 @@ def _eurora_table(rows: Sequence[Row]) -> Cells:
         return found
 
     def published(kind: str, of: str) -> list[str]:
-        return [f"{value:.2f}".removesuffix("0") for value in eurora_capped.ASKED[kind, of]]
+        values = eurora_capped.ASKED[kind, of]
+        return [f"{value:.{1 if max(values) >= 10 else 2}f}" for value in values]
 
     for kind in EURORA_KINDS:
         cells.append([f"`{kind}`: `{ours}`", *mean([kind], ours)])
