@@ -139,7 +139,7 @@ def command(arguments: Sequence[str]) -> int:
     for measurement in chosen if options.check or options.check_all else ():
         wrong += _check(measurement, options.check_all)
     for place in (place for page in PAGES for place in places(page)):
-        found = differences(place) if (FOLDER / place.file).is_file() else []
+        found = differences(place) if (FOLDER / place.file).is_file() else [f"{place}: a table without rows"]
         wrong += len(found)
         print("".join(f"{line}\n" for line in found), end="")
     return 1 if wrong else 0
@@ -149,7 +149,11 @@ def _check(measurement: Measurement, is_whole: bool) -> int:
     if not measurement.has_data:
         print(f"{measurement.name}: not computed again: ../shared/data is not here")
         return 0
-    rows = Published.read(FOLDER / f"{measurement.name}.csv").rows
+    path = FOLDER / f"{measurement.name}.csv"
+    if not path.exists() or Published.read(path).is_transcribed:
+        print(f"{measurement.name}: not computed again: its rows are {state(path)}")
+        return 0
+    rows = Published.read(path).rows
     taken = [row for row in rows if is_whole or measurement.sample(row)]
     count = 0
     for row, wrong in compared(measurement, taken):
