@@ -106,12 +106,12 @@ def best_shares(phases: Sequence[PhaseCosts], bound: float) -> Shares:
     room_s = (1 + bound) * reference_s - seconds
     for _, at, one, other, lost_s, gained_j in sorted(edges):
         part = min(max(room_s / lost_s, 0.0), 1.0)
-        if part == 0.0:
-            break
         shares[at] = (one, other, part)
         room_s -= part * lost_s
         seconds += part * lost_s
         joules += part * gained_j
+        if part < 1.0:
+            break  # what rounding leaves of the bound is not another share
     return Shares(tuple(shares), 1.0 - joules / reference_j, seconds / reference_s - 1.0)
 
 
