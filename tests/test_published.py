@@ -10,7 +10,7 @@ from benchmarks.publishing import pages
 from benchmarks.publishing.command import compared, state
 from benchmarks.publishing.measurements import MEASUREMENTS
 from benchmarks.publishing.pages import PAGES, differences, files, places
-from benchmarks.publishing.rows import FOLDER, ROOT, Published, code_files, code_hash
+from benchmarks.publishing.rows import FOLDER, ROOT, Published, code_files, code_hash, meaning
 
 COMPUTED = [name for name in MEASUREMENTS if not Published.read(FOLDER / f"{name}.csv").is_transcribed]
 
@@ -88,3 +88,19 @@ def test_the_code_behind_rows_has_what_registries_load_and_what_is_written_in_c(
     assert {"cluster_agent/machines/curie.toml", "benchmarks/eco_killer.py"} <= found
     assert any(name.startswith("cluster_agent/csrc/") for name in found)
     assert "benchmarks/rmap.py" not in found and "twin/model.py" not in found
+
+
+def test_a_comment_changes_no_hash_and_a_number_does(tmp_path: Path) -> None:
+    def of(name: str, text: str) -> bytes:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}-{name}"
+        path.write_text(text)
+        return meaning(path)
+
+    assert (
+        of("a.py", '"""Old."""\nx = 1  # why\n')
+        == of("a.py", '"""New."""\n# because\nx = 1\n')
+        != of("a.py", "x = 2\n")
+    )
+    assert of("a.c", 'int x = 1; // "why\n') == of("a.c", '/* a "b" */ int x =\n 1;\n') != of("a.c", "int x = 2;\n")
+    assert of("b.c", 'char *x = "/* 1 */";') != of("b.c", 'char *x = "/* 2 */";')
+    assert of("a.toml", "x = 1 # why\n") == of("a.toml", "x = 1\n") != of("a.toml", "x = 2\n")

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -139,18 +140,40 @@ def _named(path: Path) -> Iterator[str]:
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def hash_of(files: Iterable[Path], above: Path) -> str:
+def hash_of(files: Iterable[Path], above: Path, content: Callable[[Path], bytes]) -> str:
     """Of names and contents."""
     found = hashlib.sha256()
     for path in files:
-        found.update(f"{path.relative_to(above).as_posix()}\0{path.stat().st_size}\0".encode())
-        found.update(path.read_bytes())
+        read = content(path)
+        found.update(f"{path.relative_to(above).as_posix()}\0{len(read)}\0".encode())
+        found.update(read)
     return found.hexdigest()[:16]
 
 
 def code_hash(measurement: Measurement) -> str:
-    return hash_of(code_files(f"benchmarks.{measurement.name}"), ROOT)
+    return hash_of(code_files(f"benchmarks.{measurement.name}"), ROOT, meaning)
 
 
 def data_hash(measurement: Measurement) -> str:
-    return hash_of(sorted(path for pattern in measurement.data for path in DATA.glob(pattern)), DATA)
+    return hash_of(sorted(path for pattern in measurement.data for path in DATA.glob(pattern)), DATA, Path.read_bytes)
+
+
+@cache
+def meaning(path: Path) -> bytes:
+    """What of a source the computer acts on: a comment, a docstring or a line break put elsewhere changes no figure."""
+    match path.suffix:
+        case ".py":
+            tree = ast.parse(path.read_text(), str(path))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, False):
+                    node.body = node.body[1:]
+            return ast.dump(tree).encode()
+        case ".toml":
+            return repr(tomllib.loads(path.read_text())).encode()
+        case ".c" | ".h" | ".S":
+            return b" ".join(_C_COMMENT.sub(lambda found: found[1] or b" ", path.read_bytes()).split())
+    return path.read_bytes()
+
+
+_C_COMMENT: Final = re.compile(rb"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|/\*.*?\*/|//[^\n]*""", re.DOTALL)
+"""A string, which is kept, or a comment."""
