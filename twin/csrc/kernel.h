@@ -85,6 +85,7 @@ int mount_read_only(const char *point); /* with all mounts below it */
 /* The invisible file system. Both descriptors are the caller's to close; -errno on failure. */
 int fuse_mount(const char *name, int *device_fd, int *mount_fd);
 void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system is gone */
+int fuse_open_counter(int mount_fd, uint64_t id);     /* descriptor of an event's file, or -errno */
 
 /* perf_event_open(2) as another process called it. */
 typedef struct {

@@ -15,6 +15,7 @@
 #include <linux/fuse.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,12 @@
 #ifndef FOPEN_NOFLUSH
 #define FOPEN_NOFLUSH (1 << 5) /* Linux 5.16; older kernels ignore it */
 #endif
+
+#ifndef FUSE_TMPFILE
+#define FUSE_TMPFILE 51 /* Linux 6.2 */
+#endif
+
+#define OPEN_FLAGS (FOPEN_DIRECT_IO | FOPEN_NONSEEKABLE | FOPEN_STREAM | FOPEN_NOFLUSH)
 
 /* linux/mount.h collides with sys/mount.h in glibc before 2.37. */
 enum { SET_FLAG = 0, SET_STRING = 1, CMD_CREATE = 6, CLOSE_ON_EXEC = 1 };
@@ -108,6 +115,44 @@ static void answer_lookup(event_table_t *table, int device, const struct fuse_in
     answer(device, request->unique, 0, &out, sizeof out);
 }
 
+/*
+ * Opening by name asks us twice (LOOKUP, OPEN). A file without a name is made and opened by one request, TMPFILE (Linux
+ * 6.2), which does not say for whom: so one is opened at a time, and `opening` is the event that it is for.
+ */
+static pthread_mutex_t one_opens = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t opening;
+static atomic_bool has_no_tmpfile;
+
+int fuse_open_counter(int mount_fd, uint64_t id)
+{
+    char name[24];
+    int fd = -1;
+    if (!atomic_load(&has_no_tmpfile)) {
+        pthread_mutex_lock(&one_opens);
+        atomic_store(&opening, id);
+        fd = openat(mount_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        int error = errno;
+        pthread_mutex_unlock(&one_opens);
+        if (fd < 0 && (error == EOPNOTSUPP || error == EISDIR || error == EINVAL))
+            atomic_store(&has_no_tmpfile, 1);
+        else
+            return fd < 0 ? -error : fd;
+    }
+    snprintf(name, sizeof name, "%llu", (unsigned long long)id);
+    fd = openat(mount_fd, name, O_RDWR | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static void answer_tmpfile(event_table_t *table, int device, const struct fuse_in_header *request)
+{
+    uint64_t id = atomic_load(&opening);
+    struct {
+        struct fuse_entry_out entry;
+        struct fuse_open_out open;
+    } out = {{.nodeid = id, .attr = attributes(id), .attr_valid = LONG_VALID_S}, {.fh = id, .open_flags = OPEN_FLAGS}};
+    answer(device, request->unique, events_exist(table, id) ? 0 : ENOENT, &out, sizeof out);
+}
+
 static void answer_getattr(int device, const struct fuse_in_header *request)
 {
     struct fuse_attr_out out = {.attr = attributes(request->nodeid), .attr_valid = LONG_VALID_S};
@@ -116,8 +161,7 @@ static void answer_getattr(int device, const struct fuse_in_header *request)
 
 static void answer_open(int device, const struct fuse_in_header *request)
 {
-    struct fuse_open_out out = {.fh = request->nodeid,
-                                .open_flags = FOPEN_DIRECT_IO | FOPEN_NONSEEKABLE | FOPEN_STREAM | FOPEN_NOFLUSH};
+    struct fuse_open_out out = {.fh = request->nodeid, .open_flags = OPEN_FLAGS};
     answer(device, request->unique, 0, &out, sizeof out);
 }
 
@@ -188,6 +232,9 @@ static void dispatch(event_table_t *table, int device, const struct fuse_in_head
         break;
     case FUSE_LOOKUP:
         answer_lookup(table, device, request, body);
+        break;
+    case FUSE_TMPFILE:
+        answer_tmpfile(table, device, request);
         break;
     case FUSE_GETATTR:
         answer_getattr(device, request);

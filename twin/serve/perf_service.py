@@ -222,11 +222,11 @@ class PerfService:
             if spec["real_fd"] >= 0:
                 os.close(spec["real_fd"])
             raise _CallError(-number)
-        try:
-            return os.open(str(number), os.O_RDWR | os.O_CLOEXEC, dir_fd=self._mount_fd)
-        except OSError as error:
+        fd: int = lib.fuse_open_counter(self._mount_fd, number)
+        if fd < 0:
             lib.events_release(self._table, number)
-            raise _CallError(error.errno or errno.EMFILE) from None
+            raise _CallError(-fd)
+        return fd
 
 
 def _fd(result: int) -> int:
