@@ -1,9 +1,9 @@
 # nodectl: `make demo`, `make demo-cluster` and `make test` do all set-up themselves on a fresh Debian or Ubuntu machine.
 .POSIX:
 PYTHON_VENV = .venv/bin/python
-PACKAGES = -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks
+PACKAGES = -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation
 
-.PHONY: help setup demo demo-cluster test hil-linux bench fuzz lint clean
+.PHONY: help setup demo demo-cluster test hil-linux bench fuzz mutate lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
@@ -12,6 +12,7 @@ help:
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
 	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests"
+	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
 	@echo "make lint   ruff, mypy --strict, C warnings as errors"
 	@echo "make setup  virtual environment, build and Debian packages (all targets call it)"
 
@@ -39,6 +40,10 @@ bench: setup
 
 fuzz: setup
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+mutate:
+	@scripts/setup.sh core
+	@$(PYTHON_VENV) -m tests.mutation $(MUTATE)
 
 lint: setup
 	.venv/bin/ruff check .

@@ -41,8 +41,8 @@ LEAST_SCORE: Final = 0.9
 """Ours: of the mutants of a file, and of all together, at least so many must be killed."""
 
 
-class MutantsError(Exception):
-    """``mutants.toml`` cannot be used. The message names the entry."""
+class MutationError(Exception):
+    """Mutants cannot be tried: ``mutants.toml`` is wrong, or the tests fail without a mutation. For people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +131,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_entries(path: Path) -> dict[Mutation, Entry]:
-    """The survivors that are known. ``MutantsError``: the file is missing, or an entry is not as above."""
+    """The survivors that are known. ``MutationError``: the file is missing, or an entry is not as above."""
     try:
         tables = msgspec.toml.decode(path.read_bytes(), type=_File).mutant
     except (OSError, msgspec.DecodeError) as error:
-        raise MutantsError(f"{path}: {error}") from None
+        raise MutationError(f"{path}: {error}") from None
     entries: dict[Mutation, Entry] = {}
     for one in tables:
         mutation = Mutation(one.file, one.where, squeeze(one.before), squeeze(one.after), one.occurrence)
         if mutation in entries:
-            raise MutantsError(f"{path}: listed twice: {mutation}")
+            raise MutationError(f"{path}: listed twice: {mutation}")
         entries[mutation] = Entry(mutation, one.kind, one.reason)
     return entries

@@ -1,0 +1,154 @@
+"""The Python half of ``make mutate``: which modules, which tests, and how the mutants are tried.
+
+mutmut's and cosmic-ray's own runners were tried first. cosmic-ray starts an interpreter and imports everything for each
+mutant; mutmut forks, but mutates neither properties and other decorated functions nor module level, and both know only
+one set of tests. So mutmut makes the mutants (``operators``), and ``slot`` runs the tests.
+
+Each slot, one per job, has a copy of the tree in a temporary folder: the tree itself is never written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tests.mutation.operators import Mutant, mutants
+from tests.mutation.results import MutationError, Result, Target
+
+TARGETS: Final = (
+    Target("nodectl/lease.py", ("tests/nodectl/test_lease.py",)),
+    Target("nodectl/caps.py", ("tests/nodectl/test_node_cap.py",)),
+    Target("nodectl/cluster_cap.py", ("tests/nodectl/test_cluster_cap.py",)),
+    Target("nodectl/saves.py", ("tests/nodectl/test_saves.py", "tests/nodectl/test_writer.py")),
+    Target("nodectl/writer.py", ("tests/nodectl/test_writer.py",)),
+    Target("nodectl/restore.py", ("tests/nodectl/test_restore.py", "tests/nodectl/test_writer.py")),
+    Target("pmu/decode.py", ("tests/pmu/test_decode.py",)),
+    Target("firmware_bridge/scmi/codec.py", ("tests/scmi/test_codec.py",)),
+    Target("cluster_agent/budget/accounts.py", ("tests/cluster_agent/test_ledger.py",)),
+    Target("cluster_agent/budget/ledger.py", ("tests/cluster_agent/test_ledger.py",)),
+    Target("firmware_bridge/scmi/message.py", ("tests/scmi/test_codec.py",), is_safety=False),
+    Target("firmware_bridge/scmi/layout.py", ("tests/scmi/test_codec.py",), is_safety=False),
+)
+
+_NOT_COPIED: Final = (".git", ".venv", "out", "build", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
+
+
+def try_mutants(root: Path, targets: Sequence[Target], jobs: int, every: int) -> Iterator[Result]:
+    """As ``results`` describes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(1) as maker,
+    ):
+        trees = [Path(folder).resolve() / f"{n}" for n in range(jobs)]
+        for tree in trees:
+            _copy(root, tree)
+        made = {one.file: maker.submit(mutants, one.file, (root / one.file).read_text()) for one in targets}
+        for target in targets:
+            durations = _durations(trees[0], target)
+            yield from _try_all(trees, target, made[target.file].result()[::every], durations)
+
+
+def _copy(root: Path, tree: Path) -> None:
+    shutil.copytree(root, tree, ignore=shutil.ignore_patterns(*_NOT_COPIED), symlinks=True)
+    (tree / ".venv").symlink_to(root / ".venv")
+    shared = tree.parent / "shared"  # data beside the checkout, where there is some
+    if (root.parent / "shared").is_dir() and not shared.exists():
+        shared.symlink_to((root.parent / "shared").resolve())
+
+
+class _Slot:
+    """The driver's end of one ``slot``."""
+
+    def __init__(self, tree: Path, target: Target) -> None:
+        self._tree, self._target = tree, target
+        self._original = (tree / target.file).read_text()
+        ours, theirs = socket.socketpair()
+        self._channel = ours
+        with open(tree.with_suffix(".log"), "w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.mutation.slot", str(theirs.fileno()), target.file, *target.tests],
+                cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        theirs.close()
+        self._answers = ours.makefile("r")
+        self._read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answers.close()
+        self._channel.close()
+        self._process.wait()
+        (self._tree / self._target.file).write_text(self._original)
+
+    def ask(self, source: str, durations: dict[str, float], record: str = "") -> dict[str, Any]:
+        """Run the tests against this text of the file."""
+        request = {"source": source, "durations": durations, "record": record}
+        self._channel.sendall(json.dumps(request).encode() + b"\n")
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            raise MutationError(f"{self._target.file}: {self._tree.with_suffix('.log').read_text()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _durations(tree: Path, target: Target) -> dict[str, float]:
+    """CPU time of each test without a mutation; ``MutationError``."""
+    record = tree.with_suffix(".json")
+    with _Slot(tree, target) as slot:
+        outcome = slot.ask((tree / target.file).read_text(), {}, str(record))["outcome"]
+    if outcome != "survived":
+        raise MutationError(f"{' '.join(target.tests)}: fail without any mutation")
+    durations: dict[str, float] = json.loads(record.read_text())
+    return durations
+
+
+def _try_all(
+    trees: Sequence[Path], target: Target, todo: Sequence[Mutant], durations: dict[str, float]
+) -> Iterator[Result]:
+    left: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Result | Exception | None] = queue.SimpleQueue()
+    for mutant in todo:
+        left.put(mutant)
+
+    def work(tree: Path) -> None:
+        try:
+            with _Slot(tree, target) as slot:
+                while not left.empty():
+                    one = left.get_nowait()
+                    answer = slot.ask(one.source, durations)
+                    done.put(Result(one.mutation, answer["outcome"], answer["seconds"], one.line))
+        except queue.Empty:
+            pass
+        except Exception as error:
+            done.put(error)
+        done.put(None)
+
+    threads = [threading.Thread(target=work, args=(tree,), daemon=True) for tree in trees]
+    for thread in threads:
+        thread.start()
+    working = len(threads)
+    while working:
+        result = done.get()
+        if isinstance(result, Exception):
+            raise result
+        if result is None:
+            working -= 1
+        else:
+            yield result
