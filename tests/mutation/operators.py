@@ -8,7 +8,8 @@ exchanged.
 Left out by rule, since nothing but a reader can tell:
 
 - docstrings, type annotations, type variables and aliases, decorators, keywords of a class (``frozen=True``);
-- wording: literal text, and what is formatted into it, in a ``raise`` or a line for people (``WORDING``);
+- wording: literal text, and what is formatted into it, in a ``raise`` or a line for people (``WORDING``), and any of
+  three words or more (an SQL statement is one too: changed as mutmut does it, it is none and fails at once);
 - ``assert``, which says to the type checker what is known, and ``strict=`` of ``zip``, which is one;
 - all but the first of mutmut's changes of the same string, and a change that another operator makes too.
 """
@@ -80,7 +81,7 @@ class _Changes(cst.CSTVisitor):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         is_text = self._wording_depth > 0 and isinstance(node, cst.BaseString)
-        if is_text or node in self._left_out or m.matches(node, _LEFT_OUT):
+        if is_text or _is_prose(node) or node in self._left_out or m.matches(node, _LEFT_OUT):
             self._left_out.add(node)
             return False
         if isinstance(node, cst.ClassDef | cst.FunctionDef):
@@ -136,6 +137,10 @@ def _is_wording(node: cst.CSTNode) -> bool:
     name = node.func.attr if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
     name = node.func if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) else name
     return isinstance(node, cst.Raise) or (name is not None and name.value in WORDING)
+
+
+def _is_prose(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.SimpleString) and len(node.value.split()) >= 3
 
 
 def _is_strict_of_zip(call: cst.Call, argument: cst.Arg) -> bool:

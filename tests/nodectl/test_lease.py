@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nodectl.lease import NodeLease
-from nodectl.wire import Declaration, Grant
+from nodectl.wire import Declaration, Grant, Report
 
 S = 1_000_000_000
 DECLARED = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=220_000, boot_mw=450_000, lease_class="os")
@@ -87,7 +87,46 @@ def test_an_agent_starts_without_a_lease() -> None:
 def test_reports_sent_at_one_time_are_still_told_apart() -> None:
     lease = lease_at()
     names = [lease.report(101 * S, -1).report_id for _ in range(3)]
-    assert names == sorted(set(names))
+    assert names == [101 * S, 101 * S + 1, 101 * S + 2], "and none says a later time than it must"
+
+
+def test_a_report_says_who_sends_it_what_it_confirms_and_what_may_act() -> None:
+    lease = lease_at()
+    first = lease.report(101 * S, -1)
+    assert first == Report("n0", "boot-1", 101 * S, 0, 0, 0, 400_000, "unseen", -1, DECLARED)
+    lease.take(102 * S, grant(first.report_id, sequence=7, epoch=3))
+    taken = lease.report(102 * S, 310_000)
+    assert taken == Report("n0", "boot-1", 102 * S, 3, 0, 0, 400_000, "unseen", 310_000, DECLARED)
+    lease.confirm("provisional")
+    leaving = lease.report(103 * S, 250_000, is_leaving=True)
+    assert leaving == Report("n0", "boot-1", 103 * S, 3, 3, 7, 300_000, "provisional", 250_000, DECLARED, True)
+
+
+def test_neither_a_new_cap_nor_the_safe_cap_has_the_effect_that_was_seen_of_the_last() -> None:
+    lease = lease_at()
+    lease.take(101 * S, grant(lease.report(101 * S, -1).report_id))
+    lease.confirm("seen")
+    assert lease.report(102 * S, -1).effect == "seen"
+    lease.take(103 * S, grant(lease.report(103 * S, -1).report_id, cap_mw=250_000, sequence=2))
+    assert lease.report(103 * S, -1).effect == "unseen"
+    lease.confirm("seen")
+    assert lease.lapse(113 * S)
+    assert lease.report(113 * S, -1).effect == "unseen"
+
+
+def test_the_first_report_may_be_sent_and_answered_at_the_instant_of_the_start() -> None:
+    lease = lease_at()
+    assert lease.take(100 * S, grant(lease.report(100 * S, -1).report_id)) == ""
+
+
+def test_a_grant_that_came_before_any_report_is_void() -> None:
+    lease = lease_at(now_ns=0)
+    assert "has not sent" in lease.take(1, grant(0))
+    assert lease.take(1, grant(lease.report(0, -1).report_id)) == ""
+
+
+def test_a_cap_that_is_the_safe_one_already_need_not_be_written_again() -> None:
+    assert not lease_at(limit_mw=DECLARED.safe_mw).lapse(200 * S)
 
 
 def test_the_effect_of_a_new_cap_is_unseen_until_it_is_confirmed() -> None:
