@@ -189,7 +189,7 @@ def _spliced(source: str, span: CodeRange, text: str) -> str:
 def _changed_lines(source: str, mutated: str) -> tuple[int, str, str]:
     """The number of the first line that differs, and the lines that do, before and after."""
     before, after = ([line.strip() for line in text.splitlines()] for text in (source, mutated))
-    first = next(n for n, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
+    first = next((n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(after))
     shorter = min(len(before), len(after)) - first
     last = next((n for n in range(shorter) if before[-1 - n] != after[-1 - n]), shorter)
     old, new = (squeeze(" ".join(lines[first : len(lines) - last])) for lines in (before, after))

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -33,7 +32,7 @@ TARGETS: Final = (
     Target("nodectl/saves.py", ("tests/nodectl/test_saves.py", "tests/nodectl/test_writer.py")),
     Target("nodectl/writer.py", ("tests/nodectl/test_writer.py",)),
     Target("nodectl/restore.py", ("tests/nodectl/test_restore.py", "tests/nodectl/test_writer.py")),
-    Target("pmu/decode.py", ("tests/pmu/test_decode.py",)),
+    Target("pmu/decode.py", ("tests/pmu/test_decode.py", "tests/pmu/test_progress.py", "tests/pmu/test_rapl.py")),
     Target("firmware_bridge/scmi/codec.py", ("tests/scmi/test_codec.py",)),
     Target("cluster_agent/budget/accounts.py", ("tests/cluster_agent/test_ledger.py",)),
     Target("cluster_agent/budget/ledger.py", ("tests/cluster_agent/test_ledger.py",)),
@@ -46,17 +45,17 @@ _NOT_COPIED: Final = (".git", ".venv", "out", "build", "__pycache__", ".*_cache"
 
 def try_mutants(root: Path, targets: Sequence[Target], jobs: int, every: int) -> Iterator[Result]:
     """As ``results`` describes."""
-    with (
-        tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(1) as maker,
-    ):
+    with tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as folder:
         trees = [Path(folder).resolve() / f"{n}" for n in range(jobs)]
         for tree in trees:
             _copy(root, tree)
-        made = {one.file: maker.submit(mutants, one.file, (root / one.file).read_text()) for one in targets}
         for target in targets:
-            durations = _durations(trees[0], target)
-            yield from _try_all(trees, target, made[target.file].result()[::every], durations)
+            with _Slot(trees[0], target) as slot:
+                slot.begin(slot.original, {}, record=folder + "/durations")
+                made = mutants(target.file, slot.original)[::every]  # meanwhile
+                if slot.end()["outcome"] != "survived":
+                    raise MutationError(f"{' '.join(target.tests)}: fail without any mutation:\n{slot.log()}")
+            yield from _try_all(trees, target, made, json.loads(Path(folder, "durations").read_text()))
 
 
 def _copy(root: Path, tree: Path) -> None:
@@ -71,52 +70,43 @@ class _Slot:
     """The driver's end of one ``slot``."""
 
     def __init__(self, tree: Path, target: Target) -> None:
-        self._tree, self._target = tree, target
-        self._original = (tree / target.file).read_text()
-        ours, theirs = socket.socketpair()
-        self._channel = ours
-        with open(tree.with_suffix(".log"), "w") as log:
+        self._tree, self._file = tree, tree / target.file
+        self.original = self._file.read_text()
+        self._channel, theirs = socket.socketpair()
+        self._answers = self._channel.makefile("r")
+        with theirs, open(tree.with_suffix(".log"), "w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.mutation.slot", str(theirs.fileno()), target.file, *target.tests],
                 cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        theirs.close()
-        self._answers = ours.makefile("r")
-        self._read()
+        self.end()  # it has collected the tests
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._answers.close()
-        self._channel.close()
+        self._channel.close()  # ends the process
         self._process.wait()
-        (self._tree / self._target.file).write_text(self._original)
+        self._file.write_text(self.original)
 
-    def ask(self, source: str, durations: dict[str, float], record: str = "") -> dict[str, Any]:
+    def begin(self, source: str, durations: dict[str, float], record: str = "") -> None:
         """Run the tests against this text of the file."""
         request = {"source": source, "durations": durations, "record": record}
         self._channel.sendall(json.dumps(request).encode() + b"\n")
-        return self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def end(self) -> dict[str, Any]:
+        """The answer; ``MutationError`` if none comes."""
         line = self._answers.readline()
         if not line:
-            raise MutationError(f"{self._target.file}: {self._tree.with_suffix('.log').read_text()}")
+            raise MutationError(f"{self._file.name}: the tests end by themselves:\n{self.log()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-
-def _durations(tree: Path, target: Target) -> dict[str, float]:
-    """CPU time of each test without a mutation; ``MutationError``."""
-    record = tree.with_suffix(".json")
-    with _Slot(tree, target) as slot:
-        outcome = slot.ask((tree / target.file).read_text(), {}, str(record))["outcome"]
-    if outcome != "survived":
-        raise MutationError(f"{' '.join(target.tests)}: fail without any mutation")
-    durations: dict[str, float] = json.loads(record.read_text())
-    return durations
+    def log(self) -> str:
+        """What pytest printed."""
+        return self._tree.with_suffix(".log").read_text()
 
 
 def _try_all(
@@ -132,7 +122,8 @@ def _try_all(
             with _Slot(tree, target) as slot:
                 while not left.empty():
                     one = left.get_nowait()
-                    answer = slot.ask(one.source, durations)
+                    slot.begin(one.source, durations)
+                    answer = slot.end()
                     done.put(Result(one.mutation, answer["outcome"], answer["seconds"], one.line))
         except queue.Empty:
             pass

@@ -149,6 +149,28 @@ def test_a_count_beyond_any_processor_is_not_used(column: int, value: int) -> No
     assert (cpu.quality[0] == Quality.MISSING) == (column in (REFERENCE, INSTRUCTIONS))
 
 
+@pytest.mark.parametrize(
+    ("column", "most_per_s"),
+    [(CYCLES, 10**10), (REFERENCE, 2 * KHZ * 1000), (INSTRUCTIONS, 10**11), (STALLS, 10**10), (MISSES, 10**10)],
+)
+def test_a_count_is_used_up_to_the_rate_of_the_fastest_processor_and_not_beyond(column: int, most_per_s: int) -> None:
+    before = first()
+    after = later(before, elapsed_ns=10 * PERIOD_NS)
+    after.counters[:2, column] = before.counters[:2, column] + [most_per_s, most_per_s * 101 // 100]
+    cpu = decode(LAYOUT, before, after).cpu
+    counted = (cpu.cycles, cpu.reference_cycles, cpu.instructions, cpu.stall, cpu.llc_misses)[column]
+    assert np.isfinite(counted[0]) and np.isnan(counted[1])
+
+
+def test_where_the_reference_clock_is_unknown_reference_cycles_are_bounded_as_cycles_are() -> None:
+    layout = msgspec.structs.replace(LAYOUT, reference_khz=0)
+    before = first()
+    after = later(before, elapsed_ns=10 * PERIOD_NS)
+    after.counters[:2, REFERENCE] = before.counters[:2, REFERENCE] + [10**10, 101 * 10**8]
+    counted = decode(layout, before, after).cpu.reference_cycles
+    assert np.isfinite(counted[0]) and np.isnan(counted[1])
+
+
 @pytest.mark.parametrize("column", [CYCLES, REFERENCE, INSTRUCTIONS])
 def test_a_counter_that_stands_still_on_a_running_cpu_is_stale_and_no_low_ipc(column: int) -> None:
     def stick(before: RawSweep, after: RawSweep) -> None:
@@ -230,6 +252,16 @@ def test_absurd_gpu_readings_are_held_at_their_bounds() -> None:
     assert gpu.quality.tolist() == [Quality.CLIPPED, Quality.CLIPPED]
 
 
+def test_power_of_a_board_whose_limit_is_unknown_has_no_bound() -> None:
+    def exceed(before: RawSweep, after: RawSweep) -> None:
+        after.gpu[:, COLUMN["power_mw"]] = 4_000_000
+
+    boards = tuple(msgspec.structs.replace(board, max_power_limit_w=0.0) for board in LAYOUT.gpus)
+    layout = msgspec.structs.replace(LAYOUT, gpus=boards)
+    gpu = decoded(exceed, layout).gpu
+    assert gpu.power_w.tolist() == [4000.0, 4000.0] and gpu.quality.tolist() == [Quality.MEASURED] * 2
+
+
 def test_an_energy_counter_that_stands_still_for_long_is_stale() -> None:
     before = first()
     after = later(before, elapsed_ns=10 * PERIOD_NS)
@@ -242,6 +274,19 @@ def test_sweeps_out_of_order_are_an_error() -> None:
     before = first()
     with pytest.raises(PmuError, match="out of order"):
         decode(LAYOUT, before, replace(later(before), time_ns=before.time_ns))
+
+
+def test_a_sample_has_the_time_of_its_later_sweep_however_short_after_the_first() -> None:
+    before = first()
+    sample = decode(LAYOUT, before, replace(later(before), time_ns=before.time_ns + 1))
+    assert (sample.time_ns, sample.elapsed_s) == (before.time_ns + 1, 1e-9)
+
+
+def test_a_sweep_in_smaller_integers_decodes_to_the_same_values() -> None:
+    before = first()
+    after = later(before)
+    smaller = replace(after, gpu=after.gpu.astype(np.int32))
+    assert np.array_equal(decode(LAYOUT, before, smaller).gpu.energy_j, decode(LAYOUT, before, after).gpu.energy_j)
 
 
 raw = st.one_of(st.just(RAW_MISSING), st.integers(0, 2**63 - 1), st.integers(0, 10**9))
