@@ -71,26 +71,32 @@ def judge(results: Iterable[Result], entries: dict[Mutation, Entry], is_complete
     tallies: dict[str, Tally] = {}
     total = Tally("all")
     stale = dict(entries)
-    faults: list[str] = []
+    n_new = 0
+    low: list[str] = []
     for result in results:
         is_listed = result.outcome == "survived" and stale.pop(result.mutation, None) is not None
         for tally in (tallies.setdefault(result.mutation.file, Tally(result.mutation.file)), total):
             tally.add(result, is_listed)
         if result.outcome == "survived" and not is_listed:
-            faults.append(f"new survivor at line {result.line}: {result.mutation}")
+            n_new += 1
+            print(f"new survivor at line {result.line}: {result.mutation}", flush=True)
         if sys.stderr.isatty():
             print(f"\r{total.outcomes.total()} mutants, {result.mutation.file}\033[K", end="\r", file=sys.stderr)
     print(HEADER)
     for tally in (*tallies.values(), total):
         print(tally.row())
         if is_complete and tally.score < LEAST_SCORE:
-            faults.append(f"{tally.name}: score {100 * tally.score:.1f} %, at least {100 * LEAST_SCORE:g} % is wanted")
+            low.append(f"{tally.name}: score {100 * tally.score:.1f} %, at least {100 * LEAST_SCORE:g} % is wanted")
     for one in stale:
         if is_complete and one.file in tallies:
             print(f"stale entry, it does not survive any more: {one}")
-    for fault in faults:
-        print(fault)
-    return 1 if faults else 0
+    if n_new:
+        print(
+            f"{n_new} new survivors, above: kill them with a test, or list them in tests/mutants.toml with the reason"
+        )
+    for line in low:
+        print(line)
+    return 1 if n_new or low else 0
 
 
 def chosen(words: Sequence[str]) -> list[tuple[list[Target], Half]]:

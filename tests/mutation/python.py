@@ -28,7 +28,7 @@ from tests.mutation.results import MutationError, Result, Target
 TARGETS: Final = (
     Target("nodectl/lease.py", ("tests/nodectl/test_lease.py",)),
     Target("nodectl/caps.py", ("tests/nodectl/test_node_cap.py",)),
-    Target("nodectl/cluster_cap.py", ("tests/nodectl/test_cluster_cap.py",)),
+    Target("nodectl/cluster_cap.py", ("tests/nodectl/test_cluster_cap_alone.py", "tests/nodectl/test_cluster_cap.py")),
     Target("nodectl/saves.py", ("tests/nodectl/test_saves.py", "tests/nodectl/test_writer.py")),
     Target("nodectl/writer.py", ("tests/nodectl/test_writer.py",)),
     Target("nodectl/restore.py", ("tests/nodectl/test_restore.py", "tests/nodectl/test_writer.py")),

@@ -134,11 +134,14 @@ def test_a_message_with_bytes_changed_or_cut_decodes_or_is_malformed(data):
     [
         (b"", Sender.AGENT, "0 bytes cannot hold the 4-byte SCMI header"),
         (words(0xF0004000), Sender.AGENT, "header 0xf0004000: bits 31:28 are not zero"),
+        (words(0x10004000), Sender.AGENT, "header 0x10004000: bits 31:28 are not zero"),
         (words(0x4000 | 3 << 8), Sender.AGENT, "an agent sends no message of type 3"),
         (words(0x4000 | 1 << 8), Sender.PLATFORM, "message type 1 is not used"),
         (words(0x6005, 1), Sender.AGENT, "POWERCAP_CAP_SET command: payload of 4 bytes instead of 12"),
         (words(0x6004), Sender.PLATFORM, "POWERCAP_CAP_GET response: no status word"),
         (words(0x6004, 7), Sender.PLATFORM, "POWERCAP_CAP_GET response: status 7 is positive"),
+        (words(0x6004) + b"\xff" * 3, Sender.PLATFORM, "POWERCAP_CAP_GET response: no status word"),
+        (words(0x42 << 10 | 0x5, 1), Sender.PLATFORM, "message 0x5 of protocol 0x42 response: status 1 is positive"),
         (words(0x4003, 0) + b"x" * 16, Sender.PLATFORM, "has no end"),
         (words(0x4003, 0) + b"\xff".ljust(16, b"\0"), Sender.PLATFORM, "is not ASCII"),
         (words(0x4006, 0, 5, 0x13), Sender.PLATFORM, "list of protocols: says 5, holds 4 bytes"),
@@ -158,6 +161,46 @@ def test_messages_that_the_dialect_lacks_are_named():
         decode(words(0x14 << 10 | 0x7, 0), Sender.AGENT)
     with pytest.raises(UnknownMessageError, match="protocol 0x18 version 0x20000 has no message 0x42 of type 0"):
         decode(words(0x18 << 10 | 0x42, 0), Sender.AGENT)
+    with pytest.raises(UnknownMessageError, match="protocol 0x18 version 0x20000 has no message 0x42 of type 3"):
+        decode(words(0x18 << 10 | 3 << 8 | 0x42, 0), Sender.PLATFORM)
+
+
+def test_the_versions_that_are_spoken_are_those_of_linux_and_the_ones_before():
+    assert SPOKEN == {
+        0x10: (0x20000, 0x20001),
+        0x13: (0x30000, 0x40000),
+        0x15: (0x30000, 0x30001),
+        0x18: (0x10000, 0x20000),
+    }
+    assert LATEST.versions == {0x10: 0x20001, 0x13: 0x40000, 0x15: 0x30001, 0x18: 0x20000} | vendor.VERSIONS
+
+
+@pytest.mark.parametrize("end", [Failed(0, 0, -1), Failed(255, 255, -(2**31), True)])
+def test_error_responses_reach_to_the_ends_of_their_fields(end):
+    assert decode(encode(end), Sender.PLATFORM) == Message(0, end)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [Failed(-1, 0, -1), Failed(256, 0, -1), Failed(0, -1, -1), Failed(0, 256, -1), Failed(0, 0, 0), Failed(0, 0, 1),
+     Failed(0, 0, -(2**31) - 1)],
+)  # fmt: skip
+def test_an_error_response_beyond_its_fields_is_refused(body):
+    with pytest.raises(MessageError, match="does not fit an error response"):
+        encode(body)
+
+
+@pytest.mark.parametrize("protocol", [-1, 256])
+def test_a_protocol_beyond_its_field_is_refused(protocol):
+    with pytest.raises(MessageError, match=f"protocol {protocol} is not in 0..255"):
+        encode(common.ProtocolVersion(protocol))
+    assert encode(common.ProtocolVersion(255)) == words(255 << 10)
+
+
+@pytest.mark.parametrize("token", [-1, 1024])
+def test_a_token_beyond_its_field_is_refused(token):
+    with pytest.raises(MessageError, match=f"token {token} is not in 0..1023"):
+        encode(powercap.CapGet(0), token)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +245,22 @@ def test_a_vendor_protocol_is_spoken_once_its_messages_are_declared():
             decode(encode(Counters(3)), Sender.AGENT)
     finally:
         del WIRES[Counters], WIRES[CountersResponse]
+
+
+def test_two_messages_in_one_place_are_refused():
+    @command(0xE7, 0x3, "TEST_ONE")
+    class One(Body, frozen=True):
+        domain: U32
+
+    @command(0xE7, 0x3, "TEST_OTHER")
+    class Other(Body, frozen=True):
+        domain: U32
+
+    try:
+        with pytest.raises(ValueError, match="Other and One have the same place"):
+            LATEST.with_version(0xE7, 0x10000)
+    finally:
+        del WIRES[One], WIRES[Other]
 
 
 def test_an_error_status_outside_the_standard_is_kept():
