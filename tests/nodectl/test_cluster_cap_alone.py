@@ -118,9 +118,9 @@ def until_confirmed(made: Alone, power_w: float, ms: int = 100) -> int:
 
 def test_settings_in_watts_and_seconds_are_declared_in_milliwatts_and_milliseconds() -> None:
     settings = Cluster(
-        tdp_w=520.1, mop_w=200.2, safe_w=220.3, boot_w=300.4, lease_class="sticky", settle_s=0.25, watchdog_s=7.5
+        tdp_w=520.1, mop_w=200.2, safe_w=220.3, boot_w=300.4, lease_class="sticky", settle_s=2.25, watchdog_s=7.5
     )
-    assert declaration(settings) == Declaration(520_100, 200_200, 220_300, 300_400, "sticky", 250, 7500)
+    assert declaration(settings) == Declaration(520_100, 200_200, 220_300, 300_400, "sticky", 2250, 7500)
 
 
 def test_an_uncapped_node_reports_what_it_is_and_draws() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from nodectl import power_walk
 from nodectl.agent import Agent
-from nodectl.caps import CapRequest, PackageCap, packages_mw
+from nodectl.caps import NO_CAP, CapRequest, FixedCap, PackageCap, packages_mw
 from nodectl.errors import NodectlError
 from nodectl.survey import fit_to_node, survey
 from tests.nodectl.small_node import layout, sample
@@ -37,6 +37,17 @@ def test_what_the_node_draws_elsewhere_comes_off_the_cap_first():
     assert packages_mw(CapRequest(300.0), 60.0) == 240_000
     assert packages_mw(CapRequest(50.0), 60.0) == 1, "nothing left is a cap, not the absence of one"
     assert packages_mw(None, 60.0) == 0
+    assert packages_mw(CapRequest(60.002), 60.0) == 2
+    assert packages_mw(CapRequest(60.0029), 60.0) == 2, "never more than what is left"
+
+
+def test_a_cap_from_the_settings_is_the_same_at_all_times_and_none_where_it_is_zero():
+    assert FixedCap(0.5).request(0) == FixedCap(0.5).request(10**18) == CapRequest(0.5, "the settings")
+    assert FixedCap(0.0).request(0) is None and FixedCap(-1.0).request(0) is None
+
+
+def test_without_a_cap_this_node_is_left_to_itself():
+    assert (NO_CAP.packages_mw, NO_CAP.is_local) == (0, True)
 
 
 def test_clocks_fall_above_the_cap_rest_at_it_and_rise_slowly_below():
