@@ -11,7 +11,8 @@ Left out by rule, since nothing but a reader can tell:
 - wording: literal text, and what is formatted into it, in a ``raise`` or a line for people (``WORDING``), and any of
   three words or more (an SQL statement is one too: changed as mutmut does it, it is none and fails at once);
 - ``assert``, which says to the type checker what is known, and ``strict=`` of ``zip``, which is one;
-- all but the first of mutmut's changes of the same string, and a change that another operator makes too.
+- all but the first of mutmut's changes of the same string, ``None`` for ``False``, which is as false, and a change that
+  another operator makes too.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ class _Changes(cst.CSTVisitor):
         self._wording_depth -= _is_wording(original_node)
 
     def _is_noise(self, before: cst.CSTNode, after: cst.CSTNode) -> bool:
-        """Whether a call only loses an argument that is left out, or wording; or can only fail, as ``len(None)``."""
+        """Whether a call only loses an argument that is left out, or wording, or can only fail, as ``len(None)``; or what
+        was false stays false."""
+        if m.matches(before, _assigned("False")) and m.matches(after, _assigned("None")):
+            return True
         if not isinstance(before, cst.Call) or not isinstance(after, cst.Call):
             return False
         kept = {id(argument.value) for argument in after.args}
@@ -137,6 +141,10 @@ def _is_wording(node: cst.CSTNode) -> bool:
     name = node.func.attr if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
     name = node.func if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) else name
     return isinstance(node, cst.Raise) or (name is not None and name.value in WORDING)
+
+
+def _assigned(word: str) -> m.OneOf[m.Assign | m.AnnAssign]:
+    return m.Assign(value=m.Name(word)) | m.AnnAssign(value=m.Name(word))
 
 
 def _is_prose(node: cst.CSTNode) -> bool:

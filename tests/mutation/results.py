@@ -49,7 +49,7 @@ class MutationError(Exception):
 class Target:
     """One file whose mutants are tried.
 
-    ``tests``: what is run against them, files or folders below the root. ``is_safety``: belongs to the safety set,
+    ``tests``: what is run against them, as arguments of pytest. ``is_safety``: belongs to the safety set,
     which ``make mutate`` tries; the others are tried by ``make mutate MUTATE=all``.
     """
 

@@ -380,6 +380,22 @@ def test_leave_is_waited_for_three_seconds_and_requested_twice_a_second() -> Non
     assert made.said[-1] == "no leave within 3 s: the cap stays, at most 220 W"
 
 
+def test_what_an_earlier_run_has_left_in_force_needs_leave_too() -> None:
+    made = Alone(held_mw=210_000)
+
+    def pass_time() -> None:
+        made.now_ns += S
+
+    made.wire.on_wait = pass_time
+    assert not made.cap.leave()
+
+
+def test_a_run_that_never_began_has_no_cap_to_leave() -> None:
+    cap = ClusterCap(SETTINGS, JobWire(), "boot-1")
+    assert cap.cap_w is None and cap.limit_w is None
+    assert cap.leave()
+
+
 def test_leave_that_is_granted_ends_the_wait() -> None:
     made = capped()
     made.wire.on_wait = lambda: made.wire.grant(520.0, 2, is_leave=True)
