@@ -110,8 +110,8 @@ class _Changes(cst.CSTVisitor):
         self._wording_depth -= _is_wording(original_node)
 
     def _is_noise(self, before: cst.CSTNode, after: cst.CSTNode) -> bool:
-        """Whether a call only loses an argument that is left out, or wording, or can only fail, as ``len(None)``; or what
-        was false stays false."""
+        """Whether a call only loses an argument that is left out, or wording, or can only fail, as ``len(None)``; or
+        what was false stays false."""
         if m.matches(before, _assigned("False")) and m.matches(after, _assigned("None")):
             return True
         if not isinstance(before, cst.Call) or not isinstance(after, cst.Call):

@@ -388,6 +388,9 @@ def test_what_an_earlier_run_has_left_in_force_needs_leave_too() -> None:
 
     made.wire.on_wait = pass_time
     assert not made.cap.leave()
+    asked = made.wire.sent[0]
+    assert (asked.power_mw, asked.energy_mj, asked.quality) == (-1, 0, "missing"), "nothing has been measured"
+    assert (asked.tag, asked.tag_source, asked.held, asked.asked_mw) == ("", "", "", 210_000)
 
 
 def test_a_run_that_never_began_has_no_cap_to_leave() -> None:
