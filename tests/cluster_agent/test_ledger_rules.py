@@ -1,0 +1,431 @@
+"""The ledger's figures one by one, each at its boundary; ``test_ledger`` has the rules at work, and the worlds."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from benchmarks.ledger_store import FaultyStore
+from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.store import DeposedError
+from tests.cluster_agent.test_ledger import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
+
+HERE_S = 10 * 1.001 / 0.999
+"""A lease of 10 s, run by a node's slow clock, on our fast one."""
+
+AFTER_S = 8.5
+"""``OS`` settles in 0.5 s, and its watchdog takes 8 s."""
+
+
+def places(one: Ledger, *names: str) -> np.ndarray:
+    return one.accounts.at(list(names))
+
+
+def two(budget_w: int = 2000, k: int = 0, store: FaultyStore | None = None, fixed_w: int = 0) -> Ledger:
+    """Nodes a and b, with confirmed caps of 300 and 200 W since 0 s."""
+    made = ledger(budget_w, k=k, store=store, fixed_w=fixed_w)
+    confirmed(made, 0.0, {"a": 300, "b": 200})
+    return made
+
+
+# --- terms and sums
+
+
+def test_one_node_at_a_time_reboots_by_default_and_its_watts_are_set_aside() -> None:
+    one = Ledger(FaultyStore(), Terms(), BudgetLine(2_000_000), 0.0)
+    confirmed(one, 0.0, {"a": 300, "b": 200})
+    assert one.reserve_mw == 250_000, "the largest of 450 - 300 and 450 - 200"
+
+
+@pytest.mark.parametrize(("k", "reserve_w"), [(0, 0), (1, 250), (2, 400), (9, 400)])
+def test_the_reserve_is_what_so_many_nodes_could_draw_beyond_their_counts(k: int, reserve_w: int) -> None:
+    one = two(k=k)
+    one.expect(0.0, {"c": msgspec.structs.replace(OS, boot_mw=100_000)})  # below its count
+    assert one.reserve_mw == reserve_w * 1000
+    assert one.reserve_with_mw(places(one, "b"), np.array([350_000])) == (0, 150_000, 250_000, 250_000)[min(k, 3)]
+
+
+def test_a_decrease_holds_after_a_lease_by_the_slower_clock_and_the_slowest_node() -> None:
+    one = ledger(2000)
+    assert one.settle_s == pytest.approx(HERE_S, abs=1e-9)
+    one.expect(0.0, {"a": msgspec.structs.replace(OS, lease_class="hw")})
+    assert one.settle_s == pytest.approx(HERE_S + 0.5, abs=1e-9), "the controller ends its lease"
+    one.expect(0.0, {"b": OS})
+    assert one.settle_s == pytest.approx(HERE_S + AFTER_S, abs=1e-9)
+    one.hear(1.0, report("b", 1, 500, declaration=msgspec.structs.replace(OS, settle_ms=2500)))
+    assert one.settle_s == pytest.approx(HERE_S + 10.5, abs=1e-9), "as it declares now"
+    one.hear(2.0, report("b", 2, 500, declaration=STICKY))
+    assert one.settle_s == pytest.approx(HERE_S + 10.5, abs=1e-9), "grants under the older words may be open"
+
+
+def test_what_is_free_is_the_budget_less_counts_reserve_and_what_is_fixed() -> None:
+    one = two(1000, k=1, fixed_w=100)
+    assert (one.spendable_mw(0.0), one.free_mw(0.0)) == (900_000, 150_000)
+    assert (one.over_mw(0.0), one.breach_mw(0.0)) == (-400_000, -400_000)
+    one.budget.change(1.0, 450_000, [], 5.0)
+    assert one.over_mw(1.0) == 150_000
+    assert one.breach_mw(1.0) == -400_000, "until it must be kept"
+    assert one.breach_mw(6.0) == 150_000
+
+
+def test_a_step_of_the_budget_is_in_force_from_its_time_on_for_whoever_looks() -> None:
+    one = two()
+    one.budget.announce(5.0, 400_000)
+    assert one.over_mw(4.9) == -1_500_000
+    assert one.over_mw(5.0) == 100_000
+
+
+# --- silence
+
+
+def test_a_node_is_silent_once_its_lease_is_over_by_any_clock_and_acted_on() -> None:
+    one = two()
+    one.hear(100.0, report("a", 100_000, 300, sequence=1, epoch=1))
+    end_s = 100.0 + HERE_S + AFTER_S
+    assert one.is_silent(end_s - 1e-6).tolist() == [False, True]
+    assert one.is_silent(end_s + 1e-6).tolist() == [True, True]
+    assert one.is_within_reach(end_s - 1e-6).tolist() == [True, False]
+    assert one.is_within_reach(end_s + 1e-6).tolist() == [False, False]
+
+
+def test_a_silent_node_counts_what_it_fell_to_from_that_time_on() -> None:
+    small = msgspec.structs.replace(OS, boot_mw=210_000)
+    one = two()
+    one.hear(0.5, report("a", 500, 300, sequence=1, epoch=1, declaration=small))
+    end_s = 0.5 + HERE_S + AFTER_S
+    one.pass_time(end_s - 1e-6)
+    assert count_w(one, "a") == 300
+    one.pass_time(end_s + 1e-6)
+    assert count_w(one, "a") == 210
+    assert one.total_mw == one.accounts.count_mw.sum()
+
+
+def test_a_node_that_was_granted_nothing_in_this_boot_does_not_fall_by_itself() -> None:
+    one = ledger(2000)
+    one.hear(0.0, report("a", 1, 350))
+    one.pass_time(1000.0)
+    assert count_w(one, "a") == 500
+
+
+def test_a_node_that_was_let_go_is_out_of_reach_and_counts_its_tdp_until_its_agent_is_back() -> None:
+    one = two()
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=1, is_leaving=True))
+    (leave,) = one.grants(1.0)
+    assert leave.is_leave
+    assert one.is_within_reach(1.0).tolist() == [False, True]
+    one.hear(2.0, report("a", 2000, 300, sequence=leave.sequence, epoch=1, is_leaving=True))
+    assert one.is_within_reach(2.0).tolist() == [False, True], "that report may be older than its leave"
+    one.hear(3.0, report("a", 3000, 300))
+    assert one.is_within_reach(3.0).tolist() == [True, True]
+    assert count_w(one, "a") == 450, "it has confirmed nothing since"
+
+
+# --- power off and on
+
+
+def test_switching_one_node_off_says_nothing_of_the_others() -> None:
+    one = ledger(3000, k=9)
+    confirmed(one, 0.0, {"a": 300, "b": 200})
+    one.hear(0.0, report("s", 1, 400, declaration=STICKY))
+    one.switched_off(30.0, "a")
+    assert [one.accounts[name].is_off for name in ("a", "b", "s")] == [True, False, False]
+    assert one.reserve_mw == 450_000 + 250_000, "a may come up by itself, b may reboot, s keeps its cap"
+    assert one.total_mw == one.accounts.count_mw.sum() == 200_000 + 500_000
+
+
+def test_nothing_that_was_open_counts_for_a_node_without_power_nor_when_it_is_back() -> None:
+    one = two()
+    want(one, {"a": 490_000, "b": 480_000})
+    one.grants(1.0)
+    one.switched_off(2.0, "a")
+    assert (count_w(one, "a"), count_w(one, "b")) == (0, 480)
+    assert one.switch_on(3.0, "a")
+    assert count_w(one, "a") == 450, "its boot, not the grant of before"
+    one.pass_time(100.0)
+    assert count_w(one, "a") == 450
+
+
+def test_a_node_that_had_leave_and_was_switched_off_counts_its_boot_when_it_is_switched_on() -> None:
+    one = two()
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=1, is_leaving=True))
+    assert one.grants(1.0)[0].is_leave
+    one.switched_off(30.0, "a")
+    assert not one.accounts["a"].has_left
+    assert one.switch_on(31.0, "a")
+    assert count_w(one, "a") == 450
+
+
+def test_what_a_boot_costs_is_what_the_node_would_count_more() -> None:
+    one = two()
+    one.switched_off(30.0, "a")
+    assert one.boot_costs_mw(places(one, "a", "b")).tolist() == [450_000, 250_000]
+    one.hear(30.0, report("c", 1, 480))
+    assert one.boot_costs_mw(places(one, "c")).tolist() == [0], "it counts its TDP"
+
+
+def test_only_the_nodes_named_last_are_awaited() -> None:
+    one = two()
+    one.await_boots(["a"])
+    assert one.accounts.is_awaited.tolist() == [True, False]
+    one.await_boots(["b"])
+    assert one.accounts.is_awaited.tolist() == [False, True]
+    one.await_boots([])
+    assert one.accounts.is_awaited.tolist() == [False, False]
+
+
+def test_a_node_that_is_switched_on_is_awaited_no_more_and_has_confirmed_nothing() -> None:
+    one = two()
+    one.switched_off(30.0, "a")
+    one.await_boots(["a"])
+    assert one.switch_on(30.0, "a")
+    account = one.accounts["a"]
+    assert (account.is_off, account.has_confirmed, account.has_left, account.target_mw) == (False, False, False, -1)
+    assert account.limit_mw == 450_000
+    assert not one.accounts.is_awaited.any()
+
+
+@pytest.mark.parametrize(("budget_w", "fits"), [(899, False), (900, True)])
+def test_a_boot_needs_every_watt_of_its_cost(budget_w: int, fits: bool) -> None:
+    one = two()
+    one.switched_off(30.0, "a")  # b is silent, so that it may be booting too
+    one.budget.set(budget_w * 1000)
+    assert one.switch_on(30.0, "a") is fits
+    assert count_w(one, "a") == 450 * fits
+
+
+def test_what_ran_out_before_a_node_is_switched_on_is_free_for_its_boot() -> None:
+    small = msgspec.structs.replace(OS, boot_mw=200_000)
+    one = two(1000)
+    one.hear(0.5, report("b", 500, 200, sequence=1, epoch=1, declaration=small))
+    want(one, {"b": 480_000})
+    one.grants(1.0)
+    one.switched_off(1.0, "a")
+    one.budget.set(700_000)
+    assert not one.switch_on(2.0, "a"), "480 W may be in force at b"
+    assert one.switch_on(60.0, "a"), "b is at its safe cap by now"
+
+
+def test_an_announced_drop_takes_effect_also_while_nothing_else_happens() -> None:
+    one = two()
+    one.budget.announce(5.0, 400_000)
+    one.pass_time(5.0)
+    assert one.budget.budget_mw == 400_000
+
+
+# --- what is sent
+
+
+def test_a_grant_answers_the_last_report_of_its_node_and_carries_all_that_this_needs() -> None:
+    one = two()
+    one.hear(4.0, report("a", 4000, 300, sequence=1, epoch=1, boot="b1"))
+    want(one, {"a": 250_000})
+    (grant,) = one.grants(4.0)
+    assert (grant.node, grant.epoch, grant.boot_id, grant.sequence) == ("a", one.epoch, "b1", 2)
+    assert (grant.cap_mw, grant.report_id, grant.lease_ns, grant.is_leave) == (250_000, 4000, 10**10, False)
+
+
+@pytest.mark.parametrize(("age_s", "is_sent"), [(4.999, True), (5.0, False)])
+def test_a_grant_must_leave_the_node_half_of_its_lease(age_s: float, is_sent: bool) -> None:
+    one = two()
+    one.hear(10.0, report("a", 10_000, 300, sequence=1, epoch=1))
+    want(one, {"a": 250_000})
+    assert bool(one.grants(10.0 + age_s)) is is_sent
+
+
+@pytest.mark.parametrize(("age_ns", "is_sent"), [(3 * 10**9 - 1, False), (3 * 10**9, True)])
+def test_a_lease_is_renewed_after_three_tenths_of_it(age_ns: int, is_sent: bool) -> None:
+    one = two()
+    want(one, {"a": -1, "b": -1})
+    granted = int(one.accounts.granted_report_id[0])
+    one.hear(1.0, report("a", granted + age_ns, 300, sequence=1, epoch=1, seen_epoch=one.epoch))
+    assert caps_w(one.grants(1.0, ["a"])) == ({"a": 300} if is_sent else {})
+
+
+def test_only_nodes_that_were_heard_are_renewed_and_each_is_granted_once() -> None:
+    one = two()
+    for name, limit_w in (("a", 300), ("b", 200)):
+        one.hear(4.0, report(name, 4 * 10**9, limit_w, sequence=1, epoch=1, seen_epoch=1))
+    want(one, {"a": 250_000})
+    assert caps_w(one.grants(4.0, ["a"])) == {"a": 250}, "the new cap renews too"
+    assert caps_w(one.grants(4.0, ["b"])) == {"b": 200}
+    assert one.grants(4.0) == []
+
+
+def test_who_has_not_heard_of_this_epoch_is_granted_its_cap_under_it() -> None:
+    one = two()
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=1, seen_epoch=0))
+    assert caps_w(one.grants(1.0, ["a"])) == {"a": 300}
+
+
+def test_a_node_that_was_granted_nothing_holds_what_is_in_force_there_or_less_if_that_is_wanted() -> None:
+    one = ledger(2000)
+    one.expect(0.0, dict.fromkeys("abc", OS))
+    one.hear(0.0, report("a", 1, 350), report("b", 1, 350), report("c", 1, 600))
+    want(one, {"b": 320_000})
+    assert caps_w(one.grants(0.0, ["a", "b", "c"])) == {"a": 350, "b": 320, "c": 500}
+
+
+def test_a_renewal_raises_nothing_where_the_node_has_fallen_below_its_grant() -> None:
+    one = two(500)
+    one.hear(4.0, report("a", 4 * 10**9, 220, sequence=1, epoch=1, seen_epoch=1))
+    want(one, {"a": -1})
+    assert caps_w(one.grants(4.0, ["a"])) == {"a": 220}
+
+
+def test_reports_of_one_node_are_taken_in_their_order_and_all_that_are_taken_are_returned() -> None:
+    one = two()
+    reports = [
+        report("a", 1000, 310, sequence=1, epoch=1),
+        report("b", 1000, 210, sequence=1, epoch=1),
+        report("a", 1001, 320, sequence=1, epoch=1),
+        report("a", 1000, 330, sequence=1, epoch=1),
+    ]
+    assert one.hear(1.0, *reports) == reports[:3]
+    assert (count_w(one, "a"), count_w(one, "b")) == (320, 210)
+    assert one.hear(1.0) == []
+
+
+def test_a_report_as_old_as_the_last_is_void() -> None:
+    one = two()
+    assert one.hear(2.0, report("a", 2000, 310, sequence=1, epoch=1))
+    assert not one.hear(2.0, report("a", 2000, 290, sequence=1, epoch=1))
+    assert count_w(one, "a") == 310
+
+
+# --- the store
+
+
+class Commits(FaultyStore):
+    """Remembers what each commit put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put: list[tuple[list[str], dict[int, int]]] = []
+
+    def commit(self, epoch, nodes, changed, counts_mw) -> None:
+        super().commit(epoch, nodes, changed, counts_mw)
+        names = [name for name, _ in nodes.values()]
+        self.put.append((names, {at: int(counts_mw[at]) for at in changed.tolist()}))
+
+
+def three(store: Commits) -> Ledger:
+    """The nodes of ``two`` and c, which counts its TDP; stored when c was granted its first cap."""
+    made = two(store=store)
+    made.expect(0.5, {"c": OS})
+    made.hear(0.5, report("c", 500, 500))
+    store.put.clear()
+    made.grants(0.5, ["c"])
+    assert store.put == [(["c"], {0: 300_000, 1: 200_000, 2: 500_000})], "counts that fell go along"
+    store.put.clear()
+    return made
+
+
+def test_a_raise_is_stored_and_a_renewal_or_a_decrease_stores_nothing() -> None:
+    store = Commits()
+    one = three(store)
+    want(one, {"a": 400_000})
+    one.grants(1.0)
+    assert store.put == [([], {0: 400_000})]
+    store.put.clear()
+    for name, limit_w in (("a", 400), ("b", 200)):
+        one.hear(4.0, report(name, 4 * 10**9, limit_w, sequence=2, epoch=1, seen_epoch=1))
+    assert one.grants(4.0, ["a", "b"])
+    assert store.put == [([], {})], "only whether we are deposed"
+    store.put.clear()
+    want(one, {"a": 350_000})
+    one.grants(5.0)
+    assert store.put == [([], {})], "nor does a decrease"
+
+
+def test_one_node_that_rises_is_stored_whatever_the_others_have_stored() -> None:
+    store = Commits()
+    one = three(store)
+    want(one, {"a": 250_000, "b": 260_000})
+    one.grants(1.0)
+    assert store.put == [([], {1: 260_000})]
+    assert Ledger(store, one.terms, one.budget, 2.0).accounts["b"].count_mw == 260_000
+
+
+def test_a_node_is_stored_by_name_before_it_is_granted_anything_and_again_when_it_declares_other_watts() -> None:
+    store = Commits()
+    one = ledger(3000, store=store)
+    one.expect(0.0, {"a": OS})
+    one.hear(0.0, report("b", 1, 300))
+    assert store.put == []
+    one.grants(0.0, ["b"])
+    assert store.put == [(["a", "b"], {1: 500_000})]
+    store.put.clear()
+    more = msgspec.structs.replace(OS, tdp_mw=600_000)
+    one.hear(1.0, report("b", 1000, 300, sequence=1, epoch=1, declaration=more))
+    want(one, {"b": 550_000})
+    one.grants(1.0)
+    assert store.put == [(["b"], {1: 550_000})]
+    after = Ledger(store, one.terms, one.budget, 2.0).accounts
+    assert (after["b"].declaration, after["b"].is_leased, after["a"].is_leased) == (more, True, False)
+    assert (after["a"].count_mw, after["b"].count_mw) == (500_000, 550_000)
+
+
+# --- a new ledger
+
+
+def test_a_new_ledger_is_young_until_the_last_lease_of_the_old_one_is_over_by_any_clock() -> None:
+    store = FaultyStore()
+    two(store=store)
+    new = Ledger(store, Terms(), BudgetLine(2_000_000), 100.0)
+    assert new.is_certain and new.is_young
+    assert new.is_within_reach(100.0).tolist() == [True, True], "they may be heard at any moment"
+    end_s = 100.0 + HERE_S + AFTER_S
+    new.pass_time(end_s - 1e-6)
+    assert new.is_young and (count_w(new, "a"), count_w(new, "b")) == (500, 500), "as was stored"
+    new.pass_time(end_s + 1e-6)
+    assert not new.is_young and (count_w(new, "a"), count_w(new, "b")) == (450, 450), "they fell, or are booting"
+    assert new.total_mw == 900_000
+    assert new.is_within_reach(end_s + 1e-6).tolist() == [False, False]
+
+
+def test_a_ledger_whose_store_has_lost_commits_believes_no_count_when_the_leases_are_over() -> None:
+    store = FaultyStore()
+    two(store=store)
+    store.crash(0)
+    new = Ledger(store, Terms(), BudgetLine(2_000_000), 100.0)
+    assert not new.is_certain
+    new.hear(101.0, report("a", 101_000, 300, sequence=1, epoch=1, seen_epoch=new.epoch))
+    assert new.is_young, "others may have been raised by what was lost"
+    new.pass_time(200.0)
+    assert not new.is_young
+    assert count_w(new, "b") == 450
+
+
+def test_a_node_that_has_heard_of_a_newer_epoch_makes_the_ledger_take_one_above_it() -> None:
+    store = FaultyStore()
+    one = two(store=store)
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=1, seen_epoch=1))
+    assert one.epoch == 1 and one.is_certain
+    one.hear(2.0, report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=7))
+    assert (one.epoch, one.is_certain, one.is_young) == (8, False, True)
+
+
+def test_a_node_that_has_heard_of_a_newer_ledger_deposes_this_one() -> None:
+    store = FaultyStore()
+    one = two(store=store)
+    Ledger(store, Terms(), BudgetLine(2_000_000), 1.0)
+    with pytest.raises(DeposedError):
+        one.hear(2.0, report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=2))
+
+
+def test_a_node_that_knows_our_epoch_but_was_granted_nothing_by_us_has_it_from_a_ledger_that_was_lost() -> None:
+    store = FaultyStore()
+    one = ledger(2000, store=store)
+    one.hear(1.0, report("a", 1000, 300, sequence=3, epoch=1, seen_epoch=1))
+    assert (one.epoch, one.is_certain) == (2, False)
+
+
+def test_time_without_nodes_passes() -> None:
+    one = ledger(2000)
+    one.pass_time(1e9)
+    assert (one.grants(1e9), one.total_mw, one.free_mw(1e9), one.is_young) == ([], 0, 2_000_000, False)
+    assert math.isinf(one._next_s)
