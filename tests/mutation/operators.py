@@ -10,7 +10,7 @@ Left out by rule, since nothing but a reader can tell:
 - docstrings, type annotations, type variables and aliases, decorators, keywords of a class (``frozen=True``);
 - wording: literal text, and what is formatted into it, in a ``raise`` or a line for people (``WORDING``), and any of
   three words or more (an SQL statement is one too: changed as mutmut does it, it is none and fails at once);
-- ``assert``, which says to the type checker what is known, and ``strict=`` of ``zip``, which is one;
+- ``assert``, which says to the type checker what is known, ``strict=`` of ``zip``, which is one, the type in ``cast``;
 - all but the first of mutmut's changes of the same string, ``None`` for ``False``, which is as false, and a change that
   another operator makes too.
 """
@@ -90,7 +90,7 @@ class _Changes(cst.CSTVisitor):
         if isinstance(node, cst.ClassDef):
             self._left_out.update(node.keywords)
         if isinstance(node, cst.Call):
-            self._left_out.update(argument for argument in node.args if _is_strict_of_zip(node, argument))
+            self._left_out.update(argument for argument in node.args if _is_for_the_type_checker(node, argument))
         self._wording_depth += _is_wording(node)
         where = ".".join(self._where)
         for kind, operator in (*mutation_operators, *OURS):
@@ -151,8 +151,9 @@ def _is_prose(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.SimpleString) and len(node.value.split()) >= 3
 
 
-def _is_strict_of_zip(call: cst.Call, argument: cst.Arg) -> bool:
-    return m.matches(call.func, m.Name("zip")) and m.matches(argument, m.Arg(keyword=m.Name("strict")))
+def _is_for_the_type_checker(call: cst.Call, argument: cst.Arg) -> bool:
+    is_strict = m.matches(call.func, m.Name("zip")) and m.matches(argument, m.Arg(keyword=m.Name("strict")))
+    return is_strict or (m.matches(call.func, m.Name("cast")) and argument is call.args[0])
 
 
 def mutants(file: str, source: str) -> list[Mutant]:

@@ -26,6 +26,7 @@ from tests.mutation.operators import Mutant, mutants
 from tests.mutation.results import MutationError, Result, Target
 
 _LEDGER: Final = (
+    "tests/cluster_agent/test_ledger_rules.py",
     "tests/cluster_agent/test_ledger.py",
     # these judge the world, by ledgers that lack a rule
     "--deselect=tests/cluster_agent/test_ledger.py::test_the_world_notices_a_rule_that_is_missing",

@@ -226,6 +226,7 @@ def test_the_mean_is_weighted_by_time() -> None:
 def test_a_cap_is_kept_up_to_two_percent_above_it() -> None:
     assert until_confirmed(capped(), 306.0) == 4
     assert until_confirmed(capped(), 306.1) == 0
+    assert until_confirmed(capped(), 0.0) == 4, "and by a node that draws nothing"
 
 
 @pytest.mark.parametrize(("before_w", "effect"), [(300.1, "seen"), (300.0, "provisional"), (150.0, "provisional")])
