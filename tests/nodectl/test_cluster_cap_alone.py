@@ -256,7 +256,7 @@ def test_a_raise_needs_not_settle_but_an_interval_of_its_own() -> None:
 
 
 def test_a_renewal_of_a_confirmed_cap_is_confirmed_as_the_cap_was_and_not_measured_again() -> None:
-    for before_w, effect in ((400.0, "seen"), (250.0, "provisional")):
+    for before_w, effect in ((400.0, "seen"), (300.0, "provisional"), (250.0, "provisional")):
         made = capped(before_w)
         until_confirmed(made, 250.0)
         made.grant(300.0, 2)
