@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.ledger_store import FaultyStore
+from cluster_agent.budget.accounts import Accounts, after_lease_s
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.store import DeposedError
+from nodectl.wire import Declaration, LeaseClass
 from tests.cluster_agent.test_ledger import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
 
 HERE_S = 10 * 1.001 / 0.999
@@ -66,6 +68,8 @@ def test_what_is_free_is_the_budget_less_counts_reserve_and_what_is_fixed() -> N
     one = two(1000, k=1, fixed_w=100)
     assert (one.spendable_mw(0.0), one.free_mw(0.0)) == (900_000, 150_000)
     assert (one.over_mw(0.0), one.breach_mw(0.0)) == (-400_000, -400_000)
+    one.budget.announce(5.0, 600_000)
+    assert (one.spendable_mw(0.0), one.free_mw(0.0)) == (500_000, -250_000)
     one.budget.change(1.0, 450_000, [], 5.0)
     assert one.over_mw(1.0) == 150_000
     assert one.breach_mw(1.0) == -400_000, "until it must be kept"
@@ -102,6 +106,75 @@ def test_a_silent_node_counts_what_it_fell_to_from_that_time_on() -> None:
     one.pass_time(end_s + 1e-6)
     assert count_w(one, "a") == 210
     assert one.total_mw == one.accounts.count_mw.sum()
+
+
+def test_silence_begins_at_the_very_instant_at_which_the_lease_is_surely_over() -> None:
+    one = ledger(2000)
+    confirmed(one, 0.0, {"a": 300})
+    end_s = one.settle_s
+    assert not one.is_silent(np.nextafter(end_s, 0)).any()
+    one.pass_time(np.nextafter(end_s, 0))
+    assert count_w(one, "a") == 300
+    assert one.is_silent(end_s).all()
+    one.pass_time(end_s)
+    assert count_w(one, "a") == 450
+
+
+def lost_grant(declaration: Declaration, limit_w: int) -> Ledger:
+    """Node a was granted 400 W at 0 s and is heard at 5 s, without it; b has it the other way round."""
+    one = ledger(3000)
+    for name in ("a", "b"):
+        one.expect(0.0, {name: declaration})
+        one.hear(0.0, report(name, 1, limit_w, declaration=declaration))
+    one.grants(0.0, ["a", "b"])
+    want(one, {"a": 400_000, "b": 320_000})
+    sent = {grant.node: grant.sequence for grant in one.grants(0.0)}
+    one.hear(5.0, report("a", 5000, limit_w, sequence=1, epoch=1, declaration=declaration))
+    one.hear(5.0, report("b", 5000, 320, sequence=sent["b"], epoch=1, declaration=declaration))
+    return one
+
+
+def test_a_lost_grant_is_over_at_the_very_instant_at_which_its_lease_is_though_the_node_is_heard() -> None:
+    one = lost_grant(OS, 250)
+    one.pass_time(np.nextafter(one.settle_s, 0))
+    assert (count_w(one, "a"), count_w(one, "b")) == (400, 320)
+    one.pass_time(one.settle_s)
+    assert (count_w(one, "a"), count_w(one, "b")) == (250, 320)
+    assert one.total_mw == 570_000
+
+
+def test_a_lost_grant_may_have_been_taken_and_lapsed_to_the_safe_cap() -> None:
+    one = lost_grant(OS, 150)
+    one.pass_time(one.settle_s)
+    assert (count_w(one, "a"), count_w(one, "b")) == (200, 320), "the safe cap, which is more than the node has said"
+
+
+def test_a_sticky_node_may_have_taken_a_lost_grant_and_hold_it_still() -> None:
+    one = lost_grant(STICKY, 250)
+    one.pass_time(one.settle_s)
+    assert (count_w(one, "a"), count_w(one, "b")) == (400, 320)
+    one.pass_time(1000.0)
+    assert (count_w(one, "a"), count_w(one, "b")) == (400, 320)
+
+
+def test_a_grant_that_is_confirmed_leaves_the_newer_ones_open() -> None:
+    one = two()
+    want(one, {"a": 480_000})
+    first = one.grants(1.0)[0].sequence
+    want(one, {"a": 470_000})
+    second = one.grants(1.5)[0].sequence
+    one.hear(2.0, report("a", 2000, 250, sequence=first, epoch=1))
+    assert count_w(one, "a") == 470, "the newer one may be taken yet"
+    one.hear(2.5, report("a", 2500, 260, sequence=second, epoch=1))
+    assert count_w(one, "a") == 260
+
+
+def test_a_sequence_of_another_epoch_confirms_nothing_here() -> None:
+    one = two()
+    want(one, {"a": 480_000})
+    sequence = one.grants(1.0)[0].sequence
+    one.hear(2.0, report("a", 2000, 250, sequence=sequence, epoch=0, seen_epoch=1))
+    assert count_w(one, "a") == 480
 
 
 def test_a_node_that_was_granted_nothing_in_this_boot_does_not_fall_by_itself() -> None:
@@ -142,11 +215,39 @@ def test_nothing_that_was_open_counts_for_a_node_without_power_nor_when_it_is_ba
     want(one, {"a": 490_000, "b": 480_000})
     one.grants(1.0)
     one.switched_off(2.0, "a")
-    assert (count_w(one, "a"), count_w(one, "b")) == (0, 480)
+    one.hear(2.5, report("b", 2500, 200, sequence=1, epoch=1))
+    assert (count_w(one, "a"), count_w(one, "b")) == (0, 480), "that of b is open as before"
     assert one.switch_on(3.0, "a")
     assert count_w(one, "a") == 450, "its boot, not the grant of before"
     one.pass_time(100.0)
     assert count_w(one, "a") == 450
+
+
+def test_a_cap_above_the_boot_power_does_not_outlive_the_power() -> None:
+    one = ledger(2000)
+    confirmed(one, 0.0, {"a": 480})
+    one.switched_off(30.0, "a")
+    assert one.switch_on(31.0, "a")
+    assert count_w(one, "a") == 450
+
+
+def test_of_two_nodes_without_power_one_is_switched_on() -> None:
+    one = two(k=9)
+    one.switched_off(30.0, "a")
+    one.switched_off(30.0, "b")
+    assert one.reserve_mw == 900_000, "both may come up unasked"
+    assert one.switch_on(31.0, "a")
+    assert [one.accounts[name].is_off for name in ("a", "b")] == [False, True]
+    assert (one.total_mw, one.reserve_mw) == (450_000, 450_000)
+
+
+def test_a_boot_must_fit_an_announced_drop_too() -> None:
+    one = two()
+    one.switched_off(30.0, "a")
+    one.budget.announce(31.0 + one.settle_s, 800_000)
+    assert not one.switch_on(31.0, "a"), "with b, which is silent, 900 W"
+    one.budget.announce(31.0 + one.settle_s, 900_000)
+    assert one.switch_on(31.0, "a")
 
 
 def test_a_node_that_had_leave_and_was_switched_off_counts_its_boot_when_it_is_switched_on() -> None:
@@ -341,6 +442,14 @@ def test_a_raise_is_stored_and_a_renewal_or_a_decrease_stores_nothing() -> None:
     assert store.put == [([], {})], "nor does a decrease"
 
 
+def test_a_boot_is_stored_before_it_is_allowed() -> None:
+    store = Commits()
+    one = three(store)
+    one.switched_off(30.0, "a")
+    assert one.switch_on(30.0, "a")
+    assert store.put == [([], {0: 450_000, 1: 450_000, 2: 450_000})], "b and c are silent, and may boot too"
+
+
 def test_one_node_that_rises_is_stored_whatever_the_others_have_stored() -> None:
     store = Commits()
     one = three(store)
@@ -369,6 +478,131 @@ def test_a_node_is_stored_by_name_before_it_is_granted_anything_and_again_when_i
     assert (after["a"].count_mw, after["b"].count_mw) == (500_000, 550_000)
 
 
+# --- columns
+
+
+def test_of_a_new_node_nothing_is_known_but_what_it_declares() -> None:
+    columns = Accounts()
+    assert (len(columns), list(columns), "a" in columns) == (0, [], False)
+    assert columns.add({"a": OS}).tolist() == [0]
+    least, none, most = -math.inf, -1, 2**63 - 1
+    ints = {
+        "tdp_mw": 500_000, "mop_mw": 200_000, "safe_mw": 200_000, "boot_mw": 450_000, "boot_need_mw": 0,
+        "limit_mw": 500_000, "count_mw": 0, "stored_mw": none, "report_id": none, "seen_epoch": none, "sequence": 0,
+        "target_mw": none, "wanted_mw": none, "granted_report_id": none, "backed_mw": most, "open_mw": none,
+        "open_sequence": most,
+    }  # fmt: skip
+    floats = {
+        "after_lease_s": 8.5, "heard_s": least, "watch_s": math.inf, "last_deadline_s": least,
+        "open_deadline_s": math.inf,
+    }  # fmt: skip
+    bools = ("is_sticky", "is_leased", "has_confirmed", "is_leaving", "has_left", "is_off", "is_awaited", "owes_epoch")
+    for kind, columns_of_it in ((np.int64, ints), (np.float64, floats), (np.bool_, dict.fromkeys(bools, False))):
+        for name, value in columns_of_it.items():
+            column = getattr(columns, name)
+            assert column.dtype == kind and set(column.ravel().tolist()) == {value}, name
+    assert columns.open_mw.shape == columns.open_sequence.shape == columns.open_deadline_s.shape == (4, 1)
+
+
+def test_nodes_keep_their_places_and_values_while_others_join() -> None:
+    columns = Accounts()
+    columns.add({"a": OS, "b": STICKY})
+    columns.count_mw[:] = [1, 2]
+    columns.open_mw[:, 1] = [3, 4, 5, 6]
+    for n in range(5):
+        first = len(columns)
+        assert columns.add({f"n{n}-{i}": OS for i in range(10**n % 97)}).tolist() == list(range(first, len(columns)))
+    assert columns.at(["b", "a"]).tolist() == [1, 0]
+    assert (columns["a"].count_mw, columns["b"].count_mw, columns["b"].declaration) == (1, 2, STICKY)
+    assert columns.open_mw[:, 1].tolist() == [3, 4, 5, 6]
+    assert (
+        set(columns.count_mw[2:].tolist()) == {0} and (columns.is_sticky == ([False, True] + [False] * first))[:2].all()
+    )
+    assert list(columns)[:2] == ["a", "b"] and len(columns.names) == len(columns)
+    with pytest.raises(KeyError):
+        columns.at(["a", "nobody"])
+
+
+def test_a_boot_that_was_left_is_remembered_as_past() -> None:
+    columns = Accounts()
+    at = columns.add({"a": OS, "b": OS})
+
+    def compared(*boots: str) -> list[list[bool]]:
+        return [one.tolist() for one in columns.compare_boots(at, boots)]
+
+    assert compared("b1", "") == [[True, False], [False, False]]
+    columns.reboot(0, "b1")
+    assert compared("b1", "") == [[False, False], [False, False]], "that nothing was known is no boot"
+    assert compared("", "") == [[True, False], [False, False]]
+    columns.reboot(0, "b2")
+    columns.reboot(0, "b3")
+    assert compared("b1", "b1") == [[True, True], [True, False]]
+    assert compared("b2", "b2") == [[True, True], [True, False]]
+    assert compared("b3", "b3") == [[False, True], [False, False]]
+
+
+def test_an_account_shows_each_column_as_it_is() -> None:
+    columns = Accounts()
+    columns.add({"a": OS, "b": STICKY})
+    columns.reboot(1, "boot")
+    flags = ("is_leased", "has_confirmed", "is_leaving", "has_left", "is_off")
+    for number, name in enumerate(("limit_mw", "count_mw", "target_mw", "wanted_mw")):
+        getattr(columns, name)[1] = 10 + number
+    for flag in flags:
+        for other in flags:
+            getattr(columns, other)[1] = other == flag
+        found = columns["b"]
+        assert [getattr(found, other) for other in flags] == [other == flag for other in flags]
+    assert (found.index, found.name, found.declaration, found.boot_id) == (1, "b", STICKY, "boot")
+    assert (found.limit_mw, found.count_mw, found.target_mw, found.wanted_mw) == (10, 11, 12, 13)
+    assert not found.is_heard
+    columns.heard_s[1] = 0.0
+    assert columns["b"].is_heard and not columns["a"].is_heard
+
+
+@pytest.mark.parametrize(("lease_class", "after_s"), [("hw", 0.5), ("os", 8.5), ("sticky", 0.5)])
+def test_only_software_that_ends_a_lease_needs_its_watchdog_waited_for(lease_class: LeaseClass, after_s: float) -> None:
+    assert after_lease_s(msgspec.structs.replace(OS, lease_class=lease_class)) == after_s
+
+
+def test_a_node_that_declares_other_watts_is_known_by_them_and_is_to_be_stored() -> None:
+    columns = Accounts()
+    at = columns.add({"a": OS, "b": OS})
+    assert columns.unstored == {0: None, 1: None}
+    columns.unstored.clear()
+    other = Declaration(600_001, 200_002, 220_003, 400_004, "sticky", settle_ms=1500)
+    columns.declare(at[1:], [other])
+    assert columns.unstored == {1: None}
+    assert columns.declarations == [OS, other]
+    figures = (columns.tdp_mw, columns.mop_mw, columns.safe_mw, columns.boot_mw, columns.after_lease_s)
+    assert [one.tolist()[1] for one in figures] == [600_001, 200_002, 220_003, 400_004, 1.5]
+    assert columns.is_sticky.tolist() == [False, True]
+    assert columns.tdp_mw[0] == 500_000
+
+
+def test_of_five_open_grants_the_lowest_two_are_taken_together() -> None:
+    columns = Accounts()
+    at = columns.add({"a": OS, "b": OS})[:1]
+    for sequence, cap_mw in enumerate((500, 400, 300, 200, 100), start=1):
+        columns.sequence[at] = sequence
+        columns.open_grants(at, np.array([cap_mw]), np.array([10.0 * sequence]))
+    opened = sorted(zip(columns.open_mw[:, 0].tolist(), columns.open_sequence[:, 0].tolist(),
+                        columns.open_deadline_s[:, 0].tolist(), strict=True))  # fmt: skip
+    assert opened == [(200, 5, 50.0), (300, 3, 30.0), (400, 2, 20.0), (500, 1, 10.0)]
+    columns.sequence[at] = 6
+    columns.open_grants(at, np.array([450]), np.array([40.0]))  # ends no earlier than those before it
+    assert sorted(columns.open_mw[:, 0].tolist()) == [-1, -1, 450, 500]
+    assert columns.open_deadline_s[columns.open_mw[:, 0] == 450, 0].tolist() == [50.0]
+    assert columns.last_deadline_s.tolist() == [50.0, -math.inf]
+    columns.close_grants(at, columns.open_mw[:, at] == 450)
+    assert sorted(columns.open_mw[:, 0].tolist()) == [-1, -1, -1, 500]
+    columns.close_grants(at)
+    assert set(columns.open_mw[:, 0].tolist()) == {-1}
+    assert set(columns.open_sequence[:, 0].tolist()) == {2**63 - 1}
+    assert set(columns.open_deadline_s[:, 0].tolist()) == {math.inf}
+    assert set(columns.open_mw[:, 1].tolist()) == {-1}
+
+
 # --- a new ledger
 
 
@@ -377,14 +611,16 @@ def test_a_new_ledger_is_young_until_the_last_lease_of_the_old_one_is_over_by_an
     two(store=store)
     new = Ledger(store, Terms(), BudgetLine(2_000_000), 100.0)
     assert new.is_certain and new.is_young
-    assert new.is_within_reach(100.0).tolist() == [True, True], "they may be heard at any moment"
-    end_s = 100.0 + HERE_S + AFTER_S
-    new.pass_time(end_s - 1e-6)
+    new.expect(100.0, {"c": OS})
+    assert new.is_within_reach(100.0).tolist() == [True, True, False], "they may be heard at any moment"
+    end_s = 100.0 + new.settle_s
+    assert new.settle_s == pytest.approx(HERE_S + AFTER_S, abs=1e-9)
+    new.pass_time(np.nextafter(end_s, 0))
     assert new.is_young and (count_w(new, "a"), count_w(new, "b")) == (500, 500), "as was stored"
-    new.pass_time(end_s + 1e-6)
+    new.pass_time(end_s)
     assert not new.is_young and (count_w(new, "a"), count_w(new, "b")) == (450, 450), "they fell, or are booting"
-    assert new.total_mw == 900_000
-    assert new.is_within_reach(end_s + 1e-6).tolist() == [False, False]
+    assert new.total_mw == 900_000 + 500_000
+    assert new.is_within_reach(end_s).tolist() == [False, False, False]
 
 
 def test_a_ledger_whose_store_has_lost_commits_believes_no_count_when_the_leases_are_over() -> None:
