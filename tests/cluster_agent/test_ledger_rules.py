@@ -397,6 +397,118 @@ def test_a_report_as_old_as_the_last_is_void() -> None:
     assert count_w(one, "a") == 310
 
 
+def test_what_one_report_of_several_says_is_of_its_node_alone() -> None:
+    one = two(3000, k=9)
+    want(one, {"a": 480_000, "b": 470_000})
+    one.grants(1.0)
+    void = report("a", 0, 250, sequence=1, epoch=1)
+    good = report("b", 1000, 210, sequence=1, epoch=1)
+    assert one.hear(1.0, void, good) == [good]
+    assert count_w(one, "a") == 480
+    one.hear(2.0, report("a", 1, 200, boot="b2"), report("b", 2000, 210, sequence=1, epoch=1))
+    assert [one.accounts[name].boot_id for name in ("a", "b")] == ["b2", "b1"]
+    assert (count_w(one, "a"), count_w(one, "b")) == (450, 470)
+    other = msgspec.structs.replace(OS, tdp_mw=600_000)
+    one.hear(3.0, report("a", 2, 200, boot="b2"), report("b", 3000, 210, sequence=1, epoch=1, declaration=other))
+    assert [one.accounts[name].declaration for name in ("a", "b")] == [OS, other]
+    want(one, {"a": 480_000, "b": -1})
+    sequence = one.grants(3.0)[0].sequence
+    one.hear(4.0, report("a", 3, 200, boot="b2"), report("b", 4000, 210, sequence=sequence + 1, epoch=1))
+    assert (count_w(one, "a"), count_w(one, "b")) == (480, 210), "b confirms nothing of a"
+
+
+def test_a_node_that_was_taken_to_be_off_and_is_heard_is_on() -> None:
+    one = two(k=9)
+    one.switched_off(30.0, "a")
+    one.hear(31.0, report("a", 31_000, 350, boot="b2"), report("b", 31_000, 200, sequence=1, epoch=1))
+    assert not one.accounts["a"].is_off
+    assert (count_w(one, "a"), one.reserve_mw) == (450, 250_000)
+
+
+# --- which raises there is room for
+
+
+def wanting(budget_w: int, caps_w: dict[str, int], k: int = 0) -> Ledger:
+    """Nodes with confirmed caps of 200 W that want these."""
+    one = ledger(budget_w, k=k)
+    confirmed(one, 0.0, dict.fromkeys(caps_w, 200))
+    want(one, {name: cap_w * 1000 for name, cap_w in caps_w.items()})
+    return one
+
+
+@pytest.mark.parametrize(
+    ("budget_w", "raised"),
+    [(1000, ""), (1009, ""), (1010, "e"), (1029, "e"), (1030, "ed"), (1060, "edc"), (1099, "edc"), (1100, "edcb"),
+     (1149, "edcb"), (1150, "edcba")],
+)  # fmt: skip
+def test_of_raises_that_do_not_all_fit_the_cheapest_are_sent(budget_w: int, raised: str) -> None:
+    one = wanting(budget_w, {"a": 250, "b": 240, "c": 230, "d": 220, "e": 210})
+    assert set(caps_w(one.grants(0.0))) == set(raised)
+
+
+@pytest.mark.parametrize(("budget_w", "raised"), [(649, ""), (650, "a"), (699, "a"), (700, "ab")])
+def test_a_raise_that_gives_back_as_much_of_the_reserve_costs_nothing_while_its_node_is_the_one(
+    budget_w: int, raised: str
+) -> None:
+    one = wanting(budget_w, {"a": 250, "b": 250}, k=1)  # 400 W, and 250 W for one that reboots
+    sent = caps_w(one.grants(0.0))
+    assert (set(sent) == {"a", "b"}) is (raised == "ab")
+
+
+def test_a_raise_must_fit_an_announced_drop_too() -> None:
+    one = wanting(2000, {"a": 400})
+    one.budget.announce(one.settle_s, 399_999)
+    assert one.grants(0.0) == []
+    one.budget.announce(one.settle_s, 400_000)
+    assert caps_w(one.grants(0.0)) == {"a": 400}
+
+
+def test_while_more_counts_than_the_budget_allows_a_grant_above_where_a_count_is_heading_is_no_decrease() -> None:
+    one = ledger(1000)
+    confirmed(one, 0.0, {"a": 300})
+    one.expect(0.5, {"b": OS})
+    one.hear(0.5, report("b", 500, 500))  # counts its TDP, granted nothing
+    one.budget.set(400_000)
+    want(one, {"a": 250_000, "b": 300_000})
+    assert caps_w(one.grants(0.5)) == {"a": 250}, "b heads for its safe cap of 200 W: 300 W would stop that"
+    want(one, {"a": 280_000, "b": 200_000})
+    assert caps_w(one.grants(0.5)) == {"b": 200}, "a heads for 250 W"
+    want(one, {"a": 250_000, "b": 190_000})
+    assert caps_w(one.grants(0.5)) == {"b": 190}
+
+
+# --- boots
+
+
+def test_a_reboot_voids_what_was_open_confirmed_and_left_of_that_node_alone() -> None:
+    one = two()
+    want(one, {"a": 490_000, "b": 480_000})
+    one.grants(1.0)
+    one.hear(2.0, report("a", 10, 300, boot="b2"))
+    assert count_w(one, "a") == 450
+    account = one.accounts["a"]
+    assert (account.boot_id, account.has_confirmed, account.has_left, account.target_mw) == ("b2", False, False, -1)
+    one.hear(2.0, report("b", 2000, 200, sequence=1, epoch=1))
+    assert count_w(one, "b") == 480, "its grant is open as before"
+    assert caps_w(one.grants(2.0, ["a"])) == {"a": 490}, "it is wanted, and no renewal has to be due"
+
+
+def test_a_node_that_had_leave_and_reboots_without_its_agent_having_said_so_counts_its_boot() -> None:
+    one = two()
+    one.hear(1.0, report("a", 1000, 300, sequence=1, epoch=1, is_leaving=True))
+    assert one.grants(1.0)[0].is_leave
+    one.hear(2.0, report("a", 10, 300, boot="b2", is_leaving=True))
+    assert not one.accounts["a"].has_left
+    assert count_w(one, "a") == 450
+
+
+def test_a_sticky_node_needs_nothing_set_aside_beside_others_that_do() -> None:
+    one = ledger(5000, k=1)
+    confirmed(one, 0.0, {"a": 440})
+    one.hear(0.0, report("s", 1, 200, declaration=msgspec.structs.replace(STICKY, boot_mw=500_000)))
+    assert one.accounts.boot_need_mw.tolist() == [450_000, 0]
+
+
 # --- the store
 
 
@@ -515,9 +627,8 @@ def test_nodes_keep_their_places_and_values_while_others_join() -> None:
     assert columns.at(["b", "a"]).tolist() == [1, 0]
     assert (columns["a"].count_mw, columns["b"].count_mw, columns["b"].declaration) == (1, 2, STICKY)
     assert columns.open_mw[:, 1].tolist() == [3, 4, 5, 6]
-    assert (
-        set(columns.count_mw[2:].tolist()) == {0} and (columns.is_sticky == ([False, True] + [False] * first))[:2].all()
-    )
+    assert set(columns.count_mw[2:].tolist()) == {0}
+    assert columns.is_sticky.nonzero()[0].tolist() == [1]
     assert list(columns)[:2] == ["a", "b"] and len(columns.names) == len(columns)
     with pytest.raises(KeyError):
         columns.at(["a", "nobody"])
@@ -631,9 +742,28 @@ def test_a_ledger_whose_store_has_lost_commits_believes_no_count_when_the_leases
     assert not new.is_certain
     new.hear(101.0, report("a", 101_000, 300, sequence=1, epoch=1, seen_epoch=new.epoch))
     assert new.is_young, "others may have been raised by what was lost"
+    assert count_w(new, "b") == 500, "as was stored"
     new.pass_time(200.0)
     assert not new.is_young
     assert count_w(new, "b") == 450
+    sticky = msgspec.structs.replace(STICKY, boot_mw=200_000)
+    for lost, count in ((False, 300), (True, 500)):
+        store = FaultyStore()
+        store.log.append(("nodes", ({0: ("s", sticky)}, {0: 300_000})))
+        store.is_certain = not lost
+        new = Ledger(store, Terms(), BudgetLine(2_000_000), 100.0)
+        new.pass_time(200.0)
+        assert count_w(new, "s") == count, "a sticky node keeps what it was granted last, and that may be lost"
+
+
+def test_what_is_stored_is_not_stored_again_by_the_next_ledger() -> None:
+    store = Commits()
+    three(store)
+    new = Ledger(store, Terms(), BudgetLine(9_000_000), 100.0)
+    for name, limit_w in (("a", 300), ("b", 200)):
+        new.hear(101.0, report(name, 101_000, limit_w, sequence=1, epoch=1))
+    assert caps_w(new.grants(101.0, ["a", "b"])) == {"a": 300, "b": 200}
+    assert store.put == [([], {})]
 
 
 def test_a_node_that_has_heard_of_a_newer_epoch_makes_the_ledger_take_one_above_it() -> None:
@@ -643,6 +773,40 @@ def test_a_node_that_has_heard_of_a_newer_epoch_makes_the_ledger_take_one_above_
     assert one.epoch == 1 and one.is_certain
     one.hear(2.0, report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=7))
     assert (one.epoch, one.is_certain, one.is_young) == (8, False, True)
+
+
+def test_whatever_node_of_a_batch_has_heard_of_a_newer_epoch() -> None:
+    one = two()
+    one.hear(2.0, report("b", 2000, 200, sequence=1, epoch=1, seen_epoch=1),
+             report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=7))  # fmt: skip
+    assert one.epoch == 8
+
+
+def one_stored(is_certain: bool = True) -> Ledger:
+    """A new ledger, at 100 s, of a store that knows node a at 300 W."""
+    store = FaultyStore()
+    store.log.append(("nodes", ({0: ("a", OS)}, {0: 300_000})))
+    store.is_certain = is_certain
+    return Ledger(store, Terms(0, 0), BudgetLine(2_000_000), 100.0)
+
+
+def test_a_new_ledger_waits_for_nobody_once_every_node_has_heard_of_it() -> None:
+    one = one_stored()
+    one.hear(101.0, report("a", 1, 300, sequence=3, epoch=0, seen_epoch=0))
+    assert one.is_young, "it answers the ledger before"
+    one.grants(101.0, ["a"])
+    one.hear(102.0, report("a", 2, 300, sequence=3, epoch=0, seen_epoch=one.epoch))
+    assert not one.is_young
+    one.hear(103.0, report("a", 3, 300, sequence=3, epoch=0, seen_epoch=0))
+    assert not one.is_young, "that was heard once"
+
+
+def test_a_ledger_whose_store_may_have_lost_nodes_waits_for_leases_of_nodes_that_it_cannot_know() -> None:
+    one = one_stored(is_certain=False)
+    one.hear(101.0, report("a", 1, 300, sequence=3, epoch=0, seen_epoch=0))
+    one.grants(101.0, ["a"])
+    one.hear(102.0, report("a", 2, 300, sequence=1, epoch=one.epoch, seen_epoch=one.epoch))
+    assert one.is_young
 
 
 def test_a_node_that_has_heard_of_a_newer_ledger_deposes_this_one() -> None:

@@ -12,7 +12,7 @@ from nodectl import cluster_cap
 from nodectl.cluster_cap import ClusterCap, boottime_ns, declaration, open_cluster_cap
 from nodectl.config import Cluster
 from nodectl.job_wire import JobPart, NodeJobs
-from nodectl.keys import KeyFileError
+from nodectl.keys import KeyFileError, KeyPair, write_pair
 from nodectl.wire import Declaration
 from pmu.readings import NOTHING_TOLD, RawProgress
 from tests.nodectl.test_cluster_cap import CLUSTER, Wire
@@ -457,6 +457,22 @@ def test_an_open_link_needs_no_keys_and_only_where_the_settings_say_so(tmp_path:
     for wrong in ({"insecure": False}, {"key": str(tmp_path / "none")}):
         with pytest.raises(KeyFileError):
             open_cluster_cap(msgspec.structs.replace(settings, **wrong), "boot-1", print)
+
+
+def test_a_link_has_the_keys_that_the_settings_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = KeyPair("a" * 40, "b" * 40)
+    write_pair(tmp_path / "node.key", pair)
+    settings = msgspec.structs.replace(SETTINGS, key=str(tmp_path / "node.key"), server_key="c" * 40)
+    wire, said, opened = JobWire(), [], []
+    monkeypatch.setattr(cluster_cap, "ClusterLink", lambda *arguments: opened.append(arguments) or wire)
+    made = open_cluster_cap(settings, "boot-1", said.append, Desk())
+    assert opened == [(settings.url, pair, "c" * 40, False)]
+    made.begin(0)
+    made.request(0)
+    made.follow(0.1, 300.0, "measured", "")
+    assert wire.sent[0].boot_id == "boot-1"
+    assert said == ["tcp://test: the cluster agent is there"]
+    assert made.told() == RawProgress(1, 42)
 
 
 # --- jobs
