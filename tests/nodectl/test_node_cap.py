@@ -5,7 +5,7 @@ import pytest
 
 from nodectl import power_walk
 from nodectl.agent import Agent
-from nodectl.caps import NO_CAP, CapRequest, FixedCap, PackageCap, packages_mw
+from nodectl.caps import CAP_ROW, NO_CAP, CapRequest, FixedCap, PackageCap, packages_mw
 from nodectl.errors import NodectlError
 from nodectl.survey import fit_to_node, survey
 from tests.nodectl.small_node import layout, sample
@@ -48,6 +48,10 @@ def test_a_cap_from_the_settings_is_the_same_at_all_times_and_none_where_it_is_z
 
 def test_without_a_cap_this_node_is_left_to_itself():
     assert (NO_CAP.packages_mw, NO_CAP.is_local) == (0, True)
+
+
+def test_journals_and_settings_name_the_cap_as_the_manual_does():
+    assert CAP_ROW == "node/cap_mw"
 
 
 def test_clocks_fall_above_the_cap_rest_at_it_and_rise_slowly_below():

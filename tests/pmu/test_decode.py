@@ -156,7 +156,7 @@ def test_a_count_beyond_any_processor_is_not_used(column: int, value: int) -> No
 def test_a_count_is_used_up_to_the_rate_of_the_fastest_processor_and_not_beyond(column: int, most_per_s: int) -> None:
     before = first()
     after = later(before, elapsed_ns=10 * PERIOD_NS)
-    after.counters[:2, column] = before.counters[:2, column] + [most_per_s, most_per_s * 101 // 100]
+    after.counters[:2, column] = before.counters[:2, column] + [most_per_s * 1004 // 1000, most_per_s * 1006 // 1000]
     cpu = decode(LAYOUT, before, after).cpu
     counted = (cpu.cycles, cpu.reference_cycles, cpu.instructions, cpu.stall, cpu.llc_misses)[column]
     assert np.isfinite(counted[0]) and np.isnan(counted[1])

@@ -91,6 +91,12 @@ def test_units_are_those_finished_since_the_sweep_before() -> None:
     assert (told.units, told.quality) == (0.0, Quality.MEASURED)  # one is under way
 
 
+def test_units_are_believed_up_to_the_fastest_loop() -> None:
+    most = 10**11  # in a tenth of a second
+    assert decoded(RawProgress(1, 5), RawProgress(1, 5 + most)).progress.quality == Quality.MEASURED
+    assert decoded(RawProgress(1, 5), RawProgress(1, 6 + most)).progress.quality == Quality.CLIPPED
+
+
 @pytest.mark.parametrize(
     ("before", "now"),
     [
