@@ -143,6 +143,59 @@ def test_a_lost_grant_is_over_at_the_very_instant_at_which_its_lease_is_though_t
     assert one.total_mw == 570_000
 
 
+def test_each_lost_grant_is_over_at_its_own_time() -> None:
+    one = two(3000)
+    one.hear(0.0, report("a", 1, 300, sequence=1, epoch=1))
+    one.hear(2.0, report("b", 2000, 200, sequence=1, epoch=1))
+    want(one, {"a": 480_000, "b": 470_000})
+    one.grants(2.0)
+    for name, limit_w in (("a", 300), ("b", 200)):
+        one.hear(5.0, report(name, 5000, limit_w, sequence=1, epoch=1))
+    one.pass_time(one.settle_s)
+    assert (count_w(one, "a"), count_w(one, "b")) == (300, 470)
+    one.pass_time(one.settle_s + 2.0)
+    assert (count_w(one, "a"), count_w(one, "b")) == (300, 200)
+
+
+def test_each_sticky_node_may_hold_its_own_lost_grant() -> None:
+    one = ledger(3000)
+    for name in ("a", "b"):
+        one.expect(0.0, {name: STICKY})
+        one.hear(0.0, report(name, 1, 250, declaration=STICKY))
+    want(one, {"a": 400_000, "b": 320_000})
+    one.grants(0.0)
+    for name in ("a", "b"):
+        one.hear(5.0, report(name, 5000, 250, declaration=STICKY))
+    one.pass_time(one.settle_s)
+    assert [one.accounts[name].limit_mw for name in ("a", "b")] == [400_000, 320_000]
+
+
+def test_of_two_lost_grants_of_a_node_the_second_is_open_when_the_first_is_over() -> None:
+    one = two()
+    want(one, {"a": 480_000})
+    one.grants(0.0)
+    one.hear(3.0, report("a", 3000, 300, sequence=1, epoch=1))
+    want(one, {"a": 470_000})
+    one.grants(3.0)
+    one.hear(6.0, report("a", 6000, 300, sequence=1, epoch=1))
+    one.pass_time(np.nextafter(one.settle_s, 0))
+    assert count_w(one, "a") == 480
+    one.pass_time(one.settle_s)
+    assert count_w(one, "a") == 470
+    one.pass_time(one.settle_s + 3.0)
+    assert count_w(one, "a") == 300
+
+
+def test_watts_of_a_grant_that_is_over_are_free_for_the_grants_of_that_very_time() -> None:
+    one = lost_grant(OS, 250)
+    one.budget.set(700_000)
+    end_s = one.settle_s
+    one.hear(end_s - 1.0, report("b", 18_000, 320, sequence=2, epoch=1))
+    want(one, {"a": -1, "b": 450_000})
+    assert one.grants(np.nextafter(end_s, 0)) == []
+    assert caps_w(one.grants(end_s)) == {"b": 450}
+
+
 def test_a_lost_grant_may_have_been_taken_and_lapsed_to_the_safe_cap() -> None:
     one = lost_grant(OS, 150)
     one.pass_time(one.settle_s)
@@ -341,9 +394,11 @@ def test_a_grant_must_leave_the_node_half_of_its_lease(age_s: float, is_sent: bo
 def test_a_lease_is_renewed_after_three_tenths_of_it(age_ns: int, is_sent: bool) -> None:
     one = two()
     want(one, {"a": -1, "b": -1})
-    granted = int(one.accounts.granted_report_id[0])
-    one.hear(1.0, report("a", granted + age_ns, 300, sequence=1, epoch=1, seen_epoch=one.epoch))
-    assert caps_w(one.grants(1.0, ["a"])) == ({"a": 300} if is_sent else {})
+    granted = 10**10
+    one.hear(1.0, report("a", granted, 300, sequence=1, epoch=1, seen_epoch=one.epoch))
+    assert one.grants(1.0, ["a"])
+    one.hear(2.0, report("a", granted + age_ns, 300, sequence=2, epoch=1, seen_epoch=one.epoch))
+    assert caps_w(one.grants(2.0, ["a"])) == ({"a": 300} if is_sent else {})
 
 
 def test_only_nodes_that_were_heard_are_renewed_and_each_is_granted_once() -> None:
@@ -368,6 +423,14 @@ def test_a_node_that_was_granted_nothing_holds_what_is_in_force_there_or_less_if
     one.hear(0.0, report("a", 1, 350), report("b", 1, 350), report("c", 1, 600))
     want(one, {"b": 320_000})
     assert caps_w(one.grants(0.0, ["a", "b", "c"])) == {"a": 350, "b": 320, "c": 500}
+
+
+def test_a_wanted_cap_that_is_not_to_be_had_as_a_raise_bounds_what_a_node_holds_meanwhile() -> None:
+    one = ledger(400)
+    one.expect(0.0, {"a": OS})
+    one.hear(0.0, report("a", 1, 350))
+    want(one, {"a": 320_000})
+    assert caps_w(one.grants(0.0, ["a"])) == {"a": 320}
 
 
 def test_a_renewal_raises_nothing_where_the_node_has_fallen_below_its_grant() -> None:
@@ -560,6 +623,13 @@ def test_a_boot_is_stored_before_it_is_allowed() -> None:
     one.switched_off(30.0, "a")
     assert one.switch_on(30.0, "a")
     assert store.put == [([], {0: 450_000, 1: 450_000, 2: 450_000})], "b and c are silent, and may boot too"
+    store = Commits()
+    one = three(store)
+    for name, limit_w in (("b", 200), ("c", 220)):
+        one.hear(30.0, report(name, 30_000, limit_w, sequence=1, epoch=1))
+    one.switched_off(30.0, "a")
+    assert one.switch_on(30.0, "a")
+    assert store.put == [([], {0: 450_000, 2: 220_000})]
 
 
 def test_one_node_that_rises_is_stored_whatever_the_others_have_stored() -> None:
@@ -760,10 +830,15 @@ def test_what_is_stored_is_not_stored_again_by_the_next_ledger() -> None:
     store = Commits()
     three(store)
     new = Ledger(store, Terms(), BudgetLine(9_000_000), 100.0)
-    for name, limit_w in (("a", 300), ("b", 200)):
+    for name, limit_w in (("a", 300), ("b", 200), ("c", 500)):
         new.hear(101.0, report(name, 101_000, limit_w, sequence=1, epoch=1))
-    assert caps_w(new.grants(101.0, ["a", "b"])) == {"a": 300, "b": 200}
+    assert caps_w(new.grants(101.0, ["a", "b", "c"])) == {"a": 300, "b": 200, "c": 500}
     assert store.put == [([], {})]
+    for name, limit_w in (("a", 300), ("b", 200), ("c", 500)):
+        new.hear(102.0, report(name, 102_000, limit_w, sequence=1, epoch=1, seen_epoch=new.epoch))
+    want(new, {"a": 310_000})
+    assert caps_w(new.grants(102.0)) == {"a": 310}
+    assert store.put[1:] == [([], {0: 310_000})], "nor its nodes' names"
 
 
 def test_a_node_that_has_heard_of_a_newer_epoch_makes_the_ledger_take_one_above_it() -> None:
