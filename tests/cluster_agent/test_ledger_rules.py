@@ -665,7 +665,7 @@ def test_a_node_is_stored_by_name_before_it_is_granted_anything_and_again_when_i
 
 def test_of_a_new_node_nothing_is_known_but_what_it_declares() -> None:
     columns = Accounts()
-    assert (len(columns), list(columns), "a" in columns) == (0, [], False)
+    assert (len(columns), list(columns), "a" in columns, columns.count_mw.shape) == (0, [], False, (0,))
     assert columns.add({"a": OS}).tolist() == [0]
     least, none, most = -math.inf, -1, 2**63 - 1
     ints = {
@@ -699,7 +699,9 @@ def test_nodes_keep_their_places_and_values_while_others_join() -> None:
     assert columns.open_mw[:, 1].tolist() == [3, 4, 5, 6]
     assert set(columns.count_mw[2:].tolist()) == {0}
     assert columns.is_sticky.nonzero()[0].tolist() == [1]
-    assert list(columns)[:2] == ["a", "b"] and len(columns.names) == len(columns)
+    assert list(columns)[:2] == ["a", "b"]
+    lists = (columns.names, columns.declarations, columns.boot_ids, columns.past_boots, columns.count_mw)
+    assert {len(one) for one in lists} == {len(columns)}
     with pytest.raises(KeyError):
         columns.at(["a", "nobody"])
 
@@ -782,6 +784,18 @@ def test_of_five_open_grants_the_lowest_two_are_taken_together() -> None:
     assert set(columns.open_sequence[:, 0].tolist()) == {2**63 - 1}
     assert set(columns.open_deadline_s[:, 0].tolist()) == {math.inf}
     assert set(columns.open_mw[:, 1].tolist()) == {-1}
+
+
+def test_grants_of_several_nodes_are_opened_each_in_its_own_column() -> None:
+    columns = Accounts()
+    at = columns.add({"a": OS, "b": OS})
+    for sequence, cap_mw in enumerate((500, 400, 300, 200), start=1):
+        columns.sequence[:1] = sequence
+        columns.open_grants(at[:1], np.array([cap_mw]), np.array([10.0]))
+    columns.open_grants(at, np.array([100, 90]), np.array([20.0, 30.0]))
+    assert sorted(columns.open_mw[:, 0].tolist()) == [200, 300, 400, 500]
+    assert columns.open_deadline_s[columns.open_mw[:, 0] == 200, 0].tolist() == [20.0]
+    assert sorted(columns.open_mw[:, 1].tolist()) == [-1, -1, -1, 90]
 
 
 # --- a new ledger

@@ -119,8 +119,8 @@ def test_tests_that_fail_without_a_mutation_are_an_error_that_says_so(tree: Path
 
 def test_a_driver_that_is_killed_leaves_the_tree_as_it_is_and_no_process(tree: Path, tmp_path: Path) -> None:
     running = tmp_path / "running"
-    sleeping = f"import os, time\nopen({str(running)!r}, 'a').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)\n"
-    mutated = "from sample import TWO\n\ndef test_it():\n    if TWO != 2:\n" + sleeping.replace("\n", "\n        ")
+    hanging = f"open({str(running)!r}, 'a').write(f'{{os.getpid()}}\\n'), time.sleep(600)"
+    mutated = f"import os, time\nfrom sample import TWO\n\ndef test_it():\n    TWO == 2 or ({hanging})\n"
     (tree / "tests" / "test_sample.py").write_text(mutated)
     before = contents(tree)
     code = (

@@ -65,6 +65,7 @@ def test_error_responses_of_any_protocol_decode_to_the_same_status(failed, token
         (performance.DescribeLevelsV3Response(0, (performance.LevelV3(1, 2, 3),)), 0,
          words(0x00004C04, 0, 1, 1, 2, 3)),
         (common.NegotiateVersion(0x13, 0x30000), 1, words(0x00044C10, 0x30000)),
+        (Failed(0x18, 0x5, -3), 2, words(0x00086005, -3)),
     ],
 )  # fmt: skip
 def test_messages_have_the_bytes_that_the_standard_prints(body, token, data):
