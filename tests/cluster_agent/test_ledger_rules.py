@@ -796,6 +796,8 @@ def test_grants_of_several_nodes_are_opened_each_in_its_own_column() -> None:
     assert sorted(columns.open_mw[:, 0].tolist()) == [200, 300, 400, 500]
     assert columns.open_deadline_s[columns.open_mw[:, 0] == 200, 0].tolist() == [20.0]
     assert sorted(columns.open_mw[:, 1].tolist()) == [-1, -1, -1, 90]
+    columns.open_grants(at, np.array([450, 90]), np.array([20.0, 30.0]))
+    assert sorted(columns.open_mw[:, 1].tolist()) == [-1, -1, -1, 90], "the newer one of the same cap stands for both"
 
 
 # --- a new ledger
