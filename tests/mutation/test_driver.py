@@ -41,6 +41,7 @@ class Pair:
 def count(n):
     while n > 0:
         n -= 1
+    return n
 '''
 
 TESTS = """
@@ -51,8 +52,10 @@ def test_the_larger():
     assert (Pair(1, 2).larger, Pair(2, 1).larger, TWO) == (2, 2, 2)
 
 def test_counting_ends():
-    subprocess.run([sys.executable, "-c", "import sample; sample.count(1)"], check=True)
-    count(2)
+    assert count(3) == 0
+
+def test_programs_see_the_mutant_too():
+    subprocess.run([sys.executable, "-c", "import sample; assert sample.Pair(2, 1).b == 1"], check=True)
 """
 
 TARGET = Target("sample.py", ("tests/test_sample.py",))
