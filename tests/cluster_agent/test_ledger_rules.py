@@ -632,6 +632,17 @@ def test_a_boot_is_stored_before_it_is_allowed() -> None:
     assert store.put == [([], {0: 450_000, 2: 220_000})]
 
 
+def test_a_node_without_power_is_stored_as_one_that_counts_nothing_and_has_been_granted_something() -> None:
+    store = Commits()
+    one = three(store)
+    one.switched_off(1.0, "a")
+    want(one, {"b": 260_000})
+    one.grants(1.0)
+    assert store.put == [([], {0: 0, 1: 260_000})]
+    account = Ledger(store, one.terms, one.budget, 2.0).accounts["a"]
+    assert (account.is_leased, account.count_mw, account.limit_mw) == (True, 0, 0)
+
+
 def test_one_node_that_rises_is_stored_whatever_the_others_have_stored() -> None:
     store = Commits()
     one = three(store)
