@@ -1,0 +1,120 @@
+"""The firmware decides as the plain law in Python does, on readings that a chip shows and on some that none does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from firmware_bridge.controlpulp.host import HostController
+from tests.firmware.plain_law import CORES, DOMAINS, FREQ, VOLT_MV, PlainLaw, Readings, of_domain
+from tests.firmware.rig import cap
+from tests.firmware.scmi_words import PERFORMANCE, must
+
+FAULT = -(2**31)
+SPEEDS = (400_000, 800_000, *FREQ)
+ABSURD_MK = (FAULT, 0, 223_149, 223_150, 423_150, 423_151)
+
+
+class World:
+    """Readings and requests that wander; each seed another mixture."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        rng = self._rng
+        self._heat_mk = rng.choice([320_000, 351_000, 353_000, 355_000, 368_000])
+        self._spread_mk = rng.choice([0, 300, 3000, 15_000])
+        self._idle_share = rng.choice([0.0, 0.0, 0.2, 0.9])
+        self._factor = rng.choice([0.3, 0.8, 1.0, 1.0, 1.1, 3.0])
+        self._work = [rng.choice([600_000, 1_200_000, 2_000_000, 4_000_000]) for _ in range(DOMAINS)]
+        self.targets = [FREQ[-1]] * DOMAINS
+        self.caps = [0] * (1 + DOMAINS)
+        self._temperature = [self._some_mk() for _ in range(CORES)]
+        self._capacitance = [self._some_work(i) for i in range(CORES)]
+
+    def _some_mk(self) -> int:
+        return round(self._rng.gauss(self._heat_mk, self._spread_mk))
+
+    def _some_work(self, core: int) -> int:
+        if self._rng.random() < self._idle_share:
+            return 0
+        return min(round(self._work[core // 9] * self._rng.choice([1.0, 1.0, 0.5, 1.07])), 4_000_000)
+
+    def readings(self, law: PlainLaw) -> Readings:
+        """Of the next slot."""
+        rng = self._rng
+        for i in range(CORES):
+            if rng.random() < 0.04:
+                self._temperature[i] = rng.choice([self._some_mk(), self._some_mk(), rng.choice(ABSURD_MK)])
+            elif rng.random() < 0.5 and self._temperature[i] not in ABSURD_MK:
+                self._temperature[i] += rng.choice([-40, -1, 1, 40])
+            if rng.random() < 0.03:
+                self._capacitance[i] = self._some_work(i)
+            elif rng.random() < 0.3 and self._capacitance[i]:
+                self._capacitance[i] = min(self._capacitance[i] + rng.choice([-15, 15, 16, -16, 40_000]), 4_000_000)
+        rails = [max(round(self._factor * rng.uniform(0.9, 1.1) * self._drawn(law, d)), 1) for d in range(DOMAINS)]
+        power = [sum(rails), *rails]
+        if rng.random() < 0.2:
+            power[rng.randrange(5)] = rng.choice([FAULT, 0, 1])
+        if rng.random() < 0.1:
+            power[0] = rng.choice([FAULT, 0, 1, power[0]])
+            power[rng.randrange(1, 5)] = FAULT
+        return Readings(list(self._temperature), list(self._capacitance), power)
+
+    def _drawn(self, law: PlainLaw, domain: int) -> float:
+        """About what the domain draws: C f V^2 and a little."""
+        volt = VOLT_MV[law.in_force.level[domain]] * 1e-3
+        return sum(
+            self._capacitance[i] * 1e-9 * law.in_force.freq[i] * volt**2 * 1e3 + 300_000 for i in of_domain(domain)
+        )
+
+    def requests(self) -> None:
+        """Those of the next slot."""
+        rng = self._rng
+        if rng.random() < 0.15:
+            self.targets[rng.randrange(DOMAINS)] = rng.choice(SPEEDS)
+        if rng.random() < 0.15:
+            self.caps[0] = rng.randrange(20_000, 324_000, 100) * 1000
+        if rng.random() < 0.1:
+            self.caps[rng.randrange(1, 5)] = rng.randrange(5_000, 81_000, 100) * 1000
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_firmware_decides_as_the_plain_law(seed: int) -> None:
+    host, law, world = HostController(), PlainLaw(), World(seed)
+    targets, caps = list(world.targets), list(world.caps)
+    for slot in range(60):
+        readings = world.readings(law)
+        host.wires["temperature_mk"][:] = readings.temperature
+        host.wires["capacitance_ff"][:] = readings.capacitance
+        host.wires["power_uw"][:] = readings.power
+        host.advance_slots(min(slot, 1))  # the first slot begins at once
+        law.step(readings, targets, caps)
+        view = host.view()
+        seen = {
+            "clocks": host.wires["freq_khz"].tolist(),
+            "voltages": host.wires["volt_mv"].tolist(),
+            "gain": [round(gain * 65536) for gain in view.gain],
+            "reasons": list(view.reasons),
+            "margin": None if view.margin_w is None else round(view.margin_w * 1e6),
+            "kept": view.held_slots,
+        }
+        expected = {
+            "clocks": law.in_force.freq,
+            "voltages": [VOLT_MV[level] for level in law.in_force.level],
+            "gain": law.gain,
+            "reasons": law.reasons,
+            "margin": law.margin,
+            "kept": law.kept_slots,
+        }
+        assert seen == expected, f"slot {slot}"
+        world.requests()
+        for d in range(DOMAINS):
+            if targets[d] != world.targets[d]:
+                must(host, PERFORMANCE, 0x7, d, world.targets[d])
+                if world.targets[d] < targets[d]:
+                    law.lower(d, world.targets[d])
+        for p in range(1 + DOMAINS):
+            if caps[p] != world.caps[p]:
+                cap(host, world.caps[p] / 1e6, domain=p)
+        targets, caps = list(world.targets), list(world.caps)
