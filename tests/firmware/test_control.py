@@ -122,6 +122,40 @@ def test_a_stuck_temperature_is_noticed_when_its_neighbours_leave_it() -> None:
     assert host.view().reasons[4] & REASON_SENSOR
 
 
+@pytest.mark.parametrize(("ahead_mk", "is_noticed"), [(3000, False), (3001, True)])
+def test_a_temperature_is_stuck_after_two_seconds_if_a_neighbour_is_three_kelvin_hotter(
+    ahead_mk: int, is_noticed: bool
+) -> None:
+    host = HostController()
+    host.wires["temperature_mk"][:] = 340_000
+    host.advance_to(0)
+    for slot in range(1, 4001):
+        host.wires["temperature_mk"][:] = 340_000 + ahead_mk - slot % 2
+        host.wires["temperature_mk"][[4, 5]] = 340_000
+        host.wires["temperature_mk"][5] += slot == 2
+        host.wires["temperature_mk"][27:] = 340_000  # a domain whose sensors all stand still is at rest
+        host.advance_slots(1)
+        reasons = [why & REASON_SENSOR for why in host.view().reasons]
+        assert not any(reasons) or slot == 4000
+    assert bool(reasons[4]) == is_noticed
+    assert not any(reasons[:4] + reasons[5:])
+
+
+@pytest.mark.parametrize(("options", "enter_mk"), [(HostOptions(), 368_150), (HostOptions.published(), 390_150)])
+def test_an_emergency_begins_and_ends_at_its_bounds(options: HostOptions, enter_mk: int) -> None:
+    """The published firmware waits for 390 K, ours for 10 K above the critical 358 K; both end it below 353 K."""
+    host = HostController(options)
+    host.wires["temperature_mk"][:] = 340_000
+    host.wires["capacitance_ff"][:] = 1_000_000
+    host.advance_slots(4)
+    seen = []
+    for reading in (enter_mk - 1, enter_mk, 352_151, 352_150, enter_mk - 1):
+        host.wires["temperature_mk"][7] = reading
+        host.advance_slots(1)
+        seen.append(bool(host.view().reasons[7] & REASON_EMERGENCY))
+    assert seen == [False, True, True, False, False]
+
+
 def test_without_power_sensors_the_cap_is_held_by_the_model_alone() -> None:
     host, plant = joined()
     plant.power_fault[:] = 1

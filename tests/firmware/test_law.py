@@ -14,6 +14,8 @@ from tests.firmware.scmi_words import PERFORMANCE, must
 FAULT = -(2**31)
 SPEEDS = (400_000, 800_000, *FREQ)
 ABSURD_MK = (FAULT, 0, 223_149, 223_150, 423_150, 423_151)
+BOUNDS_MK = [bound + side for bound in (350_650, 352_150, 353_150, 354_150, 368_150) for side in (-1, 0, 1)]
+"""Where the PID softens, the set-point, and the two ends of an emergency."""
 
 
 class World:
@@ -45,7 +47,7 @@ class World:
         rng = self._rng
         for i in range(CORES):
             if rng.random() < 0.04:
-                self._temperature[i] = rng.choice([self._some_mk(), self._some_mk(), rng.choice(ABSURD_MK)])
+                self._temperature[i] = rng.choice([self._some_mk(), rng.choice(BOUNDS_MK), rng.choice(ABSURD_MK)])
             elif rng.random() < 0.5 and self._temperature[i] not in ABSURD_MK:
                 self._temperature[i] += rng.choice([-40, -1, 1, 40])
             if rng.random() < 0.03:
