@@ -58,7 +58,13 @@ def assert_same(native: object, plain: Sequence[object], readings: Sequence[obje
 @pytest.mark.parametrize("elapsed_s", [0.001, 0.1, 3.0])
 @pytest.mark.parametrize(
     ("events", "khz", "estimated"),
-    [(EVENTS, 2_400_000, False), (EVENTS, 2_400_000, True), (EVENTS, 0, False), (EVENTS[2::-1], 1_000_000, False)],
+    [
+        (EVENTS, 2_400_000, False),
+        (EVENTS, 2_400_000, True),
+        (EVENTS, 0, False),
+        (EVENTS, 1, False),
+        (EVENTS[2::-1], 1_000_000, False),
+    ],
 )
 def test_a_cpu_is_decoded_by_the_rules(events: tuple[str, ...], khz: int, estimated: bool, elapsed_s: float) -> None:
     rng = random.Random(1)
@@ -82,6 +88,7 @@ def test_a_cpu_is_decoded_by_the_rules(events: tuple[str, ...], khz: int, estima
     for array in (before, now):
         array[rng.sample(range(ROWS), ROWS // 20), rng.randrange(len(events))] = RAW_MISSING
     now[rng.sample(range(ROWS), 20), rng.randrange(len(events))] = 2**63 - 1
+    before[:2], now[:2] = [[2**63 - 1], [RAW_MISSING]], [[RAW_MISSING], [RAW_MISSING + 5]]  # a small step, modulo 2^64
     layout = msgspec.structs.replace(
         EMPTY,
         cpus=tuple(range(ROWS)),

@@ -1,0 +1,87 @@
+"""The C half of ``make mutate``: what counts as a mutant, and that the tests judge the changed code and no other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.c_code import Built, Judge, Mutant, assembly, build_without, functions_of, link, sample_of
+from tests.mutation.c_code import without_comments as bare
+from tests.mutation.results import Mutation, Target
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
+
+SOURCE = """#define TWICE 2 /* a number
+   on two lines */
+static const int start = 1;
+
+int twice(int a) /* of it */
+{
+    return a * TWICE;
+}
+
+int more(int a,
+         int b)
+{
+    return a + b + start;
+}
+"""
+
+
+def test_comments_go_and_lines_stay() -> None:
+    assert bare(SOURCE).splitlines()[:5] == [
+        "#define TWICE 2",
+        "",
+        "static const int start = 1;",
+        "",
+        "int twice(int a)",
+    ]
+
+
+def test_a_line_is_named_after_its_function() -> None:
+    assert functions_of(bare(SOURCE).splitlines()) == [*[""] * 4, *["twice"] * 4, "", *["more"] * 5]
+
+
+def mutant(number: int, rule: str) -> Mutant:
+    return Mutant(Mutation("a.c", "f", f"a = {number};", "a = 0;"), number, rule, "")
+
+
+def test_a_sample_has_its_share_of_each_rule_and_every_known_survivor() -> None:
+    mutants = [mutant(number, f"rule {number % 3}") for number in range(300)]
+    sample = sample_of(mutants, 10, {mutants[7].mutation})
+    assert sample == sample_of(mutants, 10, {mutants[7].mutation}) and mutants[7] in sample
+    assert [sum(one.rule == f"rule {i}" for one in sample_of(mutants, 10, ())) for i in range(3)] == [10] * 3
+    assert sample_of(mutants, 1, ()) == mutants
+
+
+def test_a_mutant_of_the_same_assembly_is_equivalent_and_a_warning_refuses_one(tmp_path: Path) -> None:
+    built = Built("", tmp_path, ["gcc", "-std=c11", "-O2"], tmp_path)
+    original = assembly(built, bare(SOURCE))
+    assert assembly(built, SOURCE.replace("a * TWICE", "a + a")) == original
+    assert assembly(built, SOURCE.replace("a * TWICE", "a * 3")) not in (original, b"")
+    assert assembly(built, SOURCE.replace("a * TWICE", "TWICE")) == b"", "an unused parameter"
+    assert assembly(built, SOURCE.replace("a * TWICE", "a *")) == b""
+
+
+def test_the_tests_run_with_the_code_of_the_mutant(tmp_path: Path) -> None:
+    target = Target("pmu/csrc/decode.c", ("tests/pmu/test_rapl.py",))
+    built = build_without(ROOT, target.file, tmp_path)
+    text = (ROOT / target.file).read_text()
+    wrong = text.replace("step_uj += rules->range_uj", "step_uj += 2 * rules->range_uj")
+    assert wrong != text
+    judge = Judge(ROOT, target, built)
+    try:
+        for source, is_killed in (
+            (text, False),
+            (wrong, True),
+            (text, False),
+            (text.replace("joules[zone] = NAN;", "__builtin_trap();"), True),
+        ):
+            killer, _ = judge.ask(link(built, assembly(built, source), tmp_path / "mutant.so"))
+            assert killer.startswith("tests/pmu/test_rapl.py::") == is_killed
+    finally:
+        judge.close()
