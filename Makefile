@@ -43,6 +43,7 @@ fuzz: setup
 
 mutate:
 	@scripts/setup.sh core
+	@$(PYTHON_VENV) -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r tests/mutation/requirements.lock
 	@$(PYTHON_VENV) -m tests.mutation $(MUTATE)
 
 lint: setup

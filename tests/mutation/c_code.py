@@ -37,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutation.results import Mutation, Outcome, Result, Target, numbered, read_entries, squeeze
+from tests.mutation.results import Mutation, MutationError, Outcome, Result, Target, numbered, read_entries, squeeze
 
 _FIRMWARE = "firmware_bridge/controlpulp/src"
 _LAW_TESTS = (
@@ -208,7 +208,7 @@ class Judge:
         os.write(self._requests, f"{library}\n".encode())
         line = self._reader.readline()
         if not line:
-            raise RuntimeError(f"the tests could not be collected: {shlex.join(map(str, self._server.args))}")  # type: ignore[arg-type]
+            raise MutationError(f"the tests could not be collected: {shlex.join(map(str, self._server.args))}")  # type: ignore[arg-type]
         killer, seconds = json.loads(line)
         return killer, seconds
 
@@ -230,7 +230,7 @@ def _try_file(
         codes = list(pool.map(lambda mutant: zlib.compress(assembly(built, mutant.source), 1), sampled))
     original, refused = (zlib.compress(code, 1) for code in (assembly(built, text), b""))
     if original == refused:
-        raise RuntimeError(f"{target.file} does not compile without a mutation")
+        raise MutationError(f"{target.file} does not compile without a mutation")
     distinct: dict[bytes, Mutant] = {}
     for mutant, code in zip(sampled, codes, strict=True):
         if code not in (original, refused):
@@ -252,7 +252,7 @@ def _try_file(
         try:
             killer, _ = judge.ask(link(built, zlib.decompress(original), library))
             if killer:
-                raise RuntimeError(f"{target.file}: a test fails without a mutation: {killer}")
+                raise MutationError(f"{target.file}: a test fails without a mutation: {killer}")
             with contextlib.suppress(queue.Empty):
                 while True:
                     code, mutant = waiting.get_nowait()
