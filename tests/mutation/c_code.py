@@ -63,6 +63,9 @@ SAFETY_EVERY = 2
 
 RULES = ["universal.rules", "c_like.rules", "c.rules"]
 STRICT = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]  # scripts/lint_c.sh
+TRAPS = ["-fno-wrapv", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
+SANITIZED = ("firmware_bridge/",)
+"""What the suite runs with sanitizers too (tests/firmware/test_sanitizers.py): survivors are tried with ``TRAPS``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +171,9 @@ def build_without(root: Path, file: str, scratch: Path) -> Built:
     return Built(extension.name, library, compiler, (root / file).parent)
 
 
-def assembly(built: Built, source: str) -> bytes:
+def assembly(built: Built, source: str, more: Sequence[str] = STRICT) -> bytes:
     """Empty if the project's flags refuse the source."""
-    command = [*built.compiler, *STRICT, "-S", "-o", "-", "-x", "c", "-"]
+    command = [*built.compiler, *more, "-S", "-o", "-", "-x", "c", "-"]
     ran = subprocess.run(command, input=source.encode(), cwd=built.folder, capture_output=True)
     return b"" if ran.returncode else ran.stdout
 
@@ -248,15 +251,23 @@ def _try_file(
 
     def work(number: int) -> None:
         judge = Judge(root, target, built)
-        library = scratch / f"{number}.so"
+
+        def killer_of(code: bytes, source: str) -> tuple[str, float]:
+            library = scratch / f"{number}.so"
+            killer, seconds = judge.ask(link(built, zlib.decompress(code), library))
+            if not killer and target.file.startswith(SANITIZED):
+                killer, more_seconds = judge.ask(link(built, assembly(built, source, TRAPS), library))
+                seconds += more_seconds
+            return killer, seconds
+
         try:
-            killer, _ = judge.ask(link(built, zlib.decompress(original), library))
+            killer, _ = killer_of(original, text)
             if killer:
                 raise MutationError(f"{target.file}: a test fails without a mutation: {killer}")
             with contextlib.suppress(queue.Empty):
                 while True:
                     code, mutant = waiting.get_nowait()
-                    killer, seconds = judge.ask(link(built, zlib.decompress(code), library))
+                    killer, seconds = killer_of(code, mutant.source)
                     outcome: Outcome = "survived" if not killer else "timeout" if "(late)" in killer else "killed"
                     decided.put(Result(mutant.mutation, outcome, seconds, mutant.line))
             decided.put(None)
