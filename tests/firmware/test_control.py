@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
+from firmware_bridge import _controlpulp
 from firmware_bridge.controlpulp.host import SLOT_S, TICK_S, HostController, HostOptions
 from tests.firmware.rig import cap, joined, trace
-from tests.firmware.scmi_words import PERFORMANCE, command, must
+from tests.firmware.scmi_words import PERFORMANCE, TELEMETRY, command, must
 from twin.pulp.plant import CLASSES, CORES, Plant
 
 REASON_CORE_POWER, REASON_PACKAGE_CAP, REASON_DOMAIN_CAP, REASON_THERMAL, REASON_EMERGENCY = 1, 2, 4, 8, 16
-REASON_SENSOR, REASON_BYPASS = 64, 128
+REASON_SENSOR, REASON_BYPASS, REASON_SAFE = 64, 128, 256
 
 
 @pytest.mark.parametrize(("klass", "before_w", "after_w"), [(2, 300, 120), (3, 250, 100), (0, 150, 80), (4, 200, 90)])
@@ -122,23 +127,52 @@ def test_a_stuck_temperature_is_noticed_when_its_neighbours_leave_it() -> None:
     assert host.view().reasons[4] & REASON_SENSOR
 
 
-@pytest.mark.parametrize(("ahead_mk", "is_noticed"), [(3000, False), (3001, True)])
+@pytest.mark.parametrize(("ahead_mk", "expected"), [(3000, {}), (3001, {4: 4000, 5: 4002})])
 def test_a_temperature_is_stuck_after_two_seconds_if_a_neighbour_is_three_kelvin_hotter(
-    ahead_mk: int, is_noticed: bool
+    ahead_mk: int, expected: dict[int, int]
 ) -> None:
     host = HostController()
-    host.wires["temperature_mk"][:] = 340_000
-    host.advance_to(0)
-    for slot in range(1, 4001):
-        host.wires["temperature_mk"][:] = 340_000 + ahead_mk - slot % 2
-        host.wires["temperature_mk"][[4, 5]] = 340_000
-        host.wires["temperature_mk"][5] += slot == 2
-        host.wires["temperature_mk"][27:] = 340_000  # a domain whose sensors all stand still is at rest
-        host.advance_slots(1)
-        reasons = [why & REASON_SENSOR for why in host.view().reasons]
-        assert not any(reasons) or slot == 4000
-    assert bool(reasons[4]) == is_noticed
-    assert not any(reasons[:4] + reasons[5:])
+    wires = host.wires["temperature_mk"]
+    stuck_since: dict[int, int] = {}
+    for slot in range(4003):
+        wires[:] = 340_000 + ahead_mk - slot % 2
+        wires[[4, 5]] = 340_000
+        wires[5] -= slot < 2  # moves once, in slot 2
+        wires[27:] = 340_000  # a domain whose sensors all stand still is at rest, one that is hotter as well
+        wires[30] = 350_000
+        host.advance_slots(min(slot, 1))  # the first slot begins at once
+        for core, why in enumerate(host.view().reasons):
+            if why & REASON_SENSOR:
+                stuck_since.setdefault(core, slot)
+    assert stuck_since == expected
+
+
+@pytest.fixture
+def damaged_table() -> Iterator[None]:
+    """A clock of the levels' table is too high, as after a flipped bit in memory."""
+    library = ctypes.CDLL(_controlpulp.__file__)
+    clock = ctypes.c_int32.in_dll(library, "chip_freq_khz")
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = ctypes.addressof(clock) // mmap.PAGESIZE * mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    before = clock.value
+    clock.value ^= 1 << 30
+    yield
+    clock.value = before
+    assert libc.mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, mmap.PROT_READ) == 0
+
+
+@pytest.mark.usefixtures("damaged_table")
+@pytest.mark.parametrize("options", [HostOptions(), HostOptions.published()])
+def test_a_controller_whose_self_check_fails_stays_at_the_lowest_operating_point(options: HostOptions) -> None:
+    host = HostController(options)
+    host.wires["temperature_mk"][:] = 320_000
+    host.wires["capacitance_ff"][:] = 1_000_000
+    host.wires["power_uw"][:] = 10_000_000
+    host.advance_slots(10)
+    assert set(host.wires["freq_khz"]) == {400_000} and set(host.wires["volt_mv"]) == {500}
+    assert set(host.view().reasons) == {REASON_SAFE}
+    assert must(host, TELEMETRY, 0x3)[5] != 0
 
 
 @pytest.mark.parametrize(("options", "enter_mk"), [(HostOptions(), 368_150), (HostOptions.published(), 390_150)])
