@@ -88,6 +88,7 @@ class Ladder:
     gain: int
     limit: int
     points: list[Point] = field(default_factory=list)
+    powers: list[int] = field(default_factory=list)  # of the points
     busy: int = 0
     capacitance: int = 0
     leak_factor: int = 0
@@ -121,15 +122,15 @@ def allocation(ladders: Sequence[Ladder], points: Sequence[Point]) -> Allocation
 
 def climb(ladders: Sequence[Ladder], budget: int, rungs: list[int]) -> int:
     """Raises rungs while a whole one fits, the cheapest work first; the power spent."""
-    spent = sum(ladder.power(ladder.points[rung]) for ladder, rung in zip(ladders, rungs, strict=True))
+    spent = sum(ladder.powers[rung] for ladder, rung in zip(ladders, rungs, strict=True))
     while True:
         options = []
         for d, ladder in enumerate(ladders):
             if rungs[d] + 1 == len(ladder.points) or not ladder.busy:
                 continue
             here, there = ladder.points[rungs[d] : rungs[d] + 2]
-            cost = ladder.power(there) - ladder.power(here)
-            if ladder.power(there) <= ladder.limit and spent + cost <= budget:
+            cost = ladder.powers[rungs[d] + 1] - ladder.powers[rungs[d]]
+            if ladder.powers[rungs[d] + 1] <= ladder.limit and spent + cost <= budget:
                 options.append((Fraction(cost, (there.freq - here.freq) * ladder.busy), d, cost))
         if not options:
             return spent
@@ -146,7 +147,7 @@ def fill(ladders: Sequence[Ladder], left: int, rungs: Sequence[int]) -> Allocati
         if rungs[d] + 1 == len(ladder.points) or not ladder.busy:
             continue
         here, there = ladder.points[rungs[d] : rungs[d] + 2]
-        freq = min(ladder.freq_within(min(ladder.power(here) + left, ladder.limit), there.level), there.freq)
+        freq = min(ladder.freq_within(min(ladder.powers[rungs[d]] + left, ladder.limit), there.level), there.freq)
         if freq - here.freq > 5000:
             gains.append(((freq - here.freq) * ladder.busy, -d, Point(freq, there.level)))
     if gains:
@@ -160,10 +161,10 @@ def swap(ladders: Sequence[Ladder], left: int, rungs: Sequence[int], up: int, do
     rising, paying = ladders[up], ladders[down]
     if up == down or rungs[up] + 1 == len(rising.points) or not rising.busy or not paying.busy:
         return None
-    here, there = rising.points[rungs[up] : rungs[up] + 2]
-    missing = rising.power(there) - rising.power(here) - left
-    paid = paying.power(paying.points[rungs[down]]) - missing
-    if rising.power(there) > rising.limit or missing <= 0 or paid <= paying.idle:
+    there = rising.points[rungs[up] + 1]
+    missing = rising.powers[rungs[up] + 1] - rising.powers[rungs[up]] - left
+    paid = paying.powers[rungs[down]] - missing
+    if rising.powers[rungs[up] + 1] > rising.limit or missing <= 0 or paid <= paying.idle:
         return None
     points = [ladder.points[rung] for ladder, rung in zip(ladders, rungs, strict=True)]
     points[up] = there
@@ -179,7 +180,7 @@ def allocate(ladders: Sequence[Ladder], budget: int) -> Allocation:
     for d in range(DOMAINS):
         if rungs[d]:
             lower = [rung - (e == d) for e, rung in enumerate(rungs)]
-            freed = ladders[d].power(ladders[d].points[rungs[d]]) - ladders[d].power(ladders[d].points[lower[d]])
+            freed = ladders[d].powers[rungs[d]] - ladders[d].powers[lower[d]]
             candidates.append(fill(ladders, left + freed, lower))
     candidates += [swap(ladders, left, rungs, up, down) for up in range(DOMAINS) for down in range(DOMAINS)]
     return max((one for one in candidates if one), key=lambda one: one.work)
@@ -357,6 +358,7 @@ class PlainLaw:
             ladder.points.append(Point(freq, level))
             if freq < FREQ[level]:
                 break
+        ladder.powers = [ladder.power(point) for point in ladder.points]
         return ladder
 
     def _cap(self, ladders: Sequence[Ladder], cap: int) -> Allocation:
