@@ -154,7 +154,7 @@ class Built:
 def build_without(root: Path, file: str, scratch: Path) -> Built:
     """The module as setup.py builds it, except that the code of ``file`` is looked for when it is first called."""
     builder = importlib.import_module(BUILDERS[file.partition("/")[0]])
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
         extension = builder.ffibuilder.distutils_extension(tmpdir=str(scratch))
     flags = [flag for flag in shlex.split(sysconfig.get_config_var("CFLAGS") or "") if flag != "-g"]
     flags += [f"-D{name}" + (f"={value}" if value else "") for name, value in extension.define_macros]
