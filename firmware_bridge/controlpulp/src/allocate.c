@@ -1,11 +1,34 @@
 /*
- * The power cap, by model: which clock and level each domain gets so that the package stays under its budget and the
- * cores do as much work as it allows.
+ * The power cap: one clock and one voltage level for each voltage domain, chosen by a power model.
  *
- * Power is close to convex in a domain's clock (voltage rises with it), so raising, rung by rung, the domain whose next
- * rung costs least per unit of work is optimal up to the last rung. Only that rung does not fit whole; the watts that
- * are left go where a part of a rung brings most work, once more with one domain lowered to make room. The published
- * law splits by distance to the critical temperature instead; heat has its own stage here.
+ * Problem. Four domains share one package budget. In every control slot (500 us), choose their clocks and levels so
+ * that the modelled power stays within the budget and the cores with work get as much clock as possible.
+ *
+ * Idea. Each domain has a ladder of rungs. Rung 0 is the lowest clock; every further rung is the highest clock of the
+ * next voltage level (the last one may be cut short by the target or by the 9 W of a core). All domains start on rung
+ * 0. As long as a whole rung fits, the domain climbs whose next rung costs the fewest watts per unit of work. The
+ * watts that are left pay for a part of a rung.
+ *
+ *     maximise  W = sum over domains of n f                                work, kHz; n cores with work
+ *     with      P = g (C f V^2 1e-6 + k L(V)) + n_idle 300000              power of one domain, uW
+ *     so that   P <= domain cap for each domain, and sum of P <= budget
+ *
+ *     f  clock, kHz                      C  effective capacitance of the cores with work, summed, fF
+ *     V  voltage of the level, V         k  temperature factor of their leakage, summed (1 = one core at 0 C)
+ *     L  leakage of a core at 0 C, uW    g  measured over modelled power of the domain (control.c)
+ *
+ * Invariant. A higher clock needs a higher voltage, so each rung of a ladder costs more per kHz than the rung below it:
+ * over whole rungs P is convex. Taking the cheapest rung first is therefore optimal as long as that rung fits, and no
+ * step has to be undone. Convexity ends inside a rung: its first kHz already pays for the whole voltage step. That is
+ * why the last watts are placed by comparing up to 17 candidates (see allocate) instead of by one more step.
+ *
+ * Rung 0 is the floor of the chip: a domain gets it even if the floors alone exceed the budget or the domain's cap.
+ *
+ * Cost. O(D^2 L + D^3) with D = 4 domains and L = 15 levels, the same bound in every slot: the climb takes at most D L
+ * steps that each compare D domains, and each of about D^2 candidates sets D domains. Counted on rv32, control job and
+ * fast job together take at most 62 thousand instructions (docs/firmware.md).
+ *
+ * The published law splits the watts by distance to the critical temperature instead; here heat has its own stage.
  */
 #include "control.h"
 
@@ -19,7 +42,7 @@ int32_t ladder_power_uw(const struct ladder *l, int32_t freq_khz, int32_t level)
     return (int32_t)((uw * l->gain_q16) >> 16) + l->idle_uw;
 }
 
-/* The clock that spends a domain's watts at a level, not above the level's highest. */
+/* The inverse of ladder_power_uw: the highest clock that these watts pay for at a level, within the level's highest. */
 static int32_t freq_within(const struct ladder *l, int32_t power_uw, int32_t level)
 {
     int64_t model_uw = (int64_t)(power_uw - l->idle_uw) * 65536 / l->gain_q16;
@@ -67,6 +90,7 @@ void ladder_build(struct ladder *l, const struct control *c, const struct sensor
 
 /* ---- filling the budget ---- */
 
+/* Work and power of an allocation whose clocks and levels are set. */
 static void total(const struct ladder ladders[DOMAINS], struct allocation *a)
 {
     a->work_khz = a->power_uw = 0;
@@ -76,7 +100,11 @@ static void total(const struct ladder ladders[DOMAINS], struct allocation *a)
     }
 }
 
-/* Climbs while a whole rung fits: the cheapest work first. Under a cap a domain without work stays at the floor. */
+/*
+ * Climbs from the given rungs while a whole rung fits in the budget, cheapest work first; returns the power spent, uW.
+ * A domain without work does not climb: it would spend watts and do no work for them. Cost per work is compared by
+ * cross-multiplication, so that rounding cannot decide.
+ */
 static int64_t climb(const struct ladder ladders[DOMAINS], int64_t budget_uw, int32_t rung[DOMAINS])
 {
     int64_t spent = 0;
@@ -107,7 +135,7 @@ static int64_t climb(const struct ladder ladders[DOMAINS], int64_t budget_uw, in
     }
 }
 
-/* Spends what is left on a part of one domain's next rung, where it brings most work. */
+/* Spends the watts that are left on a part of one domain's next rung: on the domain where they bring most work. */
 static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS],
                  struct allocation *out)
 {
@@ -137,7 +165,10 @@ static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
     total(ladders, out);
 }
 
-/* One domain takes its next rung whole, another pays: it keeps its level and slows down. False when it cannot. */
+/*
+ * Domain `up` takes its next rung whole. Domain `down` pays the watts that are missing: it keeps its level and slows
+ * down. False if the next rung is not allowed or fits anyway, or if `down` would fall below the lowest clock.
+ */
 static bool swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int up, int down,
                  struct allocation *out)
 {
@@ -160,7 +191,11 @@ static bool swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
     return out->freq_khz[down] >= FREQ_MIN_KHZ;
 }
 
-/* The best of: the climb filled up; the same with one domain a rung lower; and one domain up at another's expense. */
+/*
+ * The candidate with most work out of at most 1 + D + D (D - 1) = 17: the climb, filled; the climb with one domain a
+ * rung lower, filled; and one domain a rung higher at the expense of another. Without a budget a domain without work
+ * starts on its highest rung, since there is nothing to save.
+ */
 void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best)
 {
     int32_t rung[DOMAINS] = {0}, lower[DOMAINS];
@@ -190,12 +225,16 @@ void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct al
         }
 }
 
-/* ---- holding the voltages ---- */
+/* ---- keeping the voltages ---- */
 
 /*
- * The same budget with the levels of the last slot: all at their highest clocks, then the dearest domain lowered until
- * it fits. Two allocations of nearly equal work would otherwise alternate with the noise of the sensors. False when
- * these levels cannot meet the budget.
+ * The best clocks within the same budget at the voltage levels of the last slot. Without this choice, two allocations
+ * of nearly equal work would alternate with the noise of the sensors.
+ *
+ * Every domain starts at the highest clock of its level (less if its own cap or target says so). While the sum exceeds
+ * the budget, the domain that spends most watts per core and kHz gives up the excess, but it goes no lower than the
+ * highest clock of the next lower level: below that, this level would be wasted. Each try meets the budget or takes one
+ * domain to that limit for good, so DOMAINS tries suffice. False if these levels cannot meet the budget.
  */
 bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t held_level[DOMAINS],
                    struct allocation *out)
