@@ -1,28 +1,52 @@
 /*
- * Our control law: model-based power cap, then thermal PID, then the lowest voltage that carries the clocks.
+ * Our control law: what 36 clocks and 4 voltage levels follow from the sensors, once per control slot (500 us).
+ *
+ * Problem. The package must stay under its power cap and no core may overheat, while the cores do as much work as that
+ * allows. Sensors are noisy and may fail, and the power model is never quite right.
+ *
+ * Idea. A chain of four stages. The model is corrected first (adapt_capacitance, adapt_gain). Then
+ *     1. power cap:  allocate.c chooses a clock and a level per domain by the model           (cap_power)
+ *     2. heat:       a PI law per core takes watts from a core above its set-point            (cool)
+ *     3. emergency:  a core above 95 C runs at the lowest clock until it is at 79 C           (control_emergency)
+ *     4. voltage:    each domain gets the lowest level that carries its fastest core          (our_step)
+ *
+ *     P = g (C f V^2 1e-6 + k(T) L(V))         power of a core with work, uW; f in kHz, C in fF, V in volts, L in uW
+ *     g = measured / modelled power            per domain; corrects errors of C and L
+ *     budget = cap (1 - 1/256)                 uW
+ *     e = 353150 mK - T                        below 0: too hot; times 0.7 from -1 K to 2.5 K
+ *     I = I + Ki e, in [-0.75 P, +0.05 W]      the lower limit keeps heat from switching a core off, the upper one lets
+ *                                              a core that was cold for long be slowed down without delay
+ *     core power = P + (Kp e + I), not above P and not below its power at the lowest clock and level
+ *
+ * Invariant. After stage 1 no stage raises a clock or a voltage. So stages 2 to 4 can only lower the power that stage 1
+ * fitted into the budget, and none of them has to know the cap. The decision is applied as a whole in the next slot
+ * (control.h).
+ *
+ * Cost. O(36 cores) for stages 2 to 4 and the model, plus that of allocate.c; the same bound in every slot. Counted
+ * on rv32, control job and fast job together take at most 62 thousand instructions (docs/firmware.md).
  *
  * Constants marked "published" are those of the ControlPULP firmware (PID build); the others are ours.
  */
 #include "control.h"
 
 #define SET_POINT_MK 353150        /* published: critical 358 K less a margin of 5 K */
-#define FALLBACK_MK 353150         /* published: stands in for a failed sensor */
+#define FALLBACK_MK 353150         /* published: lowest substitute for a failed sensor */
 #define PLAUSIBLE_LOW_MK 223150
-#define PLAUSIBLE_HIGH_MK 423150   /* published 373 K, which hides the emergency at 390 K from the law; ours is wider */
+#define PLAUSIBLE_HIGH_MK 423150   /* ours; the published 373 K would hide its own emergency at 390 K */
 #define EMERGENCY_IN_MK 368150     /* ours: critical + 10 K (published: 390 K) */
 #define EMERGENCY_OUT_MK 352150    /* published */
 #define PUBLISHED_EMERGENCY_MK 390150
-#define STUCK_SLOTS 4000           /* 2 s without the change of a single millikelvin while the neighbours move */
-#define STUCK_MOVE_MK 3000
+#define STUCK_SLOTS 4000           /* ours: 2 s without a change of one millikelvin make a sensor suspect */
+#define STUCK_MOVE_MK 3000         /* ours: it is stuck if a core of its domain is hotter by more than this */
 
 #define PID_KP_UW_PER_MK 1952      /* published 1.9518 W/K */
 #define PID_KI_UW16_PER_MK 591     /* published 73.931 W/(K s) * 500 us, in 1/16 uW */
 #define PID_WINDUP_UW16 (50000 * 16) /* published +0.05 W */
 
-#define GUARD_SHIFT 8              /* ours: 1/256 of the cap is left for what the model cannot know */
-#define KEEP_SHIFT 7               /* ours: levels are kept while they do at least 127/128 of the best work */
-#define IDLE_SHIFT 5               /* ours: and leave at most 1/32 of the budget unspent that others would spend */
-#define GAIN_LOW_Q16 (65536 / 2)
+#define GUARD_SHIFT 8              /* ours: 1/256 of the cap stays unspent for errors of the model */
+#define KEEP_SHIFT 7               /* ours: the last levels are kept if they do at least 127/128 of the best work */
+#define IDLE_SHIFT 5               /* ours: and spend at least what the best would, or 31/32 of the budget */
+#define GAIN_LOW_Q16 (65536 / 2)   /* ours: the model is off by no more than a factor of two */
 #define GAIN_HIGH_Q16 (65536 * 2)
 
 /* ---- start ---- */
@@ -34,12 +58,18 @@ void control_init(struct control *c, enum law law)
         c->next.freq_khz[i] = c->in_force.freq_khz[i] = c->measured.freq_khz[i] = FREQ_MIN_KHZ;
     for (int d = 0; d < DOMAINS; d++)
         c->gain_q16[d] = 65536;
-    c->budget_uw = 100000000; /* published: 100 W until told */
+    c->budget_uw = 100000000; /* published: 100 W at start */
 }
 
 /* ---- temperatures ---- */
 
-/* A failed sensor reads as the hottest sound one of its domain, and never below the published 353 K. */
+/*
+ * The temperatures that the law uses. A failed sensor gets the highest sound reading of its domain, at least the
+ * published 353 K: too high a value costs work, too low a value could cost the chip.
+ *
+ * Failed means implausible or stuck. A suspect sensor counts as stuck only if a sound one of the domain reads more than
+ * 3 K above it: on an idle chip, steady readings are normal.
+ */
 void control_substitute(struct control *c, const struct sensors *in)
 {
     for (int d = 0; d < DOMAINS; d++) {
@@ -81,7 +111,10 @@ void control_substitute(struct control *c, const struct sensors *in)
     }
 }
 
-/* What the PID takes from a core's power: zero or negative, never below its idle power. */
+/*
+ * Heat: the change of a core's power, uW; 0 or negative, and the core keeps at least its idle power. Proportional and
+ * integral part only.
+ */
 int32_t control_thermal_uw(struct control *c, int core, int32_t power_uw, int32_t idle_uw)
 {
     int32_t error_mk = clamp32(SET_POINT_MK - c->temperature_mk[core], -200000, 200000);
@@ -94,6 +127,7 @@ int32_t control_thermal_uw(struct control *c, int core, int32_t power_uw, int32_
     return clamp32(out, -max32(power_uw - idle_uw, 0), 0);
 }
 
+/* Lowest clock from the moment a core is too hot until it has cooled down well below that (hysteresis). */
 void control_emergency(struct control *c, int core)
 {
     int32_t enter = c->law == LAW_PUBLISHED ? PUBLISHED_EMERGENCY_MK : EMERGENCY_IN_MK;
@@ -110,8 +144,9 @@ void control_emergency(struct control *c, int core)
 /* ---- adaptation ---- */
 
 /*
- * Published: 0.6 old + 0.4 new. Ours: a rise of more than a sixteenth counts at once, since it costs watts at once; a
- * smaller one is taken for noise, whose peaks would otherwise hold the estimate up.
+ * Published: 0.6 old + 0.4 new. Ours: a rise of more than a sixteenth is taken over at once, since it costs watts at
+ * once. Smaller rises may be noise and are filtered; if they were taken over, the estimate would follow the peaks of
+ * the noise.
  */
 static void adapt_capacitance(struct control *c, const struct sensors *in)
 {
@@ -119,13 +154,16 @@ static void adapt_capacitance(struct control *c, const struct sensors *in)
         int32_t old = c->capacitance_ff[i], new = in->capacitance_ff[i];
         int32_t filtered = (int32_t)(((int64_t)old * 3 + (int64_t)new * 2) / 5);
         bool is_jump = new > old + old / 16, is_close = new - old < 16 && old - new < 16;
-        c->capacitance_ff[i] = is_jump || is_close ? new : filtered; /* the division would stop short of a close value */
+        c->capacitance_ff[i] = is_jump || is_close ? new : filtered; /* integer division would never reach it */
     }
 }
 
 /*
- * Measured over modelled power of the slot before, per domain, as a gain: an error in capacitance or leakage scales
- * with the operating point, so a gain learnt at one cap holds at the next, where an additive correction would not.
+ * The gain of each domain: measured over modelled power in the slot that the power readings are of, averaged. Without a
+ * power sensor for every domain, all get the ratio of the package.
+ *
+ * Why a gain and not an offset: an error in capacitance or leakage grows with the operating point, so a factor that was
+ * learned at one cap is right at the next one too.
  */
 static void adapt_gain(struct control *c, const struct sensors *in)
 {
@@ -153,12 +191,13 @@ static void adapt_gain(struct control *c, const struct sensors *in)
         int64_t ratio = measured * 65536 / modelled;
         int32_t seen = ratio > GAIN_HIGH_Q16 ? GAIN_HIGH_Q16 : clamp32((int32_t)ratio, GAIN_LOW_Q16, GAIN_HIGH_Q16);
         int32_t delta = seen - c->gain_q16[d];
-        c->gain_q16[d] += delta > 0 ? delta / 4 : delta / 8; /* ours: an underestimate is corrected faster */
+        c->gain_q16[d] += delta > 0 ? delta / 4 : delta / 8; /* ours: faster up, as too low a gain overshoots the cap */
     }
 }
 
 /* ---- power cap ---- */
 
+/* Stage 1. The voltage levels of the last slot are kept if they do nearly as well as the best ones. */
 static void cap_power(struct control *c, const struct ladder ladders[DOMAINS], const struct demand *want,
                       struct allocation *chosen)
 {
@@ -180,6 +219,7 @@ static void cap_power(struct control *c, const struct ladder ladders[DOMAINS], c
     c->held_slots = is_same ? min32(c->held_slots + 1, INT32_MAX - 1) : 0;
 }
 
+/* Why a domain runs below its target: the 9 W of a core cut its ladder, or a cap kept it below the ladder's top. */
 static uint16_t why_capped(const struct ladder *l, const struct demand *want, int domain, int32_t freq_khz)
 {
     uint16_t why = 0;
@@ -195,7 +235,7 @@ static uint16_t why_capped(const struct ladder *l, const struct demand *want, in
 
 /* ---- heat ---- */
 
-/* A core's clock after the PID: what its reduced power allows at the domain's level. */
+/* Stage 2. A core's clock after the PI law: the one that its reduced power allows at the domain's voltage. */
 static int32_t cool(struct control *c, int core, int32_t freq_khz, int32_t level, int32_t gain_q16)
 {
     int32_t leak = chip_leak_uw(c->leak_factor_q16[core], level);
