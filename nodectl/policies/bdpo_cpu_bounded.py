@@ -1,23 +1,50 @@
-"""bdpo-cpu-bounded: the lowest-energy core clocks that keep a stated slowdown over the whole run. Ours.
+"""bdpo-cpu-bounded: the core clocks of least energy within a slowdown bound over the whole run. Ours.
 
-Each package is judged by its busy CPUs; packages that look alike are in the same *phase* (``cpu_phases``).
+Problem. A lower clock saves energy where a job waits for memory, and costs time where it does not. Which is the case
+changes with the phases of the job, and the whole run may become slower by no more than ``bound`` (3 %).
+
+Idea. Each package is judged by its busy CPUs, and intervals that look alike belong to one *phase* (``cpu_phases``).
+Slowdown is treated like money: an account receives ``bound`` seconds per second of the run, and each phase pays for
+the time that its clocks lose. One price of loss, the same in all phases, decides where to spend: at the margin, a
+second lost then saves equally much in every phase.
+
+    loss_l    beta * (f_max / f_l - 1)                          relative extra time at level l; beta: share of the
+                                                                phase's time that scales with the clock
+    energy_l  (P_l + rest_w / packages) * (1 + loss_l) / mean   energy of one piece of work; P_l: watts of the package;
+                                                                mean: W at the highest clock, over all phases
+    level     argmin over l of energy_l + caution * loss_l**2 + price * loss_l
+    lost_s    sum of (seconds at l) * loss_l / (1 + loss_l)     s, over phases and levels, beta raised by ``margin``
+                                                                standard errors; plus the seconds lost between phases
+    room_s    bound * time_s - lost_s                           s, what is left on the account
+    price     the lowest at which the phases, weighted by their time, lose at most bound + room_s / horizon_s
+
+Invariant. While ``room_s`` is not positive, no phase gets a clock that is charged a loss (only a probe that has begun
+is finished). So a choice can overdraw the account by one misjudged interval or the rest of a probe at most, and
+``bound`` holds whenever the run ends, as far as the estimates are right; its length need not be known. The account is
+summed again in every interval with today's estimates, so an early error does not last: if a better estimate finds the
+account overdrawn, the highest clocks earn it back.
+
+Cost. O(CPUs + packages * phases * levels) per interval; every ``PLAN_S`` also O(prices * phases * levels), with 12
+phases and 41 prices.
+
+The steps in detail:
 
 1.  An interval that does not look like its package's phase sends the package to its highest clock. There, a phase
-    that was measured before is recognised; three intervals in a row that agree with each other and with no known
-    phase open a new one. So the mixture at a boundary opens nothing, and nothing is learned from it. A phase that a
-    lasting shift of IPC ended below the highest clock is not recognised there: it is the next nearest, or a new one.
-2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it. One that may be
-    bound by the clock, counters erring as they do, is taken for it, in choice, promise and account alike.
-3.  An account sums the seconds lost so far, each phase's at today's estimate of its loss (raised by a margin), so an
-    early error does not last. It may never be overdrawn: ``bound`` holds whenever the run ends.
-4.  Over the phases seen so far, weighed by their time, the price of loss is found at which the clocks that minimise
-    energy + price * loss spend just the bound and, over ``horizon_s``, what is left on the account. The price makes a
-    bound over the whole run optimal over its phases: loss is spent where it buys most.
-5.  What the bound would save in all is the *promise*. From ``full_saving`` down to ``least_saving`` the bound sinks
-    to ``small_bound``: speed is not given away for next to nothing.
-6.  Where the application tells its progress, its units per second at each clock are one more witness of a phase's loss,
-    the only one without a bias, and count as much as they are sure. The highest clock is then measured for longer; and
-    the more rests on that witness, the larger the promise must be, since it is less often an error.
+    that was measured before is recognised. Three intervals in a row that agree, but match no known phase, open a new
+    one. So the mixture at a phase boundary opens no phase, and nothing is learned from it. A lasting shift of IPC below
+    the highest clock ends a phase; at the highest clock that phase is then excluded, and the next nearest is
+    recognised or a new one opened.
+2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it. Counters are
+    noisy, so a phase that might be compute-bound is treated as compute-bound everywhere: in the choice of the clock,
+    in the promise (5) and on the account.
+3.  The account charges the loss of the slowest package, because the others wait for it at the next barrier.
+4.  The price is found over the phases seen so far, as if they came again in the same proportions.
+5.  The *promise* is what spending the whole bound would save. Between ``full_saving`` and ``least_saving`` the bound
+    falls to ``small_bound``: the job should not be slowed down for a negligible saving.
+6.  If the application reports its progress, its units per second at each clock are one more estimate of beta. It is
+    the only one without bias; it is weighted by its variance. The highest clock is then measured for longer, because
+    the others are compared with it. The more of beta rests on this estimate, the larger the promise must be: the
+    estimate is rarely wrong, so a small promise then really is small, and not worth the loss.
 
 A package whose signature cannot be read runs free.
 """
@@ -57,56 +84,58 @@ REASONS = ("free", "idle", "missing", "unknown", "baseline", "probe", "bounded",
 FREE, IDLE, MISSING, UNKNOWN, BASELINE, PROBE, BOUNDED, ACCOUNT, NOT_WORTH_IT = range(len(REASONS))
 
 PRICES = np.concatenate(([0.0], np.geomspace(0.02, 40.0, 40)))
-"""Prices of loss that are tried, in shares of the mean node energy for each unit of loss."""
+"""Prices of loss that are tried: share of the mean energy per unit of loss."""
 
 STEADY_CLOCK = 0.015
-"""An interval belongs to the nearest level if its mean clock is this near (ours: half of the narrowest steps)."""
+"""An interval ran at the nearest level if its mean clock is within this share of it (ours: half of the narrowest
+steps)."""
 
 CALM = 0.001
-"""A clock is kept while another would save less than this share of the node's energy (ours)."""
+"""The clock is not changed to lower the cost by less than this share of the mean energy (ours)."""
 
 OPENING = 2
-"""A phase is opened by an interval that agrees with so many before it (ours)."""
+"""A phase is opened by an interval that agrees with at least so many before it (ours)."""
 
 SHIFT, SHIFT_MEMORY = 0.035, 0.35
-"""Below the highest clock a lasting shift of IPC by so much is taken for another phase. It is averaged with this weight
-of the newest interval, since a single one may differ more (ours)."""
+"""Below the highest clock, a lasting shift of IPC by this much (logarithm) means another phase. The shift is averaged
+with this weight for the newest interval, since a single interval may differ by more (ours)."""
 
 NEXT_BETA = 0.7
-"""Assumed of the phase that begins in an odd interval (ours)."""
+"""Beta assumed for the unknown half of an interval that matches no phase (ours)."""
 
 PLAN_S = 0.5
-"""How often the plan is made anew (ours)."""
+"""Seconds from one plan to the next (ours)."""
 
 TOP_SPENT = 0.7
-"""A phase goes on at lower clocks until ``told_share`` has sunk to this part of what is asked for (ours)."""
+"""Hysteresis of ``told_share``: a phase stays at lower clocks until the share of its time at the highest clock has
+fallen to this part of ``told_share`` (ours)."""
 
 SPEND_S = 2.0
-"""What is left on the account is spent over no less than this, so that no interval empties it (ours)."""
+"""The rest of the account is spent over at least this time, so that no single interval empties it (ours)."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bound, and how carefully it is kept. All defaults are ours."""
+    """The bound and the safety margins. All defaults are ours."""
 
     bound: float = 0.03  # slowdown over the whole run against the highest clock
-    small_bound: float = 0.008  # the same where little is to be had:
-    least_saving: float = 0.009  # less than this share of the node's energy for the whole bound
-    full_saving: float = 0.012  # from here on the whole bound is spent
-    margin: float = 0.3  # standard errors added to the loss that the account is charged
-    caution: float = 0.6  # energy added to loss squared: spreads loss, since every estimate of it errs in proportion
-    horizon_s: float = 30.0  # over which the rest of the account is planned to be spent
-    rest_w: float = 60.0  # watts of the node that no zone measures, drawn for as long as the work takes
-    step_mhz: int = 100  # step where the driver takes any clock
+    small_bound: float = 0.008  # the bound where little can be saved:
+    least_saving: float = 0.009  # where the whole bound would save less than this share of the node's energy
+    full_saving: float = 0.012  # the whole bound is spent if it saves at least this share
+    margin: float = 0.3  # standard errors of beta added to the loss that the account is charged
+    caution: float = 0.6  # weight of loss squared: spreads loss over phases, since errors of loss grow with it
+    horizon_s: float = 30.0  # time over which the plan spends the rest of the account
+    rest_w: float = 60.0  # power of the node that no zone measures; a slower job draws it for longer
+    step_mhz: int = 100  # clock step where the driver accepts any clock
     floor: float = 0.45  # lowest clock, as a share of the highest
-    idle: float = 0.05  # a CPU busier than this share of the interval is judged
-    baseline_s: float = 0.3  # measured at the highest clock when a phase is new, and again
-    rebaseline_s: float = 20.0  # when it has not been there for so long
-    probe_s: float = 0.5  # measured below it, where there is no stall event
-    probe_clock: float = 0.85  # of the highest clock
-    told_s: float = 1.0  # where the application tells its progress: measured so long at the highest clock,
-    told_share: float = 0.1  # and for so much of a phase's time
-    told_least_saving: float = 0.014  # and what takes the place of the two savings above, as far as losses rest on it
-    told_full_saving: float = 0.0175
+    idle: float = 0.05  # a CPU is judged if it is busy for at least this share of the interval
+    baseline_s: float = 0.3  # a new phase is measured for so long at the highest clock
+    rebaseline_s: float = 20.0  # a phase returns to the highest clock after so long without it
+    probe_s: float = 0.5  # without a stall event: a new phase is measured for so long below the highest clock
+    probe_clock: float = 0.85  # clock of that measurement, as a share of the highest
+    told_s: float = 1.0  # with reported progress: least time of a phase at the highest clock
+    told_share: float = 0.1  # and least share of the phase's time there
+    told_least_saving: float = 0.014  # replaces least_saving, as far as the losses rest on reported progress
+    told_full_saving: float = 0.0175  # replaces full_saving likewise
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < 1:
@@ -129,12 +158,12 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``price`` the bound puts on loss, in shares of the mean node energy."""
+    """The price of loss that spends the bound, and what that is expected to save."""
 
-    price: float
-    promise: float  # saving expected for the whole bound, a share of the node's energy
-    bound: float  # how much of it is spent
-    mean_w: float  # of a package and its part of the rest, at the highest clock, over the phases
+    price: float  # share of the mean energy per unit of loss
+    promise: float  # expected saving if the whole bound is spent, a share of the node's energy
+    bound: float  # slowdown that is spent: from small_bound to the full bound
+    mean_w: float  # a package and its part of rest_w at the highest clock, mean over the phases
 
 
 NO_PLAN = Plan(price=0.0, promise=0.0, bound=0.0, mean_w=1.0)
@@ -143,11 +172,14 @@ NO_PLAN = Plan(price=0.0, promise=0.0, bound=0.0, mean_w=1.0)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """``facts`` and ``curves`` are a ``PhaseTable``. Per package: ``phase`` (-1 = none), the ``level`` asked for and
-    the ``reason``; of the last interval ``last_level`` (-1 = none, or more than one clock), ``last_view`` (IPC, clock,
-    beta, watts) and with how many before it it ``agreed``; the lasting ``shift`` of IPC at its clock. ``top_clock``:
-    the mean clock at level 0 over the ladder's highest. ``closed_s``: seconds lost between phases, and in those
-    forgotten."""
+    """What the policy remembers between intervals.
+
+    ``facts`` and ``curves`` are a ``PhaseTable``. Per package: ``phase`` (-1 = none), the requested ``level`` and its
+    ``reason``. Per package, of the last interval: ``last_level`` (-1 = none, or more than one clock), ``last_view``
+    (IPC, clock, beta, watts), and ``agreed``: how many intervals in a row before it agree. ``shift``: the lasting shift
+    of IPC at the present clock. ``top_clock``: the mean clock at level 0 over the ladder's highest. ``closed_s``:
+    seconds lost that no row of the table carries, between phases and in forgotten ones.
+    """
 
     facts: type_f64
     curves: type_f64
@@ -170,8 +202,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ToldState(State):
-    """The state while the application tells its progress: ``told`` of the ``PhaseTable``, whose units they are, and
-    units and seconds of the last interval."""
+    """The state while the application reports its progress.
+
+    ``told``: that table of the ``PhaseTable``. ``source``: the program that reports. ``last_told``: units and seconds
+    of the last interval.
+    """
 
     told: type_f64
     source: int
@@ -179,7 +214,7 @@ class ToldState(State):
 
 
 NO_VIEW = (math.nan,) * 4
-"""Of a package that showed nothing."""
+"""The view of a package without a usable reading."""
 
 
 def initial(params: Params, layout: Layout) -> State:
@@ -204,7 +239,7 @@ def initial(params: Params, layout: Layout) -> State:
 
 
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
-    """Learn from the last interval, charge its loss to the account, choose each package's next clock."""
+    """Learn from the last interval, charge its loss to the account, choose the next clock of each package."""
     ladder = ClockLadder.of(layout, params.step_mhz)
     views = observe(layout, ladder, sample, params.idle)
     top_clock = _top_clock(state, views)
@@ -237,7 +272,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         is_known[package] = is_shown
         phase[package], closed_s = found, closed_s + lost_s
         if is_shown and agreed[package] > 0:
-            if agreed[package] == 1:  # the first of the two that agree
+            if agreed[package] == 1:  # the interval before belongs to the phase too
                 table.learn(found, level, before)
             table.learn(found, level, view)
             changed.add(found)
@@ -282,8 +317,10 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
 
 
 def _told(state: State, sample: Sample, levels: int) -> type_f64 | None:
-    """A working copy of what the application has told; None while it tells nothing that is believed, and what it told
-    before is then forgotten."""
+    """A working copy of the reported progress per phase and level.
+
+    None while there is no trusted report. What was reported before is then forgotten.
+    """
     if sample.progress.quality != Quality.MEASURED:
         return None
     before = _told_before(state, sample)
@@ -291,13 +328,16 @@ def _told(state: State, sample: Sample, levels: int) -> type_f64 | None:
 
 
 def _told_before(state: State, sample: Sample) -> ToldState | None:
-    """The state, if it is of the program that tells now."""
+    """The state, if its reports come from the program that reports now."""
     return state if isinstance(state, ToldState) and sample.progress.source == state.source else None
 
 
 def _hear(table: PhaseTable, state: State, sample: Sample, phase: int, level: int, agreed: int) -> None:
-    """Count the units of an interval for the phase and clock of the package that holds the others up; at the second
-    interval there that agrees, those of the first too."""
+    """Count the reported units of an interval for the phase and level of the slowest package.
+
+    An interval counts only if the one before agrees with it. So the first of a stretch is counted late, together with
+    the second.
+    """
     if table.told is None or agreed < 1:
         return
     if agreed == 1 and (before := _told_before(state, sample)):
@@ -306,7 +346,7 @@ def _hear(table: PhaseTable, state: State, sample: Sample, phase: int, level: in
 
 
 def _state(sample: Sample, told: type_f64 | None, *parts: Any) -> State:
-    """With what the application tells, if it tells."""
+    """The next state, with the reported progress if there is any."""
     if told is None:
         return State(*parts)
     progress = sample.progress
@@ -315,7 +355,10 @@ def _state(sample: Sample, told: type_f64 | None, *parts: Any) -> State:
 
 
 def _top_clock(state: State, views: list[View | None]) -> float:
-    """The highest clock as it is: above the ladder's in turbo, and then what all loss is counted against."""
+    """The clock that packages reach at level 0, over the ladder's highest; above 1 in turbo. Averaged.
+
+    All loss is counted against this clock.
+    """
     free = [view.clock for package, view in enumerate(views) if view is not None and state.level[package] == 0]
     if not free:
         return state.top_clock
@@ -323,7 +366,7 @@ def _top_clock(state: State, views: list[View | None]) -> float:
 
 
 def _level_of(clock: type_f64, view: View, asked: int) -> int:
-    """The level at which an interval ran; -1 = between levels: it held two clocks, or someone else sets them."""
+    """The level at which an interval ran; -1 = between levels: the clock changed within it, or is set by others."""
     if asked == 0 and view.clock > clock[min(1, len(clock) - 1)]:
         return 0
     near = asked if abs(view.clock / clock[asked] - 1.0) < STEADY_CLOCK else int(np.argmin(np.abs(clock - view.clock)))
@@ -333,8 +376,11 @@ def _level_of(clock: type_f64, view: View, asked: int) -> int:
 def _place(
     table: PhaseTable, view: View, level: int, phase: int, agreed: int, has_left: bool
 ) -> tuple[int, bool, float]:
-    """The package's phase, whether this interval shows it, and the seconds lost in a phase forgotten for it.
-    ``has_left``: below the highest clock it was another phase than ``phase``, however alike they look at it."""
+    """The package's phase, whether this interval shows it, and the seconds lost of the phase whose row it takes.
+
+    ``has_left``: a shift of IPC below the highest clock has proved that this is not ``phase``, even if the two look
+    alike at the highest clock.
+    """
     if level < 0:
         return phase, False, 0.0
     if level > 0:
@@ -351,9 +397,12 @@ def _place(
 def _charge(
     table: PhaseTable, elapsed_s: float, phase: list[int], level: list[int], is_known: list[bool]
 ) -> tuple[type_f64, float, int]:
-    """Charge the interval to the slowest package, which holds a parallel job up: the losses of all packages, the
-    seconds that no phase can be charged with because the interval showed none (half of it may be a phase's to come),
-    and which package it is, -1 = none."""
+    """Charge the interval to the phase of the slowest package, since a parallel job waits for it.
+
+    Returns the loss of each package, the seconds lost that no phase can be charged with, and the slowest package (-1 =
+    none). If that package's interval shows no phase, half of it may already belong to an unknown one, with
+    ``NEXT_BETA``.
+    """
     losses, slowest = [0.0] * len(phase), -1
     for package, found in enumerate(phase):
         if found >= 0:
@@ -370,7 +419,10 @@ def _charge(
 
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
-    """Watts at each level times the time a piece of work takes there: one package and its part of the node's rest."""
+    """Energy at each level, in J for the work of one second at the highest clock: a package and its part of ``rest_w``.
+
+    Infinite below ``floor`` and at repeated levels.
+    """
     loss = table.facts[rows, TAKEN_BETA, None] * table.steepness
     allowed = table.is_step & (table.clock >= params.floor * table.clock[0])
     energy = (table.curves[POWER, rows] + params.rest_w / max(packages, 1)) * (1.0 + loss)
@@ -378,7 +430,7 @@ def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[
 
 
 def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -> Plan:
-    """The price at which the phases known so far, coming again as often, spend what they may."""
+    """The lowest price at which the phases known so far, weighted by their time, lose no more than they may."""
     rows = table.known()
     share = table.facts[rows, SHARE_S]
     if not share.sum() > 0:
@@ -405,7 +457,7 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What the account allows now."""
+    """Chooses levels within what the account allows now."""
 
     params: Params
     table: PhaseTable
@@ -414,7 +466,11 @@ class _Budget:
     spent_s: float
 
     def choose(self, phase: int, current: int, period_s: float) -> tuple[int, int]:
-        """Level and reason of a known phase for the next interval."""
+        """Level and reason for the next interval of a package in a known phase.
+
+        In order: measure at the highest clock, probe below it where stalls cannot be read, then the level of least cost
+        that the account can pay for.
+        """
         params, table, plan, facts = self.params, self.table, self.plan, self.table.facts[phase]
         measured = table.curves[IPC_N, phase]
         if measured[0] * period_s < params.baseline_s - period_s / 2:
@@ -424,7 +480,7 @@ class _Budget:
         if facts[STALL_N] == 0 and measured[1:].sum() * period_s < params.probe_s - period_s / 2:
             probe = int(np.argmin(np.abs(table.clock / table.clock[0] - params.probe_clock)))
             begun = current == probe
-            needed_s = 0.5 * params.probe_s * float(table.steepness[probe])  # half of what the worst phase would lose
+            needed_s = 0.5 * params.probe_s * float(table.steepness[probe])  # half of the most a phase can lose
             return (probe, PROBE) if begun or params.bound * table.time_s - self.spent_s > needed_s else (0, ACCOUNT)
         loss = facts[TAKEN_BETA] * table.steepness
         energy = _energy(params, table, self.packages, phase) / plan.mean_w
@@ -444,7 +500,7 @@ class _Budget:
         return int(np.argmin(np.where(affordable, cost, np.inf))), ACCOUNT
 
     def _is_top_too_short(self, phase: int, current: int) -> bool:
-        """Whether the application has told too little at the highest clock for the others to be compared with it."""
+        """Whether the progress reported at the highest clock is too short to compare other clocks with."""
         if self.table.told is None:
             return False
         seconds = self.table.told[TOLD_S, phase]
