@@ -1,13 +1,32 @@
-"""Which clock a GPU should run at next: the best one known, or one worth a look.
+"""The next clock of a GPU group: exploit the best level known, or explore another one.
 
-The best level known has the least energy per unit of work, plus a price on time, among levels whose assumed loss the
-slowdown account can bear. Whether to look at another level is an investment: a level that might be better by one
-standard deviation is measured if what that knowledge is worth over the time ahead (taken to be as long as the time
-behind) exceeds what the look costs, and if the account can bear the look too. A phase in which no level has proved to
-be better may lose a share of the bound in looks and no more, and the less of it the more is known. One looks from the
-level that tells most for its price: the candidate curves say how far the loss at one level goes with that at another,
-and since a loss is a ratio, the highest clock may be the place. So a new phase is descended in steps as long as nothing
-is lost, and looks grow rare.
+Problem. The energy of a job at a clock is known only after the job has run there, and running there costs time if the
+clock turns out to be too low. So choose when a measurement (a *look*) is worth its cost, within the slowdown bound.
+
+Idea. A phase is first measured at the highest clock. From then on there is a best known level, and looking at another
+one is an investment: it is made if the expected value of what it teaches, over the time ahead, exceeds what it costs.
+
+    loss(l)  expected relative extra time at level l; taken as clock-bound where it may be (``taken_for``)
+    cost(l)  power(l) * (1 + loss(l)) + price * loss(l)     shares of the power at the highest clock: energy of a unit
+                                                            of work, plus a price on time
+    best     argmin of cost over levels with assumed loss <= allowance; level 0 unless it gains ``least_gain``
+    gain     cost(best) - min over l of cost(l) with loss(l) one standard deviation lower; the level in question is
+             that l. Or, if this is more: cost(best) with its loss one deviation higher - cost(0), since the best level
+             may be worse than the highest clock; the level in question is then ``best``
+    kept(l)  1 - r^2 v / (v + e): share of the variance at the level in question that a look at l leaves. r: correlation
+             of the losses at the two levels, v: variance of the loss at l, e: variance of the reading. Level 0 has its
+             own formula: a better mean there sharpens every loss, since each is a ratio to the highest clock
+    worth(l) faith * gain * (1 - sqrt(kept(l))) * horizon_s     s: gain times the time that it lasts, taken to be as
+                                                                long as the run so far (at least ``horizon_s``)
+    look     at argmax over l of worth(l) - visit_s * max(cost(l) - cost(best), 0), if that is above 0
+
+Invariant. A look must fit the account (``room_s``) with the assumed loss, so exploring alone does not break the bound.
+As long as no lower clock has proved its worth, a phase may lose only a share of the bound in looks, and the less, the
+more is known (``_search_room_s``). Each look lowers the variance, and with it the worth of the next one. So a new phase
+descends in steps as long as nothing is lost, and looks become rare.
+
+Cost. O(curves * levels) per choice, to weigh 433 candidate curves (``gpu_curves``) at up to 32 levels. A choice is made
+when a visit ends or a phase is recalled, not in every interval.
 """
 
 from __future__ import annotations
@@ -38,22 +57,22 @@ class Params(msgspec.Struct, frozen=True):
     """Shares are of 1; all defaults are ours, chosen on the V100 table (benchmarks/gpu_savings.py)."""
 
     bound: float = 0.03  # slowdown over the whole run
-    aim: float = 0.9  # share of the bound spent by the estimates
+    aim: float = 0.9  # share of the bound that the estimates may spend
     floor: float = 0.5  # lowest clock, of the highest
     caution: float = 0.5  # standard deviations added to every estimated loss
-    price: float = 1.1  # energy share that 1 of time must bring
-    least_gain: float = 0.004  # energy share below which nothing is worth a change
-    faith: float = 0.3  # share of a hoped-for gain that a look is expected to bring
-    try_at_most: float = 0.08  # most assumed loss of a clock that is looked at
-    horizon_s: float = 60.0  # the account evens out over this time; shortest time a gain is taken to last
-    search: float = 0.1  # share of the bound that a phase may lose while no known lower clock has proved its worth
-    search_credit_s: float = 60.0  # the same: counted as if the phase had lasted so much longer
-    credit_s: float = 20.0  # looks may spend the account's income of so many seconds in advance
-    latency_s: float = 0.2  # until a clock has changed for sure (Velicka et al., arXiv 2502.20075: tens of ms)
-    block_s: float = 0.5  # shortest block; never shorter than the window of the readings
-    visit_s: float = 3.0  # length of a look at another clock
-    base_s: float = 4.0  # a phase is measured for so long at the highest clock first
-    noise: float = 0.03  # expected scatter of a block's traffic
+    price: float = 1.1  # energy share that must be saved per unit of loss
+    least_gain: float = 0.004  # a change of clock must save at least this energy share
+    faith: float = 0.3  # share of the possible gain that a look is expected to bring
+    try_at_most: float = 0.08  # levels with a higher assumed loss are not looked at
+    horizon_s: float = 60.0  # the account evens out over this time; a gain is assumed to last at least as long
+    search: float = 0.1  # share of the bound that a phase may lose while no lower clock has proved its worth
+    search_credit_s: float = 60.0  # the same: added to the phase's own time, so that the search can begin
+    credit_s: float = 20.0  # looks may spend this many seconds of the account's income in advance
+    latency_s: float = 0.2  # after this a new clock is in force (Velicka et al., arXiv 2502.20075: tens of ms)
+    block_s: float = 0.5  # shortest block; never shorter than the averaging window of the readings
+    visit_s: float = 3.0  # duration of a look at another clock
+    base_s: float = 4.0  # a new phase is measured for so long at the highest clock
+    noise: float = 0.03  # expected relative scatter of a block's traffic
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < 1:
@@ -73,22 +92,23 @@ class Params(msgspec.Struct, frozen=True):
 
 
 CLOCK_BOUND: Final = 1.25
-"""Deviations from the mean of all candidates to time that follows the clock (a property of their grid)."""
+"""So many standard deviations above the mean of all candidate curves lies clock-bound work (a property of their
+grid)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers a choice depends on, from the policy's parameters."""
+    """What the account and the readings allow now."""
 
-    allowance: float  # most loss that a level to rest at may have
-    room_s: float  # seconds that a visit may lose
-    horizon_s: float  # how long a gain is taken to last
-    settle_s: float  # after a change of clock nothing is learned for so long
+    allowance: float  # highest assumed loss of a level to stay at
+    room_s: float  # seconds that a look may lose
+    horizon_s: float  # how long a gain is assumed to last
+    settle_s: float  # after a change of clock, samples are dropped for so long
     block_s: float  # length of a block now
 
 
 class Choice(NamedTuple):
-    """``level`` for the next ``blocks`` blocks, and why."""
+    """``level`` for the next ``blocks`` blocks, and the ``reason``."""
 
     level: int
     reason: int
@@ -96,7 +116,7 @@ class Choice(NamedTuple):
 
 
 def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits) -> Choice:
-    """The next level of a group in ``phase``, now at level ``now``; writes the phase's assumed loss."""
+    """The next level of a group that is in ``phase`` and at level ``now``. Also updates the phase's assumed loss."""
     table, bank = phases.table[phase], phases.bank
     beliefs = estimate(params, phases, phase)
     if table[COUNT, 0] * limits.block_s < params.base_s:
@@ -121,9 +141,9 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     wanted = int(np.argmin(hope))
     gain = float(cost[best] - hope[wanted])
     regret = float(cost_of(taken_for(beliefs.mean + beliefs.deviation))[best] - cost[0])
-    if best > 0 and regret > gain:  # the highest clock may be better after all
+    if best > 0 and regret > gain:  # the best level may be worse than the highest clock
         wanted, gain = best, regret
-    if wanted > 0 and gain > params.least_gain and table[RATE, 0] > 0:  # no traffic tells nothing at any clock
+    if wanted > 0 and gain > params.least_gain and table[RATE, 0] > 0:  # without traffic no look can teach anything
         if not (usable & (cost_of(table[LOSS]) < cost[0] - params.least_gain)).any():
             unknown = float(bank.unknown(beliefs)[wanted])
             limits = replace(limits, room_s=min(limits.room_s, _search_room_s(params, phases, phase, unknown, limits)))
@@ -136,9 +156,10 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
 
 
 def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
-    """What to believe of the loss at each level; ``table[LOSS]`` becomes what the account shall assume.
+    """Beliefs about the loss at each level. Also writes ``table[LOSS]``, the loss that the account assumes.
 
-    That is the mean and ``caution`` deviations; the less is known, the more it is the clock-bound case.
+    The assumed loss is the mean plus ``caution`` standard deviations. The less is known, the more deviations are added,
+    up to the clock-bound case: an unknown phase is charged as if time followed the clock.
     """
     table, ceiling = phases.table[phase], phases.ceiling(phase)
     beliefs = phases.bank.weigh(table[RATE], phases.error(phase), ceiling)
@@ -149,12 +170,14 @@ def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
 
 
 def _search_room_s(params: Params, phases: Phases, phase: int, unknown: float, limits: Limits) -> float:
-    """Seconds that a phase in which no lower clock has proved its worth may still lose in looking for one.
+    """Seconds that a phase may still lose in looks while no lower clock has proved its worth.
 
-    Where time follows the clock, looking is all that will ever be lost. At the edge of what is worth its time every
-    look seems to pay for itself, and what traffic does not tell truly no number of looks will show: the more is known,
-    the fewer may follow. As far as the loss is ``unknown`` (0 to 1), the whole bound may be lost in finding out. Blocks
-    are counted as far as they are remembered (``LAST_BLOCKS``).
+        (search + unknown * (1 - search)) * bound * (seconds in the phase + search_credit_s) - seconds lost
+
+    In a clock-bound phase, looks are all that is ever lost, so they need a limit of their own: close to break-even each
+    single look seems to pay for itself, and no number of looks removes the bias of traffic. As far as the loss is
+    ``unknown`` (0 to 1), the whole bound may be spent on finding out. The seconds lost are those of the blocks that the
+    means remember (``LAST_BLOCKS``).
     """
     share = params.search + unknown * max(1.0 - params.search, 0.0)
     table = phases.table[phase]
@@ -172,7 +195,10 @@ def _visit(
     extra_cost: type_f64,
     limits: Limits,
 ) -> Choice | None:
-    """The level from which most is learned about the loss at ``wanted`` for what the look costs, if it is worth it."""
+    """The look that is worth most, after its cost, for what it teaches about the loss at ``wanted``; None: none pays.
+
+    ``extra_cost``: cost of each level above that of the best known one. The formulas are at the top of this file.
+    """
     count, assumed = phases.table[phase, COUNT], phases.table[phase, LOSS]
     blocks = _blocks(params.visit_s, limits)
     visit_s = limits.settle_s + blocks * limits.block_s
@@ -180,7 +206,7 @@ def _visit(
     variance = beliefs.deviation**2
     reading = noise2 * (1.0 / blocks + 1.0 / count[0]) + rounding2
     kept = 1.0 - beliefs.correlation(wanted) ** 2 * variance / (variance + reading)
-    top_gain = noise2 * (1.0 / count[0] - 1.0 / (count[0] + blocks))  # every ratio leans on the highest clock
+    top_gain = noise2 * (1.0 / count[0] - 1.0 / (count[0] + blocks))  # every loss is a ratio to the highest clock
     kept[0] = 1.0 - top_gain / max(variance[wanted], top_gain)
     worth = params.faith * gain * (1.0 - np.sqrt(np.maximum(kept, 0.0))) * limits.horizon_s
     net = worth - visit_s * np.maximum(extra_cost, 0.0)
