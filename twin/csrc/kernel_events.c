@@ -1,12 +1,29 @@
 /*
- * Served counters: events, groups, and the formats that read(2) gives, as perf_event_open(2) documents them.
+ * Served counters: events, groups, and the formats that read(2) returns, as perf_event_open(2) documents them.
  *
- * An event holds `value` and `enabled_ns` as they stood when it was last *settled*, and the source's reading at that
- * moment. Settling adds what passed since if the event was active, and nothing otherwise. Every read and every
- * switch settles the whole group first, so a change of state never has to look back in time.
+ * Problem. The model only has counts that run for ever. A program expects events that it can enable, disable, reset and
+ * group, that count only while they are enabled, and that belong to a CPU or follow a task.
  *
- * Events of a task have no clock here: each carries a real task-clock event of that task, opened with the same
- * disabled, inherit and enable_on_exec, and the kernel's count, times and group switches are those of the task.
+ * Idea. An event stores its value at the moment when it was last *settled*, and what its source read at that moment.
+ * Settling adds the difference if the event was active since, and nothing otherwise.
+ *
+ *     on a CPU:   value      += reading - last reading                  counts, ns or uJ; plus range_uj after a wrap
+ *                 enabled_ns += now - last settled                      ns of CLOCK_MONOTONIC
+ *     in a task:  value      += cpu_ns * (count - last count) / model_ns
+ *                 cpu_ns: CPU time of the task since then, from a real task-clock event; model_ns: model time since
+ *                 then. So a task counts what the emulated CPU would have counted in the CPU time that the task used.
+ *     energy:     read(2) returns value * 1e-6 * 2^32                   units of 2^-32 J, as the kernel's RAPL PMU
+ *
+ * Invariant. Every read and every switch settles the whole group first, so the state of an event is constant between
+ * two settlings. A change of state therefore never has to look back in time, and no state needs a history.
+ *
+ * Times of a task are not computed here. Each of its hardware events has a real task-clock event on that task, opened
+ * with the same disabled, inherit and enable_on_exec and switched together with ours, so the kernel keeps the CPU time
+ * and the times enabled and running. Nothing is multiplexed: on a CPU, time running is time enabled.
+ *
+ * Cost. An event is found in O(1) by its id: slot number plus a generation, so that the id of a closed event is never
+ * valid again. A settling copies the counts of the whole node, O(CPUs * columns), and visits the members of the group.
+ * One mutex protects the table; it is taken before that of the model.
  */
 #include "kernel.h"
 
@@ -31,12 +48,12 @@ typedef struct event {
     struct event *leader;  /* itself when alone or leading */
     struct event *sibling; /* next member, leader first */
     int enabled, active, n_members;
-    int64_t value, reading; /* count so far; what the source read when settled */
+    int64_t value, reading; /* count so far; reading of the source when last settled */
     int64_t enabled_ns, settled_ns;
-    int64_t frozen;         /* what a stuck counter shows */
+    int64_t frozen;         /* value that a stuck counter shows */
     int64_t task_model_ns;  /* EVENT_TASK: model time of the last reading */
     int64_t task_count;     /* EVENT_TASK: model count of the last reading */
-    int64_t task_times[2];  /* events of a task: enabled and running as the kernel counts them */
+    int64_t task_times[2];  /* events of a task: ns enabled and ns running, from the kernel */
 } event_t;
 
 struct event_table {
@@ -44,7 +61,7 @@ struct event_table {
     counter_source_t source;
     uint32_t next_generation, next_slot;
     int n_events;
-    event_t *slots[SLOTS];
+    event_t *slots[SLOTS];   /* by the low bits of the id */
     int64_t *counts;         /* [n_cpus][n_columns]: the last reading of the whole node */
     counter_fault_t *faults; /* [n_cpus][n_columns] */
 };
@@ -66,7 +83,7 @@ static event_t *find(event_table_t *table, uint64_t id)
  * Counts
  ****************************************************************/
 
-/* The model's count of one CPU; for a task that may run anywhere, of the mean CPU of the node. */
+/* The model's count of one CPU; with cpu -1 (a task on any CPU) the mean over the node's CPUs. */
 static int64_t count_of(const event_table_t *table, int32_t cpu, int32_t column)
 {
     const counter_source_t *source = &table->source;
@@ -90,6 +107,7 @@ static const counter_fault_t *fault_of(const event_table_t *table, const event_t
  * Settling
  ****************************************************************/
 
+/* Settles a group on a CPU: reads every source once, then applies changes of `enabled` from this moment on. */
 static void settle_on_cpu(event_table_t *table, event_t *leader)
 {
     table->source.counters(table->source.model, table->counts);
@@ -126,7 +144,7 @@ static void settle_on_cpu(event_table_t *table, event_t *leader)
     }
 }
 
-/* In each stretch between readings the task did its share of what the emulated CPU did: CPU time times mean rate. */
+/* Settles a group of a task: adds its CPU time since the last reading times the mean rate of the emulated CPU. */
 static void settle_on_task(event_table_t *table, event_t *leader)
 {
     table->source.counters(table->source.model, table->counts);
@@ -144,7 +162,7 @@ static void settle_on_task(event_table_t *table, event_t *leader)
         }
         int64_t elapsed_ns = model_ns - event->task_model_ns;
         if (elapsed_ns <= 0)
-            continue; /* the model has not stepped: the CPU time is counted at the next reading */
+            continue; /* the model has not advanced: this CPU time is counted at the next reading */
         int64_t count = count_of(table, event->spec.cpu, event->spec.column);
         double rate = (double)(count - event->task_count) / (double)elapsed_ns;
         event->value += (int64_t)((double)((int64_t)real[0] - event->reading) * rate);
@@ -177,10 +195,11 @@ event_table_t *events_new(counter_source_t source)
     table->faults = calloc(cells, sizeof *table->faults);
     pthread_mutex_init(&table->lock, NULL);
     if (!table->counts || !table->faults)
-        return NULL; /* the process ends; there is nothing to take back */
+        return NULL; /* the process ends, so nothing is freed */
     return table;
 }
 
+/* The errno with which the kernel would refuse to open this event; 0: it may be opened. */
 static int refusal(const event_table_t *table, const event_spec_t *spec, const event_t *leader)
 {
     if (spec->read_format & ~(uint64_t)ALL_FORMAT)
@@ -190,7 +209,7 @@ static int refusal(const event_table_t *table, const event_spec_t *spec, const e
     if (spec->leader && !leader)
         return EBADF;
     if (leader && (leader->leader != leader || leader->spec.cpu != spec->cpu || leader->spec.task != spec->task))
-        return EINVAL; /* a group lives on one CPU or in one task, and has one level */
+        return EINVAL; /* a group is on one CPU or in one task, and a member cannot lead another group */
     if (leader && leader->n_members >= KERNEL_GROUP)
         return E2BIG;
     if (table->n_events >= (int)SLOTS - 1)
@@ -223,13 +242,13 @@ int64_t events_open(event_table_t *table, const event_spec_t *spec)
     table->slots[table->next_slot] = event;
     table->n_events++;
 
-    settle(table, event); /* takes the first reading; nothing is active yet, so nothing is added */
+    settle(table, event); /* only takes the first reading: the count starts at 0 */
     event->value = 0;
     if (leader) {
         settle(table, leader);
         event->leader = leader;
         event->sibling = leader->sibling;
-        /* Members are read in the order in which they were opened. */
+        /* Appended last: a group is read in the order in which its members were opened. */
         event_t *last = leader;
         while (last->sibling)
             last = last->sibling;
@@ -255,7 +274,7 @@ void events_release(event_table_t *table, uint64_t id)
             before->sibling = event->sibling;
             event->leader->n_members--;
         } else {
-            /* A group that loses its leader falls apart into single events, each in the state it had. */
+            /* Without its leader a group becomes single events; each stays enabled or disabled as it was. */
             for (event_t *member = event->sibling, *next; member; member = next) {
                 next = member->sibling;
                 member->leader = member;
@@ -314,6 +333,7 @@ static size_t put_group(const event_table_t *table, const event_t *leader, uint6
     return n;
 }
 
+/* 0 bytes, as for an event in error state, if a counter that is read is missing (a fault). */
 int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t size)
 {
     uint64_t words[3 + 3 * KERNEL_GROUP];
@@ -341,6 +361,7 @@ int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t siz
  * Switching
  ****************************************************************/
 
+/* Switches one event; a task's real event is switched with it. */
 static void apply(event_t *event, uint32_t command)
 {
     switch (command) {
@@ -350,7 +371,7 @@ static void apply(event_t *event, uint32_t command)
     case PERF_EVENT_IOC_DISABLE:
         event->enabled = 0;
         break;
-    case PERF_EVENT_IOC_RESET: /* the count only: "There is no way to reset [...] time" */
+    case PERF_EVENT_IOC_RESET: /* the count only: "There is no way to reset [...] time", says the manual */
         event->value = 0;
         break;
     }
@@ -392,7 +413,7 @@ int events_ioctl(event_table_t *table, uint64_t id, uint32_t command, uint64_t a
     case PERF_EVENT_IOC_SET_OUTPUT:
     case PERF_EVENT_IOC_SET_FILTER:
     case PERF_EVENT_IOC_PAUSE_OUTPUT:
-        result = -EINVAL; /* all concern samples */
+        result = -EINVAL; /* these concern samples, and nothing is sampled */
         break;
     default:
         result = -ENOTTY;
@@ -402,7 +423,7 @@ int events_ioctl(event_table_t *table, uint64_t id, uint32_t command, uint64_t a
 }
 
 /****************************************************************
- * Looking
+ * Queries and faults
  ****************************************************************/
 
 int events_exist(event_table_t *table, uint64_t id)
@@ -430,6 +451,7 @@ int events_count(event_table_t *table)
     return n;
 }
 
+/* How long a read of this event's group must be delayed: the longest delay of its members. */
 int32_t events_delay_us(event_table_t *table, uint64_t id)
 {
     pthread_mutex_lock(&table->lock);
@@ -442,6 +464,7 @@ int32_t events_delay_us(event_table_t *table, uint64_t id)
     return delay_us;
 }
 
+/* A counter that becomes stuck keeps the value of this moment in every open event that counts it. */
 void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter_fault_t fault)
 {
     pthread_mutex_lock(&table->lock);
