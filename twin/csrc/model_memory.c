@@ -1,5 +1,23 @@
 /*
- * Making a model: one block holds all its arrays; the same list is walked twice, first to measure, then to hand out.
+ * Creating and freeing a model: the memory of all its arrays, and its cold state.
+ *
+ * Problem. A model has more than fifty arrays whose lengths depend on the node (CPUs, cores, clock levels, GPUs). With
+ * an allocation for each, every failure path and the destructor would have to know all of them.
+ *
+ * Idea. One block holds all arrays. The same list of arrays, `lay_out` then `copy_node`, is walked twice: first without
+ * a base address, which only measures; then with the block, which assigns each array its address in it.
+ *
+ *     offset of array k = sum over the arrays before it of (count * size rounded up to 64)     bytes
+ *     block             = the same sum over all arrays
+ *
+ * Invariant. Both walks make the same calls to `slice` in the same order, because counts depend on the caller's node
+ * alone. So the block is exactly as long as the second walk needs, and a new array takes one line. The block is zeroed,
+ * so everything that `start_cold` does not set begins at 0.
+ *
+ * Each array begins a multiple of 64 bytes after the start of the block, so it is aligned for every type that the model
+ * uses.
+ *
+ * Cost. Two walks of the list and one allocation; O(bytes) to zero and copy. `link_cpus` is O(cores * CPUs), once.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +30,7 @@ typedef struct {
     size_t used;
 } arena_t;
 
+/* The next `count` elements of the block; NULL on the first walk, which only adds up their bytes. */
 static void *slice(arena_t *arena, size_t count, size_t size)
 {
     void *at = arena->base == NULL ? NULL : arena->base + arena->used;
@@ -22,6 +41,7 @@ static void *slice(arena_t *arena, size_t count, size_t size)
 
 #define ARRAY(field, count) field = slice(arena, (size_t)(count), sizeof *(field))
 
+/* Arrays that the model fills itself. */
 static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
 {
     const int32_t cpus = node->n_cpus, cores = node->n_cores, packages = node->n_packages;
@@ -79,6 +99,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     ARRAY(m->level_leak, levels);
 }
 
+/* The caller's tables: the model keeps copies, so that the caller may free its own. */
 static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
 {
 #define COPY(field, count) \
@@ -105,6 +126,7 @@ static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     }
 }
 
+/* Which CPUs belong to a core (a run of `threads`) and to a clock domain (a linked list, ascending). */
 static void link_cpus(twin_model_t *m)
 {
     int32_t at = 0;
@@ -126,6 +148,10 @@ static void link_cpus(twin_model_t *m)
     }
 }
 
+/*
+ * An idle node: CPUs at ambient temperature and at their highest clock, GPUs 5 K above ambient at their idle level, no
+ * workload and no change of clock pending.
+ */
 static void start_cold(twin_model_t *m)
 {
     const twin_node_t *node = &m->node;
@@ -199,7 +225,7 @@ twin_model_t *twin_model_new(const twin_node_t *node, twin_gpus_t *gpus)
     for (int32_t core = 0; core < node->n_cores; core++)
         cpu_refresh_core(m, core);
     model_settle(m);
-    model_events(m); /* step 0: every sensor shows something */
+    model_events(m); /* step 0: every sensor gets its first reading */
     return m;
 }
 
