@@ -83,8 +83,6 @@ void ladder_build(struct ladder *l, const struct control *c, const struct sensor
         if (freq <= l->freq_khz[l->rungs - 1])
             break;
         add_rung(l, freq, level);
-        if (freq < chip_freq_khz[level])
-            break;
     }
 }
 
@@ -98,6 +96,11 @@ static void total(const struct ladder ladders[DOMAINS], struct allocation *a)
         a->work_khz += (int64_t)a->freq_khz[d] * ladders[d].busy;
         a->power_uw += ladder_power_uw(&ladders[d], a->freq_khz[d], a->level[d]);
     }
+}
+
+static bool may_rise(const struct ladder *l, int32_t rung)
+{
+    return l->busy && rung + 1 < l->rungs && l->power_uw[rung + 1] <= l->limit_uw;
 }
 
 /*
@@ -116,7 +119,7 @@ static int64_t climb(const struct ladder ladders[DOMAINS], int64_t budget_uw, in
         for (int d = 0; d < DOMAINS; d++) {
             const struct ladder *l = &ladders[d];
             int32_t next = rung[d] + 1;
-            if (next >= l->rungs || l->busy == 0 || l->power_uw[next] > l->limit_uw)
+            if (!may_rise(l, rung[d]))
                 continue;
             int64_t cost = l->power_uw[next] - l->power_uw[rung[d]];
             int64_t work = (int64_t)(l->freq_khz[next] - l->freq_khz[rung[d]]) * l->busy;
@@ -146,7 +149,7 @@ static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
         const struct ladder *l = &ladders[d];
         out->freq_khz[d] = l->freq_khz[rung[d]];
         out->level[d] = l->level[rung[d]];
-        if (rung[d] + 1 >= l->rungs || l->busy == 0)
+        if (rung[d] + 1 >= l->rungs)
             continue;
         int64_t room = l->power_uw[rung[d]] + left_uw;
         int32_t freq = freq_within(l, (int32_t)(room < l->limit_uw ? room : l->limit_uw), l->level[rung[d] + 1]);
@@ -174,12 +177,10 @@ static bool swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
 {
     const struct ladder *rising = &ladders[up], *paying = &ladders[down];
     int32_t next = rung[up] + 1;
-    if (next >= rising->rungs || rising->busy == 0 || paying->busy == 0 || rising->power_uw[next] > rising->limit_uw)
+    if (!may_rise(rising, rung[up]))
         return false;
-    int64_t missing = rising->power_uw[next] - rising->power_uw[rung[up]] - left_uw;
+    int64_t missing = rising->power_uw[next] - rising->power_uw[rung[up]] - left_uw; /* above 0: the climb has ended */
     int64_t paid = paying->power_uw[rung[down]] - missing;
-    if (missing <= 0 || paid <= paying->idle_uw)
-        return false;
     for (int d = 0; d < DOMAINS; d++) {
         out->freq_khz[d] = ladders[d].freq_khz[rung[d]];
         out->level[d] = ladders[d].level[rung[d]];
@@ -258,10 +259,8 @@ bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, cons
         for (int d = 0; d < DOMAINS; d++) {
             const struct ladder *l = &ladders[d];
             int32_t below = out->level[d] ? chip_freq_khz[out->level[d] - 1] : FREQ_MIN_KHZ;
-            if (l->busy == 0 || out->freq_khz[d] <= below)
-                continue;
             int64_t cost = chip_dynamic_uw(l->capacitance_ff, FREQ_MAX_KHZ, out->level[d]);
-            if (dearest < 0 || cost * dearest_busy > dearest_cost * l->busy) {
+            if (out->freq_khz[d] > below && cost * dearest_busy > dearest_cost * l->busy) {
                 dearest = d;
                 dearest_cost = cost;
                 dearest_busy = l->busy;
@@ -273,8 +272,7 @@ bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, cons
         int32_t below = out->level[dearest] ? chip_freq_khz[out->level[dearest] - 1] : FREQ_MIN_KHZ;
         int64_t own = ladder_power_uw(l, out->freq_khz[dearest], out->level[dearest]);
         int64_t room = own - (out->power_uw - budget_uw);
-        int32_t freq = room > l->idle_uw ? freq_within(l, (int32_t)room, out->level[dearest]) : 0;
-        out->freq_khz[dearest] = max32(freq, below);
+        out->freq_khz[dearest] = max32(freq_within(l, (int32_t)room, out->level[dearest]), below);
         total(ladders, out);
     }
     return out->power_uw <= budget_uw;
