@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -82,35 +83,41 @@ class World:
             self.caps[rng.randrange(1, 5)] = rng.randrange(5_000, self._most_cap // 4, 100) * 1000
 
 
+def check_slot(
+    slot: int, host: HostController, law: PlainLaw, readings: Readings, targets: Sequence[int], caps: Sequence[int]
+) -> None:
+    """Both take one slot, and what can be seen of them is equal."""
+    host.wires["temperature_mk"][:] = readings.temperature
+    host.wires["capacitance_ff"][:] = readings.capacitance
+    host.wires["power_uw"][:] = readings.power
+    host.advance_slots(min(slot, 1))  # the first slot begins at once
+    law.step(readings, targets, caps)
+    view = host.view()
+    seen = {
+        "clocks": host.wires["freq_khz"].tolist(),
+        "voltages": host.wires["volt_mv"].tolist(),
+        "gain": [round(gain * 65536) for gain in view.gain],
+        "reasons": list(view.reasons),
+        "margin": None if view.margin_w is None else round(view.margin_w * 1e6),
+        "kept": view.held_slots,
+    }
+    expected = {
+        "clocks": law.in_force.freq,
+        "voltages": [VOLT_MV[level] for level in law.in_force.level],
+        "gain": law.gain,
+        "reasons": law.reasons,
+        "margin": law.margin,
+        "kept": law.kept_slots,
+    }
+    assert seen == expected, f"slot {slot}"
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_the_firmware_decides_as_the_plain_law(seed: int) -> None:
     host, law, world = HostController(), PlainLaw(), World(seed)
     targets, caps = list(world.targets), list(world.caps)
     for slot in range(50):
-        readings = world.readings(law)
-        host.wires["temperature_mk"][:] = readings.temperature
-        host.wires["capacitance_ff"][:] = readings.capacitance
-        host.wires["power_uw"][:] = readings.power
-        host.advance_slots(min(slot, 1))  # the first slot begins at once
-        law.step(readings, targets, caps)
-        view = host.view()
-        seen = {
-            "clocks": host.wires["freq_khz"].tolist(),
-            "voltages": host.wires["volt_mv"].tolist(),
-            "gain": [round(gain * 65536) for gain in view.gain],
-            "reasons": list(view.reasons),
-            "margin": None if view.margin_w is None else round(view.margin_w * 1e6),
-            "kept": view.held_slots,
-        }
-        expected = {
-            "clocks": law.in_force.freq,
-            "voltages": [VOLT_MV[level] for level in law.in_force.level],
-            "gain": law.gain,
-            "reasons": law.reasons,
-            "margin": law.margin,
-            "kept": law.kept_slots,
-        }
-        assert seen == expected, f"slot {slot}"
+        check_slot(slot, host, law, world.readings(law), targets, caps)
         world.requests()
         for d in range(DOMAINS):
             if targets[d] != world.targets[d]:
@@ -121,3 +128,29 @@ def test_the_firmware_decides_as_the_plain_law(seed: int) -> None:
             if caps[p] != world.caps[p]:
                 cap(host, world.caps[p] / 1e6, domain=p)
         targets, caps = list(world.targets), list(world.caps)
+
+
+def clock_at(capacitance_ff: int, domain: int, cap_mw: int) -> int:
+    """Of core 0 under a cap, in kHz. This core switches so much, the others 1 nF each, and all are cool."""
+    host, law, targets, caps = HostController(), PlainLaw(), [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS)
+    readings = Readings([300_000] * CORES, [capacitance_ff] + [1_000_000] * (CORES - 1), [FAULT] * (1 + DOMAINS))
+    check_slot(0, host, law, readings, targets, caps)
+    cap(host, cap_mw / 1000, domain)
+    caps[domain] = cap_mw * 1000
+    for slot in range(1, 4):
+        check_slot(slot, host, law, readings, targets, caps)
+    return law.in_force.freq[0]
+
+
+@pytest.mark.parametrize(("capacitance_ff", "more_khz"), [(600_597, 5001), (600_600, 0), (600_603, 0)])
+def test_a_part_of_a_rung_is_taken_when_it_brings_more_than_5_mhz(capacitance_ff: int, more_khz: int) -> None:
+    """The power that is left is worth 5001, 5000 and 4999 kHz."""
+    assert clock_at(capacitance_ff, domain=1, cap_mw=30_000) == FREQ[9] + more_khz
+
+
+def test_a_rung_that_draws_exactly_the_domains_cap_is_taken() -> None:
+    assert clock_at(1_372_878, domain=1, cap_mw=24_300) == FREQ[8]
+
+
+def test_levels_that_draw_exactly_the_budget_keep_their_highest_clocks() -> None:
+    assert clock_at(861_473, domain=0, cap_mw=229_400) == FREQ[-1]
