@@ -7,8 +7,9 @@ What counts as a mutant, by rules that need no judgement:
 - a mutant whose assembly is the original's, compiled as the project compiles it, is equivalent, and mutants with the
   same assembly are one mutant (Papadakis et al., Trivial Compiler Equivalence, ICSE 2015).
 
-universalmutator makes some 2,500 mutants of a file of 200 lines. Of the safety set every fourth is tried, the same
-share of each function and rule, chosen by hash; of files that are named, or with all the others, each one.
+universalmutator makes some 2,500 mutants of a file of 200 lines. Of the safety set a quarter is tried, chosen by a hash
+of what a mutant changes, so that an edit elsewhere in the file keeps the choice. Of files that are named, and of all
+files together, each mutant is tried.
 
 A mutant is compiled from memory into a library of its own, in a temporary folder: nothing in the working tree changes,
 whenever a run is killed. ``fork_server.py`` has collected the tests already, forks for each mutant, loads its library
@@ -70,11 +71,10 @@ SANITIZED = ("firmware_bridge/",)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed source. ``line``: of the change; ``rule``: universalmutator's."""
+    """A changed source. ``line``: of the change."""
 
     mutation: Mutation
     line: int
-    rule: str
     source: str
 
 
@@ -118,23 +118,22 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
     names = functions_of(lines)
     with contextlib.redirect_stdout(io.StringIO()):
         made = mutator.mutants_regexp(lines, ruleFiles=RULES, ignorePatterns=[])
-    places = [(number - 1, changed) for number, changed, _, _ in made]
+    places = [(number - 1, changed) for number, changed, *_ in made]
     mutations = numbered([Mutation(file, names[at], squeeze(lines[at]), squeeze(changed)) for at, changed in places])
     return [
-        Mutant(mutation, at + 1, rule, "".join([*lines[:at], changed, *lines[at + 1 :]]))
-        for mutation, (at, changed), (_, _, (rule, _), _) in zip(mutations, places, made, strict=True)
+        Mutant(mutation, at + 1, "".join([*lines[:at], changed, *lines[at + 1 :]]))
+        for mutation, (at, changed) in zip(mutations, places, strict=True)
     ]
 
 
 def sample_of(mutants: Sequence[Mutant], every: int, known: Collection[Mutation]) -> list[Mutant]:
-    """Every n-th of each function and rule, in an order by hash; and those that are known, first."""
+    """Those that are known, first; and about one in ``every`` of the others, each chosen by a hash of its own text."""
 
-    def place(mutant: Mutant) -> tuple[str, str, str]:
-        return mutant.mutation.where, mutant.rule, hashlib.sha256(str(mutant.mutation).encode()).hexdigest()
+    def is_chosen(mutation: Mutation) -> bool:
+        return int.from_bytes(hashlib.sha256(str(mutation).encode()).digest()) % every == 0
 
-    chosen = {mutant.mutation for mutant in sorted(mutants, key=place)[::every]}
     return [mutant for mutant in mutants if mutant.mutation in known] + [
-        mutant for mutant in mutants if mutant.mutation in chosen and mutant.mutation not in known
+        mutant for mutant in mutants if mutant.mutation not in known and is_chosen(mutant.mutation)
     ]
 
 

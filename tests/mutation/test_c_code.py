@@ -46,16 +46,22 @@ def test_a_line_is_named_after_its_function() -> None:
     assert functions_of(bare(SOURCE).splitlines()) == [*[""] * 4, *["twice"] * 4, "", *["more"] * 5]
 
 
-def mutant(number: int, rule: str) -> Mutant:
-    return Mutant(Mutation("a.c", "f", f"a = {number};", "a = 0;"), number, rule, "")
+def mutant(number: int) -> Mutant:
+    return Mutant(Mutation("a.c", "f", f"a = {number};", "a = 0;"), number, "")
 
 
-def test_a_sample_has_its_share_of_each_rule_and_every_known_survivor() -> None:
-    mutants = [mutant(number, f"rule {number % 3}") for number in range(300)]
-    sample = sample_of(mutants, 10, {mutants[7].mutation})
-    assert sample == sample_of(mutants, 10, {mutants[7].mutation}) and mutants[7] in sample
-    assert [sum(one.rule == f"rule {i}" for one in sample_of(mutants, 10, ())) for i in range(3)] == [10] * 3
+def test_a_sample_is_a_share_of_the_mutants_and_an_edit_elsewhere_keeps_it() -> None:
+    mutants = [mutant(number) for number in range(2000)]
+    sample = sample_of(mutants, 10, ())
+    assert 150 < len(sample) < 250
+    assert sample_of(mutants[1000:], 10, ()) == [one for one in sample if one in mutants[1000:]]
     assert sample_of(mutants, 1, ()) == mutants
+
+
+def test_every_known_survivor_is_in_the_sample() -> None:
+    mutants = [mutant(number) for number in range(100)]
+    left_out = next(one for one in mutants if one not in sample_of(mutants, 10, ()))
+    assert sample_of(mutants, 10, {left_out.mutation}) == [left_out, *sample_of(mutants, 10, ())]
 
 
 def test_a_mutant_of_the_same_assembly_is_equivalent_and_a_warning_refuses_one(tmp_path: Path) -> None:
