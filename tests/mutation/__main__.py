@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.mutation import c_code, python
+from tests.mutation import by_hand, c_code, python
 from tests.mutation.results import LEAST_SCORE, Entry, Half, Mutation, MutationError, Result, Target, read_entries
 
 ROOT: Final = Path(__file__).parents[2]
@@ -24,6 +24,7 @@ ROOT: Final = Path(__file__).parents[2]
 HALVES: Final[tuple[tuple[Sequence[Target], Half], ...]] = (
     (python.TARGETS, python.try_mutants),
     (c_code.TARGETS, c_code.try_mutants),
+    (by_hand.TARGETS, by_hand.try_mutants),
 )
 
 

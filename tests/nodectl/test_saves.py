@@ -1,14 +1,20 @@
 """The save on disk: what survives which damage."""
 
+import errno
+import json
 import os
+import re
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodectl.saves import Captured, Save, SaveError, boot_id, node_id, read_save, set_aside
+from nodectl import saves
+from nodectl.restore import save_path
+from nodectl.saves import Captured, Save, SavedState, SaveError, boot_id, is_there, node_id, read_save, set_aside
 
 BOOT = "boot-1"
 
@@ -125,3 +131,206 @@ def test_an_emulated_node_beside_the_real_one_has_a_name_of_its_own() -> None:
     real, emulated = node_id("/run/nodectl/lock"), node_id("/run/nodectl/lock-fuse-0:40")
     assert real == boot_id()
     assert len({real, emulated, node_id("/run/nodectl/lock-fuse-0:41")}) == 3
+
+
+def test_the_save_has_the_name_that_the_manual_gives() -> None:
+    assert save_path("/var/lib/nodectl") == "/var/lib/nodectl/captured.jsonl"
+
+
+def test_a_lock_whose_name_ends_in_lock_names_a_node_of_its_own() -> None:
+    assert node_id("/run/nodectl/lock-of-the-clock") == boot_id() + "-of-the-clock"
+
+
+def test_a_boot_without_a_name_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saves, "BOOT_ID_PATH", "/nowhere/boot_id")
+    with pytest.raises(SaveError, match=r"^/nowhere/boot_id: No such file or directory; is /proc mounted\?$"):
+        boot_id()
+
+
+@pytest.mark.parametrize(("captured", "number"), [("3200000", 3_200_000), ("0", 0), ("disabled", 0), ("", 0)])
+def test_a_released_state_reads_back_as_0(captured: str, number: int) -> None:
+    assert Captured(captured).at_first == number
+
+
+def test_an_absent_save_is_of_no_boot_and_without_problems(tmp_path: Path) -> None:
+    assert read_save(str(tmp_path / "none")) == SavedState("", {}, [], {})
+
+
+def test_a_save_that_cannot_be_read_is_an_error_and_no_empty_save(tmp_path: Path) -> None:
+    with pytest.raises(
+        SaveError, match=re.escape(f"{tmp_path}: cannot read what the knobs were: Is a directory") + "$"
+    ):
+        read_save(str(tmp_path))
+
+
+def appended(path: str, *payloads: str) -> None:
+    with open(path, "ab") as file:
+        for payload in payloads:
+            file.write(b"%08x %s\n" % (zlib.crc32(payload.encode()), payload.encode()))
+
+
+def test_only_the_last_line_can_be_cut_short(tmp_path: Path) -> None:
+    path = saved(tmp_path, knobs=1)
+    with open(path, "ab") as file:
+        file.write(b"0123")
+    assert read_save(path).problems == [f"{path}:3: line is cut short, skipped"]
+    with open(path, "ab") as file:
+        file.write(b"\n")
+    assert read_save(path).problems == [f"{path}:3: line is damaged, skipped"]
+
+
+def test_a_line_of_an_unknown_kind_is_skipped_and_reported_and_what_follows_is_read(tmp_path: Path) -> None:
+    path = saved(tmp_path, knobs=1)
+    appended(path, '{"kind":"odd","v":1,"boot":"b"}', '{"kind":"capture","v":1,"boot":"b","knob":"k","value":"5"}')
+    state = read_save(path)
+    assert state.problems == [f"{path}:3: Invalid value 'odd' - at `$.kind`, skipped"]
+    assert state.knobs["k"] == Captured("5")
+    assert state.boot_id == BOOT, "of the first line"
+
+
+@pytest.mark.parametrize("version", [1, 2, 7])
+def test_a_save_of_a_newer_version_is_refused_with_the_remedy(tmp_path: Path, version: int) -> None:
+    path = saved(tmp_path, knobs=1)
+    appended(path, f'{{"kind":"capture","v":{version},"boot":"b","knob":"k","value":"5"}}')
+    if version == 1:
+        assert "k" in read_save(path).knobs
+        return
+    message = (
+        f"{path}:3: written by a newer nodectl (save version {version}, this one knows 1); run `nodectl restore` of"
+    )
+    with pytest.raises(SaveError, match=re.escape(message)):
+        read_save(path)
+
+
+def test_lines_that_speak_of_a_knob_that_is_not_captured_change_nothing(tmp_path: Path) -> None:
+    path = saved(tmp_path, knobs=1)
+    before = read_save(path)
+    save = Save(path, BOOT)
+    save.wrote({"another": 1, "cpu/policy0/max_khz": 1_300_000})
+    save.restored(["another"])
+    after = read_save(path)
+    assert list(after.knobs) == list(before.knobs)
+    assert after.knobs["cpu/policy0/max_khz"].ours == (1_200_000, 1_300_000)
+
+
+def test_a_grant_holds_knobs_captured_before_it_and_after_it_until_the_next_one(tmp_path: Path) -> None:
+    save = Save(str(tmp_path / "save"), BOOT)
+    save.capture({"a": "9", "b": "9"})
+    save.hold({"a": 1, "c": 3})
+    save.capture({"c": "9", "d": "9"})
+    state = read_save(save.path)
+    assert {name: knob.hold for name, knob in state.knobs.items()} == {"a": 1, "b": None, "c": 3, "d": None}
+    assert state.holds == {"a": 1, "c": 3}
+    save.hold({"b": 2})
+    assert {name: knob.hold for name, knob in read_save(save.path).knobs.items()} == dict.fromkeys("acd") | {"b": 2}
+
+
+def test_a_save_is_there_or_not_or_that_is_not_known(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    assert is_there(path)
+    assert not is_there(str(tmp_path / "none"))
+    assert not is_there(path + "/below-a-file")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    message = re.escape(f"{loop}: cannot look for the save of what the knobs were: {os.strerror(errno.ELOOP)}") + "$"
+    with pytest.raises(SaveError, match=message):
+        is_there(str(loop))
+
+
+def test_each_line_has_the_form_that_the_manual_shows(tmp_path: Path) -> None:
+    save = Save(str(tmp_path / "save"), BOOT)
+    save.capture({"k": "9"})
+    save.wrote({"k": 1})
+    save.hold({"k": 2})
+    save.restored(["k"])
+    rows = [line.split(b" ", 1) for line in Path(save.path).read_bytes().splitlines()]
+    assert all(checksum == b"%08x" % zlib.crc32(payload) for checksum, payload in rows)
+    assert [json.loads(payload) for _, payload in rows] == [
+        {"kind": "capture", "v": 1, "boot": BOOT, "knob": "k", "value": "9"},
+        {"kind": "wrote", "v": 1, "boot": BOOT, "values": {"k": 1}},
+        {"kind": "hold", "v": 1, "boot": BOOT, "values": {"k": 2}},
+        {"kind": "restored", "v": 1, "boot": BOOT, "knobs": ["k"]},
+    ]
+
+
+def test_a_save_is_written_anew_only_above_its_limit_and_keeps_all_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Save(str(tmp_path / "save"), BOOT)
+    save.capture({"a": "9", "b": "8", "c": "7"})
+    save.hold({"a": 3})
+    save.wrote({"a": 1, "b": 2})
+    save.wrote({"a": 4})
+    before, state = Path(save.path).read_bytes(), read_save(save.path)
+    monkeypatch.setattr(saves, "COMPACT_BYTES", len(before))
+    save.compact(state.knobs, state.holds)
+    assert Path(save.path).read_bytes() == before, "at the limit it stays"
+    monkeypatch.setattr(saves, "COMPACT_BYTES", len(before) - 1)
+    Path(f"{save.path}.new").write_text("of a run that was killed meanwhile")
+    save.compact(state.knobs, state.holds)
+    assert os.listdir(tmp_path) == ["save"]
+    assert Path(save.path).read_bytes() != before
+    assert read_save(save.path) == state
+    save.wrote({"c": 5})
+    assert read_save(save.path).knobs["c"].ours == (5,), "what follows goes to the new file"
+    size = os.path.getsize(save.path)
+    monkeypatch.setattr(saves, "COMPACT_BYTES", size)
+    before = Path(save.path).read_bytes()
+    save.compact(state.knobs, state.holds)
+    assert Path(save.path).read_bytes() == before, "its size is known too"
+
+
+def test_a_save_that_is_removed_twice_is_gone_and_the_next_capture_makes_it_again(tmp_path: Path) -> None:
+    save = Save(saved(tmp_path), BOOT)
+    save.remove()
+    save.remove()
+    assert os.listdir(tmp_path) == []
+    save.capture({"k": "1"})
+    assert list(read_save(save.path).knobs) == ["k"]
+
+
+def test_a_closed_save_leaves_no_file_open_and_a_second_close_does_nothing(tmp_path: Path) -> None:
+    n = len(os.listdir("/proc/self/fd"))
+    save = Save(str(tmp_path / "save"), BOOT)
+    save.capture({"k": "1"})
+    assert len(os.listdir("/proc/self/fd")) == n + 1
+    save.wrote({"k": 2})
+    assert len(os.listdir("/proc/self/fd")) == n + 1
+    save.close()
+    save.close()
+    assert len(os.listdir("/proc/self/fd")) == n
+
+
+def test_a_save_that_cannot_be_opened_removed_or_renamed_says_which_and_why(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = f"{tmp_path}/file/save"
+    why = "the save of what the knobs were"
+    with pytest.raises(SaveError, match=re.escape(f"{path}: cannot open {why}: File exists") + "$"):
+        Save(path, BOOT).capture({"k": "1"})
+    with pytest.raises(SaveError, match=re.escape(f"{path}: cannot remove {why}: Not a directory") + "$"):
+        Save(path, BOOT).remove()
+    with pytest.raises(SaveError, match=re.escape(f"{path}: cannot rename {why}: Not a directory") + "$"):
+        set_aside(path)
+
+
+def test_saves_set_aside_are_numbered_from_1(tmp_path: Path) -> None:
+    assert [set_aside(saved(tmp_path)) for _ in range(2)] == [f"{tmp_path}/captured.jsonl.old-{n}" for n in (1, 2)]
+
+
+def test_the_saves_new_directory_is_private(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        Save(str(tmp_path / "one" / "two" / "save"), BOOT).capture({"k": "1"})
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "one" / "two").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "one" / "two" / "save").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_save_in_the_working_directory_needs_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save = Save("save", BOOT)
+    save.capture({"k": "1"})
+    assert list(read_save("save").knobs) == ["k"]
+    save.remove()
+    assert os.listdir(tmp_path) == []
