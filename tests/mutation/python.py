@@ -43,6 +43,8 @@ _SAVES: Final = (
 )
 _RESTORE: Final = (
     *_SAVES,
+    "tests/nodectl/test_restore_rules.py",
+    "tests/nodectl/test_writer_rules.py",
     "tests/nodectl/test_restore.py",
     # these start agents, to kill them
     "--deselect=tests/nodectl/test_restore.py::test_a_killed_agent_leaves_a_save_from_which_every_knob_comes_back",
