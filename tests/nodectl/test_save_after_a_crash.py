@@ -339,6 +339,12 @@ def test_a_save_of_another_boot_is_whole_under_its_old_name_or_its_new_one_after
             assert list(tree.values()) == [before]
 
 
+def test_a_save_that_was_removed_does_not_come_back_with_a_crash(tmp_path: Path) -> None:
+    with recorded() as disk, writer_for(Hardware(disk), tmp_path) as writer:
+        writer.apply({"a": 1000})
+    assert list(Point(tmp_path, disk, len(disk.operations)).disk.after_crash()) == [{}]
+
+
 def test_the_names_of_all_new_directories_are_on_the_disk(tmp_path: Path) -> None:
     with recorded() as disk:
         saves.make_directory(str(tmp_path / "several" / "levels" / "down"))

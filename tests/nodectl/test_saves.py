@@ -282,11 +282,38 @@ def test_a_save_is_written_anew_only_above_its_limit_and_keeps_all_that_counts(
 
 def test_a_save_that_is_removed_twice_is_gone_and_the_next_capture_makes_it_again(tmp_path: Path) -> None:
     save = Save(saved(tmp_path), BOOT)
-    save.remove()
-    save.remove()
+    for _ in range(2):
+        save.capture({"k": "1"})
+        assert "k" in read_save(save.path).knobs
+        save.remove()
+        save.remove()
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_save_that_was_never_opened_is_not_written_anew(tmp_path: Path) -> None:
+    Save(str(tmp_path / "save"), BOOT).compact({}, {})
     assert os.listdir(tmp_path) == []
+
+
+def test_a_save_whose_place_is_taken_when_it_is_written_anew_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "COMPACT_BYTES", 1)
+    save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"k": "1"})
-    assert list(read_save(save.path).knobs) == ["k"]
+    os.unlink(save.path)
+    os.mkdir(save.path)
+    message = f"{save.path}: cannot write the save of what the knobs were: Is a directory"
+    with pytest.raises(SaveError, match=re.escape(message) + "$"):
+        save.compact({"k": Captured("1")}, {})
+
+
+def test_a_value_may_have_spaces_and_a_line_without_a_version_is_of_the_first(tmp_path: Path) -> None:
+    save = Save(str(tmp_path / "save"), BOOT)
+    save.capture({"k": "of two  words"})
+    appended(save.path, '{"kind":"capture","boot":"b","knob":"old","value":"5"}')
+    state = read_save(save.path)
+    assert [knob.value for knob in state.knobs.values()] == ["of two  words", "5"] and state.problems == []
 
 
 def test_a_closed_save_leaves_no_file_open_and_a_second_close_does_nothing(tmp_path: Path) -> None:
@@ -299,6 +326,23 @@ def test_a_closed_save_leaves_no_file_open_and_a_second_close_does_nothing(tmp_p
     save.close()
     save.close()
     assert len(os.listdir("/proc/self/fd")) == n
+
+
+def test_a_program_without_standard_input_may_have_its_save_there(tmp_path: Path) -> None:
+    aside = os.dup(0)
+    os.close(0)
+    try:
+        save = Save(str(tmp_path / "save"), BOOT)
+        save.capture({"k": "1"})
+        assert os.path.samestat(os.fstat(0), os.stat(save.path)), "the lowest number that is free"
+        save.wrote({"k": 2})
+        save.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(0)
+    finally:
+        os.dup2(aside, 0)
+        os.close(aside)
+    assert read_save(save.path).knobs == {"k": Captured("1", (2,))}
 
 
 def test_a_save_that_cannot_be_opened_removed_or_renamed_says_which_and_why(tmp_path: Path) -> None:
