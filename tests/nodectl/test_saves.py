@@ -290,6 +290,58 @@ def test_a_save_that_is_removed_twice_is_gone_and_the_next_capture_makes_it_agai
         assert os.listdir(tmp_path) == []
 
 
+def test_a_save_that_is_opened_again_goes_on_with_the_next_line(tmp_path: Path) -> None:
+    path = saved(tmp_path, knobs=1)
+    assert b"\n\n" not in Path(saved(tmp_path, knobs=1)).read_bytes()
+    with open(path, "ab") as file:
+        file.write(b"0123")
+    Save(path, BOOT).wrote({"k": 1})
+    assert b"0123\n" in Path(path).read_bytes() and b"\n\n" not in Path(path).read_bytes()
+
+
+@pytest.mark.parametrize("torn", [b"", b"0123"])
+def test_a_save_that_is_opened_again_knows_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bytes
+) -> None:
+    path = saved(tmp_path)
+    with open(path, "ab") as file:
+        file.write(torn)
+    save, state = Save(path, BOOT), read_save(path)
+    save.wrote({"k": 1})
+    before = Path(path).read_bytes()
+    for limit, is_kept in ((len(before), True), (len(before) - 1, False)):
+        monkeypatch.setattr(saves, "COMPACT_BYTES", limit)
+        save.compact(state.knobs, state.holds)
+        assert (Path(path).read_bytes() == before) == is_kept
+
+
+def test_what_follows_a_full_disk_starts_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, write = Save(str(tmp_path / "save"), BOOT), os.write
+    save.capture({"a": "1"})
+
+    def write_some(room: int) -> None:
+        def some(fd: int, data: bytes) -> int:
+            nonlocal room
+            if not room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            count = write(fd, data[: min(room, 3)])
+            room -= count
+            return count
+
+        monkeypatch.setattr(os, "write", some)
+
+    for room, verb in ((7, "write"), (0, "open"), (0, "open")):
+        write_some(room)
+        with pytest.raises(SaveError, match=f"cannot {verb} the save of what the knobs were: No space left on device$"):
+            save.capture({"b": "2"})
+    write_some(1000)
+    save.capture({"b": "2"})
+    save.wrote({"a": 5})
+    state = read_save(save.path)
+    assert state.knobs == {"a": Captured("1", (5,)), "b": Captured("2")}
+    assert state.problems == [f"{save.path}:2: line is damaged, skipped"]
+
+
 def test_a_save_that_was_never_opened_is_not_written_anew(tmp_path: Path) -> None:
     Save(str(tmp_path / "save"), BOOT).compact({}, {})
     assert os.listdir(tmp_path) == []

@@ -200,6 +200,22 @@ def test_trouble_is_repeated_until_it_is_time_to_try_again(node: Node) -> None:
     assert tried == [0, 1, 3, 7, 15, 31, 63, 123, 183], "twice as long each time, a minute at most"
 
 
+def test_a_knob_that_is_gone_is_looked_for_again_after_a_second(node: Node) -> None:
+    node.knobs[A].fails["read"] = GONE
+    assert node.statuses(a=1000) == ["vanished"]
+    node.knobs[A].fails.clear()
+    node.wait(0.9)
+    assert node.statuses(a=1000) == ["vanished"]
+    node.wait(0.1)
+    assert node.statuses(a=1000) == ["written"]
+
+
+@pytest.mark.parametrize("value", [1, 2**40])
+def test_whatever_number_is_the_first_wish_is_written(node: Node, value: int) -> None:
+    assert node.statuses(a=value) == ["written"]
+    assert node.knobs[A].log == [str(value)]
+
+
 def test_another_wish_is_tried_at_once_and_waits_a_second_again(node: Node) -> None:
     node.knobs[A].fails["set"] = REFUSED
     for _ in range(8):
