@@ -33,24 +33,24 @@ _LEDGER: Final = (
     "--deselect=tests/cluster_agent/test_ledger.py::test_the_same_seed_gives_the_same_world",
 )
 
-_SAVES: Final = (
-    "tests/nodectl/test_saves.py",
-    "tests/nodectl/test_writer.py",
+_CRASH: Final = (
     "tests/nodectl/test_save_after_a_crash.py",
-    # seconds of chance and of full disks, for what the others notice too
-    "--deselect=tests/nodectl/test_saves.py::test_one_damaged_byte_loses_at_most_the_lines_it_touches",
+    # a dozen seconds, for what test_saves.py notices too
     "--deselect=tests/nodectl/test_save_after_a_crash.py::test_so_it_does_where_the_disk_was_full_for_any_operations_in_a_row",
 )
+_SAVES: Final = (
+    *_CRASH,
+    "tests/nodectl/test_saves.py",
+    "tests/nodectl/test_writer.py",
+    # seconds of chance, for what the others notice too
+    "--deselect=tests/nodectl/test_saves.py::test_one_damaged_byte_loses_at_most_the_lines_it_touches",
+)
+# not tests/nodectl/test_restore.py, which starts agents to kill them: the rules are those by which it judges
 _RESTORE: Final = (
-    *_SAVES,
+    *_CRASH,
     "tests/nodectl/test_restore_rules.py",
     "tests/nodectl/test_writer_rules.py",
-    "tests/nodectl/test_restore.py",
-    # these start agents, to kill them
-    "--deselect=tests/nodectl/test_restore.py::test_a_killed_agent_leaves_a_save_from_which_every_knob_comes_back",
-    "--deselect=tests/nodectl/test_restore.py::test_an_interrupted_agent_restores_by_itself",
-    "--deselect=tests/nodectl/test_restore.py::test_the_command_leaves_a_running_agent_alone",
-    "--deselect=tests/nodectl/test_restore.py::test_one_agent_per_node_and_the_message_names_the_other",
+    "tests/nodectl/test_writer.py",
 )
 # of what a crash leaves only the fast test: the others run a program under strace, and by_hand.toml has their mutations
 _STORE: Final = (

@@ -342,6 +342,20 @@ def test_what_follows_a_full_disk_starts_on_a_line_of_its_own(tmp_path: Path, mo
     assert state.problems == [f"{save.path}:2: line is damaged, skipped"]
 
 
+def test_a_disk_that_does_not_sync_is_an_error_that_names_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Save(str(tmp_path / "save"), BOOT)
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    message = f"^{save.path}: cannot write the save of what the knobs were: Input/output error$"
+    with pytest.raises(SaveError, match=message):
+        save.capture({"k": "1"})
+
+
 def test_a_save_that_was_never_opened_is_not_written_anew(tmp_path: Path) -> None:
     Save(str(tmp_path / "save"), BOOT).compact({}, {})
     assert os.listdir(tmp_path) == []

@@ -401,6 +401,12 @@ def test_a_grant_is_on_the_disk_once_and_holds_knobs_captured_before_it_and_afte
     assert not os.path.exists(node.path)
 
 
+def test_a_grant_is_known_while_one_of_its_knobs_has_been_moved(node: Node) -> None:
+    node.apply(a=1000, b=1000)
+    node.writer.hold({A: 800})
+    assert node.writer.holds == {A: 800}
+
+
 def test_a_grant_of_knobs_that_were_never_moved_holds_nothing(node: Node) -> None:
     node.writer.hold({B: 900})
     node.apply(a=1000)
