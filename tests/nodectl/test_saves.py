@@ -356,6 +356,31 @@ def test_a_disk_that_does_not_sync_is_an_error_that_names_the_save(
         save.capture({"k": "1"})
 
 
+def test_the_first_sync_after_opening_is_of_the_names_too_and_a_directory_of_others_may_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    (tmp_path / "state").mkdir()
+    save = Save(str(tmp_path / "state" / "save"), BOOT)
+    for _ in range(2):
+        save.capture({"a": "1"})
+        save.hold({})
+        assert synced == [save.path, str(tmp_path / "state"), str(tmp_path), save.path]
+        save.close()
+        synced.clear()
+    open_file = os.open
+
+    def refused(path: str, *flags: int) -> int:
+        if path == str(tmp_path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_file(path, *flags)
+
+    monkeypatch.setattr(os, "open", refused)
+    save.capture({"b": "2"})
+    assert synced == [save.path, str(tmp_path / "state")] and "b" in read_save(save.path).knobs
+
+
 def test_a_save_that_was_never_opened_is_not_written_anew(tmp_path: Path) -> None:
     Save(str(tmp_path / "save"), BOOT).compact({}, {})
     assert os.listdir(tmp_path) == []
