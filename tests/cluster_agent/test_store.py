@@ -64,6 +64,7 @@ def test_a_commit_of_nodes_alone_and_one_of_counts_alone_are_stored(path: Path) 
 def test_a_commit_writes_the_blocks_of_the_changed_places_and_no_other(path: Path) -> None:
     store = SqliteLedgerStore(Database(path), "boot-1")
     epoch = store.take_over().epoch
+    assert BLOCK == 256, "stores are written with it"
     n = 3 * BLOCK
     store.commit(epoch, {}, np.arange(n), np.arange(n))
     store.commit(epoch, {}, np.array([BLOCK, 2 * BLOCK - 1]), np.full(n, 7))

@@ -60,7 +60,7 @@ def test_each_wish_has_one_outcome_in_its_order(node: Node) -> None:
         ("unchanged", "this node has no such knob", ""),
         ("unchanged", "", ""),
     ]
-    assert [outcome.knob for outcome in node.writer.apply({B: 1000, A: 1200})] == [B, A]
+    assert [outcome.knob for outcome in node.writer.apply({B: 1000, "z": 5, A: 1200})] == [B, "z", A]
 
 
 def test_a_written_knob_is_left_alone_while_the_wish_stays(node: Node) -> None:
@@ -457,7 +457,32 @@ def test_a_safe_value_that_the_hardware_does_not_hold_is_not_noted_as_ours(node:
     assert (node.saved().ours, node.saved().hold) == ((1000,), 700)
 
 
+def test_a_block_puts_back_what_a_killed_run_left_before_it_begins(node: Node) -> None:
+    node.apply(a=1000)
+    node.writer.close()
+    with node.another():
+        assert node.knobs[A].text == "3000"
+
+
+def test_trouble_at_rest_is_repeated_for_the_same_wish_until_it_is_time(node: Node) -> None:
+    node.apply(a=1000)
+    node.knobs[A].fails["read_back"] = REFUSED
+    assert [one.status for one in node.writer.apply({})] == ["refused"]
+    node.knobs[A].fails.clear()
+    assert node.statuses(a=1000) == ["refused"]
+    node.wait(1.0)
+    assert node.statuses(a=1000) == ["written"]
+
+
 # --- the save
+
+
+def test_a_save_that_cannot_be_written_anew_serves_as_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise SaveError("the disk is full")
+
+    monkeypatch.setattr(node.writer._save, "compact", full)
+    assert node.statuses(a=1000) == ["written"]
 
 
 def test_nothing_is_moved_while_the_save_cannot_be_written(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +505,7 @@ def test_a_run_that_ends_leaves_no_file_open(node: Node) -> None:
     n = len(os.listdir("/proc/self/fd"))
     node.knobs[A].fails["restore"] = REFUSED
     with node.another() as writer:
-        writer.apply({A: 1000, B: 1000})
+        writer.apply({A: 1000})
     assert len(os.listdir("/proc/self/fd")) == n
     assert list(read_save(node.path).knobs) == [A]
     node.apply(b=1000)
