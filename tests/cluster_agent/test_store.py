@@ -131,6 +131,12 @@ def test_a_transaction_that_fails_changes_nothing_and_the_next_one_is_stored(pat
     assert Database(path).rows("SELECT epoch FROM owner") == [(8,)]
 
 
+def test_a_transaction_that_sqlite_has_ended_itself_fails_with_what_went_wrong(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Database(path).writing() as connection:
+        connection.execute("ROLLBACK")
+        raise ZeroDivisionError
+
+
 def test_a_store_that_is_refused_is_closed_and_the_line_says_which_program_can_read_it(path: Path) -> None:
     Database(path).close()
     with sqlite3.connect(path) as connection:

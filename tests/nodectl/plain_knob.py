@@ -11,7 +11,8 @@ from nodectl.knobs.api import Knob, KnobError, Reason
 class PlainKnob(Knob):
     """``nodectl.knobs.api.Knob``. ``text`` is what it is at: digits, or "disabled" for a released state.
 
-    ``most``: it takes no more than this. ``step``: it rounds down to multiples. ``why``: what ``explain`` answers.
+    ``most``: it takes no more than this, ``most_elsewhere``: another limit.
+    ``step``: it rounds down to multiples. ``why``: what ``explain`` answers.
     ``fails``: by the name of a method, what it raises. ``log``: all that was put, in order.
     """
 
@@ -21,7 +22,7 @@ class PlainKnob(Knob):
     step: int = 1
     has_getter: bool = True
     why: tuple[Reason, str] = ("", "")
-    is_overruled: tuple[Reason, str] = ("", "")
+    most_elsewhere: int = 1 << 40
     fails: dict[str, Exception] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
     explained: list[tuple[int, int | None]] = field(default_factory=list)
@@ -59,7 +60,8 @@ class PlainKnob(Knob):
         return asked // self.step * self.step == held
 
     def overruled(self, value: int) -> tuple[Reason, str]:
-        return self.is_overruled
+        is_lower = value > self.most_elsewhere
+        return ("second RAPL interface", f"{self.most_elsewhere} is in force") if is_lower else ("", "")
 
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
         self._may("explain")

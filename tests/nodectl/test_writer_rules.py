@@ -110,7 +110,7 @@ def test_what_a_write_is_compared_with_is_what_the_knob_held_at_the_last_look(no
 
 
 def test_a_limit_that_another_one_overrules_is_held_without_effect(node: Node) -> None:
-    node.knobs[A].is_overruled = ("second RAPL interface", "900 is in force")
+    node.knobs[A].most_elsewhere = 900
     outcome = ("no-effect", "holds 1000 mW, but 900 is in force", "second RAPL interface")
     assert node.apply(a=1000) == [outcome]
     assert node.apply(a=1000) == [outcome] and node.knobs[A].log == ["1000"]
@@ -159,6 +159,7 @@ def test_a_knob_that_cannot_be_compared_is_an_outcome_and_the_next_one_is_looked
         ("refused", "a/limit_mw: busy", "lock bit"),
         ("foreign", "somebody else set it to 2000 mW; it is left to them", "foreign writer"),
     ]
+    assert node.knobs[A].log == node.knobs[B].log == ["1000"], "neither is written"
 
 
 def test_knobs_at_rest_are_looked_at_in_turn_two_at_each_tick(node: Node) -> None:
@@ -442,6 +443,12 @@ def test_where_a_restore_has_put_a_knob_counts_as_ours_under_the_next_grant(node
     assert node.saved().ours == (1000, 800)
     node.writer.hold({})
     assert node.writer.restore_all()[0].status == "restored"
+
+
+def test_a_safe_value_that_stays_in_force_is_not_noted_as_ours(node: Node) -> None:
+    restarted_under(node, 800)
+    node.writer.hold({A: 800, B: 700})
+    assert node.saved().ours == (1000,)
 
 
 @pytest.mark.parametrize("trouble", ["moved", "refused", "no getter"])
