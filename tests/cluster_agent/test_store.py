@@ -190,3 +190,14 @@ def test_a_store_that_is_closed_says_so(path: Path) -> None:
     database.close()
     with pytest.raises(ClusterError, match=re.escape(f"{path}: cannot read the store: Cannot operate on a closed")):
         database.rows("SELECT 1")
+
+
+def test_before_the_first_change_there_is_no_budget(path: Path) -> None:
+    store = BudgetStore(Database(path))
+    assert store.load() is None and store.changes() == []
+
+
+def test_what_is_no_store_cannot_be_opened(path: Path) -> None:
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(ClusterError, match=re.escape(f"{path}: cannot open the store: file is not a database") + "$"):
+        Database(path)
