@@ -2,6 +2,7 @@
  * System calls that Python does not offer, for test_served_doors.py. Prints "ok" or the errno's number.
  *
  *   doors fsmount TYPE TARGET       fsopen, fsconfig, fsmount, move_mount
+ *   doors bind SOURCE TARGET        open_tree, move_mount, as mount(8) does since util-linux 2.39
  *   doors writable TARGET [all]     mount_setattr: clear read-only, of the whole tree
  *   doors mount-i386 TYPE TARGET    mount(2) by the i386 entry
  *   doors mount-x32 TYPE TARGET     mount(2) by the x32 entry
@@ -9,6 +10,8 @@
  *   doors uring PATH                the file's first line, opened and read by io_uring
  *   doors listener                  a second seccomp listener
  *   doors module, doors ports       finit_module, iopl
+ *   doors set-time, doors adjust    clock_settime and adjtimex, to what they are
+ *   doors log ACTION                syslog
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +25,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/timex.h>
+#include <time.h>
 #include <unistd.h>
 
 static int say(long result)
@@ -109,6 +114,23 @@ int main(int count, char **words)
     const char *do_ = count > 1 ? words[1] : "", *first = count > 2 ? words[2] : "", *second = count > 3 ? words[3] : "";
     if (!strcmp(do_, "fsmount"))
         return say(new_mount(first, second));
+    if (!strcmp(do_, "bind")) {
+        long tree = syscall(SYS_open_tree, AT_FDCWD, first, 1);
+        return say(tree < 0 ? -1 : syscall(SYS_move_mount, tree, "", AT_FDCWD, second, 4));
+    }
+    if (!strcmp(do_, "set-time")) {
+        struct timespec now;
+        return say(clock_gettime(CLOCK_REALTIME, &now) ? -1 : syscall(SYS_clock_settime, CLOCK_REALTIME, &now));
+    }
+    if (!strcmp(do_, "adjust")) {
+        struct timex as_it_is = {.modes = 0};
+        if (syscall(SYS_adjtimex, &as_it_is) < 0)
+            return say(-1);
+        as_it_is.modes = ADJ_FREQUENCY;
+        return say(syscall(SYS_adjtimex, &as_it_is));
+    }
+    if (!strcmp(do_, "log"))
+        return say(syscall(SYS_syslog, atoi(first), NULL, 0));
     if (!strcmp(do_, "writable")) {
         uint64_t attributes[4] = {0, 1, 0, 0};
         return say(syscall(SYS_mount_setattr, AT_FDCWD, first, *second ? 0x8000 : 0, attributes, sizeof attributes));

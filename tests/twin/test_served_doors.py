@@ -177,6 +177,43 @@ def test_mounts_that_lead_nowhere_are_the_kernels_own(node: ServedNode, doors: s
     assert shell(node, "mount --bind /sys $at; umount $at; mount --bind /usr $at; umount $at; ls $at") == ""
 
 
+BINDS = {
+    "mount": "mount --bind {source} $at",
+    "from where one stands": "cd {source}; mount --bind . $at; cd /",
+    "open_tree": "{doors} bind {source} $at >/dev/null",
+}
+
+
+@pytest.mark.parametrize("way", BINDS)
+def test_a_bind_of_sys_or_proc_shows_the_twins_files_and_is_unmounted_as_one_thing(
+    node: ServedNode, doors: str, way: str
+) -> None:
+    """So a chroot is prepared: without --rbind, and what lies below the twin's files must not come to light."""
+    bind = BINDS[way].format(source="/sys", doors=doors)
+    assert shell(node, f"{bind}; cat $at/{KNOB}; umount $at; ls $at") == TOP_KHZ
+    bind, laptop = BINDS[way].format(source="/proc", doors=doors), "sys/vm/laptop_mode"
+    host = Path("/proc", laptop).read_text()
+    assert shell(node, f"{bind}; echo 9 >$at/{laptop}; grep -c ^proc $at/cpuinfo; umount $at; ls $at") == "16"
+    assert Path("/proc", laptop).read_text() == host
+    assert node.read(f"/proc/{laptop}") == "9"
+
+
+def test_the_twins_own_mounts_stay_in_their_places(node: ServedNode) -> None:
+    for point in ("/proc/sys", "/sys/devices/system/cpu"):
+        failing(node, "unshare", "-m", "sh", "-c", f"mkdir -p /run/moved && mount --move {point} /run/moved")
+
+
+
+def test_what_is_bound_with_all_mounts_is_unmounted_with_all_mounts(node: ServedNode) -> None:
+    for source in ("/sys", "/proc", "/run"):
+        script = f"mount --rbind {source} $at; umount -R $at; grep -c $at /proc/mounts || ls $at"
+        assert shell(node, script) == "0"
+
+
+def test_a_bind_of_a_directory_of_run_is_unmounted(node: ServedNode) -> None:
+    assert shell(node, "mkdir $at/a $at/b; mount --bind $at/a $at/b; umount $at/b; ls $at") == "a\nb"
+
+
 def test_pivot_root_leads_to_a_root_with_the_twins_files(node: ServedNode) -> None:
     script = (
         "mount -t tmpfs none $at; mkdir $at/bin $at/lib $at/lib64 $at/usr $at/sys $at/proc $at/old\n"
@@ -290,6 +327,13 @@ def test_the_kernel_is_neither_extended_nor_bypassed(node: ServedNode, doors: st
     for call in ("module", "ports"):
         assert node.output(doors, call).strip() == str(errno.EPERM)
     assert node.output(doors, "listener").strip() == str(errno.EBUSY)
+
+
+def test_the_hosts_time_swap_and_kernel_log_are_not_changed(node: ServedNode, doors: str) -> None:
+    for call in (("set-time",), ("adjust",), ("log", "8")):
+        assert node.output(doors, *call).strip() == str(errno.EPERM), call
+    assert node.output(doors, "log", "10").strip() == "ok"
+    assert "Not superuser" in failing(node, "swapoff", __file__)
 
 
 def test_calls_of_another_architecture_are_as_if_there_were_none(node: ServedNode, doors: str) -> None:

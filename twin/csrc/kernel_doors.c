@@ -39,6 +39,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -227,8 +228,20 @@ static int may_mount(const door_call_t *call)
     return found;
 }
 
-/* See paths as the caller does. A lookup may take for ever, so another thread waits for calls meanwhile. */
-static int enter(const door_call_t *call)
+static void leave(const doors_t *doors)
+{
+    if (setns(doors->mounts_ns, CLONE_NEWNS))
+        abort(); /* never serve the next caller with this one's eyes */
+}
+
+static int is_relative(const place_t *place)
+{
+    return *place->path && *place->path != '/';
+}
+
+/* See paths as the caller does, if `from_here` also those from its directory. To be left again, unless it fails. A
+ * lookup may take for ever, so another thread waits for calls meanwhile. */
+static int enter(const doors_t *doors, const door_call_t *call, int from_here)
 {
     if (*call->leads)
         pthread_mutex_unlock(call->turn);
@@ -238,28 +251,30 @@ static int enter(const door_call_t *call)
     int error = 0;
     if (mounts < 0 || root < 0 || here < 0 || !seccomp_is_waiting(call->listener, call->id))
         error = -ESRCH;
-    else if (setns(mounts, CLONE_NEWNS) || fchdir(root) || chroot(".") || fchdir(here))
-        error = -errno;
+    else if (setns(mounts, CLONE_NEWNS) || fchdir(root) || chroot(".") || (from_here && fchdir(here)))
+        error = -errno; /* such as ENOTCONN: the caller's directory is of a FUSE file system that has ended */
     close(mounts);
     close(root);
     close(here);
+    if (error)
+        leave(doors);
     return error;
-}
-
-static void leave(const doors_t *doors)
-{
-    if (setns(doors->mounts_ns, CLONE_NEWNS))
-        abort(); /* never serve the next caller with this one's eyes */
 }
 
 /****************************************************************
  * The twin's trees
  ****************************************************************/
 
+static int clone_at(int at, const char *path)
+{
+    int flags = TREE_CLONE | TREE_CLOEXEC | RECURSIVE | (*path ? 0 : AT_EMPTY_PATH);
+    int tree = (int)syscall(SYS_open_tree, at, path, flags);
+    return tree < 0 ? -errno : tree;
+}
+
 static int clone_tree(const char *path)
 {
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | TREE_CLOEXEC | RECURSIVE);
-    return tree < 0 ? -errno : tree;
+    return clone_at(AT_FDCWD, path);
 }
 
 static int put(int tree, int at, const char *target)
@@ -389,6 +404,32 @@ static int set_attributes(int tree, uint64_t set)
  * mount(2), umount2(2)
  ****************************************************************/
 
+/* As the caller sees it, as far as its /proc shows it to us; else empty. */
+static void path_of(int at, char path[PATH_MAX])
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+    ssize_t size = readlink(link, path, PATH_MAX - 1);
+    path[size < 0 ? 0 : size] = 0;
+}
+
+/* Whether this is where a mount of the device begins. Not a question to the file system, which may hang. */
+static int is_root_of(int at, dev_t device)
+{
+    struct statx status;
+    return statx(at, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status) == 0 &&
+           status.stx_attributes & STATX_ATTR_MOUNT_ROOT &&
+           makedev(status.stx_dev_major, status.stx_dev_minor) == device;
+}
+
+/* Whether this is one of the twin's mounts in its own place. */
+static int is_laid(const doors_t *doors, int at)
+{
+    char path[PATH_MAX];
+    path_of(at, path);
+    return is_root_of(at, doors->tree_device) && (!strncmp(path, "/sys/", 5) || !strncmp(path, "/proc/", 6));
+}
+
 static int mount_new(doors_t *doors, const door_call_t *call, const place_t *target)
 {
     char type[64];
@@ -406,7 +447,7 @@ static int mount_new(doors_t *doors, const door_call_t *call, const place_t *tar
         return tree;
     int below = strcmp(type, "sysfs") ? -1 : clone_tree(doors->empty); /* for the line in /proc/mounts */
     error = set_attributes(tree, attributes_of(call->args[3]));
-    if (!error && !(error = enter(call))) {
+    if (!error && !(error = enter(doors, call, is_relative(target)))) {
         if (below >= 0)
             error = put(below, target->fd, target->path);
         error = error ? error : put(tree, target->fd, target->path);
@@ -421,7 +462,7 @@ static int mount_new(doors_t *doors, const door_call_t *call, const place_t *tar
 static int mount_again(doors_t *doors, const door_call_t *call, const place_t *target)
 {
     struct stat status;
-    int error = enter(call);
+    int error = enter(doors, call, is_relative(target));
     if (error)
         return error;
     int result = GO_ON, at = open_place(target, 0);
@@ -434,41 +475,87 @@ static int mount_again(doors_t *doors, const door_call_t *call, const place_t *t
     return result;
 }
 
+/* Whether a bind of this alone would show what lies below the twin's files: directories of the sysfs and of a procfs. */
+static int lies_over_hosts(const doors_t *doors, int at)
+{
+    struct stat status;
+    struct statfs kind;
+    return fstat(at, &status) == 0 && S_ISDIR(status.st_mode) &&
+           (status.st_dev == doors->sysfs_device || (fstatfs(at, &kind) == 0 && kind.f_type == PROC_MAGIC));
+}
+
+/* "mount --bind /proc DIR" is meant for the whole procfs: a real node has no mounts in it that could be left out. */
+static int bind_whole(const doors_t *doors, const door_call_t *call, const place_t *target)
+{
+    place_t source;
+    if (read_place(call, call->args[0], &source))
+        return GO_ON;
+    int result = enter(doors, call, is_relative(&source) || is_relative(target));
+    if (!result) {
+        int from = open_place(&source, 0), to = open_place(target, 0), tree = -1;
+        result = GO_ON;
+        if (to >= 0 && lies_over_hosts(doors, from) && may_mount(call))
+            result = (tree = clone_at(from, "")) < 0 ? tree : put(tree, to, "");
+        close(tree);
+        close(to);
+        close(from);
+        leave(doors);
+    }
+    close_place(&source);
+    return result;
+}
+
+/* Where one of the twin's own mounts was laid, its place stays. */
+static int move_place(const doors_t *doors, const door_call_t *call)
+{
+    place_t source;
+    if (read_place(call, call->args[0], &source))
+        return GO_ON;
+    int result = enter(doors, call, is_relative(&source));
+    if (!result) {
+        int at = open_place(&source, 0);
+        result = is_laid(doors, at) ? -EINVAL : GO_ON;
+        close(at);
+        leave(doors);
+    }
+    close_place(&source);
+    return result;
+}
+
 static int do_mount(doors_t *doors, const door_call_t *call)
 {
     place_t target;
     uint64_t flags = call->args[3];
-    if (flags & (MS_BIND | MS_MOVE | ALL_PROPAGATION) && !(flags & MS_REMOUNT))
-        return GO_ON;
+    int result = GO_ON;
     if (read_place(call, call->args[1], &target))
         return GO_ON; /* the kernel says what is wrong with it */
-    int result = flags & MS_REMOUNT ? mount_again(doors, call, &target) : mount_new(doors, call, &target);
+    if (flags & MS_REMOUNT)
+        result = mount_again(doors, call, &target);
+    else if (flags & MS_BIND)
+        result = flags & MS_REC ? GO_ON : bind_whole(doors, call, &target);
+    else if (flags & ALL_PROPAGATION)
+        result = GO_ON;
+    else
+        result = flags & MS_MOVE ? move_place(doors, call) : mount_new(doors, call, &target);
     close_place(&target);
     return result;
 }
 
-/* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. */
+/* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. In a copy
+ * ("umount -R" after "mount --rbind /sys DIR") they go with the sysfs or procfs in which they lie. */
 static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, const char *target)
 {
-    char link[64], path[PATH_MAX];
-    struct stat status;
+    char path[PATH_MAX];
     struct statfs kind;
-    struct statx more;
-    if (fstat(at, &status) || fstatfs(at, &kind) || statx(at, "", AT_EMPTY_PATH, 0, &more) ||
-        !(more.stx_attributes & STATX_ATTR_MOUNT_ROOT))
-        return GO_ON;
-    if (status.st_dev == doors->tree_device)
-        return -EINVAL;
-    if (status.st_dev == doors->run_device)
+    path_of(at, path);
+    if (is_root_of(at, doors->tree_device))
+        return *path && !is_laid(doors, at) && may_mount(call) ? 0 : -EINVAL;
+    if (is_root_of(at, doors->run_device) && !strcmp(path, "/run"))
         return -EBUSY;
-    if ((status.st_dev != doors->sysfs_device && kind.f_type != PROC_MAGIC) || call->args[1] || !*target ||
-        !may_mount(call))
+    if (call->args[1] || !*target || !may_mount(call) || !strcmp(path, "/sys") || !strcmp(path, "/proc"))
+        return GO_ON; /* these two are busy, as on any node */
+    if (!is_root_of(at, doors->sysfs_device) && (fstatfs(at, &kind) || kind.f_type != PROC_MAGIC))
         return GO_ON;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
-    ssize_t size = readlink(link, path, sizeof path - 1);
-    path[size < 0 ? 0 : size] = 0;
-    if (!strcmp(path, "/sys") || !strcmp(path, "/proc"))
-        return GO_ON; /* busy, as on any node */
     int error = umount2(target, MNT_DETACH) ? -errno : 0;
     int below = error ? -1 : open(target, O_PATH | O_CLOEXEC);
     if (below >= 0 && fstatfs(below, &kind) == 0 && kind.f_type == SYSFS_MAGIC)
@@ -482,7 +569,7 @@ static int do_unmount(doors_t *doors, const door_call_t *call)
     place_t target;
     if (read_place(call, call->args[0], &target))
         return GO_ON;
-    int result = enter(call);
+    int result = enter(doors, call, is_relative(&target));
     if (!result) {
         int at = open_place(&target, call->args[1] & UMOUNT_NOFOLLOW ? O_NOFOLLOW : 0);
         result = at < 0 ? GO_ON : judge_unmount(doors, call, at, target.path);
@@ -549,8 +636,21 @@ static int twin_of(doors_t *doors, int made)
     return error ? error : clone_tree(kind.f_type == SYSFS_MAGIC ? "/sys" : "/dev");
 }
 
-/* A mount's own descriptor cannot be handed over (it is O_PATH), its directory's can. Without its own the tree would be
- * taken apart (dissolve_on_fput in fs/namespace.c), so that stays here until the program must have attached it. */
+/* Gives the program a directory of this tree, which stays here for now; takes `tree` over. A mount's own descriptor
+ * cannot be handed over (it is O_PATH). Without its own the tree would be taken apart (dissolve_on_fput in
+ * fs/namespace.c), so that stays here until the program must have attached it. */
+static int hand_over(doors_t *doors, const door_call_t *call, int tree, int close_on_exec)
+{
+    int root = openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = root < 0 ? -errno : seccomp_answer_fd(call->listener, call->id, root, close_on_exec);
+    close(root);
+    if (error)
+        close(tree);
+    else
+        keep(doors, doors->trees, &doors->next_tree, tree);
+    return error ? error : ANSWERED;
+}
+
 static int do_fsmount(doors_t *doors, const door_call_t *call)
 {
     int context = fetch(call, (int)call->args[0]);
@@ -564,15 +664,34 @@ static int do_fsmount(doors_t *doors, const door_call_t *call)
     if (tree < 0)
         return tree;
     int error = set_attributes(tree, call->args[2] & (ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC));
-    int root = error ? -1 : openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!error)
-        error = root < 0 ? -errno : seccomp_answer_fd(call->listener, call->id, root, call->args[1] & CLOSE_ON_EXEC);
-    close(root);
-    if (error)
-        close(tree);
-    else
-        keep(doors, doors->trees, &doors->next_tree, tree);
-    return error ? error : ANSWERED;
+        return hand_over(doors, call, tree, call->args[1] & CLOSE_ON_EXEC);
+    close(tree);
+    return error;
+}
+
+/* As bind_whole(), which new programs make of open_tree(2) and move_mount(2). */
+static int do_open_tree(doors_t *doors, const door_call_t *call)
+{
+    place_t place;
+    int base = (int)call->args[0], flags = (int)call->args[2];
+    if (!(flags & TREE_CLONE) || flags & RECURSIVE || read_place(call, call->args[1], &place))
+        return GO_ON;
+    int error = enter(doors, call, is_relative(&place) && base == AT_FDCWD), tree = GO_ON;
+    if (base != AT_FDCWD)
+        base = fetch(call, base);
+    if (!error) {
+        int at = is_relative(&place) ? openat(base, place.path, O_PATH | O_CLOEXEC)
+                 : *place.path       ? open(place.path, O_PATH | O_CLOEXEC)
+                                     : dup(place.fd >= 0 ? place.fd : base);
+        if (lies_over_hosts(doors, at) && may_mount(call))
+            tree = clone_at(at, "");
+        close(at);
+        leave(doors);
+    }
+    close(base);
+    close_place(&place);
+    return error ? error : tree < 0 || tree == GO_ON ? tree : hand_over(doors, call, tree, flags & TREE_CLOEXEC);
 }
 
 /* Nobody makes a control file system writable again, nor, by a whole tree, what may lie in it. */
@@ -588,7 +707,7 @@ static int do_set_attributes(doors_t *doors, const door_call_t *call)
     if (flags & RECURSIVE)
         return -EPERM;
     int base = (int)call->args[0] == AT_FDCWD ? AT_FDCWD : fetch(call, (int)call->args[0]);
-    int error = enter(call);
+    int error = enter(doors, call, base == AT_FDCWD);
     if (!error) {
         int at = *target ? openat(base, target, O_PATH | O_CLOEXEC) : dup(base);
         error = at >= 0 && is_control(at) ? -EPERM : GO_ON;
@@ -597,6 +716,19 @@ static int do_set_attributes(doors_t *doors, const door_call_t *call)
     }
     close(base);
     return error;
+}
+
+/****************************************************************
+ * adjtimex(2), clock_adjtime(2)
+ ****************************************************************/
+
+/* The host's time can be asked for, and not be changed. */
+static int judge_adjustment(const door_call_t *call, uint64_t timex)
+{
+    unsigned modes;
+    if (task_memory(call->task, timex, &modes, sizeof modes) != sizeof modes)
+        return GO_ON;
+    return modes ? -EPERM : GO_ON;
 }
 
 /****************************************************************
@@ -634,6 +766,15 @@ static void answer(doors_t *doors, const struct seccomp_notif *notice, int *lead
         break;
     case SYS_umount2:
         result = do_unmount(doors, &call);
+        break;
+    case SYS_open_tree:
+        result = do_open_tree(doors, &call);
+        break;
+    case SYS_adjtimex:
+        result = judge_adjustment(&call, call.args[0]);
+        break;
+    case SYS_clock_adjtime:
+        result = judge_adjustment(&call, call.args[1]);
         break;
     case SYS_fsopen:
         result = do_fsopen(doors, &call);

@@ -28,29 +28,37 @@
 #define NATIVE_ARCH  AUDIT_ARCH_X86_64
 #define FOREIGN_ARCH AUDIT_ARCH_I386
 #define X32_BIT      0x40000000
-/* perf_event_open, mount, umount, umount2, fsopen, fsmount, mount_setattr, mknod, mknodat, {init,finit,delete}_module,
- * kexec_load, iopl, ioperm (arch/x86/entry/syscalls/syscall_32.tbl) */
-static const uint32_t foreign_calls[] = {336, 21, 22, 52, 430, 432, 442, 14, 297, 128, 350, 129, 283, 110, 101};
+/* perf_event_open, mount, umount, umount2, open_tree, fsopen, fsmount, mount_setattr, open_tree_attr, mknod, mknodat,
+ * {init,finit,delete}_module, kexec_load, iopl, ioperm, stime, settimeofday, clock_settime, clock_settime64, adjtimex,
+ * clock_adjtime, clock_adjtime64, swapon, swapoff, acct, syslog (arch/x86/entry/syscalls/syscall_32.tbl) */
+static const uint32_t foreign_calls[] = {336, 21,  22,  52,  428, 430, 432, 442, 467, 14,  297, 128, 350, 129,
+                                         283, 110, 101, 25,  79,  264, 404, 124, 343, 405, 87,  115, 51,  103};
 #elif defined(__aarch64__)
 #define NATIVE_ARCH  AUDIT_ARCH_AARCH64
 #define FOREIGN_ARCH AUDIT_ARCH_ARM
 /* the same (arch/arm/tools/syscall.tbl), and kexec_file_load in place of port access */
-static const uint32_t foreign_calls[] = {364, 21, 52, 430, 432, 442, 14, 324, 128, 379, 129, 347, 401};
+static const uint32_t foreign_calls[] = {364, 21,  52,  428, 430, 432, 442, 467, 14,  324, 128, 379, 129,
+                                         347, 401, 79,  262, 404, 124, 372, 405, 87,  115, 51,  103};
 #else
 #error "the served twin knows the system call tables of x86_64 and aarch64"
 #endif
 
 /* Answered by us. */
-static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,
-                                         SYS_fsopen,          SYS_fsmount, SYS_mount_setattr};
+static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,       SYS_open_tree,
+                                         SYS_fsopen,          SYS_fsmount, SYS_mount_setattr, SYS_adjtimex,
+                                         SYS_clock_adjtime};
 
-/* Refused with EPERM, as containers have it: they would change the host's kernel or reach its hardware. */
+/* Refused with EPERM, as containers have it: they would change the host's kernel or time, or reach its hardware. */
 static const uint32_t refused_calls[] = {
     SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load,
+    SYS_settimeofday, SYS_clock_settime, SYS_swapon, SYS_swapoff, SYS_acct,
 #ifdef SYS_iopl
     SYS_iopl, SYS_ioperm,
 #endif
 };
+
+/* As before Linux 6.15: open_tree_attr(2), which is open_tree and mount_setattr in one; programs fall back to these. */
+static const uint32_t absent_calls[] = {467};
 
 /* Character devices that any program may make: an overlay's whiteout, null, zero, full, random, urandom, tty, console,
  * ptmx, fuse. The numbers as mknod(2) takes them, major << 8 | minor. */
@@ -124,6 +132,20 @@ static void judge_mknod(program_t *program, uint32_t call, size_t mode, size_t d
     program->size = (unsigned short)(program->size + body.size);
 }
 
+/* syslog(2): the kernel's log may be read; to clear it or to set the console's level (kernel.printk) gives EPERM. */
+static void judge_syslog(program_t *program)
+{
+    static const uint32_t changing[] = {4, 5, 6, 7, 8}; /* SYSLOG_ACTION_READ_CLEAR ... _CONSOLE_LEVEL */
+    program_t body = {.size = 0};
+    load(&body, offsetof(struct seccomp_data, args[0]));
+    give_if_in(&body, changing, COUNT(changing), SECCOMP_RET_ERRNO | EPERM);
+    give(&body, SECCOMP_RET_ALLOW);
+
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)body.size, SYS_syslog);
+    memcpy(program->code + program->size, body.code, body.size * sizeof *body.code);
+    program->size = (unsigned short)(program->size + body.size);
+}
+
 /*
  * The filter. A call that none of the lists names is let through on its number alone, so the kernel remembers that and
  * runs no filter for it (seccomp's action cache, Linux 5.11): untouched calls cost what they did.
@@ -138,6 +160,8 @@ int seccomp_install(void)
 #endif
     give_if_in(&native, watched_calls, COUNT(watched_calls), SECCOMP_RET_USER_NOTIF);
     give_if_in(&native, refused_calls, COUNT(refused_calls), SECCOMP_RET_ERRNO | EPERM);
+    give_if_in(&native, absent_calls, COUNT(absent_calls), SECCOMP_RET_ERRNO | ENOSYS);
+    judge_syslog(&native);
     judge_mknod(&native, SYS_mknodat, 2, 3);
 #ifdef SYS_mknod
     judge_mknod(&native, SYS_mknod, 1, 2);

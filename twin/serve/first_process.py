@@ -206,7 +206,7 @@ def _end_server(pid: int, channel: socket.socket, ready: server.Ready) -> None:
     with contextlib.suppress(ChildProcessError):  # it had ended before
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(-1, signal.SIGKILL)  # and who serves a file system of the command's on which it may wait
                 namespace.abort_fuse((ready.tree_device, ready.counters_device))
             time.sleep(0.002)
     channel.close()

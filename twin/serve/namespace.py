@@ -147,8 +147,8 @@ def cover_sysfs(roots: Iterable[str]) -> None:
     """Put an overlay with the twin's directories, served at ``TREE``, in the place of the host's /sys."""
     upper, work = f"{_LAYERS}/upper", f"{_LAYERS}/work"
     for root in roots:
-        if not os.path.isdir(root):
-            os.makedirs(upper + root.removeprefix("/sys"))
+        os.makedirs(upper + root.removeprefix("/sys"), exist_ok=True)
+        os.setxattr(upper + root.removeprefix("/sys"), "trusted.overlay.opaque", b"y")  # hides the host's below it
     mounts.mount("nodectl-twin", _SYS, "overlay", options=f"lowerdir=/sys,upperdir={upper},workdir={work}")
     _carry_submounts()
     for root in roots:
