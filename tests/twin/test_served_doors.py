@@ -203,7 +203,6 @@ def test_the_twins_own_mounts_stay_in_their_places(node: ServedNode) -> None:
         failing(node, "unshare", "-m", "sh", "-c", f"mkdir -p /run/moved && mount --move {point} /run/moved")
 
 
-
 def test_what_is_bound_with_all_mounts_is_unmounted_with_all_mounts(node: ServedNode) -> None:
     for source in ("/sys", "/proc", "/run"):
         script = f"mount --rbind {source} $at; umount -R $at; grep -c $at /proc/mounts || ls $at"
