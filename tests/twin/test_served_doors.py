@@ -213,6 +213,36 @@ def test_a_bind_of_a_directory_of_run_is_unmounted(node: ServedNode) -> None:
     assert shell(node, "mkdir $at/a $at/b; mount --bind $at/a $at/b; umount $at/b; ls $at") == "a\nb"
 
 
+IN_A_DEAD_DIRECTORY = """
+import ctypes, mfusepy, os, signal, stat, time
+class Empty(mfusepy.Operations):
+    use_ns = True
+    def getattr(self, path, fh=None):
+        return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2}
+kernel = ctypes.CDLL(None, use_errno=True)
+assert kernel.unshare(0x20000) == 0 and kernel.mount(b"none", b"/", None, 0x44000, None) == 0
+assert kernel.umount2(b"/sys", 2) == 0
+os.mkdir("/run/dead")
+daemon = os.fork()
+if daemon == 0:
+    mfusepy.FUSE(Empty(), "/run/dead", foreground=True, attr_timeout=0, entry_timeout=0)
+while not os.path.ismount("/run/dead"):
+    time.sleep(0.01)
+os.chdir("/run/dead")
+os.kill(daemon, signal.SIGKILL)
+os.waitpid(daemon, 0)
+for _ in range(16):
+    assert kernel.umount2(b"x", 0) == -1
+    print(ctypes.get_errno())
+"""
+
+
+def test_a_caller_in_a_dead_file_system_does_not_change_what_the_next_one_gets(node: ServedNode) -> None:
+    assert set(node.python(IN_A_DEAD_DIRECTORY).split()) == {str(errno.ENOTCONN)}
+    for _ in range(4):
+        assert shell(node, f"mount -t sysfs none $at; cat $at/{KNOB}") == TOP_KHZ
+
+
 def test_pivot_root_leads_to_a_root_with_the_twins_files(node: ServedNode) -> None:
     script = (
         "mount -t tmpfs none $at; mkdir $at/bin $at/lib $at/lib64 $at/usr $at/sys $at/proc $at/old\n"
@@ -363,6 +393,27 @@ def run_from(directory: str, *command: str, redirect: str = "") -> subprocess.Co
 def test_a_run_from_within_the_hosts_sys_stands_in_the_twins(tmp_path: Path) -> None:
     done = run_from("/sys/devices/system/cpu", "cat", "cpu0/cpufreq/scaling_max_freq")
     assert (done.stdout.strip(), done.returncode) == (TOP_KHZ, 0)
+
+
+def test_a_run_from_a_removed_directory_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            'mkdir gone; cd gone; rmdir ../gone; "$@"',
+            "sh",
+            *twin_command("run", "--machine", "curie", "true"),
+        ],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "nodectl twin: the directory where this was started has been removed\n",
+    )
 
 
 def test_a_file_of_the_hosts_sys_is_not_inherited() -> None:

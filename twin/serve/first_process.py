@@ -66,7 +66,10 @@ def live(
 def _serve(
     plan: server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
 ) -> int:
-    directory = os.getcwd()
+    try:
+        directory = os.getcwd()
+    except FileNotFoundError:
+        raise TwinError("the directory where this was started has been removed") from None
     namespace.leave_host(os.environ.get("NOTIFY_SOCKET"), devices)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server_pid = os.fork()
