@@ -223,15 +223,19 @@ class Save:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(anew)
         replacement = Save(anew, self._boot)
-        replacement.capture({name: knob.value for name, knob in knobs.items()})
-        replacement.hold(holds)
-        for age in (-2, -1):
-            values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
-            if values:
-                replacement.wrote(values)
-        replacement._sync()
-        with _naming(self.path, "write"):
-            os.replace(anew, self.path)
+        try:
+            replacement.capture({name: knob.value for name, knob in knobs.items()})
+            replacement.hold(holds)
+            for age in (-2, -1):
+                values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
+                if values:
+                    replacement.wrote(values)
+            replacement._sync()
+            with _naming(self.path, "write"):
+                os.replace(anew, self.path)
+        except SaveError:
+            replacement.close()  # the writer tries again at each apply
+            raise
         self.close()
         self._fd, self._size = replacement._fd, replacement._size
         self._sync()

@@ -395,8 +395,10 @@ def test_a_save_whose_place_is_taken_when_it_is_written_anew_says_so(
     os.unlink(save.path)
     os.mkdir(save.path)
     message = f"{save.path}: cannot write the save of what the knobs were: Is a directory"
+    open_files = os.listdir("/proc/self/fd")
     with pytest.raises(SaveError, match=re.escape(message) + "$"):
         save.compact({"k": Captured("1")}, {})
+    assert len(os.listdir("/proc/self/fd")) == len(open_files), "each try would leave one more open"
 
 
 def test_a_value_may_have_spaces_and_a_line_without_a_version_is_of_the_first(tmp_path: Path) -> None:

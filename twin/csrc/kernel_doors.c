@@ -95,6 +95,7 @@ typedef struct {
     const __u64 *args;
     int task;
     int *leads; /* whether this thread is the one that waits for calls */
+    int *may;   /* what may_mount() has found, -1: not asked yet */
     pthread_mutex_t *turn;
 } door_call_t;
 
@@ -211,7 +212,7 @@ static void close_place(const place_t *place)
 }
 
 /* CAP_SYS_ADMIN over the mount namespace: effective, and in a user namespace that owns it or is above its owner. */
-static int may_mount(const door_call_t *call)
+static int has_rights(const door_call_t *call)
 {
     if (!(capabilities_of(call->task) >> CAP_SYS_ADMIN & 1))
         return 0;
@@ -226,6 +227,13 @@ static int may_mount(const door_call_t *call)
     close(mounts);
     close(users);
     return found;
+}
+
+static int may_mount(const door_call_t *call)
+{
+    if (*call->may < 0)
+        *call->may = has_rights(call);
+    return *call->may;
 }
 
 static void leave(const doors_t *doors)
@@ -246,6 +254,7 @@ static int enter(const doors_t *doors, const door_call_t *call, int from_here)
     if (*call->leads)
         pthread_mutex_unlock(call->turn);
     *call->leads = 0;
+    may_mount(call); /* now: within, /proc is the caller's, and its number there another one or nobody's */
     int mounts = open_of(call->task, "ns/mnt", O_RDONLY);
     int root = open_of(call->task, "root", O_PATH), here = open_of(call->task, "cwd", O_PATH);
     int error = 0;
@@ -677,9 +686,10 @@ static int do_open_tree(doors_t *doors, const door_call_t *call)
     int base = (int)call->args[0], flags = (int)call->args[2];
     if (!(flags & TREE_CLONE) || flags & RECURSIVE || read_place(call, call->args[1], &place))
         return GO_ON;
-    int error = enter(doors, call, is_relative(&place) && base == AT_FDCWD), tree = GO_ON;
+    int from_here = is_relative(&place) && base == AT_FDCWD, tree = GO_ON;
     if (base != AT_FDCWD)
         base = fetch(call, base);
+    int error = enter(doors, call, from_here);
     if (!error) {
         int at = is_relative(&place) ? openat(base, place.path, O_PATH | O_CLOEXEC)
                  : *place.path       ? open(place.path, O_PATH | O_CLOEXEC)
@@ -750,11 +760,13 @@ static void hand_on(const doors_t *doors, const door_call_t *call)
 
 static void answer(doors_t *doors, const struct seccomp_notif *notice, int *leads)
 {
+    int may = -1;
     door_call_t call = {.listener = doors->listener,
                         .id = notice->id,
                         .args = notice->data.args,
                         .task = (int)notice->pid,
                         .leads = leads,
+                        .may = &may,
                         .turn = &doors->turn};
     int result = GO_ON;
     switch (notice->data.nr) {
