@@ -168,8 +168,9 @@ def test_a_killed_controller_is_replaced_by_the_nodes_own_limits_until_it_return
         said, complaints = agent.communicate(timeout=60)
     assert agent.returncode == 0
     assert scene.cap_mw() == 0
-    assert complaints.count("ALARM") >= 1, "once per silence; a loaded machine may cause another"
-    assert complaints.count("handed back") == complaints.count("ALARM")
+    alarms, returns = complaints.count("ALARM"), complaints.count("handed back")
+    assert returns >= 1, "once per silence; a loaded machine may cause another, and the last may outlast the agent"
+    assert alarms in (returns, returns + 1)
     assert json.loads(said)["ticks"] > 0
 
 
