@@ -7,6 +7,7 @@
  *   doors mount-i386 TYPE TARGET    mount(2) by the i386 entry
  *   doors mount-x32 TYPE TARGET     mount(2) by the x32 entry
  *   doors mknod-i386 PATH           a node for /dev/cpu/0/msr by the i386 entry
+ *   doors move FROM TO              open_tree without a clone, move_mount
  *   doors uring PATH                the file's first line, opened and read by io_uring
  *   doors listener                  a second seccomp listener
  *   doors module, doors ports       finit_module, iopl
@@ -145,6 +146,10 @@ int main(int count, char **words)
     if (!strcmp(do_, "ports"))
         return say(syscall(SYS_iopl, 3));
 #endif
+    if (!strcmp(do_, "move")) {
+        long tree = syscall(SYS_open_tree, AT_FDCWD, first, 0);
+        return say(tree < 0 ? -1 : syscall(SYS_move_mount, tree, "", AT_FDCWD, second, 4));
+    }
     if (!strcmp(do_, "uring"))
         return uring_read(first);
     if (!strcmp(do_, "module"))

@@ -140,6 +140,10 @@ def test_what_is_mounted_anew_is_unmounted_as_one_thing(node: ServedNode) -> Non
         assert shell(node, f"mount -t {kind} none $at; umount $at; ls $at; grep -c $at /proc/mounts || true") == "0"
 
 
+def test_a_lazy_unmount_of_a_new_sysfs_leaves_nothing_below(node: ServedNode) -> None:
+    assert shell(node, "mount -t sysfs none $at; umount -l $at; grep -c $at /proc/mounts || true") == "0"
+
+
 def test_a_new_sysfs_can_be_read_only(node: ServedNode) -> None:
     script = f"mount -t sysfs -o ro none $at; echo 1500000 >$at/{KNOB} || cat $at/{KNOB}"
     assert shell(node, script) == TOP_KHZ
@@ -198,10 +202,12 @@ def test_a_bind_of_sys_or_proc_shows_the_twins_files_and_is_unmounted_as_one_thi
     assert node.read(f"/proc/{laptop}") == "9"
 
 
-def test_the_twins_own_mounts_stay_in_their_places(node: ServedNode) -> None:
+def test_the_twins_own_mounts_stay_in_their_places(node: ServedNode, doors: str) -> None:
     for point in ("/proc/sys", "/sys/devices/system/cpu"):
         moved = f"mkdir -p /run/moved && mount --move {point} /run/moved"
         assert "mount" in failing(node, "unshare", "-m", "sh", "-c", moved)
+        assert shell(node, f"{doors} move {point} $at") == str(errno.EINVAL)
+    assert shell(node, f"mkdir $at/a $at/b; mount -t tmpfs none $at/a; {doors} move $at/a $at/b; umount $at/b") == "ok"
 
 
 def test_what_is_bound_with_all_mounts_is_unmounted_with_all_mounts(node: ServedNode) -> None:

@@ -193,7 +193,8 @@ static int read_place(const door_call_t *call, uint64_t address, place_t *place)
     place->fd = AT_FDCWD;
     int error = read_string(call, address, place->path, sizeof place->path);
     if (error || (sscanf(place->path, "/proc/self/fd/%d%c", &number, &more) != 1 &&
-                  sscanf(place->path, "/proc/thread-self/fd/%d%c", &number, &more) != 1))
+                  sscanf(place->path, "/proc/thread-self/fd/%d%c", &number, &more) != 1 &&
+                  sscanf(place->path, "/dev/fd/%d%c", &number, &more) != 1))
         return error;
     place->fd = fetch(call, number);
     place->path[0] = 0;
@@ -561,8 +562,9 @@ static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, 
         return *path && !is_laid(doors, at) && may_mount(call) ? 0 : -EINVAL;
     if (is_root_of(at, doors->run_device) && !strcmp(path, "/run"))
         return -EBUSY;
-    if (call->args[1] || !*target || !may_mount(call) || !strcmp(path, "/sys") || !strcmp(path, "/proc"))
-        return GO_ON; /* these two are busy, as on any node */
+    int is_lazy = call->args[1] == MNT_DETACH, is_own = !strcmp(path, "/sys") || !strcmp(path, "/proc");
+    if ((call->args[1] && !is_lazy) || (is_own && !is_lazy) || !*target || !may_mount(call))
+        return GO_ON; /* the run's own are busy, as on any node */
     if (!is_root_of(at, doors->sysfs_device) && (fstatfs(at, &kind) || kind.f_type != PROC_MAGIC))
         return GO_ON;
     int error = umount2(target, MNT_DETACH) ? -errno : 0;
@@ -679,29 +681,45 @@ static int do_fsmount(doors_t *doors, const door_call_t *call)
     return error;
 }
 
-/* As bind_whole(), which new programs make of open_tree(2) and move_mount(2). */
-static int do_open_tree(doors_t *doors, const door_call_t *call)
+/* What a path and the descriptor that it starts from name, as O_PATH; to be called between enter() and leave(). */
+static int open_from(int base, const place_t *place)
+{
+    if (is_relative(place))
+        return openat(base, place->path, O_PATH | O_CLOEXEC);
+    return *place->path ? open(place->path, O_PATH | O_CLOEXEC) : dup(place->fd >= 0 ? place->fd : base);
+}
+
+/* As bind_whole() and move_place(), which new programs make of open_tree(2) and move_mount(2). */
+static int do_tree(doors_t *doors, const door_call_t *call, int is_move)
 {
     place_t place;
-    int base = (int)call->args[0], flags = (int)call->args[2];
-    if (!(flags & TREE_CLONE) || flags & RECURSIVE || read_place(call, call->args[1], &place))
+    int base = (int)call->args[0], tree = GO_ON;
+    if (read_place(call, call->args[1], &place))
         return GO_ON;
-    int from_here = is_relative(&place) && base == AT_FDCWD, tree = GO_ON;
+    int from_here = is_relative(&place) && base == AT_FDCWD;
     if (base != AT_FDCWD)
         base = fetch(call, base);
     int error = enter(doors, call, from_here);
     if (!error) {
-        int at = is_relative(&place) ? openat(base, place.path, O_PATH | O_CLOEXEC)
-                 : *place.path       ? open(place.path, O_PATH | O_CLOEXEC)
-                                     : dup(place.fd >= 0 ? place.fd : base);
-        if (lies_over_hosts(doors, at) && may_mount(call))
+        int at = open_from(base, &place);
+        if (is_move)
+            tree = is_laid(doors, at) ? -EINVAL : GO_ON;
+        else if (lies_over_hosts(doors, at) && may_mount(call))
             tree = clone_at(at, "");
         close(at);
         leave(doors);
     }
     close(base);
     close_place(&place);
-    return error ? error : tree < 0 || tree == GO_ON ? tree : hand_over(doors, call, tree, flags & TREE_CLOEXEC);
+    if (error || tree < 0 || tree == GO_ON)
+        return error ? error : tree;
+    return hand_over(doors, call, tree, call->args[2] & TREE_CLOEXEC);
+}
+
+static int do_open_tree(doors_t *doors, const door_call_t *call)
+{
+    int is_whole = !(call->args[2] & TREE_CLONE) || call->args[2] & RECURSIVE;
+    return is_whole ? GO_ON : do_tree(doors, call, 0);
 }
 
 /* Nobody makes a control file system writable again, nor, by a whole tree, what may lie in it. */
@@ -781,6 +799,9 @@ static void answer(doors_t *doors, const struct seccomp_notif *notice, int *lead
         break;
     case SYS_open_tree:
         result = do_open_tree(doors, &call);
+        break;
+    case SYS_move_mount:
+        result = do_tree(doors, &call, 1);
         break;
     case SYS_adjtimex:
         result = judge_adjustment(&call, call.args[0]);

@@ -31,13 +31,13 @@
 /* perf_event_open, mount, umount, umount2, open_tree, fsopen, fsmount, mount_setattr, open_tree_attr, mknod, mknodat,
  * {init,finit,delete}_module, kexec_load, iopl, ioperm, stime, settimeofday, clock_settime, clock_settime64, adjtimex,
  * clock_adjtime, clock_adjtime64, swapon, swapoff, acct, syslog (arch/x86/entry/syscalls/syscall_32.tbl) */
-static const uint32_t foreign_calls[] = {336, 21,  22,  52,  428, 430, 432, 442, 467, 14,  297, 128, 350, 129,
+static const uint32_t foreign_calls[] = {336, 21,  22,  52,  428, 429, 430, 432, 442, 467, 14,  297, 128, 350, 129,
                                          283, 110, 101, 25,  79,  264, 404, 124, 343, 405, 87,  115, 51,  103};
 #elif defined(__aarch64__)
 #define NATIVE_ARCH  AUDIT_ARCH_AARCH64
 #define FOREIGN_ARCH AUDIT_ARCH_ARM
 /* the same (arch/arm/tools/syscall.tbl), and kexec_file_load in place of port access */
-static const uint32_t foreign_calls[] = {364, 21,  52,  428, 430, 432, 442, 467, 14,  324, 128, 379, 129,
+static const uint32_t foreign_calls[] = {364, 21,  52,  428, 429, 430, 432, 442, 467, 14,  324, 128, 379, 129,
                                          347, 401, 79,  262, 404, 124, 372, 405, 87,  115, 51,  103};
 #else
 #error "the served twin knows the system call tables of x86_64 and aarch64"
@@ -46,7 +46,7 @@ static const uint32_t foreign_calls[] = {364, 21,  52,  428, 430, 432, 442, 467,
 /* Answered by us. */
 static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,       SYS_open_tree,
                                          SYS_fsopen,          SYS_fsmount, SYS_mount_setattr, SYS_adjtimex,
-                                         SYS_clock_adjtime};
+                                         SYS_clock_adjtime,   SYS_move_mount};
 
 /* Refused with EPERM, as containers have it: they would change the host's kernel or time, or reach its hardware. */
 static const uint32_t refused_calls[] = {
