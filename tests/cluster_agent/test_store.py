@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +120,16 @@ def test_a_write_waits_so_long_for_another_process_and_no_longer(path: Path) -> 
     message = r"cannot write the store: database is locked$"
     with Database(path).writing(), pytest.raises(ClusterError, match=message), database.writing():
         pass
+
+
+def test_opening_a_store_twice_in_one_process_leaves_the_first_ones_locks(path: Path) -> None:
+    """A process that opens a file and closes it again loses all its POSIX locks on it, which keep the log in use."""
+    database = Database(path)
+    Database(path)
+    script = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('PRAGMA journal_mode = DELETE')"
+    other = subprocess.run([sys.executable, "-c", script, path], stderr=subprocess.PIPE, text=True, check=False)
+    assert "database is locked" in other.stderr
+    assert database.rows("PRAGMA journal_mode") == [("wal",)]
 
 
 def test_a_transaction_that_fails_changes_nothing_and_the_next_one_is_stored(path: Path) -> None:
