@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,7 @@ def test_a_restore_is_complete_where_each_knob_is_back_left_or_held() -> None:
 
 
 def test_what_is_settled_leaves_the_save_and_the_save_goes_with_the_last(tmp_path: Path) -> None:
+    n_open = len(os.listdir("/proc/self/fd"))
     save = Save(save_path(str(tmp_path)), "boot-1")
     save.capture({"a": "1", "b": "2", "c": "3"})
     knobs = read_save(save.path).knobs
@@ -236,7 +238,7 @@ def test_what_is_settled_leaves_the_save_and_the_save_goes_with_the_last(tmp_pat
     assert (os.path.getsize(save.path), list(knobs)) == (size, ["a", "b", "c"]), "nothing is settled"
     settle(save, knobs, [Outcome("c", "refused"), Outcome("b", "left"), Outcome("gone", "restored")])
     assert list(knobs) == ["a", "c"] == list(read_save(save.path).knobs)
-    n_open = len(os.listdir("/proc/self/fd"))
+    assert len(os.listdir("/proc/self/fd")) == n_open, "it is closed"
     settle(save, knobs, [Outcome("a", "restored")])
     assert len(os.listdir("/proc/self/fd")) == n_open
     settle(save, knobs, [Outcome("c", "restored")])
@@ -306,8 +308,9 @@ def test_what_a_killed_run_has_left_is_one_line_with_the_command(tmp_path: Path)
     assert left_behind(str(tmp_path), "boot-2") == ""
     with NodeLock(str(tmp_path)):
         assert left_behind(str(tmp_path), "boot-1") == "", "it is still at work"
-    saved(tmp_path, n=3)
-    assert left_behind(str(tmp_path), "boot-1") == f"a killed run has left 3 knobs moved: {command}"
+    for n in (2, 3):
+        saved(tmp_path, n)
+        assert left_behind(str(tmp_path), "boot-1") == f"a killed run has left {n} knobs moved: {command}"
     os.unlink(path)
     os.mkdir(path)
     why = f"{path}: cannot read what the knobs were: Is a directory"
@@ -355,6 +358,24 @@ def test_signals_arrive_also_after_a_restore_that_failed() -> None:
         signal.raise_signal(signal.SIGINT)
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_a_handler_of_c_was_before_a_restore_the_default_is_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python names such a handler None, and cannot install it again."""
+    install = signal.signal
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+
+    def install_over_c(number: int, action: Callable[..., object]) -> None:
+        install(number, action)
+
+    monkeypatch.setattr(signal, "signal", install_over_c)
+    try:
+        with deaf_to_signals():
+            pass
+        assert [signal.getsignal(number) for number in before] == [signal.SIG_DFL] * 3
+    finally:
+        for number, handler in before.items():
+            install(number, handler)
 
 
 def test_another_thread_than_the_main_one_restores_without_touching_signals() -> None:
