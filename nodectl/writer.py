@@ -261,8 +261,7 @@ class Writer:
         """Back to the captured value, which stays captured: the next write needs no new one."""
         captured = self._captured.get(name)
         setting = self._settings[name]
-        if captured is None:
-            setting.asked, setting.trouble = 0, None
+        if captured is None:  # it holds no value of ours: all that ends is its trouble
             return setting.at_rest
         try:
             outcome = put_back(setting.knob, captured)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -176,6 +176,14 @@ def test_knobs_at_rest_are_looked_at_in_turn_two_at_each_tick(node: Node) -> Non
     assert all(knob.text == "2000" for knob in node.knobs.values())
 
 
+def test_a_single_knob_at_rest_is_looked_at_at_each_tick(node: Node) -> None:
+    node.apply(a=1000)
+    node.knobs[A].text, node.knobs[A].why = "900", HOT
+    for n in (1, 2, 3):
+        node.writer.apply({})
+        assert node.knobs[A].explained == [(1000, 900)] * n
+
+
 def test_a_knob_that_was_put_back_is_nobodys_to_look_at(node: Node) -> None:
     node.apply(a=1000)
     node.apply(a=0)
@@ -284,7 +292,16 @@ def test_zero_for_a_knob_that_was_never_moved_ends_its_trouble(node: Node) -> No
     assert node.statuses(a=1000) == ["refused"]
     assert node.apply(a=0) == [("unchanged", "", "")]
     node.knobs[A].fails.clear()
-    assert node.statuses(a=1000) == ["written"]
+    assert node.apply(a=0) == [("unchanged", "", "")]
+    assert node.statuses(a=1) == ["written"]
+
+
+@pytest.mark.parametrize("value", [1, 1000])
+def test_whatever_number_is_the_first_wish_after_a_knob_was_put_back_is_written(node: Node, value: int) -> None:
+    node.apply(a=1000)
+    assert node.writer.restore([A])[0].status == "restored"
+    assert node.statuses(a=value) == ["written"]
+    assert node.knobs[A].text == str(value)
 
 
 def test_some_knobs_are_put_back_newest_capture_first_and_may_be_moved_again(node: Node) -> None:
@@ -506,6 +523,23 @@ def test_nothing_is_moved_while_the_save_cannot_be_written(node: Node, monkeypat
         patch.setattr(node.writer._save, "wrote", full)
         assert node.apply(a=1100, b=0) == [("refused", "the disk is full", ""), ("unchanged", "", "")]
     assert node.knobs[A].log == ["1000"]
+
+
+def test_a_write_that_ends_elsewhere_is_an_outcome_where_that_cannot_be_saved_too(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = node.writer._save.wrote
+
+    def full_after_the_first(values: Mapping[str, int]) -> None:
+        if values != {A: 1000}:
+            raise SaveError("the disk is full")
+        save(values)
+
+    monkeypatch.setattr(node.writer._save, "wrote", full_after_the_first)
+    node.knobs[A].most = 800
+    assert node.statuses(a=1000) == ["no-effect"]
+    assert node.saved().ours == (1000,)
+    assert node.writer.restore_all() == [Outcome(A, "no-effect", "asked 3000, it still holds 800", "firmware")]
 
 
 def test_a_run_that_ends_leaves_no_file_open(node: Node) -> None:
