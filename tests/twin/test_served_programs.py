@@ -186,9 +186,12 @@ for _ in range(160):
 
 
 def test_a_sweep_of_96_cpus_costs_less_than_four_times_96_exchanges_with_another_process(xh2415: ServedNode) -> None:
-    """Each read is such an exchange, with the process that serves the counters: 1.8 ms a sweep, 1.7 times as much."""
-    rows = [line.split() for line in xh2415.python(SWEEPS).splitlines()]
-    exchanges_s, sweeps_s = (statistics.median(float(row[column]) for row in rows) for column in range(2))
+    """Each read is such an exchange, with the process that serves the counters: 1.8 ms a sweep, 1.7 times as much.
+
+    The quickest of each counts: whether both ends share a CPU at the moment changes either by a factor of four.
+    """
+    rows = [[float(word) for word in line.split()] for line in xh2415.python(SWEEPS).splitlines()]
+    exchanges_s, sweeps_s = (min(row[column] for row in rows) for column in range(2))
     assert sweeps_s < 4 * exchanges_s
 
 
