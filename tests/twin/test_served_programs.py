@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Iterator
