@@ -197,8 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     acted: Counter[str] = Counter()
     ledger_type, lease_type = counting(acted)
     for kind, faults in KINDS.items():
-        types = {"ledger_type": ledger_type, "lease_type": lease_type}
-        worlds = [World(seed, faults=faults, **types) for seed in range(SEEDS)]
+        worlds = [World(seed, faults=faults, ledger_type=ledger_type, lease_type=lease_type) for seed in range(SEEDS)]
         totals = [world.run(EVENTS if not is_quick else EVENTS // 10) for world in worlds]
         seconds = sum(world.now_s for world in worlds)
         rows.append(_row("all rules", kind, totals))
