@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from tests.twin.served_node import ROOT, ServedNode, environment, twin_command, 
 if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
 
-from twin.serve import mirror
+from twin.serve import mirror, namespace
 
 KNOB = "devices/system/cpu/cpu0/cpufreq/scaling_max_freq"
 TOP_KHZ = "2700000"  # of curie, and of no host that has 16 CPUs
@@ -172,6 +173,12 @@ def test_control_file_systems_are_refused_and_stay_read_only(node: ServedNode, d
         assert "permission denied" in failing(node, "unshare", "-m", "mount", "-t", kind, "none", "/mnt")
         assert node.output(doors, "fsmount", kind, "/mnt").strip() == str(errno.EPERM)
     assert node.output(doors, "writable", "/", "all").strip() == str(errno.EPERM)
+
+
+def test_the_launcher_and_the_doors_know_the_same_control_file_systems() -> None:
+    source = (ROOT / "twin" / "csrc" / "kernel_doors.c").read_text()
+    table = source.partition("} controls[] = {")[2].partition("};")[0]
+    assert set(re.findall(r'\{"(\w+)"', table)) == set(namespace.CONTROLS)
 
 
 def test_mounts_that_lead_nowhere_are_the_kernels_own(node: ServedNode, doors: str) -> None:
