@@ -16,6 +16,10 @@ from firmware_bridge.scmi.url import open_transport
 from hil_tests.rig import Ability, Rig
 from twin.pulp.shared import LIBRARY, SharedPlant
 
+AWAY_S = 0.002
+"""A controller that did not run for so long has missed four slots."""
+WINDOWS = 100
+
 
 class PosixRig(Rig):
     """``controlpulp-posix`` with the plant loaded into it; the plant's state lies in a file of the rig's."""
@@ -63,6 +67,16 @@ class PosixRig(Rig):
     def pass_time(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)
+
+    def powers_w(self, slots: int) -> NDArray[np.float64]:
+        """Over slots in which the controller ran: a busy machine may stop it for longer than these last."""
+        windows = []
+        for _ in range(WINDOWS):
+            powers = super().powers_w(slots)
+            windows.append((self.plant.longest_advance_s, powers))
+            if len(powers) == slots and self.plant.longest_advance_s < AWAY_S:
+                return powers
+        return min(windows, key=lambda window: window[0])[1]
 
     def freq_khz(self) -> NDArray[np.int32]:
         """The wires."""

@@ -158,6 +158,8 @@ void pulp_advance(void *plant, int64_t until_ns)
         read_temperatures(p);
         read_activity(p);
     }
+    if (until_ns - p->now_ns > p->longest_advance_ns)
+        p->longest_advance_ns = until_ns - p->now_ns;
     while (p->now_ns + PULP_STEP_NS <= until_ns)
         step(p);
 }

@@ -51,6 +51,7 @@ typedef struct {
     float *trace_w;                  /* mean package power of each 500 us, or NULL */
     int64_t trace_size, trace_length;
     double trace_sum_w;
+    int64_t longest_advance_ns;      /* since the trace began: who advances the plant was away for so long */
 } pulp_plant_t;
 
 /* A plant in memory that several processes map. */

@@ -96,6 +96,7 @@ class Plant:
         array = np.zeros(slots, dtype=np.float32)
         self._struct.trace_w = ffi.cast("float *", ffi.from_buffer(array))
         self._struct.trace_size, self._struct.trace_length = slots, 0
+        self._struct.longest_advance_ns = 0
         self._keep.append(array)
         return array
 
@@ -103,6 +104,11 @@ class Plant:
     def traced(self) -> int:
         """Slots written to the trace."""
         return int(self._struct.trace_length)
+
+    @property
+    def longest_advance_s(self) -> float:
+        """Since the trace began: for so long nobody controlled the chip, and the clocks were what they had been."""
+        return float(self._struct.longest_advance_ns) / 1e9
 
     @property
     def energy_j(self) -> float:

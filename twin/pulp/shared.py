@@ -57,5 +57,6 @@ class SharedPlant(Plant):
         s = self._struct
         s.trace_size = 0
         s.trace_length = 0
+        s.longest_advance_ns = 0
         s.trace_size = slots
         return self._trace[:slots]
