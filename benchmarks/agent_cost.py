@@ -23,20 +23,20 @@ import msgspec
 import numpy as np
 
 from benchmarks.experiment import save
-from nodectl.agent import Agent
 from nodectl.config import Budget, Config, PolicyChoice
-from nodectl.decider import Decider
-from nodectl.decisions import Decisions
+from nodectl.decide.decider import Decider
+from nodectl.decide.decisions import Decisions
 from nodectl.journal import JournalWriter, open_journal
-from nodectl.summary import RunAccount, Summary
+from nodectl.loop.agent import Agent
+from nodectl.loop.summary import RunAccount, Summary
 from pmu.decode import decode
 from pmu.layout import Layout
 from pmu.readings import RawSweep, type_f64
 from tests.yardstick import yardstick_ns
-from twin.inproc import ports
+from twin.in_process_node import ports
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 MOST_US, AT_YARDSTICK_US, MOST_RSS_MB = 1000.0, 130.0, 60.0
 STAGES = ("decode", "decide", "account", "journal")

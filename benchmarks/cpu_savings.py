@@ -4,7 +4,7 @@ Parameters of `bdpo-cpu-bounded` were chosen on `mixed-cpu:1` to `mixed-cpu:10`;
 *Share* = saving of the policy / saving of the oracle (best clock per phase, same bound), whole node. A second oracle
 may share a phase's work between two clocks, as the policy can; the shares of its saving are printed, too. Slowdowns
 are the model's truth against the highest clock. Where the programs tell their progress, a unit is about so much work,
-unlike in each phase (`twin.progress`). All results are emulated.
+unlike in each phase (`twin.physics.emulated_progress`). All results are emulated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.experiment import Experiment, Result, run, save
 from benchmarks.oracle_cpu import at_fixed_clock, oracle, oracle_of_two_clocks
-from nodectl.demo.oracle import Best, Shares
-from twin.model import Report
+from lab.node_demo.oracle import Best, Shares
+from twin.physics.model import Report
 
 BOUND = 0.03
 WORTH = 0.02

@@ -17,15 +17,15 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from cluster_agent.caps import Cap
-from cluster_agent.machine import Machine, load_machine
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.replay.closed_loop import ClosedLoop, answering
-from cluster_agent.replay.swf import Log
-from cluster_agent.replay.workload import Workload
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.swf import Log
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "eco_killer.json"
 

@@ -24,17 +24,17 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from cluster_agent.machine import load_machine
-from cluster_agent.replay.metrics import bounded_slowdown, joules_between
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import machine_of, prepare
-from cluster_agent.scheduler.budget import Budget, Rule
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.cluster import load_machine
+from cluster_agent.replay.measures import bounded_slowdown, joules_between
+from cluster_agent.scheduler.energy_window import Budget, Rule
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.power import Power
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
+from cluster_agent.workloads.job_log import machine_of, prepare
+from cluster_agent.workloads.swf import read_swf
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"

@@ -19,14 +19,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from cluster_agent.machine import load_machine
-from cluster_agent.replay.eurora import instances, read_cap_profile, read_jobs
-from cluster_agent.replay.node_power import PredictedPower
+from cluster_agent.cluster import load_machine
 from cluster_agent.replay.node_run import ROUNDING_W, measure_nodes, pass_times, power_over_time, replay_nodes
-from cluster_agent.replay.node_trace import NodeTrace
-from cluster_agent.scheduler.node_jobs import nodes_of
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import PowerCap, constant
+from cluster_agent.scheduler.unlike_nodes.node_jobs import nodes_of
+from cluster_agent.workloads.eurora import instances, read_cap_profile, read_jobs
+from cluster_agent.workloads.node_power import PredictedPower
+from cluster_agent.workloads.node_trace import NodeTrace
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data" / "eurora"

@@ -1,4 +1,4 @@
-"""Runs of the real agent on emulated nodes (``nodectl.demo.experiment``), and where measurements leave their JSON."""
+"""Runs of the real agent on emulated nodes (``lab.node_demo.experiment``), and where measurements leave their JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from nodectl.demo.experiment import LONGEST, Experiment, Result, run, run_all, workload_of
+from lab.node_demo.experiment import LONGEST, Experiment, Result, run, run_all, workload_of
 
 __all__ = ["LONGEST", "OUT", "Experiment", "Result", "run", "run_all", "save", "workload_of"]
 

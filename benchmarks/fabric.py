@@ -38,10 +38,10 @@ from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.fabric.allowed import FILE
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
+from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.server import Server
-from cluster_agent.serve.sharing import Sharing
-from nodectl.keys import KeyPair, write_pair
-from nodectl.wire import Report
+from nodectl.wire.keys import KeyPair, write_pair
+from nodectl.wire.power_messages import Report
 from tests.yardstick import yardstick_us
 
 P50_MS, P99_MS, RSS_MB = 150.0, 500.0, 150.0

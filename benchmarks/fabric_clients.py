@@ -2,8 +2,8 @@
 
 A node is a connection with a key of its own, and all of a process are of one ROUTER socket, which knows them by name:
 a socket for each would cost three descriptors and a look at each. So a report may wait in libzmq while its connection
-is not there (``nodectl.link`` would drop it), and after a break up to ``QUEUED`` old ones come first. A report goes
-out once a period and at once when a cap has been taken. There is no hardware: a cap acts when it is taken.
+is not there (``nodectl.member.cluster_link`` would drop it), and after a break up to ``QUEUED`` old ones come first. A
+report goes out once a period and at once when a cap has been taken. There is no hardware: a cap acts when it is taken.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 
 import zmq
 
-from nodectl.keys import KeyPair
-from nodectl.lease import NodeLease
-from nodectl.link import LAST_RECONNECT_MS, PRESENCE, QUEUED, RECONNECT_MS
-from nodectl.wire import PROTOCOL, Declaration, pack, read_grant, unpack
+from nodectl.member.cluster_link import LAST_RECONNECT_MS, PRESENCE, QUEUED, RECONNECT_MS
+from nodectl.member.lease import NodeLease
+from nodectl.wire.keys import KeyPair
+from nodectl.wire.power_messages import PROTOCOL, Declaration, pack, read_grant, unpack
 
 DECLARED = Declaration(500_000, 150_000, 200_000, 0, "os", 200)
 POWER_MW = 180_000
@@ -97,8 +97,8 @@ def _order(pipe: Connection) -> str:
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], server: str) -> zmq.Socket[bytes]:
-    """With the options of ``nodectl.link.ClusterLink``, but for ``IMMEDIATE``: a name is given to a connection before
-    it is there."""
+    """With the options of ``nodectl.member.cluster_link.ClusterLink``, but for ``IMMEDIATE``: a name is given to a
+    connection before it is there."""
     made = context.socket(zmq.ROUTER)
     for option, value in (
         (zmq.LINGER, 0),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp.host import HostController, HostOptions
-from twin.pulp import thermal
+from twin.pulp import heat_network
 from twin.pulp.plant import CLASSES, CORES, DOMAIN_CORES, DOMAINS, Plant, core_power_w
 
 PERFORMANCE, POWERCAP = 0x13, 0x18
@@ -97,7 +97,7 @@ def settled(capacitance: NDArray[np.float64], ghz: float) -> tuple[NDArray[np.fl
     temperature = np.full(CORES, 50.0)
     for _ in range(60):
         power = np.minimum(core_powers(capacitance, ghz, temperature), 9.0)
-        temperature = np.minimum(thermal.steady(power, 25.0)[:CORES], 150.0)
+        temperature = np.minimum(heat_network.steady(power, 25.0)[:CORES], 150.0)
     return power, temperature
 
 

@@ -15,7 +15,7 @@ from benchmarks.firmware_lockstep import run
 from benchmarks.firmware_rig import Rig, mixed_load
 from firmware_bridge.controlpulp import rv32
 from firmware_bridge.controlpulp.host import HostOptions
-from firmware_bridge.scmi.frames import FrameKind, greeting, pack_frame
+from firmware_bridge.scmi.transports.frames import FrameKind, greeting, pack_frame
 
 CORE_HZ = 500e6
 CONTROL_SHARE = 0.40

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.experiment import Experiment, run, save
 from benchmarks.oracle_gpu import at_highest_clock, oracle, oracle_of_two_clocks
-from twin.workload import v100_names
+from twin.programs.workload import v100_names
 
 BOUND = 0.03
 WORTH = 0.05

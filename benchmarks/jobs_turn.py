@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.experiment import save
-from cluster_agent.live.job import JobSpec
-from cluster_agent.live.partition import Partition
-from cluster_agent.live.store import JobStore
+from cluster_agent.jobs.job import JobSpec
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.store.database import Database
-from nodectl.job_wire import JobPart, JobStart, NodeJobs
+from nodectl.wire.job_messages import JobPart, JobStart, NodeJobs
 from tests.yardstick import yardstick_ns
 
 NODES, JOBS, NODES_OF_A_JOB = 10_000, 2_000, 4

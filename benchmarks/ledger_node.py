@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR
-from nodectl.cluster_cap import ASK_AGAIN_S, LEAVE_S
-from nodectl.lease import NodeLease
-from nodectl.wire import Declaration, Grant
+from nodectl.member.cluster_cap import ASK_AGAIN_S, LEAVE_S
+from nodectl.member.lease import NodeLease
+from nodectl.wire.power_messages import Declaration, Grant
 
 if TYPE_CHECKING:
     from benchmarks.ledger_world import World

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster_agent.budget.store import DeposedError
-from cluster_agent.live.nodes import Node as LiveNode
-from cluster_agent.live.power import Power, PowerTimes, Switched
+from cluster_agent.budget.kept_counts import DeposedError
+from cluster_agent.jobs.job_nodes import Node as LiveNode
+from cluster_agent.jobs.power_switching import Power, PowerTimes, Switched
 from cluster_agent.serve.config import JobSettings, PowerSettings
-from cluster_agent.serve.power import Command, PowerSide
+from cluster_agent.serve.power_commands import Command, PowerSide
 
 if TYPE_CHECKING:
     from benchmarks.ledger_store import FaultyStore

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cluster_agent.budget.accounts import Ints
-from cluster_agent.budget.store import DeposedError, Snapshot
-from cluster_agent.live.power import Switched
-from nodectl.wire import Declaration
+from cluster_agent.budget.kept_counts import DeposedError, Snapshot
+from cluster_agent.jobs.power_switching import Switched
+from nodectl.wire.power_messages import Declaration
 
 
 class FaultyStore:

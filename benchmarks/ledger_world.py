@@ -33,12 +33,12 @@ from benchmarks.ledger_node import Node
 from benchmarks.ledger_power import WorldPower, step_all
 from benchmarks.ledger_store import FaultyStore
 from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import Share, plan
-from cluster_agent.budget.store import DeposedError
-from nodectl.lease import NodeLease
-from nodectl.wire import Declaration, Grant, LeaseClass, Report
+from nodectl.member.lease import NodeLease
+from nodectl.wire.power_messages import Declaration, Grant, LeaseClass, Report
 
 PLAN_S = 4.0
 LOOP_S = 0.4

@@ -6,8 +6,8 @@ of the node for longer.
 
 from __future__ import annotations
 
-from nodectl.demo.costs import at_fixed_clock, cpu_costs
-from nodectl.demo.oracle import Best, Shares, best_clocks, best_shares
+from lab.node_demo.costs import at_fixed_clock, cpu_costs
+from lab.node_demo.oracle import Best, Shares, best_clocks, best_shares
 
 __all__ = ["at_fixed_clock", "oracle", "oracle_of_two_clocks"]
 

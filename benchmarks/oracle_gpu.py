@@ -1,7 +1,7 @@
 """The GPU oracle: best clocks per phase with phases and curves known, and the run at the fixed highest clock.
 
-Costs are GPU boards only, the headline of a GPU job. The search (``nodectl.demo.oracle``) is a knapsack over all clocks
-from half the highest up; below, nothing was measured on any card here. Power is that of the settled temperature.
+Costs are GPU boards only, the headline of a GPU job. The search (``lab.node_demo.oracle``) is a knapsack over all
+clocks from half the highest up; below, nothing was measured on any card here. Power is that of the settled temperature.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 
 from benchmarks.experiment import Experiment, workload_of
-from nodectl.demo.costs import gpu_costs
-from nodectl.demo.oracle import Best, Shares, best_clocks, best_shares
+from lab.node_demo.costs import gpu_costs
+from lab.node_demo.oracle import Best, Shares, best_clocks, best_shares
 from twin.machine import load_machine
-from twin.model import Report, Twin
+from twin.physics.model import Report, Twin
 
 
 def oracle(experiment: Experiment, bound: float) -> Best:

@@ -24,11 +24,11 @@ from typing import Final, Protocol
 import msgspec
 import numpy as np
 
-from cluster_agent.machine import load_machine
-from cluster_agent.prediction.power import PowerPredictor, Submission
-from cluster_agent.replay.eurora import read_jobs
-from cluster_agent.replay.node_power import submission, tdp_w
-from cluster_agent.scheduler.node_jobs import nodes_of
+from cluster_agent.cluster import load_machine
+from cluster_agent.prediction.job_power import PowerPredictor, Submission
+from cluster_agent.scheduler.unlike_nodes.node_jobs import nodes_of
+from cluster_agent.workloads.eurora import read_jobs
+from cluster_agent.workloads.node_power import submission, tdp_w
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data" / "eurora"

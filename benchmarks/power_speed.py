@@ -19,14 +19,14 @@ from typing import Final
 
 import msgspec
 
-from cluster_agent.caps import FOREVER_S, Cap
-from cluster_agent.machine import Machine, load_machine
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import prepare
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
+from cluster_agent.cap_steps import FOREVER_S, Cap
+from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.swf import read_swf
 
 ROOT = Path(__file__).parent.parent
 TRACE = ROOT.parent / "shared" / "data" / "sc15-backfilling" / "CEA-Curie.swf.gz"

@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import save
+from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import plan
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.rates import Learned
-from cluster_agent.budget.sharers.sharing import Sharing
 from cluster_agent.budget.sharers.speed import model_of
+from cluster_agent.budget.sharers.turn import Sharing
 from cluster_agent.budget.sharers.view import Job, Tag
-from cluster_agent.machine import load_machine
+from cluster_agent.cluster import load_machine
 from cluster_agent.store.database import Database
-from cluster_agent.store.ledger import SqliteLedgerStore
-from nodectl.wire import Declaration, Grant, Report, pack
+from cluster_agent.store.ledger_store import SqliteLedgerStore
+from nodectl.wire.power_messages import Declaration, Grant, Report, pack
 from tests.yardstick import yardstick_us
 
 SIZES = ((10_000, 2_000, 0.05), (100_000, 20_000, 0.6))

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 
-from cluster_agent.replay.metrics import bounded_slowdown
-from cluster_agent.replay.run import replay
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import Workload, machine_of, prepare
-from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.replay.log_run import replay
+from cluster_agent.replay.measures import bounded_slowdown
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import Workload, machine_of, prepare
+from cluster_agent.workloads.swf import read_swf
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data" / "sc15-backfilling"

@@ -15,15 +15,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from nodectl.agent import Agent
 from nodectl.config import Config, PolicyChoice
 from nodectl.journal import DEFAULT_MAX_BYTES, open_journal
+from nodectl.journal.decide_again import replay
+from nodectl.loop.agent import Agent
 from nodectl.policies import registry
-from nodectl.replay import replay
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 REQUIRED = 50.0
 RUN_S, QUICK_RUN_S = 600, 60

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from cluster_agent.replay.moldable_run import replay_moldable
-from cluster_agent.scheduler.cab_table import NODES, cab_table
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, best, full_row
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.configurations.cab_table import NODES, cab_table
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, full_row
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "rmap.json"

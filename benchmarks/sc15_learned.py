@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.replay_exact import DATA, ROOT, mean_bsld
-from cluster_agent.replay.metrics import bounded_slowdown
-from cluster_agent.replay.run import Result, replay
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import Workload, machine_of, prepare
+from cluster_agent.replay.log_run import Result, replay
+from cluster_agent.replay.measures import bounded_slowdown
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import Workload, machine_of, prepare
+from cluster_agent.workloads.swf import read_swf
 
 OUT = ROOT / "out" / "bench" / "sc15_learned.json"
 

@@ -29,11 +29,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import Workload, prepare
-from cluster_agent.scheduler.jobs import Int64s
-from cluster_agent.scheduler.native_replay import NativeReplay
+from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import Workload, prepare
+from cluster_agent.workloads.swf import read_swf
 from tests.yardstick import yardstick_ns
 
 ROOT = Path(__file__).parent.parent

@@ -15,12 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from firmware_bridge.scmi.codec import decode, encode
-from firmware_bridge.scmi.header import Kind, Sender
-from firmware_bridge.scmi.message import Body
-from firmware_bridge.scmi.performance import DescribeLevelsResponse, Level, LevelSet
-from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapGetResponse, CapSet, PowercapDomainResponse
-from firmware_bridge.scmi.sensor import Reading, ReadingGetResponse
+from firmware_bridge.scmi.messages.codec import decode, encode
+from firmware_bridge.scmi.messages.header import Kind, Sender
+from firmware_bridge.scmi.messages.message import Body
+from firmware_bridge.scmi.protocols.performance import DescribeLevelsResponse, Level, LevelSet
+from firmware_bridge.scmi.protocols.power_capping import (
+    CapChanged,
+    CapGet,
+    CapGetResponse,
+    CapSet,
+    PowercapDomainResponse,
+)
+from firmware_bridge.scmi.protocols.sensor import Reading, ReadingGetResponse
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "scmi_codec.json"
 BATCH = 200

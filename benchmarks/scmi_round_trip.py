@@ -25,16 +25,16 @@ import numpy as np
 from firmware_bridge.controlpulp import qemu, rv32
 from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.controlpulp.posix import PosixController
-from firmware_bridge.controlpulp.shared import TIME_BY_TIMER, TIME_BY_WORD
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_TIMER, TIME_BY_WORD
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.codec import decode, encode
-from firmware_bridge.scmi.header import Sender
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.powercap import CapGet
-from firmware_bridge.scmi.telemetry import TelemetryStatus
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.messages.codec import decode, encode
+from firmware_bridge.scmi.messages.header import Sender
+from firmware_bridge.scmi.protocols.power_capping import CapGet
+from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
+from firmware_bridge.scmi.transports.in_process import InProcess
+from firmware_bridge.scmi.transports.url import open_client
 from twin.pulp.plant import CLASSES, CORES
-from twin.pulp.shared import LIBRARY, SharedPlant
+from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "scmi_round_trip.json"
 PLATFORM_BUDGET_US = 10.0

@@ -42,7 +42,7 @@ from cluster_agent.budget.sharers.needs import Needs
 from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel, model_of
 from cluster_agent.budget.sharers.view import Floats, Ints, Job, Tag, View
-from cluster_agent.machine import load_machine
+from cluster_agent.cluster import load_machine
 
 NODES: Final = 32
 HOURS: Final = 4.0

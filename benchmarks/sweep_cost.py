@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 
 from pmu.decode import decode
-from pmu.event_source import PERF_TYPE_SOFTWARE
-from pmu.kept import NativeIntegers
+from pmu.instruments.event_source import PERF_TYPE_SOFTWARE
+from pmu.instruments.kept import NativeIntegers
+from pmu.instruments.perf_groups import PerfGroups, Source, try_open
 from pmu.node import Instruments, discover
-from pmu.perf_groups import PerfGroups, Source, try_open
 from pmu.readings import type_i64
 from pmu.system import OsFiles
 from pmu.topology import online_cpus
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "sweep_cost.json"
 

@@ -1,7 +1,7 @@
 """What sixteen capped nodes truly draw, while agents are killed and hang, links are cut and cluster agents replaced.
 
 The ledger's trial (``ledger_world``) adds up what nodes *could* draw by their caps. Here each node is an emulated one
-with package limits that really throttle, under the real agent: ``nodectl.agent``, ``cluster_cap``, ``shares``,
+with package limits that really throttle, under the real agent: ``nodectl.loop.agent``, ``cluster_cap``, ``shares``,
 ``split``, ``lease``, the writer with its save, and ``nodectl restore`` after a kill. Faults, network, ledger and budget
 are the world's. All of it is in one virtual time and comes out the same again for a seed.
 
@@ -37,19 +37,19 @@ from twin._model import lib
 from benchmarks.experiment import save
 from benchmarks.ledger_node import Node
 from benchmarks.ledger_world import Faults, World
-from nodectl.agent import Agent
-from nodectl.cluster_cap import ClusterCap, declaration
 from nodectl.config import Budget, Caps, Cluster, Config, JournalSettings, PolicyChoice
-from nodectl.link import QUEUED
+from nodectl.loop.agent import Agent
+from nodectl.loop.survey import survey
+from nodectl.member.cluster_cap import ClusterCap, declaration
+from nodectl.member.cluster_link import QUEUED
 from nodectl.policies.registry import NONE
-from nodectl.restore import restore_saved, save_path
-from nodectl.saves import node_id
-from nodectl.survey import survey
-from nodectl.wire import Declaration, Grant, LeaseClass, Report
-from twin.inproc import InProcess
+from nodectl.wire.power_messages import Declaration, Grant, LeaseClass, Report
+from nodectl.write.restore import restore_saved, save_path
+from nodectl.write.saves import node_id
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import Workload, load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import Workload, load_workload
 
 Floats = npt.NDArray[np.float64]
 

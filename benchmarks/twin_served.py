@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from twin.serve.needs import require
+from twin.serve.host_needs import require
 
 MACHINE = "genoa-h100"
 START_S, INTERCEPTED_US, UNTOUCHED_US = 2.0, 100.0, 0.1

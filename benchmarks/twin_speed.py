@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from twin.machine import EVENTS, load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 REQUIRED = 5.0
 OUT = Path("out/bench/twin_speed.json")

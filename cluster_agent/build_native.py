@@ -14,17 +14,17 @@ from cffi import FFI
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("cluster_agent/csrc")
 HEADERS = [
-    *("swf.h", "placement.h", "power.h", "priority.h", "moldable.h", "scheduler.h"),
-    *("meter.h", "answering.h", "replay.h", "jobs_csv.h"),
+    *("logs/swf.h", "placement.h", "power.h", "priority.h", "moldable.h", "scheduler.h"),
+    *("meter.h", "answering.h", "replay.h", "logs/jobs_csv.h"),
 ]
 INSIDE = [
     *("column.h", "events.h", "profile.h", "learner.h", "kinds.h", "nodes.h"),
-    *("scheduler_inside.h", "power_inside.h", "text.h"),
+    *("scheduler_inside.h", "power_inside.h", "logs/text.h"),
 ]
 SOURCES = [
-    *("swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "backfill.c", "priority.c", "moldable.c"),
+    *("logs/swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "backfill.c", "priority.c", "moldable.c"),
     *("kinds.c", "nodes.c", "power.c", "power_pass.c", "budget.c"),
-    *("meter.c", "events.c", "answering.c", "replay.c", "jobs_csv.c"),
+    *("meter.c", "events.c", "answering.c", "replay.c", "logs/jobs_csv.c"),
 ]
 
 

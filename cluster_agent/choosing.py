@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from cluster_agent.errors import WrongUseError
-from nodectl.errors import nearest
+from nodectl.shell.errors import nearest
 
 _Params = TypeVar("_Params", bound=msgspec.Struct)
 

@@ -13,15 +13,19 @@ from typing import Final
 import click
 
 from nodectl import __version__
-from nodectl.command_line import LazyCommands, call
+from nodectl.shell.command_line import LazyCommands, call
 
 COMMANDS: Final = {
-    "replay": ("cluster_agent.commands.replay", "replay", "What a policy would have made of a job log."),
-    "campaign": ("cluster_agent.commands.campaign", "campaign", "Replay every combination of policies, traces, caps."),
-    "report": ("cluster_agent.commands.report", "report", "Replays side by side: tables and plots."),
-    "check-log": ("cluster_agent.commands.check_log", "check_log", "Go through an event log again."),
+    "replay": ("cluster_agent.commands.replays.replay", "replay", "What a policy would have made of a job log."),
+    "campaign": (
+        "cluster_agent.commands.replays.campaign",
+        "campaign",
+        "Replay every combination of policies, traces, caps.",
+    ),
+    "report": ("cluster_agent.commands.replays.report", "report", "Replays side by side: tables and plots."),
+    "check-log": ("cluster_agent.commands.replays.check_log", "check_log", "Go through an event log again."),
     "policies": (
-        "cluster_agent.commands.policies",
+        "cluster_agent.commands.replays.policies",
         "policies",
         "The scheduling policies and the sharers of watts, their parameters and papers.",
     ),
@@ -36,7 +40,7 @@ COMMANDS: Final = {
     "power": ("cluster_agent.commands.jobs", "power", "Switch a node off or on."),
     "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
-    "demo": ("cluster_agent.commands.demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),
+    "demo": ("lab.commands.cluster_demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),
     "top": ("cluster_agent.commands.top", "top", "Budget, nodes and jobs, as they change."),
     "metrics": ("cluster_agent.commands.metrics", "metrics", "The partition for Prometheus."),
     "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodectl.errors import NodectlError, nearest
+from nodectl.shell.errors import NodectlError, nearest
 
 
 class ClusterError(NodectlError):

@@ -1,6 +1,6 @@
-"""The first of ours that the command ``clusterctl`` runs (``nodectl.start``)."""
+"""The first of ours that the command ``clusterctl`` runs (``nodectl.shell.start``)."""
 
-from nodectl.start import start
+from nodectl.shell.start import start
 
 
 def clusterctl() -> int:

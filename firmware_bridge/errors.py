@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from firmware_bridge.scmi.status import MEANINGS, Status
+from firmware_bridge.scmi.messages.status import MEANINGS, Status
 
 
 class ScmiError(Exception):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum, auto
 
-from firmware_bridge.scmi.codec import encode
-from firmware_bridge.scmi.header import MessageType, unpack_header
-from firmware_bridge.scmi.message import Body
-from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.messages.codec import encode
+from firmware_bridge.scmi.messages.header import MessageType, unpack_header
+from firmware_bridge.scmi.messages.message import Body
+from firmware_bridge.scmi.transports.transport import Transport
 
 
 class Disturbance(Enum):

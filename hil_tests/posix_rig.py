@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp.posix import PosixController
-from firmware_bridge.scmi.transport import Transport
-from firmware_bridge.scmi.url import open_transport
+from firmware_bridge.scmi.transports.transport import Transport
+from firmware_bridge.scmi.transports.url import open_transport
 from hil_tests.rig import Ability, Rig
-from twin.pulp.shared import LIBRARY, SharedPlant
+from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 AWAY_S = 0.002
 """A controller that did not run for so long has missed four slots."""

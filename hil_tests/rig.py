@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.transports.transport import Transport
 from hil_tests.link import DisturbedLink
 from twin.pulp.plant import CLASSES, CORES, SLOT_S, Plant
 

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp import qemu, rv32
 from firmware_bridge.controlpulp.host import ChannelBusy
-from firmware_bridge.controlpulp.shared import TIME_BY_WORD
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_WORD
 from firmware_bridge.errors import NoAnswerError
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.lock_step import LockStepLine
-from firmware_bridge.scmi.serial_line import Port, SerialLine
-from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.transports.in_process import InProcess
+from firmware_bridge.scmi.transports.lock_step import LockStepLine
+from firmware_bridge.scmi.transports.serial_line import Port, SerialLine
+from firmware_bridge.scmi.transports.transport import Transport
 from hil_tests.rig import Ability, Rig
 
 TICK_NS: Final = 125_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firmware_bridge.scmi.telemetry import TelemetryAttributes, TelemetryStatus
+from firmware_bridge.scmi.protocols.telemetry import TelemetryAttributes, TelemetryStatus
 from hil_tests.rig import Ability, Rig
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from firmware_bridge.errors import LinkError
-from firmware_bridge.scmi.codec import encode
-from firmware_bridge.scmi.powercap import CapGet, CapSet
-from firmware_bridge.scmi.telemetry import LeaseLeft, LeaseSet, LeaseUntil
+from firmware_bridge.scmi.messages.codec import encode
+from firmware_bridge.scmi.protocols.power_capping import CapGet, CapSet
+from firmware_bridge.scmi.protocols.telemetry import LeaseLeft, LeaseSet, LeaseUntil
 from hil_tests.rig import Ability, Rig
 
 

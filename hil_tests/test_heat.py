@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from firmware_bridge.scmi.telemetry import REASONS, TelemetryReasons
+from firmware_bridge.scmi.protocols.telemetry import REASONS, TelemetryReasons
 from hil_tests.rig import Rig
-from twin.pulp.thermal import SINK
+from twin.pulp.heat_network import SINK
 
 THERMAL, EMERGENCY = 1 << REASONS.index("thermal"), 1 << REASONS.index("emergency")
 

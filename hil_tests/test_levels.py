@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firmware_bridge.scmi.performance import LevelSet
-from firmware_bridge.scmi.telemetry import LeaseSet
+from firmware_bridge.scmi.protocols.performance import LevelSet
+from firmware_bridge.scmi.protocols.telemetry import LeaseSet
 from hil_tests.rig import Ability, Rig
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from firmware_bridge.errors import LinkError, NotVerifiedError, ProtocolError
 from firmware_bridge.scmi.client import TRIES
-from firmware_bridge.scmi.powercap import CapGet, CapSet
+from firmware_bridge.scmi.protocols.power_capping import CapGet, CapSet
 from hil_tests.link import Disturbance
 from hil_tests.rig import Ability, Rig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firmware_bridge.scmi.telemetry import REASONS, TelemetryReasons
+from firmware_bridge.scmi.protocols.telemetry import REASONS, TelemetryReasons
 from hil_tests.rig import Rig
 
 SUBSTITUTED = 1 << REASONS.index("sensor substituted")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from firmware_bridge.controlpulp import rv32
 from firmware_bridge.controlpulp.host import ChannelBusy, HostController
 from firmware_bridge.scmi.clock import Clock
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.transports.in_process import InProcess
+from firmware_bridge.scmi.transports.transport import Transport
 from hil_tests.rig import Ability, Rig
 
 TICK_NS = 125_000

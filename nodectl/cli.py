@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-import nodectl.single_thread  # noqa: F401  (before anything that imports numpy)
+import nodectl.shell.single_thread  # noqa: F401  (before anything that imports numpy)
 from nodectl import __version__
-from nodectl.command_line import LazyCommands, call
 from nodectl.knobs.api import KnobError
+from nodectl.shell.command_line import LazyCommands, call
 from pmu.readings import PmuError
 
 COMMANDS: Final = {
@@ -25,8 +25,8 @@ COMMANDS: Final = {
     "policies": ("nodectl.commands.policies", "policies", "The policies, their parameters and sources."),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
-    "demo": ("nodectl.commands.demo", "demo", "Measure what is saved, on an emulated node."),
-    "twin": ("nodectl.commands.twin", "twin", "Serve an emulated node to any program."),
+    "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),
+    "twin": ("lab.commands.twin", "twin", "Serve an emulated node to any program."),
     "scmi": ("nodectl.commands.scmi", "scmi", "Talk to an on-chip controller: caps, levels, sensors."),
 }
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from nodectl.caps import CAP_ROW
-from nodectl.errors import nearest
-from nodectl.settings import ConfigError, checked, is_address, type_where
+from nodectl.decide.node_cap import CAP_ROW
+from nodectl.shell.errors import nearest
+from nodectl.shell.settings import ConfigError, checked, is_address, type_where
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 

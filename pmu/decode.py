@@ -8,7 +8,8 @@ Rules for counters of a CPU, so that a bad instrument never looks like a quiet C
 - a column derived from something else (``Layout.estimated_events``): ESTIMATED.
 
 A CPU that did next to nothing has no IPC (NaN, MEASURED). Quality is that of instructions and reference cycles, which
-the IPC is made of; columns that a machine does not have are NaN and say nothing about it. Energy: pmu/rapl.py.
+the IPC is made of; columns that a machine does not have are NaN and say nothing about it. Energy:
+pmu/instruments/rapl.py.
 
 Rules for the application's own count, which it may write as it likes: none in either sweep, another program's, or one
 that has never moved: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED.
@@ -21,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from pmu import rapl
 from pmu._native import ffi, lib
-from pmu.counters import EVENTS
+from pmu.instruments import rapl
+from pmu.instruments.counters import EVENTS
 from pmu.layout import Layout
 from pmu.readings import (
     GPU_FIELDS,

@@ -51,7 +51,7 @@ class Layout(msgspec.Struct, frozen=True):
     cpus: tuple[int, ...]  # logical CPU numbers
     core_of: tuple[int, ...]  # per CPU: physical core, unique over the node
     package_of: tuple[int, ...]
-    events: tuple[str, ...]  # counter columns: subset of pmu.counters.EVENTS
+    events: tuple[str, ...]  # counter columns: subset of pmu.instruments.counters.EVENTS
     reference_khz: int  # rate of reference cycles (TSC)
     domains: tuple[FrequencyDomain, ...]
     zones: tuple[EnergyZone, ...]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from pmu import busy, cpufreq, gpu, hwmon, rapl, topology
-from pmu.busy import BusyTime
-from pmu.counters import EVENTS, TellsHow
+from pmu import topology
 from pmu.findings import Finding, absent
-from pmu.gpu import Gpus
-from pmu.kept import keep_integers
+from pmu.instruments import busy, cpufreq, gpu, hwmon, rapl
+from pmu.instruments.busy import BusyTime
+from pmu.instruments.counters import EVENTS, TellsHow
+from pmu.instruments.gpu import Gpus
+from pmu.instruments.job_progress import Told, nobody_tells
+from pmu.instruments.kept import keep_integers
 from pmu.layout import FrequencyDomain, Layout
 from pmu.ports import Ports
-from pmu.progress import Told, nobody_tells
 from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep, Reading, type_i64
 
 __all__ = ["Finding", "Instruments", "discover"]

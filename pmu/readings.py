@@ -73,8 +73,9 @@ GPU_FIELDS = (
 
 
 class RawProgress(NamedTuple):
-    """The count of the application (``pmu.progress``). ``source``: which run of which program tells it, from 1; another
-    number has another count, in other units. ``units``: finished since its start, or ``RAW_MISSING``."""
+    """The count of the application (``pmu.instruments.job_progress``). ``source``: which run of which program tells it,
+    from 1; another number has another count, in other units. ``units``: finished since its start, or
+    ``RAW_MISSING``."""
 
     source: int
     units: int

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pmu._native import lib
-from pmu.counters import PerfCounters
-from pmu.kept import NativeIntegers
+from pmu.instruments.counters import PerfCounters
+from pmu.instruments.kept import NativeIntegers
 from pmu.ports import Ports
 
 CPU = "/sys/devices/system/cpu"
@@ -87,7 +87,7 @@ class OsFiles:
         return OsKeptFile(os.open(self._root + path, os.O_RDONLY | os.O_CLOEXEC))
 
     def keep_integers(self, paths: Sequence[str]) -> NativeIntegers:
-        """Keep many files with one number each; see ``pmu.kept``."""
+        """Keep many files with one number each; see ``pmu.instruments.kept``."""
         return NativeIntegers([self._root + path for path in paths])
 
     def listdir(self, path: str) -> list[str]:

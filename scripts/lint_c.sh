@@ -3,5 +3,5 @@
 set -eu
 cd "$(dirname "$0")/.."
 for source in $(git ls-files '*.c'); do
-    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wshadow -Werror -fsyntax-only -Itwin/csrc -Ipmu/csrc -Inodectl/include "$source"
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wshadow -Werror -fsyntax-only -Itwin/csrc -Ipmu/csrc -Icluster_agent/csrc -Inodectl/include "$source"
 done

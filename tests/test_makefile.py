@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BUILT = ("pmu/_native.abi3.so", "nodectl/_progress.abi3.so", "twin/nvml/libnvidia-ml.so.1", "firmware_bridge/x.o")
-KEPT = ("pmu/node.py", "nodectl/agent.py", "cluster_agent/cli.py", ".venv/bin/nodectl")
+KEPT = ("pmu/node.py", "nodectl/loop/agent.py", "cluster_agent/cli.py", ".venv/bin/nodectl")
 
 
 def test_after_clean_nothing_built_is_left_and_setup_builds_again(tmp_path: Path) -> None:

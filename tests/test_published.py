@@ -84,10 +84,10 @@ def test_rows_of_other_code_are_reported_and_no_error(tmp_path: Path) -> None:
 
 def test_the_code_behind_rows_has_what_registries_load_and_what_is_written_in_c() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in code_files("benchmarks.eco_killer")}
-    assert "cluster_agent/scheduler/policies/eco.py" in found  # named by a string alone
+    assert "cluster_agent/scheduler/policies/power_aware/eco.py" in found  # named by a string alone
     assert {"cluster_agent/machines/curie.toml", "benchmarks/eco_killer.py"} <= found
     assert any(name.startswith("cluster_agent/csrc/") for name in found)
-    assert "benchmarks/rmap.py" not in found and "twin/model.py" not in found
+    assert "benchmarks/rmap.py" not in found and "twin/physics/model.py" not in found
 
 
 def test_a_comment_changes_no_hash_and_a_number_does(tmp_path: Path) -> None:

@@ -95,14 +95,14 @@ def run(
 
     Its exit status is that of the command; 2 if the twin could not be served, and the command was not started.
     """
-    from twin.serve.needs import require
+    from twin.serve.host_needs import require
 
     require()
-    from twin.fault import parse_line
+    from twin.faults.fault import parse_line
     from twin.machine import load_machine
+    from twin.programs.workload import check_bias, load_workload
     from twin.serve import launcher
-    from twin.serve.server import Plan
-    from twin.workload import check_bias, load_workload
+    from twin.serve.node_server import Plan
 
     check_bias(bias)
     seconds = None if duration is None else _duration_s(duration, "--duration")
@@ -143,7 +143,7 @@ def machines(as_json: bool) -> None:
 @_reports_errors
 def workloads(as_json: bool) -> None:
     """List the workloads that can run on them."""
-    from twin.workload import workload_summaries
+    from twin.programs.workload import workload_summaries
 
     _print([{"workload": name, "runs on": side, "summary": text} for name, side, text in workload_summaries()], as_json)
 
@@ -248,7 +248,7 @@ def list_(number: int | None, as_json: bool) -> None:
 @_json
 def kinds(as_json: bool) -> None:
     """Say what each kind of fault does."""
-    from twin.fault import KINDS
+    from twin.faults.fault import KINDS
 
     _print([{"kind": kind, "what": what} for kind, what in KINDS.items()], as_json)
 
@@ -257,7 +257,7 @@ def kinds(as_json: bool) -> None:
 @_reports_errors
 def clean() -> None:
     """Remove what runs that were killed have left on this host; says what it removed."""
-    from twin.serve.runs import Register
+    from twin.serve.registered_runs import Register
 
     for line in Register().clean() or ["nothing to remove"]:
         click.echo(line)
@@ -265,13 +265,13 @@ def clean() -> None:
 
 def _ask(number: int | None, do: str, **arguments: Any) -> Any:
     from twin.serve.control import ask
-    from twin.serve.runs import find
+    from twin.serve.registered_runs import find
 
     return ask(find(number), do, **arguments)
 
 
 def _duration_s(text: str, option: str) -> float:
-    from twin.workload import duration_s
+    from twin.programs.workload import duration_s
 
     try:
         return duration_s(text)

@@ -11,7 +11,7 @@ class TwinError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (nearest: curie)`` for an unknown name, else all known ones: in the words of ``nodectl.errors.nearest``.
+    """`` (nearest: curie)`` for an unknown name, else all known ones: in the words of ``nodectl.shell.errors.nearest``.
 
     It stands here again because imports point one way: nodectl knows the twin, the twin does not know nodectl.
     """

@@ -22,14 +22,14 @@ from benchmarks.publishing.cells import grouped, left, percent, signed, three, t
 from benchmarks.publishing.rows import Cells, Measurement, Row
 from benchmarks.replay_exact import LOGS
 from benchmarks.sc15_learned import workload_of
-from cluster_agent.machine import load_machine
-from cluster_agent.replay.eurora import instances, read_cap_profile, read_jobs
+from cluster_agent.cluster import load_machine
 from cluster_agent.replay.moldable_run import replay_moldable
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import Workload, prepare
-from cluster_agent.scheduler.cab_table import cab_table
+from cluster_agent.scheduler.configurations.cab_table import cab_table
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import constant
+from cluster_agent.workloads.eurora import instances, read_cap_profile, read_jobs
+from cluster_agent.workloads.job_log import Workload, prepare
+from cluster_agent.workloads.swf import read_swf
 
 SC15: Final = "sc15-backfilling/{}.swf.gz"
 

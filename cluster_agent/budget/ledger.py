@@ -35,9 +35,9 @@ from typing import Final
 import numpy as np
 
 from cluster_agent.budget.accounts import NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
-from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.store import NOTHING, LedgerStore, Snapshot
-from nodectl.wire import Declaration, Grant, Report
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import NOTHING, LedgerStore, Snapshot
+from nodectl.wire.power_messages import Declaration, Grant, Report
 
 CLOCK_RATE_ERROR: Final = 1e-3
 """Clocks of nodes and of this machine run at rates within this of true time."""

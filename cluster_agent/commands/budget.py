@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from cluster_agent.budget.line import MOST_W
+from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.serve.partition import BudgetView
-from cluster_agent.serve.schedule import read_schedule
-from cluster_agent.store.ledger import Change
-from nodectl.table import render
+from cluster_agent.serve.budget_schedule import read_schedule
+from cluster_agent.serve.budget_service import BudgetView
+from cluster_agent.store.ledger_store import Change
+from nodectl.shell.text_table import render
 
 
 @click.group()

@@ -13,14 +13,14 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.budget.sharers.tags import in_words
+from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.duration import shown
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.live.job import ACTIVE, STATES, Job
-from cluster_agent.serve.job_commands import MOST_ROWS, JobRow
-from nodectl.table import render
+from cluster_agent.jobs.job import ACTIVE, STATES, Job
+from cluster_agent.serve.job_requests import MOST_ROWS, JobRow
+from nodectl.shell.duration import shown
+from nodectl.shell.text_table import render
 
 HEADINGS = ("job", "user", "name", "state", "nodes", "took", "of", "kJ", "tag", "where and why")
 

@@ -9,8 +9,8 @@ import msgspec
 import zmq
 
 from cluster_agent.fabric.allowed import Allowed, Entry, checked_name, checked_role
-from nodectl.keys import KeyPair, read_public, write_pair
-from nodectl.table import render
+from nodectl.shell.text_table import render
+from nodectl.wire.keys import KeyPair, read_public, write_pair
 
 DEFAULT_DIR = "/etc/nodectl/keys"
 

@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.live.job import STATES
-from cluster_agent.live.nodes import NodeState
-from cluster_agent.serve.partition import BudgetView, NodeRow
+from cluster_agent.jobs.job import STATES
+from cluster_agent.jobs.job_nodes import NodeState
+from cluster_agent.serve.budget_service import BudgetView, NodeRow
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9741"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from cluster_agent.budget.sharers.tags import in_words
+from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
+from cluster_agent.serve.budget_service import NodeRow
 from cluster_agent.serve.config import DEFAULT_SOCKET
-from cluster_agent.serve.partition import NodeRow
 from cluster_agent.serve.why import Why
-from nodectl.table import render
+from nodectl.shell.text_table import render
 
 
 def _place(context: click.Context, parameter: click.Parameter, value: str) -> Place:

@@ -22,7 +22,7 @@ def serve(path: Path, observe: bool) -> None:
     import msgspec
 
     from cluster_agent.serve.server import Server
-    from nodectl.say import saying
+    from nodectl.shell.log import saying
 
     say = saying("clusterctl serve")
     settings = read_settings(path)

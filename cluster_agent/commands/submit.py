@@ -13,11 +13,11 @@ import msgspec
 from click.core import ParameterSource
 
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.duration import seconds
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
-from cluster_agent.live.job import LONGEST_S, JobSpec
+from cluster_agent.jobs.job import LONGEST_S, JobSpec
+from nodectl.shell.duration import seconds
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16

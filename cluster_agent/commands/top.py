@@ -17,8 +17,8 @@ from cluster_agent.commands import jobs, nodes
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.serve.job_commands import JobRow
-from cluster_agent.serve.partition import BudgetView, NodeRow
+from cluster_agent.serve.budget_service import BudgetView, NodeRow
+from cluster_agent.serve.job_requests import JobRow
 from cluster_agent.serve.why import Why
 
 BAR: Final = 40

@@ -1,7 +1,7 @@
 /*
  * Jobs that can run in several ways: a table of configurations (nodes, cores, watts, time) for each application, and a
  * rule that chooses one whenever a job is looked at. Processors are nodes then, and the head's reservation is one of
- * nodes and watts. cluster_agent/scheduler/moldable.py is the same in plain Python and says what the rules are.
+ * nodes and watts. cluster_agent/scheduler/configurations/moldable_scheduler.py is the same in plain Python and says what the rules are.
  */
 #ifndef CLUSTER_MOLDABLE_H
 #define CLUSTER_MOLDABLE_H

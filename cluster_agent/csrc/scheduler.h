@@ -3,7 +3,7 @@
  *
  * It knows no clock and no machine. A loop tells it what has happened (submitted, ended, outlived its estimate) and asks
  * it to decide; what it decides to start counts as running at once. Times are whole seconds, as in the job logs. The
- * phases are those of cluster_agent/scheduler/phases.py, and cluster_agent/scheduler/reference.py is the same scheduler
+ * phases are those of cluster_agent/scheduler/policy_phases.py, and tests/oracle/scheduler.py is the same scheduler
  * in plain Python, against which this one is tested.
  */
 #ifndef CLUSTER_SCHEDULER_H

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cluster_agent.errors import ClusterError, WrongUseError
-from nodectl.errors import nearest
-from nodectl.keys import is_key
+from nodectl.shell.errors import nearest
+from nodectl.wire.keys import is_key
 
 ROLES: Final = ("node", "admin", "viewer")
 FILE: Final = "allowed"

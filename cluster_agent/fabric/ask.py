@@ -82,9 +82,9 @@ def _by_link(link: Link, request: Request) -> Answer:
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
-    from nodectl.keys import read_pair, read_public
-    from nodectl.link import HANDSHAKES, why_refused
-    from nodectl.wire import WireError, pack, unpack
+    from nodectl.member.cluster_link import HANDSHAKES, why_refused
+    from nodectl.wire.keys import read_pair, read_public
+    from nodectl.wire.power_messages import WireError, pack, unpack
 
     pair, server = read_pair(link.key), read_public(link.server)
     frame = pack(ASK, request)

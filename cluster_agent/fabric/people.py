@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from nodectl.errors import NodectlError, nearest
+from nodectl.shell.errors import NodectlError, nearest
 
 PROTOCOL: Final = 1
 MAX_REQUEST: Final = 1 << 18

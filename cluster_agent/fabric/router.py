@@ -25,11 +25,11 @@ from zmq.utils import z85
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, Answer, Caller
-from nodectl.job_desk import Message
-from nodectl.job_wire import UP, JobQuery, NodeJobs, kind_of, read_job_message
-from nodectl.keys import KeyPair
-from nodectl.link import PRESENCE, QUEUED, refuse_open_link
-from nodectl.wire import (
+from nodectl.jobs.job_runner import Message
+from nodectl.member.cluster_link import PRESENCE, QUEUED, refuse_open_link
+from nodectl.wire.job_messages import UP, JobQuery, NodeJobs, kind_of, read_job_message
+from nodectl.wire.keys import KeyPair
+from nodectl.wire.power_messages import (
     MAX_BYTES,
     OLDEST,
     PROTOCOL,

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.job_watts import of_jobs
-from cluster_agent.replay.swf import WAIT
-from cluster_agent.replay.workload import Workload
-from cluster_agent.scheduler.answering import Answering
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Int64s, Jobs
-from cluster_agent.scheduler.power import Power
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
+from cluster_agent.scheduler.native.answering import Answering
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.power_phases import Power
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.job_watts import of_jobs
+from cluster_agent.workloads.swf import WAIT
 
 
 @dataclass(frozen=True, slots=True)

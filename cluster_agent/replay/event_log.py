@@ -29,9 +29,9 @@ import numpy as np
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.simulated import JumpingClock
 from cluster_agent.scheduler.interfaces import Clock, Machine, Scheduler
-from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.power import Ends, Reaction
+from cluster_agent.scheduler.power_phases import Ends, Reaction
 
 VERSION = 2
 

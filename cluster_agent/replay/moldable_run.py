@@ -10,19 +10,19 @@ import numpy as np
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import ClosedLoop, answering
-from cluster_agent.replay.metrics import bounded_slowdown, measure_waits, running_w
-from cluster_agent.replay.run import run_to_end
+from cluster_agent.replay.log_run import run_to_end
+from cluster_agent.replay.measures import bounded_slowdown, measure_waits, running_w
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.replay.workload import Workload
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
+from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition, MoldableScheduler, length_s
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
 from cluster_agent.scheduler.interfaces import Event, Kind
-from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.moldable import MoldableComposition, MoldableScheduler, length_s
-from cluster_agent.scheduler.native_moldable import CMoldable
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.node_jobs import Float64s
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.native.native_moldable import CMoldable
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
+from cluster_agent.workloads.job_log import Workload
 
 PLAIN: Final = Composition()
 """Of jobs with configurations nothing is decided by it."""

@@ -10,7 +10,7 @@ from typing import Any
 from cluster_agent.replay.node_run import NodeResult, power_over_time
 from cluster_agent.replay.outputs import manifest_of
 from cluster_agent.replay.row_outputs import write_rows
-from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.registry import Choice
 
 

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from cluster_agent.replay.metrics import bounded_slowdown, running_w
-from cluster_agent.replay.node_trace import NodeTrace
+from cluster_agent.replay.measures import bounded_slowdown, running_w
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Event, Kind
-from cluster_agent.scheduler.jobs import Int64s
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.node_aware import NodeComposition, NodeScheduler, PowerSource
-from cluster_agent.scheduler.node_jobs import RESOURCES, Float64s, NodeJobs, Nodes
 from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeScheduler, PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, NodeJobs, Nodes
+from cluster_agent.workloads.node_trace import NodeTrace
 
 TAU_S: Final = 60
 """The bound of the slowdown in the figures for Eurora that this is compared with, not the usual 10 s."""

@@ -2,7 +2,7 @@
 
 jobs.csv       in the columns of Batsim 4, which evalys and others read; empty where this replay does not know
 jobs.parquet   the same columns and ours: user, first estimate, corrections, why the job started when it did
-metrics.json   what the schedule was worth (``metrics``)
+metrics.json   what the schedule was worth (``measures``)
 manifest.json  what it was made from; equal manifests have equal results
 """
 
@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay import swf
-from cluster_agent.replay.run import Result
-from cluster_agent.replay.workload import Workload
-from cluster_agent.scheduler.jobs import Bools, Int64s
-from cluster_agent.scheduler.native_tables import pointer
+from cluster_agent.replay.log_run import Result
+from cluster_agent.scheduler.job_columns import Bools, Int64s
+from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.workloads import swf
+from cluster_agent.workloads.job_log import Workload
 
 CSV_COLUMNS: Final = (
     "job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,final_state,"

@@ -11,8 +11,8 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 
 from cluster_agent.scheduler.interfaces import Event, Kind
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.phases import Ties
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.policy_phases import Ties
 
 
 class JumpingClock:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from cluster_agent.machine import UW, Machine
+from cluster_agent.cluster import UW, Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.power import Ends, Reaction
+from cluster_agent.scheduler.power_phases import Ends, Reaction
 
 
 class Kind(Enum):

@@ -17,8 +17,8 @@ from collections import defaultdict
 import numpy as np
 import numpy.typing as npt
 
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.phases import Learning
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.policy_phases import Learning
 
 ETA = 5000.0
 """The step. Not in the thesis; from the simulator's configurations, like the next."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.policies import registry
-from nodectl.errors import nearest
+from nodectl.shell.errors import nearest
 
 SHARERS: Final = ("fspc", "aapc", "minimal-slowdown")
 """What divides a partition's budget among its nodes while jobs run."""

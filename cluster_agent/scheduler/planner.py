@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Literal, NamedTuple, TypeAlias
 
-from cluster_agent.machine import Machine
+from cluster_agent.cluster import Machine
 
 Rule: TypeAlias = Literal["corrected", "printed"]
 Lever: TypeAlias = Literal["none", "off", "dvfs", "both"]

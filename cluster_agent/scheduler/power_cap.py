@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster_agent.caps import FOREVER_S, Cap
+from cluster_agent.cap_steps import FOREVER_S, Cap
 
 
 @dataclass(frozen=True, slots=True)

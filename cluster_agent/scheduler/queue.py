@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.scheduler.jobs import Int32s, Int64s, Jobs
-from cluster_agent.scheduler.phases import Order, Queue
+from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
+from cluster_agent.scheduler.policy_phases import Order, Queue
 
 
 def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int, int] | Int64s) -> Queue:

@@ -12,13 +12,13 @@ import msgspec
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.errors import WrongUseError
-from cluster_agent.live.admission import check_live
-from cluster_agent.live.power import PowerTimes
-from cluster_agent.live.times import Times
+from cluster_agent.jobs.admission import check_live
+from cluster_agent.jobs.power_switching import PowerTimes
+from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.owner import check_owner
-from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies import registry
-from nodectl.settings import ConfigError, checked, is_address, line_of, read_toml
+from cluster_agent.scheduler.policy_phases import Composition
+from nodectl.shell.settings import ConfigError, checked, is_address, line_of, read_toml
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"

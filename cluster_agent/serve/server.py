@@ -18,30 +18,30 @@ import msgspec
 import zmq
 from msgspec import Meta
 
-from cluster_agent.budget.line import MOST_W, BudgetLine
-from cluster_agent.budget.store import LedgerStore, Snapshot
+from cluster_agent.budget.budget_line import MOST_W, BudgetLine
+from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric import descriptors
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.people import Caller, Command, answer
 from cluster_agent.fabric.router import Router
-from cluster_agent.live.store import JobStore
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.serve.budget_feed import Feed
+from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
+from cluster_agent.serve.budget_service import BudgetView, NodeRow, Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
-from cluster_agent.serve.feed import Feed
-from cluster_agent.serve.job_commands import JobCommands, no_jobs
-from cluster_agent.serve.jobs import JobSide
-from cluster_agent.serve.partition import BudgetView, NodeRow, Partition
-from cluster_agent.serve.power import PowerSide
-from cluster_agent.serve.schedule import divide, read_schedule, refuse_low, refuse_past
-from cluster_agent.serve.sharing import Sharing
+from cluster_agent.serve.job_requests import JobCommands, no_jobs
+from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.power_commands import PowerSide
 from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
-from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
-from nodectl.keys import read_pair
-from nodectl.notify import Notifier
-from nodectl.saves import boot_id
-from nodectl.wire import Declaration, Grant, Report
+from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
+from nodectl.shell.notify import Notifier
+from nodectl.wire.keys import read_pair
+from nodectl.wire.power_messages import Declaration, Grant, Report
+from nodectl.write.saves import boot_id
 
 OWN_KEY: Final = "cluster.key"
 EXPECT_S: Final = 5.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from cluster_agent.budget.sharers.tags import in_words
+from cluster_agent.budget.sharers.tag_sources import in_words
 
 WaitsFor: TypeAlias = Literal["", "mode cap", "store", "report", "older leases", "watts", "confirmation"]
 """What keeps a node from the cap that is wanted: nothing is granted in observe mode; the store cannot be written; a

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_agent.errors import ClusterError
-from nodectl.saves import make_directory
+from nodectl.write.saves import make_directory
 
 MIGRATIONS: Final[tuple[str, ...]] = (
     """

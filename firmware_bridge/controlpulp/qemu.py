@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from firmware_bridge.controlpulp import rv32
-from firmware_bridge.controlpulp.shared import MAGIC, RIG, SHARED, TIME_BY_TIMER, SharedMemory
+from firmware_bridge.controlpulp.shared_memory import MAGIC, RIG, SHARED, TIME_BY_TIMER, SharedMemory
 from firmware_bridge.errors import LinkError
 
 PROGRAM: Final = "qemu-system-riscv32"

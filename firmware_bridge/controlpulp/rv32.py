@@ -3,7 +3,7 @@
 Unicorn has neither a timer nor interrupt lines, so both are played here: whenever the core waits (WFI), virtual time
 moves on to the next event and its trap is entered by hand, as the hardware would with interrupts enabled again. Jobs
 take no virtual time; how many instructions they take is counted on demand. Host and image share the wires and
-mailboxes at ``SHARED`` (``shared.py``).
+mailboxes at ``SHARED`` (``shared_memory.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from firmware_bridge.controlpulp.shared import MAGIC, SHARED, SharedMemory
+from firmware_bridge.controlpulp.shared_memory import MAGIC, SHARED, SharedMemory
 
 RAM, RAM_BYTES = 0x8000_0000, 0x10_0000
 CLINT = 0x0200_0000

@@ -20,11 +20,11 @@ from firmware_bridge.errors import (
     WrongDeviceError,
     refusal,
 )
-from firmware_bridge.scmi.codec import LATEST, SPOKEN, Dialect, decode, encode
-from firmware_bridge.scmi.common import NegotiateVersion, ProtocolVersion
-from firmware_bridge.scmi.header import TOKENS, MessageType, Sender, unpack_header
-from firmware_bridge.scmi.message import Body, Command, Failed, Message, wire_of
-from firmware_bridge.scmi.transport import Transport
+from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, Dialect, decode, encode
+from firmware_bridge.scmi.messages.header import TOKENS, MessageType, Sender, unpack_header
+from firmware_bridge.scmi.messages.message import Body, Command, Failed, Message, wire_of
+from firmware_bridge.scmi.protocols.common import NegotiateVersion, ProtocolVersion
+from firmware_bridge.scmi.transports.transport import Transport
 
 TRIES: Final = 3
 """Ours: how often a command is sent in all, when nothing comes back."""

@@ -27,10 +27,10 @@ from firmware_bridge.scmi import discovery
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.domains import CapDomain, SensorInfo, SpeedDomain
 from firmware_bridge.scmi.fast_channel import VERIFY_PAUSE_S, VERIFY_TRIES, FastSetting, find_setting
-from firmware_bridge.scmi.header import Protocol
-from firmware_bridge.scmi.message import WIRES, Body, Command
-from firmware_bridge.scmi.performance import LevelGet, LevelSet, LimitsGet, LimitsSet, PerformanceFastChannel
-from firmware_bridge.scmi.powercap import (
+from firmware_bridge.scmi.messages.header import Protocol
+from firmware_bridge.scmi.messages.message import WIRES, Body, Command
+from firmware_bridge.scmi.protocols.performance import LevelGet, LevelSet, LimitsGet, LimitsSet, PerformanceFastChannel
+from firmware_bridge.scmi.protocols.power_capping import (
     CAP_DISABLED,
     FLAG_ASYNCHRONOUS,
     CapGet,
@@ -41,8 +41,8 @@ from firmware_bridge.scmi.powercap import (
     PaiSet,
     PowercapFastChannel,
 )
-from firmware_bridge.scmi.sensor import READ_ASYNCHRONOUSLY, Reading, ReadingComplete, ReadingGet
-from firmware_bridge.scmi.telemetry import TELEMETRY, LeaseUntil
+from firmware_bridge.scmi.protocols.sensor import READ_ASYNCHRONOUSLY, Reading, ReadingComplete, ReadingGet
+from firmware_bridge.scmi.protocols.telemetry import TELEMETRY, LeaseUntil
 
 R = TypeVar("R", bound=Body)
 

@@ -8,7 +8,10 @@ from typing import Final
 import msgspec
 
 from firmware_bridge.errors import NotFoundError, NotSupportedError, RefusedError, WrongDeviceError
-from firmware_bridge.scmi.base import (
+from firmware_bridge.scmi.client import Client
+from firmware_bridge.scmi.domains import CapDomain, PerformanceLevel, SensorInfo, SpeedDomain
+from firmware_bridge.scmi.messages.header import Protocol
+from firmware_bridge.scmi.protocols.base import (
     THIS_AGENT,
     BaseAttributes,
     DiscoverAgent,
@@ -17,10 +20,7 @@ from firmware_bridge.scmi.base import (
     DiscoverVendor,
     ListProtocols,
 )
-from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.domains import CapDomain, PerformanceLevel, SensorInfo, SpeedDomain
-from firmware_bridge.scmi.header import Protocol
-from firmware_bridge.scmi.performance import (
+from firmware_bridge.scmi.protocols.performance import (
     DescribeLevels,
     Level,
     LevelV3,
@@ -29,8 +29,14 @@ from firmware_bridge.scmi.performance import (
     PerformanceDomainResponse,
     PerformanceName,
 )
-from firmware_bridge.scmi.powercap import ROOT, PowercapAttributes, PowercapDomain, PowercapDomainResponse, PowercapName
-from firmware_bridge.scmi.sensor import SensorAttributes, SensorDescriptions, SensorDescriptor, SensorName
+from firmware_bridge.scmi.protocols.power_capping import (
+    ROOT,
+    PowercapAttributes,
+    PowercapDomain,
+    PowercapDomainResponse,
+    PowercapName,
+)
+from firmware_bridge.scmi.protocols.sensor import SensorAttributes, SensorDescriptions, SensorDescriptor, SensorName
 
 LARGEST_LIST: Final = 4096
 """Ours: a platform that describes more entries than this in one list does not know what it says."""

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from firmware_bridge.errors import RequestError
-from firmware_bridge.scmi.powercap import ROOT
+from firmware_bridge.scmi.protocols.power_capping import ROOT
 
 _UNITS_PER_WATT: Final = {"uW": 1_000_000, "mW": 1_000}
 

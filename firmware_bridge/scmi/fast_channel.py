@@ -11,9 +11,9 @@ from typing import Final
 from firmware_bridge.errors import NotFoundError, NotSupportedError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.clock import Clock
-from firmware_bridge.scmi.common import FastChannelDescription
-from firmware_bridge.scmi.message import Command
-from firmware_bridge.scmi.shared_words import WORD_BYTES, SharedWords, Sharing
+from firmware_bridge.scmi.messages.message import Command
+from firmware_bridge.scmi.protocols.common import FastChannelDescription
+from firmware_bridge.scmi.transports.shared_words import WORD_BYTES, SharedWords, Sharing
 
 VERIFY_TRIES: Final = 5
 VERIFY_PAUSE_S: Final = 1e-3

@@ -19,10 +19,10 @@ from typing import IO, Final
 
 from firmware_bridge.errors import LinkError, MessageError
 from firmware_bridge.scmi.clock import Clock, RealClock
-from firmware_bridge.scmi.codec import decode
-from firmware_bridge.scmi.header import Sender
-from firmware_bridge.scmi.powercap import FLAG_ASYNCHRONOUS, CapSet
-from firmware_bridge.scmi.sensor import READ_ASYNCHRONOUSLY, ReadingGet
+from firmware_bridge.scmi.messages.codec import decode
+from firmware_bridge.scmi.messages.header import Sender
+from firmware_bridge.scmi.protocols.power_capping import FLAG_ASYNCHRONOUS, CapSet
+from firmware_bridge.scmi.protocols.sensor import READ_ASYNCHRONOUSLY, ReadingGet
 
 HERE: Final = Path(__file__).parent
 POWERCAP: Final = "/sys/class/powercap"

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp.host import HostController, HostOptions
 from firmware_bridge.scmi.clock import RealClock
-from firmware_bridge.scmi.header import Sender
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.status import Status
-from firmware_bridge.scmi.transport import Transport
-from firmware_bridge.scmi.vhost_user import VhostUserServer
+from firmware_bridge.scmi.messages.header import Sender
+from firmware_bridge.scmi.messages.status import Status
+from firmware_bridge.scmi.transports.in_process import InProcess
+from firmware_bridge.scmi.transports.transport import Transport
+from firmware_bridge.scmi.virtio.vhost_user import VhostUserServer
 from hil_tests.linux.guest import Guest, RawMode, kernel
 from hil_tests.rig import Ability
 from hil_tests.virtual_rigs import InProcessRig

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from firmware_bridge.errors import named_status
-from firmware_bridge.scmi.base import DiscoverAgent, DiscoverAgentResponse
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.codec import decode, encode
-from firmware_bridge.scmi.header import Sender
-from firmware_bridge.scmi.message import Body, Failed
-from firmware_bridge.scmi.performance import LevelChanged, LevelGet, LevelGetResponse, LevelSet, NotifyLevel
-from firmware_bridge.scmi.powercap import (
+from firmware_bridge.scmi.messages.codec import decode, encode
+from firmware_bridge.scmi.messages.header import Sender
+from firmware_bridge.scmi.messages.message import Body, Failed
+from firmware_bridge.scmi.messages.status import Status
+from firmware_bridge.scmi.protocols.base import DiscoverAgent, DiscoverAgentResponse
+from firmware_bridge.scmi.protocols.performance import LevelChanged, LevelGet, LevelGetResponse, LevelSet, NotifyLevel
+from firmware_bridge.scmi.protocols.power_capping import (
     FLAG_ASYNCHRONOUS,
     CapChanged,
     CapGet,
@@ -32,8 +33,7 @@ from firmware_bridge.scmi.powercap import (
     PowercapDomain,
     PowercapDomainResponse,
 )
-from firmware_bridge.scmi.status import Status
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.transports.url import open_client
 from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal, kernel
 from hil_tests.linux.rig import LinuxRig
 

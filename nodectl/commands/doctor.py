@@ -11,14 +11,15 @@ from typing import Any, Final
 import click
 import msgspec
 
-from nodectl import declared, delegation
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
-from nodectl.errors import NodectlError
-from nodectl.restore import left_behind
-from nodectl.saves import node_id
-from nodectl.survey import Survey, fit_to_node, survey
-from nodectl.table import render
+from nodectl.controller import delegation
+from nodectl.loop.survey import Survey, fit_to_node, survey
+from nodectl.member import declared
+from nodectl.shell.errors import NodectlError
+from nodectl.shell.text_table import render
+from nodectl.write.restore import left_behind
+from nodectl.write.saves import node_id
 from pmu.node import Finding
 from pmu.system import system_ports
 

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from nodectl.journal import Journal, Record, open_journal
-from nodectl.replay import ReplayReport
-from nodectl.replay import replay as decide_again
+from nodectl.journal.decide_again import ReplayReport
+from nodectl.journal.decide_again import replay as decide_again
 
 
 @click.command()

@@ -9,10 +9,10 @@ import msgspec
 
 from nodectl.config import Config
 from nodectl.knobs import KnobFinder
-from nodectl.lock import NodeLock
-from nodectl.restore import Restoration, restore_saved, save_path
-from nodectl.saves import is_there, node_id
-from nodectl.table import render
+from nodectl.shell.text_table import render
+from nodectl.write.lock import NodeLock
+from nodectl.write.restore import Restoration, restore_saved, save_path
+from nodectl.write.saves import is_there, node_id
 from pmu.system import system_ports
 
 

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from nodectl.agent import Agent
 from nodectl.config import DEFAULT_PATH, Config, build_config
-from nodectl.errors import NodectlError, nearest
-from nodectl.interruptions import Interruptions
-from nodectl.notify import Notifier
+from nodectl.jobs.progress_file import VARIABLE, progress_file
+from nodectl.loop.agent import Agent
+from nodectl.loop.interruptions import Interruptions
+from nodectl.loop.summary import Summary
 from nodectl.policies import registry
-from nodectl.progress_file import VARIABLE, progress_file
-from nodectl.saves import node_id
-from nodectl.say import saying
-from nodectl.settings import ConfigError, line_of, read_toml
-from nodectl.summary import Summary
+from nodectl.shell.errors import NodectlError, nearest
+from nodectl.shell.log import saying
+from nodectl.shell.notify import Notifier
+from nodectl.shell.settings import ConfigError, line_of, read_toml
+from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
+from pmu.instruments.job_progress import CounterFile, told_by
 from pmu.ports import Clock, Ports
-from pmu.progress import CounterFile, told_by
 from pmu.system import system_ports
 
 if TYPE_CHECKING:
-    from nodectl.cluster_cap import ClusterCap
-    from nodectl.job_desk import JobDesk
+    from nodectl.jobs.job_runner import JobDesk
+    from nodectl.member.cluster_cap import ClusterCap
 
 _say: Final = saying("nodectl run")
 
@@ -124,7 +124,7 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
     if not config.cluster.url or not config.writes:
         return None
     try:
-        from nodectl.cluster_cap import open_cluster_cap
+        from nodectl.member.cluster_cap import open_cluster_cap
     except ModuleNotFoundError as error:
         raise NodectlError(f"[cluster] needs {error.name}: pip install 'nodectl[cluster]'") from None
     boot_id = node_id(ports.lock_path)
@@ -139,8 +139,8 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
 
 def open_jobs(config: Config, boot_id: str) -> JobDesk:
     """What runs the cluster's jobs on this node, beside its saves."""
-    from nodectl.job_desk import JobDesk
-    from nodectl.jobs import JobRunner
+    from nodectl.jobs.job_runner import JobDesk
+    from nodectl.jobs.processes import JobRunner
 
     name = config.cluster.name
     return JobDesk(JobRunner(Path(config.state_dir) / "jobs", name), name, boot_id, _say)

@@ -10,16 +10,16 @@ import click
 import msgspec
 
 from firmware_bridge.errors import MessageError, RequestError, ScmiError
-from firmware_bridge.scmi.codec import LATEST, SPOKEN, decode
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import find
-from firmware_bridge.scmi.header import MessageType, Protocol, Sender, unpack_header
-from firmware_bridge.scmi.url import open_client
-from firmware_bridge.scmi.words import as_json, describe
+from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, decode
+from firmware_bridge.scmi.messages.header import MessageType, Protocol, Sender, unpack_header
+from firmware_bridge.scmi.messages.words import as_json, describe
+from firmware_bridge.scmi.transports.url import open_client
 from nodectl.commands import scmi_line
 from nodectl.commands.scmi_targets import UNITS_W, assign, in_units, read, targets_of
-from nodectl.errors import NodectlError, UsageError, nearest
-from nodectl.table import render
+from nodectl.shell.errors import NodectlError, UsageError, nearest
+from nodectl.shell.text_table import render
 
 URL: Final = click.argument("url", metavar="URL")
 JSON: Final = click.option("--json", "as_json_text", is_flag=True, help="Print JSON.")

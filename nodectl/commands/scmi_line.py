@@ -13,16 +13,16 @@ import msgspec
 
 from firmware_bridge.errors import LinkError, NoAnswerError, ScmiError
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.codec import decode
-from firmware_bridge.scmi.common import ProtocolVersion
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.header import Protocol, Sender
-from firmware_bridge.scmi.message import Message
-from firmware_bridge.scmi.performance import NotifyLevel, NotifyLimits
-from firmware_bridge.scmi.powercap import CapNotify, MeasurementsNotify
-from firmware_bridge.scmi.trace import Passed, Traced
-from firmware_bridge.scmi.url import open_client, open_transport
-from firmware_bridge.scmi.words import as_json, describe, describe_bytes
+from firmware_bridge.scmi.messages.codec import decode
+from firmware_bridge.scmi.messages.header import Protocol, Sender
+from firmware_bridge.scmi.messages.message import Message
+from firmware_bridge.scmi.messages.words import as_json, describe, describe_bytes
+from firmware_bridge.scmi.protocols.common import ProtocolVersion
+from firmware_bridge.scmi.protocols.performance import NotifyLevel, NotifyLimits
+from firmware_bridge.scmi.protocols.power_capping import CapNotify, MeasurementsNotify
+from firmware_bridge.scmi.transports.trace import Passed, Traced
+from firmware_bridge.scmi.transports.url import open_client, open_transport
 from nodectl.commands.scmi_targets import UNITS_S, in_units, read, targets_of
 
 EVENT_WAIT_S: Final = 0.2

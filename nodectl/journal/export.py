@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nodectl.decisions import BOUNDS
-from nodectl.errors import UsageError
+from nodectl.decide.decisions import BOUNDS
 from nodectl.journal.format import JournalError, Keyframe
 from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
+from nodectl.shell.errors import UsageError
 from pmu.decode import decode
 from pmu.readings import NOTHING_TOLD, Quality
 

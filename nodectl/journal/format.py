@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from nodectl.errors import NodectlError
 from nodectl.journal.packing import Row
 from nodectl.policies.api import Request
+from nodectl.shell.errors import NodectlError
 from pmu.layout import Layout
 from pmu.readings import GPU_FIELDS, NOTHING_TOLD, RawProgress, RawSweep, type_i64, type_u8
 

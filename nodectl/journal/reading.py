@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from nodectl.caps import NO_CAP, PackageCap
+from nodectl.decide.node_cap import NO_CAP, PackageCap
 from nodectl.journal.format import (
     HEADER,
     KEYFRAME,

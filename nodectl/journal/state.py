@@ -3,7 +3,8 @@
 A state is a frozen dataclass or msgspec.Struct of numbers, text, tuples, lists, dicts, numpy arrays and more of the
 same. Arrays keep type, shape, memory order (a sum runs in memory order, and its last bit with it) and every bit, NaN
 payloads included. Classes are written by name, and on reading looked up only among the modules the caller allows: a
-journal is data, and must not decide what is imported.
+journal is data, and must not decide what is imported. Classes whose module has moved keep the name that they have in
+journals already written (``RECORDED_MODULES``).
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import dataclasses
 import struct
 import sys
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
 
 _PLAIN = (type(None), bool, str, bytes)
+
+RECORDED_MODULES: Final = {
+    "nodectl.decide.power_walk": "nodectl.power_walk",
+    "nodectl.decide.temperature_limit": "nodectl.thermal",
+    "nodectl.policies.parts.gpu_state": "nodectl.policies.gpu_state",
+}
+"""Modules of state classes that have moved: where they are, and what journals of format 1 call them."""
+_MOVED: Final = {recorded: module for module, recorded in RECORDED_MODULES.items()}
 
 
 class StateError(TypeError):
@@ -48,7 +57,8 @@ def encode_state(value: Any) -> Any:
     else:
         raise StateError(f"a policy's state holds a {type(value).__name__}, which a journal cannot keep")
     kind = type(value)
-    return ["object", kind.__module__, kind.__qualname__, [[n, encode_state(getattr(value, n))] for n in names]]
+    module = RECORDED_MODULES.get(kind.__module__, kind.__module__)
+    return ["object", module, kind.__qualname__, [[n, encode_state(getattr(value, n))] for n in names]]
 
 
 def decode_state(tree: Any, modules: Collection[str]) -> Any:
@@ -77,7 +87,8 @@ def decode_state(tree: Any, modules: Collection[str]) -> Any:
     raise StateError(f"a recorded state has a part that is not known here: {tree[:1]!r}")
 
 
-def _class(module: str, name: str, modules: Collection[str]) -> Any:
+def _class(recorded: str, name: str, modules: Collection[str]) -> Any:
+    module = _MOVED.get(recorded, recorded)
     if module not in modules or module not in sys.modules:
         raise StateError(f"a recorded state is of class {module}.{name}, which no policy here uses")
     found: Any = sys.modules[module]

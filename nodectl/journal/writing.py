@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from nodectl import __version__
-from nodectl.caps import NO_CAP
-from nodectl.decisions import Decisions
+from nodectl.decide.decisions import Decisions
+from nodectl.decide.node_cap import NO_CAP
 from nodectl.journal.format import (
     KEYFRAME,
     MAGIC,
@@ -42,7 +42,7 @@ from nodectl.journal.format import (
 from nodectl.journal.packing import Row, pack
 from nodectl.journal.state import encode_state
 from nodectl.knobs.api import Outcome
-from nodectl.lock import FileLock
+from nodectl.write.lock import FileLock
 from pmu.layout import Layout
 from pmu.readings import NOTHING_TOLD, RawSweep
 

@@ -2,7 +2,7 @@
 
 A knob is one setting of the hardware that this agent may move: a clock limit, a clock lock, a power limit. It knows
 how to read, set and put back that one setting and nothing else; when it may be set, and that its first value is
-saved on disk before, is the writer's business (``nodectl.writer``).
+saved on disk before, is the writer's business (``nodectl.write.writer``).
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from nodectl.knobs.api import Knob, KnobError
-from nodectl.knobs.cpufreq import ClockLimit
-from nodectl.knobs.nvml import BoardLimit, ClockLock
-from nodectl.knobs.rapl import TERMS, PackageLimit, package_limit
+from nodectl.knobs.clock_limit import ClockLimit
+from nodectl.knobs.gpu_limits import BoardLimit, ClockLock
+from nodectl.knobs.package_power_limit import TERMS, PackageLimit, package_limit
 from pmu.findings import Finding
 from pmu.layout import Layout
 from pmu.ports import Ports
@@ -59,8 +59,8 @@ class KnobFinder:
             return open_knob(self._ports, name)
         from firmware_bridge.errors import ScmiError  # nodes without a controller need none of it
         from firmware_bridge.scmi.controller import Controller
-        from firmware_bridge.scmi.url import open_client
-        from nodectl.knobs.scmi import Direct, as_knob_error, scmi_knob, url_of
+        from firmware_bridge.scmi.transports.url import open_client
+        from nodectl.controller.scmi_knobs import Direct, as_knob_error, scmi_knob, url_of
 
         url = url_of(name)
         if not url:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from nodectl.policies.api import Policy, Request
-from nodectl.policies.clocks import ClockLadder
+from nodectl.policies.parts.clocks import ClockLadder
 from pmu.layout import Layout
 from pmu.readings import Sample, type_i64
 

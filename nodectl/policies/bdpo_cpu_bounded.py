@@ -60,8 +60,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nodectl.policies.api import Policy, Request
-from nodectl.policies.clocks import ClockLadder
-from nodectl.policies.cpu_phases import (
+from nodectl.policies.parts.clocks import ClockLadder
+from nodectl.policies.parts.cpu_phases import (
     BETA_ERROR,
     FACTS,
     IPC_N,
@@ -75,8 +75,8 @@ from nodectl.policies.cpu_phases import (
     PhaseTable,
     agree,
 )
-from nodectl.policies.cpu_told import TOLD, TOLD_S
-from nodectl.policies.cpu_views import View, observe, package_count, package_of, package_sizes
+from nodectl.policies.parts.cpu_progress import TOLD, TOLD_S
+from nodectl.policies.parts.cpu_views import View, observe, package_count, package_of, package_sizes
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_f64, type_i64
 

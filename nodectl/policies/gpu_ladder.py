@@ -36,12 +36,12 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from nodectl.policies.api import Policy, Request
-from nodectl.policies.gpu_choice import MISSING, NO_CLOCKS, REASONS, Params
-from nodectl.policies.gpu_course import RESTARTS, Course
-from nodectl.policies.gpu_curves import CurveBank, curve_bank
-from nodectl.policies.gpu_groups import regroup
-from nodectl.policies.gpu_phases import COUNT, LOSS, TICK_WATTS, WATTS, power_range
-from nodectl.policies.gpu_state import (
+from nodectl.policies.parts.gpu_choice import MISSING, NO_CLOCKS, REASONS, Params
+from nodectl.policies.parts.gpu_course import RESTARTS, Course
+from nodectl.policies.parts.gpu_curves import CurveBank, curve_bank
+from nodectl.policies.parts.gpu_groups import regroup
+from nodectl.policies.parts.gpu_phases import COUNT, LOSS, TICK_WATTS, WATTS, power_range
+from nodectl.policies.parts.gpu_state import (
     BLOCK_SECONDS,
     LONGEST_WINDOW_S,
     PULSES,

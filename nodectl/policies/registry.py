@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from nodectl.errors import UsageError, nearest
 from nodectl.policies.api import Policy
+from nodectl.shell.errors import UsageError, nearest
 
 type_domain = Literal["cpu", "gpu"]
 DOMAINS: Final[tuple[type_domain, ...]] = ("cpu", "gpu")
@@ -31,7 +31,9 @@ _WHERE: Final[dict[str, tuple[type_domain, str, str]]] = {
     "fixed-gpu": ("gpu", "nodectl.policies.fixed", "GPU_POLICY"),
     "firmware": ("gpu", "nodectl.policies.firmware", "POLICY"),
 }
-_LIMITS: Final[dict[str, tuple[type_domain, str, str]]] = {"gpu-thermal": ("gpu", "nodectl.thermal", "POLICY")}
+_LIMITS: Final[dict[str, tuple[type_domain, str, str]]] = {
+    "gpu-thermal": ("gpu", "nodectl.decide.temperature_limit", "POLICY")
+}
 """Limits in the form of policies: a replay finds them by name, but nobody chooses them as a policy."""
 
 

@@ -1,6 +1,6 @@
 /*
  * What each CPU, RAPL zone and GPU did between two sweeps, from the sweeps' integers. The rules are told in
- * pmu/decode.py and pmu/rapl.py.
+ * pmu/decode.py and pmu/instruments/rapl.py.
  *
  * Hundreds of CPUs pass here at every tick. As operations on whole arrays these rules took a fifth of all that the
  * agent computes; one by one they also read more plainly. A replay rests on the same integers giving the same bits:
@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-/* What a CPU counts, in the order of pmu.counters.EVENTS. */
+/* What a CPU counts, in the order of pmu.instruments.counters.EVENTS. */
 #define CPU_EVENTS 5
 /* Arrays of a CpuSample and of a GpuSample that are floats: rows of `values`, in the order of their fields. */
 #define CPU_VALUES 8

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cluster_agent.replay.node_run import NodeResult, replay_nodes
-from cluster_agent.replay.node_trace import NodeTrace, NodeTraceBuilder
-from cluster_agent.scheduler.node_aware import PowerSource
-from cluster_agent.scheduler.node_jobs import Nodes
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
+from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder
 
 FOUR_NODES = Nodes(np.array([[16, 2, 0, 64], [16, 2, 0, 64], [16, 0, 2, 64], [16, 0, 2, 64]], np.int64))
 """n1, n2: 16 cores and 2 GPUs; n3, n4: 16 cores and 2 MICs (Bridi, Bologna 2018, ch. 4)."""

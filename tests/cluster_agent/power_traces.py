@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
-from cluster_agent.machine import Machine, NodeGroup, Topology
-from cluster_agent.scheduler import eco, power
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.phases import Composition
-from cluster_agent.scheduler.power import Idle, Off, Power
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine, NodeGroup, Topology
+from cluster_agent.scheduler import eco_reaction, power_phases
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Idle, Off, Power
 from tests.cluster_agent.traces import widest_first
 
 NODES, CORES = 5, 2  # 10 processors, as the other property tests have
@@ -70,13 +70,13 @@ powers = st.builds(
     react=st.sampled_from(
         [
             None,
-            power.fits_by_killing,
-            power.fits_by_killing_hungriest,
-            power.fits_by_slowing,
-            power.fits_by_slowing_then_killing,
-            eco.kills("least-lost"),
-            eco.slows_then_kills("newest-start", "singly"),
-            eco.slows_then_kills("newest-submit", "together"),
+            power_phases.fits_by_killing,
+            power_phases.fits_by_killing_hungriest,
+            power_phases.fits_by_slowing,
+            power_phases.fits_by_slowing_then_killing,
+            eco_reaction.kills("least-lost"),
+            eco_reaction.slows_then_kills("newest-start", "singly"),
+            eco_reaction.slows_then_kills("newest-submit", "together"),
         ]
     ),
     idle=st.sampled_from([None, off_by_cap(1), off_by_cap(3)]),

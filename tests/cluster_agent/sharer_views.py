@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster_agent.budget.sharers.speed import SpeedModel, model_of
 from cluster_agent.budget.sharers.view import Job, Tag, View
-from cluster_agent.machine import load_machine
+from cluster_agent.cluster import load_machine
 
 CURIE = load_machine("curie")
 MODELS = {

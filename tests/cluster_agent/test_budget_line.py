@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.budget_line import BudgetLine
 
 SETTLE_S = 10.0
 CHANGES = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 9)), max_size=8)  # (seconds later, budget)

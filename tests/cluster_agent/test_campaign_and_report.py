@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cluster_agent.cli import main
-from cluster_agent.commands.campaign import SHIPPED, Campaign, grid, read_campaign
+from cluster_agent.commands.replays.campaign import SHIPPED, Campaign, grid, read_campaign
 from cluster_agent.replay.compare import find, interval, paired
 from cluster_agent.scheduler.policies import fcfs, registry
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
-from cluster_agent.machine import Machine
+from cluster_agent.cluster import Machine
 from cluster_agent.replay.closed_loop import closed_loop
-from cluster_agent.replay.run import Result
-from cluster_agent.replay.run import replay as run_replay
-from cluster_agent.replay.swf import USER, Log
-from cluster_agent.replay.workload import Workload
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.replay.log_run import Result
+from cluster_agent.replay.log_run import replay as run_replay
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.swf import USER, Log
 from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces

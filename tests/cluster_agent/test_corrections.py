@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.scheduler.interfaces import Scheduler
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.phases import Composition, Correction
-from cluster_agent.scheduler.reference import ReferenceScheduler
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition, Correction
 from tests.cluster_agent.traces import PROCESSORS, jobs_of
+from tests.oracle.scheduler import ReferenceScheduler
 
 HOUR_S = 3600
 REQUEST_S = 150 * HOUR_S

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
-from cluster_agent.scheduler.reference import ReferenceScheduler
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.traces import (
     EVERYTHING_ENDED,
     PROCESSORS,
@@ -17,6 +16,7 @@ from tests.cluster_agent.traces import (
     native_starts,
     traces,
 )
+from tests.oracle.scheduler import ReferenceScheduler
 
 
 @settings(max_examples=400)

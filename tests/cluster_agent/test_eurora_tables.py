@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster_agent.cluster import load_machine
 from cluster_agent.errors import ClusterError
-from cluster_agent.machine import load_machine
-from cluster_agent.replay.eurora import QUEUES, instances, read_cap_profile, read_jobs, read_nodes, read_queues
-from cluster_agent.replay.swf import TraceError
-from cluster_agent.scheduler.node_jobs import nodes_of
 from cluster_agent.scheduler.power_cap import UNCAPPED, constant
+from cluster_agent.scheduler.unlike_nodes.node_jobs import nodes_of
+from cluster_agent.workloads.eurora import QUEUES, instances, read_cap_profile, read_jobs, read_nodes, read_queues
+from cluster_agent.workloads.swf import TraceError
 from tests.recorded import RECORDED, needs_recorded
 
 DATA = RECORDED / "eurora"

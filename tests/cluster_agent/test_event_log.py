@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
+from cluster_agent.cluster import Machine
 from cluster_agent.errors import ClusterError
-from cluster_agent.machine import Machine
 from cluster_agent.replay.event_log import EventLog, Setting, write_log
 from cluster_agent.replay.simulated import SimulatedMachine
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.reference import ReferenceScheduler
+from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces
+from tests.oracle.scheduler import ReferenceScheduler
 
 SAMPLES = Path(__file__).parents[2] / "cluster_agent" / "samples"
 

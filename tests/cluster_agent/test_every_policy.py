@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.power_traces import cap_lists, machine
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
 

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
+from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import Machine, load_machine
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.idle_off import IdleOff
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.power import Idle, Power
-from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Idle, Power
 from tests.cluster_agent.power_traces import cap_lists, compositions, machine, machines, off_by_cap
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
+from tests.oracle.power_scheduler import PowerReferenceScheduler
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 TAURUS = load_machine("taurus:nodes=2,cores=1")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_agent.caps import Cap
-from cluster_agent.scheduler import power
-from cluster_agent.scheduler.budget import Budget
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.phases import Composition
-from cluster_agent.scheduler.power import Power
+from cluster_agent.cap_steps import Cap
+from cluster_agent.scheduler import power_phases
+from cluster_agent.scheduler.energy_window import Budget
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from tests.cluster_agent.power_traces import machine, off_by_cap, watts_of
 from tests.cluster_agent.test_policy_energy_budget import referenced, replayed
 from tests.cluster_agent.traces import jobs_of
@@ -42,7 +42,7 @@ def composition(rng: np.random.Generator) -> tuple[Composition, list[Cap]]:
     knows = Power(
         floor_mhz=one_of(None, None, 1500, 1000),
         idle=one_of(None, off_by_cap(1), off_by_cap(2)),
-        react=one_of(None, power.fits_by_killing, power.fits_by_slowing),
+        react=one_of(None, power_phases.fits_by_killing, power_phases.fits_by_slowing),
         budget=budget if limit == "joules" else None,
     )
     found = Composition(

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.ledger_store import FaultyStore
 from cluster_agent.budget.accounts import Accounts, after_lease_s
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.store import DeposedError
-from nodectl.wire import Declaration, LeaseClass
+from nodectl.wire.power_messages import Declaration, LeaseClass
 from tests.cluster_agent.test_ledger import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
 
 HERE_S = 10 * 1.001 / 0.999

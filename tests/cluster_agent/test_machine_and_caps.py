@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_agent.caps import FOREVER_S, Cap, read_caps
+from cluster_agent.cap_steps import FOREVER_S, Cap, read_caps
+from cluster_agent.cluster import SHIPPED, load_machine, shipped_names
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import SHIPPED, load_machine, shipped_names
 
 WITHOUT_FULL_LOAD = ["eurora"]
 """What its nodes draw at full load is not published."""

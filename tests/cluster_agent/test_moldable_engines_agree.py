@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.replay.moldable_run import replay_moldable
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, Rows, ScaledRows
-from cluster_agent.scheduler.moldable import MoldableComposition
+from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, ScaledRows
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of
 

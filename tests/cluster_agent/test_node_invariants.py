@@ -7,12 +7,12 @@ from hypothesis import assume, given, settings
 
 from cluster_agent.replay.node_run import CappedMachine, NodeResult, power_over_time
 from cluster_agent.replay.simulated import JumpingClock
-from cluster_agent.replay.swf import TraceError
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.node_aware import NodeScheduler, Reservation
-from cluster_agent.scheduler.node_jobs import RESOURCES
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeScheduler, Reservation
+from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES
+from cluster_agent.workloads.swf import TraceError
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, result_of, trace_of
 
 POLICIES = ["prb", "prb:rule=promise,miss=strict", "easy-capped", "easy-capped:rule=est,placing=first"]

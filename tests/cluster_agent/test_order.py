@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.phases import Composition, Queue
-from cluster_agent.scheduler.reference import ReferenceScheduler
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition, Queue
 from tests.cluster_agent.traces import PROCESSORS, jobs_of, looped_starts, native_starts
+from tests.oracle.scheduler import ReferenceScheduler
 
 JOBS = [(0, 10, 10, 10, 0), (1, 5, 5, 8, 0), (2, 5, 5, 3, 0)]
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_agent.replay import outputs
-from cluster_agent.replay.metrics import measure, percentiles
-from cluster_agent.replay.run import Result
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import prepare
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.replay.log_run import Result
+from cluster_agent.replay.measures import measure, percentiles
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.swf import read_swf
 
 LOG = """\
 7 0 -1 100 4 -1 -1 4 100 -1 1 3 -1 -1 -1 -1 -1 -1

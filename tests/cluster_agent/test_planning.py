@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.live.table import GrowingJobs
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition, Fixed, History
+from cluster_agent.jobs.job_table import GrowingJobs
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition, Fixed, History
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, native_starts
 
 # (submit, run, request, width, user): the first four have ended when the last is submitted

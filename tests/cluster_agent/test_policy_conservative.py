@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.reference import ReferenceScheduler
 from tests.cluster_agent.traces import PROCESSORS, jobs_of, looped_starts, native_starts, traces
+from tests.oracle.scheduler import ReferenceScheduler
 
 # Job 1 is the head, reserved at 50 beside nothing; job 2 follows at 60. Job 3 fits now, past the head on what it leaves
 # over, but holds a processor that job 2 needs at 60.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of, native_starts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.node_power import PredictedPower
 from cluster_agent.replay.node_run import NodeResult, power_over_time, replay_nodes
-from cluster_agent.scheduler.node_jobs import Nodes
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import constant
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
+from cluster_agent.workloads.node_power import PredictedPower
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, trace_of
 
 NODES = Nodes(FOUR_NODES.has, unit_w=100.0, gpu_w=50.0)

@@ -10,19 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import Machine, NodeGroup, Topology
-from cluster_agent.replay.run import replay as run_replay
+from cluster_agent.replay.log_run import replay as run_replay
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import prepare
-from cluster_agent.scheduler.governor import Watts
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native_replay import NativeReplay
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of
+from tests.oracle.power_scheduler import PowerReferenceScheduler
 
 NODE = NodeGroup(count=4, cores=1, off_w=0, idle_w=50, frequency_mhz=(2000, 1500, 1000), busy_w=(100, 80, 70))
 FOUR_NODES = Machine("four", (NODE,), Topology(), {"default": 2.0})

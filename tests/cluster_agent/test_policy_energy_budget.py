@@ -12,24 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.energy_budget import runs
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
+from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import Machine
-from cluster_agent.replay.metrics import joules_between
+from cluster_agent.replay.measures import joules_between
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.budget import Budget, Ledger, Rule, Test
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.energy_window import Budget, Ledger, Rule, Test
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition, Estimate, Scan
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.power import Idle, Power
-from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
+from cluster_agent.scheduler.policy_phases import Composition, Estimate, Scan
+from cluster_agent.scheduler.power_phases import Idle, Power
 from tests.cluster_agent.power_traces import cap_lists, machine, machines, off_by_cap, watts_of
 from tests.cluster_agent.test_power_engines_agree import crowd
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+from tests.oracle.power_scheduler import PowerReferenceScheduler
 from tests.recorded import needs_recorded
 
 

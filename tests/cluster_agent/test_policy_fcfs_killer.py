@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
 from tests.cluster_agent.test_policy_powercap import replayed
 
 THREE = [(0, 40, 40, 2, 0), (1, 40, 40, 1, 0), (2, 40, 40, 1, 0)]

@@ -6,7 +6,7 @@ import pytest
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of
 

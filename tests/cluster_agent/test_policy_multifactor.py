@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import Machine, NodeGroup, Topology
-from cluster_agent.replay.run import replay
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import prepare
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.replay.log_run import replay
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.priority import Account, Priority, Usage
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of, native_starts
 
 H = 3600

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_agent.caps import Cap
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine, NodeGroup, Topology, load_machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import Machine, NodeGroup, Topology, load_machine
-from cluster_agent.scheduler.governor import Watts
-from cluster_agent.scheduler.native_replay import NativeReplay
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of
 

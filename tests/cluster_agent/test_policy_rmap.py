@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
-from cluster_agent.scheduler.cab_table import APPLICATIONS, cab_table
-from cluster_agent.scheduler.configurations import Configuration, MoldableJobs, best
+from cluster_agent.scheduler.configurations.cab_table import APPLICATIONS, cab_table
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.run import replay
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import prepare
+from cluster_agent.replay.log_run import replay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import jobs_of, native_starts
 
 # until 100 four processors are free; the second job is wide, the others fit, the last for longer than until 100

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
-from cluster_agent.machine import Machine
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition, Scan
-from cluster_agent.scheduler.power import Power
-from cluster_agent.scheduler.reference_power import PowerReferenceScheduler
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition, Scan
+from cluster_agent.scheduler.power_phases import Power
 from tests.cluster_agent.power_traces import cap_lists, compositions, machine, machines, off_by_cap, watts_of
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
+from tests.oracle.power_scheduler import PowerReferenceScheduler
 
 
 @settings(max_examples=150)

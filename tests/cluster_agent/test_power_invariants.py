@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.caps import Cap
-from cluster_agent.machine import Machine
-from cluster_agent.scheduler import power
-from cluster_agent.scheduler.governor import NO_CAP, Governor, Watts
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
-from cluster_agent.scheduler.power import Power
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine
+from cluster_agent.scheduler import power_phases
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from tests.cluster_agent.power_traces import CORES, cap_lists, compositions, machine, machines, off_by_cap, watts_of
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
 
@@ -45,7 +45,7 @@ def test_the_joules_of_jobs_idle_off_and_switching_are_the_clusters(
 @settings(max_examples=100)
 @given(jobs=traces(), caps=cap_lists(), on=machines, off=st.sampled_from([None, off_by_cap(1), off_by_cap(3)]))
 def test_the_watts_of_every_second_are_those_of_its_nodes(
-    jobs: Jobs, caps: list[Cap], on: Machine, off: power.Idle | None
+    jobs: Jobs, caps: list[Cap], on: Machine, off: power_phases.Idle | None
 ) -> None:
     """Second by second from the table of jobs and the plan, without the meter."""
     caps = [replace(cap, announced_s=0) for cap in caps]
@@ -97,7 +97,7 @@ def test_with_kill_a_cap_is_never_exceeded_however_late_it_is_known(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine, requeue: bool
 ) -> None:
     given_power = composition.power or Power()
-    killing = replace(given_power, react=power.fits_by_killing, requeue=requeue, idle=None)
+    killing = replace(given_power, react=power_phases.fits_by_killing, requeue=requeue, idle=None)
     composition = replace(composition, power=killing)
     replay = replayed(composition, jobs, watts_of(composition, on, jobs, False), caps)
     for drawn_w, cap_w in zip(*replay.power[1:], strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_agent.machine import load_machine
+from cluster_agent.cluster import load_machine
 from cluster_agent.scheduler.planner import SwitchOff, lever, nodes_off, off_watts, rho, switch_off, work
 
 CURIE = load_machine("curie")

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from cluster_agent.prediction.power import PowerPredictor, Submission
+from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.prediction.text import Embedding, Float32s, HashedNgrams
 from tests.yardstick import yardstick_ns
 

@@ -10,11 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cluster_agent.replay.metrics import measure
-from cluster_agent.replay.run import Result, replay
-from cluster_agent.replay.swf import read_swf
-from cluster_agent.replay.workload import Workload, machine_of, prepare
+from cluster_agent.replay.log_run import Result, replay
+from cluster_agent.replay.measures import measure
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.workloads.job_log import Workload, machine_of, prepare
+from cluster_agent.workloads.swf import read_swf
 from tests.recorded import RECORDED, needs_recorded
 
 DATA = RECORDED / "sc15-backfilling"

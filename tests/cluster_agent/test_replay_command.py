@@ -15,8 +15,8 @@ import pytest
 
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.cli import main
-from cluster_agent.replay.swf import read_swf
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.workloads.swf import read_swf
 
 LOG = """\
 ; MaxProcs: 10

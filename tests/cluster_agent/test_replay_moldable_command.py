@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from cluster_agent.cli import main
-from cluster_agent.replay.moldable_trace import moldable, read_tables
-from cluster_agent.replay.swf import ALLOCATED, RUN, SUBMIT, WAIT, read_swf
-from cluster_agent.replay.workload import prepare
-from cluster_agent.scheduler.cab_table import cab_table
-from cluster_agent.scheduler.configuration_model import predicted
+from cluster_agent.scheduler.configurations.cab_table import cab_table
+from cluster_agent.scheduler.configurations.configuration_model import predicted
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.moldable_trace import moldable, read_tables
+from cluster_agent.workloads.swf import ALLOCATED, RUN, SUBMIT, WAIT, read_swf
 
 SAMPLE = str(Path(__file__).parents[2] / "cluster_agent" / "samples" / "cab-30.swf")
 TABLE = """\

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_agent.caps import FOREVER_S, Cap
+from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.rte import rte_caps
+from cluster_agent.workloads.rte import rte_caps
 from tests.recorded import RECORDED, needs_recorded
 
 SAMPLE = str(Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster_agent.machine import load_machine
-from cluster_agent.replay.sacct import read_sacct
-from cluster_agent.replay.swf import TraceError
-from cluster_agent.scheduler.node_jobs import nodes_of
+from cluster_agent.cluster import load_machine
 from cluster_agent.scheduler.power_cap import UNCAPPED
+from cluster_agent.scheduler.unlike_nodes.node_jobs import nodes_of
+from cluster_agent.workloads.sacct import read_sacct
+from cluster_agent.workloads.swf import TraceError
 
 HEADER = (
     "JobID|JobName|User|Account|Partition|Submit|Start|End|Timelimit|State|NNodes|NCPUS|ReqMem|AllocTRES"

@@ -8,11 +8,11 @@ from itertools import pairwise
 from hypothesis import given, settings
 
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.jobs import Jobs
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native import NativeScheduler
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, native_starts, traces
 
 

@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.ledger_store import FaultyStore
+from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.plan import plan
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.fill import fill
 from cluster_agent.budget.sharers.gap import Gap
 from cluster_agent.budget.sharers.needs import Needs
-from cluster_agent.budget.sharers.sharing import Sharing
-from cluster_agent.budget.sharers.tags import (
+from cluster_agent.budget.sharers.tag_sources import (
     History,
     Known,
     Source,
@@ -27,9 +26,10 @@ from cluster_agent.budget.sharers.tags import (
     from_user,
     resolve,
 )
+from cluster_agent.budget.sharers.turn import Sharing
 from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
 from cluster_agent.errors import WrongUseError
-from nodectl.wire import Declaration, Held, Report
+from nodectl.wire.power_messages import Declaration, Held, Report
 from tests.cluster_agent.sharer_views import cases
 
 CHOICES = [

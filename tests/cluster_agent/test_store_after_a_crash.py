@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from cluster_agent.store.database import Database
-from cluster_agent.store.ledger import SqliteLedgerStore
+from cluster_agent.store.ledger_store import SqliteLedgerStore
 from tests.crashing_disk import STRACE, Create, Disk, MakeDirectory, Mark, Operation, Sync, Unlink, Write, put, traced
 
 ROOT = Path(__file__).parents[2]
@@ -31,11 +31,11 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import msgspec, numpy as np
-import cluster_agent.store.ledger as stored
+import cluster_agent.store.ledger_store as stored
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
+from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.store.database import Database
-from nodectl.wire import Declaration, Report
+from nodectl.wire.power_messages import Declaration, Report
 
 ONE = Declaration(tdp_mw=500, mop_mw=100, safe_mw=100, boot_mw=450, lease_class="os", watchdog_ms=8000)
 stored.BLOCK = 4  # so few nodes are several rows of counts

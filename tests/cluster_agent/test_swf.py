@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster_agent.replay.swf import REQUEST, RUN, SUBMIT, USER, TraceError, read_swf
-from cluster_agent.replay.workload import Workload, machine_of, prepare
+from cluster_agent.workloads.job_log import Workload, machine_of, prepare
+from cluster_agent.workloads.swf import REQUEST, RUN, SUBMIT, USER, TraceError, read_swf
 from tests.recorded import RECORDED, needs_recorded
 
 

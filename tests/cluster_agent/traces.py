@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Scheduler
-from cluster_agent.scheduler.jobs import Int64s, Jobs
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native_replay import NativeReplay
-from cluster_agent.scheduler.phases import Backfill, Composition, Correction, Learning, Order, Queue
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.policy_phases import Backfill, Composition, Correction, Learning, Order, Queue
 from cluster_agent.scheduler.priority import Account, Priority
 
 PROCESSORS = 10

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.node_demo import node_figures
+from lab.node_demo.comparison import CASES, Case, Cell, Comparison, compare, table
 from nodectl.cli import main
-from nodectl.demo import plots
-from nodectl.demo.comparison import CASES, Case, Cell, Comparison, compare, table
 from twin.machine import load_machine
-from twin.workload import load_workload
+from twin.programs.workload import load_workload
 
 
 def test_the_demo_prints_its_table_and_leaves_plots_and_json(
@@ -55,9 +55,9 @@ def test_savings_are_counted_against_the_highest_clock() -> None:
 def test_a_policy_far_over_the_bound_is_still_in_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = Cell("bdpo-gpu", 1.2, 0.9, saving=0.1, node_saving=0.05, slowdown=0.2, against_firmware=None, share=0.5)
     compared = Comparison(Case("xh2415", "easywave", "gpu", 1.0), {}, [far], 0.2, 0.03, front=[(0.03, 0.2)])
-    plot = plots.pyplot()
+    plot = node_figures.pyplot()
     monkeypatch.setattr(plot, "close", lambda figure: None)
-    plots.energy_against_time([compared], tmp_path / "figure.png")
+    node_figures.energy_against_time([compared], tmp_path / "figure.png")
     assert plot.gcf().axes[0].get_xlim()[1] > 20
     monkeypatch.undo()
     plot.close("all")

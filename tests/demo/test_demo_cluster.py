@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from cluster_agent.cli import main
-from cluster_agent.demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
-from cluster_agent.demo.course import Scene
-from cluster_agent.demo.folder import LOCK, PREFIX, PROCESSES, clear_dead, note_process
 from cluster_agent.errors import ClusterError
-from nodectl.emulated.node import Truth
+from lab.cluster_demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
+from lab.cluster_demo.course import Scene
+from lab.cluster_demo.folder import LOCK, PREFIX, PROCESSES, clear_dead, note_process
+from lab.emulated.emulated_node import Truth
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,8 +2,8 @@
 
 import json
 
+from lab.node_demo.controller_demo import Step
 from nodectl.cli import main
-from nodectl.demo.delegation import Step
 
 
 def test_every_cap_is_followed_within_two_control_periods_and_the_figures_are_kept(tmp_path, capsys):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nodectl.demo.costs import cpu_costs, gpu_costs
-from nodectl.demo.oracle import PhaseCosts, best_clocks, best_shares
+from lab.node_demo.costs import cpu_costs, gpu_costs
+from lab.node_demo.oracle import PhaseCosts, best_clocks, best_shares
 from twin.machine import load_machine
-from twin.workload import load_workload
+from twin.programs.workload import load_workload
 
 
 @st.composite

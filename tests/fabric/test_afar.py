@@ -7,9 +7,9 @@ import zmq
 
 from cluster_agent.fabric.ask import Link, ask
 from cluster_agent.fabric.people import PROTOCOL, Request
-from nodectl.errors import NodectlError
-from nodectl.keys import read_pair
-from nodectl.wire import pack
+from nodectl.shell.errors import NodectlError
+from nodectl.wire.keys import read_pair
+from nodectl.wire.power_messages import pack
 from tests.fabric.cluster import Cluster, Done
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import LedgerStore
 from cluster_agent.budget.ledger import Terms
-from cluster_agent.budget.line import BudgetLine
-from cluster_agent.budget.store import LedgerStore
-from cluster_agent.serve.partition import Partition
+from cluster_agent.serve.budget_service import Partition
+from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.server import Unstored
-from cluster_agent.serve.sharing import Sharing
 from cluster_agent.store.database import Database
-from cluster_agent.store.ledger import SqliteLedgerStore
-from nodectl.lease import NodeLease
+from cluster_agent.store.ledger_store import SqliteLedgerStore
+from nodectl.member.lease import NodeLease
 from tests.fabric.links import DECLARED, S
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster_agent.cli import main
+from cluster_agent.serve.budget_feed import MOST_BYTES, Fed, Feed
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
-from cluster_agent.serve.feed import MOST_BYTES, Fed, Feed
 from cluster_agent.serve.server import Server
 from tests.fabric.cluster import free_port
 

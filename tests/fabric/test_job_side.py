@@ -11,23 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.rates import Learned
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
-from cluster_agent.budget.store import DeposedError
-from cluster_agent.duration import seconds, shown
-from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.people import PROTOCOL, Caller, answer
-from cluster_agent.live.job import JobSpec
-from cluster_agent.live.store import JobStore
+from cluster_agent.jobs.job import JobSpec
+from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
-from cluster_agent.serve.job_commands import KINDS, JobCommands, no_jobs
-from cluster_agent.serve.jobs import STORE_RETRY_S, JobSide
+from cluster_agent.serve.job_requests import KINDS, JobCommands, no_jobs
+from cluster_agent.serve.job_service import STORE_RETRY_S, JobSide
 from cluster_agent.store.database import Database
-from nodectl.cluster_cap import JobExchange
-from nodectl.job_desk import JobDesk, Message
-from nodectl.job_wire import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
+from nodectl.jobs.job_runner import JobDesk, Message
+from nodectl.member.cluster_cap import JobExchange
+from nodectl.shell.duration import seconds, shown
+from nodectl.shell.errors import UsageError
+from nodectl.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
 from tests.fabric.links import report
 from tests.waiting import PATIENCE_S
 
@@ -391,7 +392,7 @@ def test_durations_are_read_as_batch_systems_write_them(text, expected_s):
 
 @pytest.mark.parametrize("text", ["", "90", "1:2:3", "00:60:00", "-5s", "1w", "inf", "1e3s", "9" * 30 + "s"])
 def test_what_is_no_duration_is_one_line(text):
-    with pytest.raises(WrongUseError, match="is no duration"):
+    with pytest.raises(UsageError, match="is no duration"):
         seconds(text)
 
 

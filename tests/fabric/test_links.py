@@ -14,16 +14,27 @@ import msgspec
 import pytest
 import zmq
 
-from cluster_agent.budget.store import DeposedError
+from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.router import BURST, LARGEST, Router
-from nodectl.errors import UsageError
-from nodectl.job_wire import MAX_START, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
-from nodectl.keys import KeyFileError, read_pair, read_public
-from nodectl.link import ClusterLink
-from nodectl.wire import MAX_BYTES, OLDEST, PROTOCOL, Envelope, Grant, WireError, pack, read_grant, read_report, unpack
+from nodectl.member.cluster_link import ClusterLink
+from nodectl.shell.errors import UsageError
+from nodectl.wire.job_messages import MAX_START, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
+from nodectl.wire.keys import KeyFileError, read_pair, read_public
+from nodectl.wire.power_messages import (
+    MAX_BYTES,
+    OLDEST,
+    PROTOCOL,
+    Envelope,
+    Grant,
+    WireError,
+    pack,
+    read_grant,
+    read_report,
+    unpack,
+)
 from tests.fabric.links import DECLARED, Fabric, grant, pair, report
 
 ROOT = Path(__file__).parents[2]
@@ -418,7 +429,7 @@ def test_a_peer_that_vanishes_with_its_messages_unread_takes_nobody_along(tmp_pa
     """libzmq 4.3.5 aborts a process whose heartbeat is due on such a connection."""
     script = f"""
 import sys, time, pathlib
-from nodectl.wire import pack
+from nodectl.wire.power_messages import pack
 from tests.fabric.links import Fabric, grant, report
 fabric = Fabric(pathlib.Path(sys.argv[1]))
 fabric.tell(fabric.link("n0"), report("n0"))
@@ -435,7 +446,7 @@ print("alive", flush=True)
 
 WITH_HEARTBEATS = """
 import sys, time, pathlib
-from nodectl.wire import pack
+from nodectl.wire.power_messages import pack
 from tests.fabric.links import Fabric, report
 fabric = Fabric(pathlib.Path(sys.argv[1]))
 rude = fabric.dealer("n1", heartbeat_ivl=10, heartbeat_timeout=60_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import network_cut
-from nodectl.link import HANDSHAKE_MS
+from nodectl.member.cluster_link import HANDSHAKE_MS
 from tests.waiting import PATIENCE_S
 
 WHY_NOT = network_cut.why_not()
@@ -54,7 +54,7 @@ time.sleep(60)
 """
 WAITING_LINK = """
 import sys, time
-from nodectl.link import ClusterLink
+from nodectl.member.cluster_link import ClusterLink
 from tests.fabric.links import pair
 link = ClusterLink(sys.argv[1], pair(), pair().public)
 while link.why_down == "not connected yet":

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
-from cluster_agent.live.store import JobStore
+from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings, PowerSettings, read_settings
-from cluster_agent.serve.jobs import JobSide
-from cluster_agent.serve.power import PowerSide, arguments
+from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.power_commands import PowerSide, arguments
 from cluster_agent.store.database import Database
-from cluster_agent.store.ledger import SqliteLedgerStore
-from nodectl.job_wire import NodeJobs
-from nodectl.settings import ConfigError
+from cluster_agent.store.ledger_store import SqliteLedgerStore
+from nodectl.shell.settings import ConfigError
+from nodectl.wire.job_messages import NodeJobs
 from tests.fabric.cluster import Cluster
 from tests.fabric.links import DECLARED, report
 

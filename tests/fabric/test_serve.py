@@ -13,24 +13,24 @@ import numpy as np
 import pytest
 
 from cluster_agent.budget.accounts import NONE
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Terms
-from cluster_agent.budget.line import BudgetLine
 from cluster_agent.budget.sharers.view import Job, Tag
-from cluster_agent.budget.store import DeposedError
 from cluster_agent.cli import main
 from cluster_agent.commands import nodes as nodes_command
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST, Caller, Command, answer
+from cluster_agent.serve.budget_schedule import read_schedule, refuse_past
+from cluster_agent.serve.budget_service import NEED_S, Partition
 from cluster_agent.serve.config import read_settings
-from cluster_agent.serve.partition import NEED_S, Partition
-from cluster_agent.serve.schedule import read_schedule, refuse_past
-from cluster_agent.serve.sharing import Sharing
+from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.store.database import MIGRATIONS, Database
-from cluster_agent.store.ledger import BudgetStore, Change, SqliteLedgerStore
-from nodectl.keys import KeyFileError, read_public
-from nodectl.lease import NodeLease
+from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
+from nodectl.member.lease import NodeLease
+from nodectl.wire.keys import KeyFileError, read_public
 from tests.fabric.links import DECLARED, S
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from firmware_bridge.build_posix import build
 from firmware_bridge.controlpulp.posix import PosixController
-from firmware_bridge.scmi.powercap import CapGet
-from firmware_bridge.scmi.telemetry import TelemetryStatus
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.protocols.power_capping import CapGet
+from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
+from firmware_bridge.scmi.transports.url import open_client
 
 SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 

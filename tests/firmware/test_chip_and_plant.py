@@ -9,7 +9,7 @@ import pytest
 
 from firmware_bridge.controlpulp.host import HostController
 from tests.firmware.rig import joined
-from twin.pulp import thermal
+from twin.pulp import heat_network
 from twin.pulp.plant import CLASSES, CORES, Plant, core_power_w
 
 
@@ -29,21 +29,21 @@ def test_a_finished_core_draws_its_published_idle_power() -> None:
 
 
 def test_the_network_has_76_states_and_loses_heat_only_to_ambient() -> None:
-    g = thermal.conductances()
+    g = heat_network.conductances()
     assert g.shape == (76, 76)
     assert np.allclose(g, g.T)
     power = np.full(CORES, 250.0 / CORES)
-    t = thermal.steady(power, 25.0)
-    assert (t[thermal.AIR] - 25.0) * thermal.CASE_FAN_W_PER_K == pytest.approx(250.0, rel=1e-9)
+    t = heat_network.steady(power, 25.0)
+    assert (t[heat_network.AIR] - 25.0) * heat_network.CASE_FAN_W_PER_K == pytest.approx(250.0, rel=1e-9)
 
 
 def test_250_w_are_held_at_about_80_degrees() -> None:
-    assert thermal.steady(np.full(CORES, 250.0 / CORES), 25.0)[:CORES].max() == pytest.approx(80.0, abs=3.0)
+    assert heat_network.steady(np.full(CORES, 250.0 / CORES), 25.0)[:CORES].max() == pytest.approx(80.0, abs=3.0)
 
 
 def test_the_die_settles_in_milliseconds_and_the_sink_in_seconds() -> None:
-    matrix, _, _ = thermal.discrete()
-    times = np.sort(-thermal.STEP_S / np.log(np.abs(np.linalg.eigvals(matrix))))
+    matrix, _, _ = heat_network.discrete()
+    times = np.sort(-heat_network.STEP_S / np.log(np.abs(np.linalg.eigvals(matrix))))
     assert 0.5e-3 < times[0] < 5e-3
     assert times[-1] > 1.0
 

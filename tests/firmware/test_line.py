@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.frames import Broken, Frame, FrameDecoder, FrameKind, greeting, pack_frame
-from firmware_bridge.scmi.performance import LevelGet
-from firmware_bridge.scmi.powercap import CapChanged, CapNotify
-from firmware_bridge.scmi.serial_line import POLL_S, SerialLine
+from firmware_bridge.scmi.protocols.performance import LevelGet
+from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapNotify
+from firmware_bridge.scmi.transports.frames import Broken, Frame, FrameDecoder, FrameKind, greeting, pack_frame
+from firmware_bridge.scmi.transports.serial_line import POLL_S, SerialLine
 from tests.scmi.frame_device import COMMAND, EVENT, HELLO, NAK, RESPONSE, WELCOME, frame
 
 VERSION = struct.pack("<I", 0x4000)

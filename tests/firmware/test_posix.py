@@ -20,11 +20,11 @@ from firmware_bridge.build_posix import build
 from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
 from firmware_bridge.errors import HardwareError, LinkError
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.performance import LevelGet, LevelSet
-from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify, CapSet
-from firmware_bridge.scmi.sensor import ReadingGet
-from firmware_bridge.scmi.telemetry import TelemetryStatus
-from firmware_bridge.scmi.url import open_client, open_transport
+from firmware_bridge.scmi.protocols.performance import LevelGet, LevelSet
+from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapGet, CapNotify, CapSet
+from firmware_bridge.scmi.protocols.sensor import ReadingGet
+from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
+from firmware_bridge.scmi.transports.url import open_client, open_transport
 from tests.firmware.hostile_agent import SANITIZED, attack
 from tests.waiting import PATIENCE_S, within
 

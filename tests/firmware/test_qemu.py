@@ -20,17 +20,17 @@ import serial
 from benchmarks.firmware_rig import mixed_load
 from firmware_bridge.controlpulp import qemu, rv32
 from firmware_bridge.controlpulp.host import HostController
-from firmware_bridge.controlpulp.shared import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD
 from firmware_bridge.errors import LinkError, NoAnswerError, RefusedError, WrongDeviceError
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.codec import encode
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.lock_step import LockStepLine
-from firmware_bridge.scmi.performance import LevelGet, LevelSet
-from firmware_bridge.scmi.powercap import CapGet, CapSet
-from firmware_bridge.scmi.serial_line import POLL_S, SerialLine
-from firmware_bridge.scmi.telemetry import LeaseSet, TelemetryStatus
-from firmware_bridge.scmi.url import open_client, open_transport
+from firmware_bridge.scmi.messages.codec import encode
+from firmware_bridge.scmi.protocols.performance import LevelGet, LevelSet
+from firmware_bridge.scmi.protocols.power_capping import CapGet, CapSet
+from firmware_bridge.scmi.protocols.telemetry import LeaseSet, TelemetryStatus
+from firmware_bridge.scmi.transports.lock_step import LockStepLine
+from firmware_bridge.scmi.transports.serial_line import POLL_S, SerialLine
+from firmware_bridge.scmi.transports.url import open_client, open_transport
 from tests.waiting import PATIENCE_S, within
 from twin.pulp.plant import CORES, Plant
 

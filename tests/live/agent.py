@@ -6,14 +6,14 @@ import sys
 import time
 from pathlib import Path
 
-from cluster_agent.live.partition import Partition
-from cluster_agent.live.store import JobStore
-from cluster_agent.live.times import Times, steady_time
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.times import Times, steady_time
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
-from nodectl.job_desk import tell
-from nodectl.job_wire import NodeJobs
-from nodectl.jobs import JobRunner
+from nodectl.jobs.job_runner import tell
+from nodectl.jobs.processes import JobRunner
+from nodectl.wire.job_messages import NodeJobs
 
 
 class Agent:

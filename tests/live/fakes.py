@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster_agent.live.job import Job, JobSpec
-from cluster_agent.live.partition import Partition
-from cluster_agent.live.store import JobStore
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
-from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart, NodeJobs
+from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, NodeJobs
 
 EASY = Composition(backfill="easy")
 

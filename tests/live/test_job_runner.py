@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from cluster_agent.live.job import JobSpec
-from nodectl.job_desk import JobDesk
-from nodectl.job_step import STEP, descendants, start_time
-from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
-from nodectl.jobs import JobRunner
+from cluster_agent.jobs.job import JobSpec
+from nodectl.jobs.job_runner import JobDesk
+from nodectl.jobs.job_step import STEP, descendants, start_time
+from nodectl.jobs.processes import JobRunner
+from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from pmu.readings import NOTHING_TOLD, RawProgress
 from tests.live.agent import Agent
 from tests.waiting import PATIENCE_S

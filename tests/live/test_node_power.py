@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster_agent.live.power import PowerTimes, Switched
+from cluster_agent.jobs.power_switching import PowerTimes, Switched
 from tests.live.fakes import Fake
 
 TIMES = PowerTimes(idle_off_s=60.0, off_within_s=30.0, boot_within_s=100.0, retries=1)

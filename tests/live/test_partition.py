@@ -12,24 +12,24 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.live.admission import check_live
-from cluster_agent.live.job import Job, JobSpec
-from cluster_agent.live.partition import Partition
-from cluster_agent.live.store import JobStore
-from cluster_agent.live.table import GrowingJobs
-from cluster_agent.scheduler.jobs import Jobs
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.jobs.admission import check_live
+from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.job_table import GrowingJobs
+from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
-from nodectl.emulated.jobs import TwinJobs
-from nodectl.job_wire import NodeJobs
+from lab.emulated.emulated_jobs import TwinJobs
+from nodectl.wire.job_messages import NodeJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
 from twin.errors import TwinError
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import duration_s
+from twin.physics.model import Twin
+from twin.programs.workload import duration_s
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # a schedule of 20 jobs can be read as it is
 

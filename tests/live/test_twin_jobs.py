@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from nodectl.emulated.jobs import TwinJobs
-from nodectl.emulated.watts import node_watts
-from nodectl.job_wire import JobForget, JobPart, JobSignal, JobStart
+from lab.emulated.emulated_jobs import TwinJobs
+from lab.emulated.watts import node_watts
+from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from pmu.readings import RAW_MISSING
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 CURIE = load_machine("curie")
 TICK_S = 0.1

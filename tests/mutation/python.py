@@ -61,20 +61,23 @@ _STORE: Final = (
 )
 
 TARGETS: Final = (
-    Target("nodectl/lease.py", ("tests/nodectl/test_lease.py",)),
-    Target("nodectl/caps.py", ("tests/nodectl/test_node_cap.py",)),
-    Target("nodectl/cluster_cap.py", ("tests/nodectl/test_cluster_cap_alone.py", "tests/nodectl/test_cluster_cap.py")),
-    Target("nodectl/saves.py", _SAVES),
-    Target("nodectl/writer.py", _RESTORE),
-    Target("nodectl/restore.py", _RESTORE),
+    Target("nodectl/member/lease.py", ("tests/nodectl/test_lease.py",)),
+    Target("nodectl/decide/node_cap.py", ("tests/nodectl/test_node_cap.py",)),
+    Target(
+        "nodectl/member/cluster_cap.py",
+        ("tests/nodectl/test_cluster_cap_alone.py", "tests/nodectl/test_cluster_cap.py"),
+    ),
+    Target("nodectl/write/saves.py", _SAVES),
+    Target("nodectl/write/writer.py", _RESTORE),
+    Target("nodectl/write/restore.py", _RESTORE),
     Target("pmu/decode.py", ("tests/pmu/test_decode.py", "tests/pmu/test_progress.py", "tests/pmu/test_rapl.py")),
-    Target("firmware_bridge/scmi/codec.py", ("tests/scmi/test_codec.py",)),
+    Target("firmware_bridge/scmi/messages/codec.py", ("tests/scmi/test_codec.py",)),
     Target("cluster_agent/budget/accounts.py", _LEDGER),
     Target("cluster_agent/budget/ledger.py", _LEDGER),
-    Target("cluster_agent/store/ledger.py", _STORE),
+    Target("cluster_agent/store/ledger_store.py", _STORE),
     Target("cluster_agent/store/database.py", _STORE),
-    Target("firmware_bridge/scmi/message.py", ("tests/scmi/test_codec.py",), is_safety=False),
-    Target("firmware_bridge/scmi/layout.py", ("tests/scmi/test_codec.py",), is_safety=False),
+    Target("firmware_bridge/scmi/messages/message.py", ("tests/scmi/test_codec.py",), is_safety=False),
+    Target("firmware_bridge/scmi/messages/value_layout.py", ("tests/scmi/test_codec.py",), is_safety=False),
 )
 
 _NOT_COPIED: Final = (".git", ".venv", "out", "build", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")

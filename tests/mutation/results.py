@@ -4,7 +4,7 @@ A mutation is identified by the text that it changes, not by its line number, so
 leaves the entries of ``mutants.toml`` valid:
 
     [[mutant]]
-    file = "nodectl/lease.py"
+    file = "nodectl/member/lease.py"
     where = "NodeLease.take"            # function, qualified by its class; "" outside of any
     before = "if now_ns >= end_ns:"     # the changed line or lines, each run of white space as one space
     after = "if now_ns > end_ns:"

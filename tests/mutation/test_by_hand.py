@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutation.by_hand import ROOT, Mutation, listed, mutated, survivors
 
-LEASE = "nodectl/lease.py"
+LEASE = "nodectl/member/lease.py"
 TEST = "tests/nodectl/test_lease.py::test_a_raise_counts_from_the_moment_it_is_taken"
 
 

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from nodectl.agent import CALM_NS, Agent
 from nodectl.config import Config, build_config
-from nodectl.errors import NodectlError
 from nodectl.journal import open_journal
+from nodectl.journal.decide_again import replay
 from nodectl.journal.export import export
 from nodectl.knobs import Outcome
-from nodectl.replay import replay
-from twin.faults import Fault, Faults
-from twin.inproc import InProcess
+from nodectl.loop.agent import CALM_NS, Agent
+from nodectl.shell.errors import NodectlError
+from twin.faults.active import Fault, Faults
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 MAX_FREQ = "/sys/devices/system/cpu/cpufreq/policy{}/scaling_max_freq"
 CURIE_MAX_KHZ = 2_700_000

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodectl.config import Budget
-from nodectl.histogram import Histogram
-from nodectl.pace import TICKS_JUDGED, Pace
+from nodectl.loop.histogram import Histogram
+from nodectl.loop.pace import TICKS_JUDGED, Pace
 
 MS = 1_000_000
 

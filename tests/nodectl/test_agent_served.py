@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from twin.errors import TwinError
-from twin.serve import needs
+from twin.serve import host_needs
 
 PYTHON = sys.executable
 LIMIT = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
 
 try:
-    needs.require()
+    host_needs.require()
 except TwinError as missing:
     pytest.skip(f"no served node here: {missing}", allow_module_level=True)
 

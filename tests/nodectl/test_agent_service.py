@@ -12,8 +12,8 @@ import pytest
 
 from nodectl.commands import run
 from nodectl.config import Config
-from nodectl.interruptions import Interruptions
-from nodectl.notify import Notifier
+from nodectl.loop.interruptions import Interruptions
+from nodectl.shell.notify import Notifier
 from tests.waiting import PATIENCE_S
 
 

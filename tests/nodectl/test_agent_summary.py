@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from nodectl.decisions import Decisions, PolicyDecision
-from nodectl.loss import LossAccount
+from nodectl.decide.decisions import Decisions, PolicyDecision
+from nodectl.decide.temperature_limit import POLICY as THERMAL
+from nodectl.decide.temperature_limit import ThermalParams
+from nodectl.loop.loss import LossAccount
+from nodectl.loop.summary import RunAccount, Summary, Timing
 from nodectl.policies.api import Request
 from nodectl.policies.firmware import FirmwareParams, FirmwareState
-from nodectl.summary import RunAccount, Summary, Timing
-from nodectl.thermal import POLICY as THERMAL
-from nodectl.thermal import ThermalParams
 from pmu.readings import Quality
 from tests.nodectl.small_node import CLOCKS_MHZ, layout, sample
 

@@ -2,7 +2,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodectl.arbiter import CAP, FREE, MISSING, POLICY, THERMAL, ClockTable, SharedClocks, arbitrate, domain_clocks
+from nodectl.decide.arbiter import (
+    CAP,
+    FREE,
+    MISSING,
+    POLICY,
+    THERMAL,
+    ClockTable,
+    SharedClocks,
+    arbitrate,
+    domain_clocks,
+)
 from tests.nodectl.small_node import layout
 
 LADDER = (1005, 1110, 1215, 1305, 1410)

@@ -11,7 +11,7 @@ import pytest
 
 from nodectl.cli import COMMANDS, main
 from nodectl.commands.run import configure
-from nodectl.settings import ConfigError
+from nodectl.shell.settings import ConfigError
 
 NODECTL = (sys.executable, "-m", "nodectl.cli")
 CLUSTERCTL = (sys.executable, "-m", "cluster_agent.cli")

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodectl.agent import Agent
-from nodectl.caps import PackageCap
-from nodectl.cluster_cap import ClusterCap
 from nodectl.config import Caps, Cluster, Config
-from nodectl.decider import Decider
-from nodectl.restore import restore_saved, save_path
-from nodectl.saves import node_id, read_save
-from nodectl.settings import ConfigError
-from nodectl.split import Device, split
-from nodectl.survey import survey
-from nodectl.wire import Grant, Report
+from nodectl.decide.decider import Decider
+from nodectl.decide.node_cap import PackageCap
+from nodectl.decide.split import Device, split
+from nodectl.loop.agent import Agent
+from nodectl.loop.survey import survey
+from nodectl.member.cluster_cap import ClusterCap
+from nodectl.shell.settings import ConfigError
+from nodectl.wire.power_messages import Grant, Report
+from nodectl.write.restore import restore_saved, save_path
+from nodectl.write.saves import node_id, read_save
 from tests.nodectl.small_node import layout, sample
 from tests.nodectl.test_agent import node, settings
 

@@ -7,7 +7,7 @@ import pytest
 from nodectl.commands.run import configure
 from nodectl.config import Config
 from nodectl.policies import registry
-from nodectl.settings import ConfigError, line_of
+from nodectl.shell.settings import ConfigError, line_of
 
 
 def load(tmp_path, text: str) -> Config:

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from firmware_bridge.scmi.telemetry import LeaseLeft, LeaseUntil
+from firmware_bridge.scmi.protocols.telemetry import LeaseLeft, LeaseUntil
+from lab.node_demo.pulp_node import RUNTIME_CHANNEL, PulpNode
 from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.config import Config, Scmi, build_config
-from nodectl.declared import CapController, asked, cap_controller, problems, proof
-from nodectl.demo.pulp_node import RUNTIME_CHANNEL, PulpNode
-from nodectl.survey import survey
+from nodectl.loop.survey import survey
+from nodectl.member.declared import CapController, asked, cap_controller, problems, proof
 from pmu.layout import EnergyZone, Gpu, Layout
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
+from twin.physics.model import Twin
 from twin.pulp.plant import CLASSES
 
 RAPL = "/sys/class/powercap"

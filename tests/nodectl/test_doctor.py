@@ -5,14 +5,14 @@ import pytest
 from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.commands.doctor import grouped
-from nodectl.lock import NodeLock
-from nodectl.restore import save_path
-from nodectl.saves import Save, boot_id
+from nodectl.write.lock import NodeLock
+from nodectl.write.restore import save_path
+from nodectl.write.saves import Save, boot_id
 from pmu.findings import Finding
-from twin.faults import Fault, Faults
-from twin.inproc import InProcess
+from twin.faults.active import Fault, Faults
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
+from twin.physics.model import Twin
 
 
 def knob(name: str, why: str = "", writable: bool = True) -> Finding:

@@ -15,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nodectl.decisions import Decisions, PolicyDecision
+from nodectl.decide.decisions import Decisions, PolicyDecision
+from nodectl.decide.power_walk import WalkState
+from nodectl.decide.temperature_limit import ThermalState
 from nodectl.journal import JournalError, JournalWriter, open_journal
 from nodectl.journal.format import HEADER, MAGIC
 from nodectl.journal.packing import Row, pack, unpack
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.knobs.api import Outcome
-from nodectl.lock import LockError
 from nodectl.policies.api import Request
+from nodectl.write.lock import LockError
 from pmu.layout import EnergyZone, FrequencyDomain, Gpu, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep
 from tests.nodectl.small_node import layout as small_layout
@@ -417,3 +419,16 @@ def test_an_append_of_the_largest_node_costs_less_than_three_yardsticks(tmp_path
         costs.append(time.thread_time_ns() - begin)
     writer.close()
     assert statistics.median(costs) < 3 * statistics.median(yardsticks)
+
+
+@pytest.mark.parametrize(
+    ("state", "recorded"),
+    [
+        (WalkState(150.0, 0.5), "nodectl.power_walk"),
+        (ThermalState(np.zeros(1, np.int64), np.zeros(1)), "nodectl.thermal"),
+    ],
+)
+def test_a_class_that_has_moved_keeps_the_name_that_journals_have_for_it(state, recorded):
+    tree = encode_state(state)
+    assert tree[1] == recorded
+    assert type(decode_state(tree, {type(state).__module__})) is type(state)

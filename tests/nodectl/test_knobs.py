@@ -3,16 +3,16 @@
 import pytest
 
 from nodectl.knobs import EffectWatch, KnobError, find_knobs, open_knob
-from nodectl.saves import read_save
-from nodectl.writer import Writer
+from nodectl.write.saves import read_save
+from nodectl.write.writer import Writer
 from pmu.decode import decode
 from pmu.node import Instruments, discover
 from tests.nodectl.file_tree import POWERCAP, file_node
-from twin.faults import Fault
-from twin.inproc import InProcess
+from twin.faults.active import Fault
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 POLICY0 = "/sys/devices/system/cpu/cpufreq/policy0"
 CLOCK = "cpu/policy0/max_khz"

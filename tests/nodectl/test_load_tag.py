@@ -6,16 +6,16 @@ import math
 import msgspec
 import pytest
 
-from nodectl.cluster_cap import declaration
 from nodectl.config import Cluster
-from nodectl.load_tag import HOLD, Counted, Witness, classify
-from nodectl.wire import Report, pack, read_report, unpack
+from nodectl.decide.load_tag import HOLD, Counted, Witness, classify
+from nodectl.member.cluster_cap import declaration
+from nodectl.wire.power_messages import Report, pack, read_report, unpack
 from tests.nodectl.test_agent import node
 from tests.nodectl.test_cluster_cap import CappedNode
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 NAN = math.nan
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from nodectl.lock import FileLock, LockError, NodeLock, is_held, lock_path
+from nodectl.write.lock import FileLock, LockError, NodeLock, is_held, lock_path
 from pmu.system import node_lock_path, system_ports
 from tests.nodectl.file_tree import file_node
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
+from twin.physics.model import Twin
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 HOLD = """
 import sys, time
-from nodectl.lock import NodeLock
+from nodectl.write.lock import NodeLock
 NodeLock(sys.argv[1], sys.argv[2]).acquire()
 print("held", flush=True)
 time.sleep(60)

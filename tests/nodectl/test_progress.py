@@ -16,21 +16,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from nodectl.agent import Agent
 from nodectl.config import Config, JournalSettings
+from nodectl.jobs.progress_file import make_progress_file
 from nodectl.journal import JournalWriter, open_journal
+from nodectl.journal.decide_again import replay
 from nodectl.journal.export import export
-from nodectl.progress_file import make_progress_file
-from nodectl.replay import replay
-from pmu.progress import CounterFile, told_by
+from nodectl.loop.agent import Agent
+from pmu.instruments.job_progress import CounterFile, told_by
 from pmu.readings import NOTHING_TOLD, RawProgress
 from tests.nodectl.test_journal import Source, small_layout
 from twin.errors import TwinError
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.serve import needs
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
+from twin.serve import host_needs
 
 HEADERS = Path(__file__).parents[2] / "nodectl" / "include"
 RUN = [sys.executable, "-m", "nodectl.cli", "run"]
@@ -255,7 +255,7 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
 
 def test_on_a_served_node_the_waiting_program_tells_what_the_emulated_load_has_done(tmp_path: Path) -> None:
     try:
-        needs.require()
+        host_needs.require()
     except TwinError as missing:
         pytest.skip(f"no served node here: {missing}")
     served = [sys.executable, "-m", "nodectl.cli", "twin", "run", "--machine", "curie", "--workload", "nas"]

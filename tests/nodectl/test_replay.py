@@ -12,18 +12,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from nodectl.agent import Agent
 from nodectl.cli import main
 from nodectl.config import Config, JournalSettings, PolicyChoice
 from nodectl.journal import open_journal
+from nodectl.journal.decide_again import replay
 from nodectl.journal.export import COLUMNS
+from nodectl.loop.agent import Agent
 from nodectl.policies import bdpo_cpu_bounded, registry
 from nodectl.policies.api import Request
-from nodectl.replay import replay
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 SECONDS = 12
 

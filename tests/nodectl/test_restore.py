@@ -13,10 +13,10 @@ import pytest
 
 from nodectl.cli import main
 from nodectl.knobs import open_knob
-from nodectl.lock import LockError, NodeLock
-from nodectl.restore import restore_saved, save_path
-from nodectl.saves import boot_id, read_save
-from nodectl.writer import Writer
+from nodectl.write.lock import LockError, NodeLock
+from nodectl.write.restore import restore_saved, save_path
+from nodectl.write.saves import boot_id, read_save
+from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import MAX_KHZ, file_node, limit_path, reopen
 
 NAMES = [f"cpu/policy{policy}/max_khz" for policy in range(4)]
@@ -24,9 +24,9 @@ NAMES = [f"cpu/policy{policy}/max_khz" for policy in range(4)]
 AGENT = """
 import signal, sys
 from nodectl.knobs import open_knob
-from nodectl.restore import save_path
-from nodectl.saves import boot_id
-from nodectl.writer import Writer
+from nodectl.write.restore import save_path
+from nodectl.write.saves import boot_id
+from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import RealClock, RootedFiles, reopen
 root, state_dir = sys.argv[1:]
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
@@ -199,7 +199,7 @@ def test_one_agent_per_node_and_the_message_names_the_other(tmp_path):
         [
             sys.executable,
             "-c",
-            "import sys, time; from nodectl.lock import NodeLock; NodeLock(sys.argv[1]).acquire();"
+            "import sys, time; from nodectl.write.lock import NodeLock; NodeLock(sys.argv[1]).acquire();"
             "print('held', flush=True); time.sleep(60)",
             str(tmp_path),
         ],

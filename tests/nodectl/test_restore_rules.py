@@ -1,4 +1,4 @@
-"""What becomes of one knob at a restore, case by case: the rule at the top of ``nodectl.restore``."""
+"""What becomes of one knob at a restore, case by case: the rule at the top of ``nodectl.write.restore``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from nodectl.config import Config
 from nodectl.knobs.api import KnobError, Outcome
-from nodectl.lock import NodeLock
-from nodectl.restore import (
+from nodectl.write.lock import NodeLock
+from nodectl.write.restore import (
     Restoration,
     deaf_to_signals,
     is_ours,
@@ -25,7 +25,7 @@ from nodectl.restore import (
     save_path,
     settle,
 )
-from nodectl.saves import Captured, Save, SaveError, read_save
+from nodectl.write.saves import Captured, Save, SaveError, read_save
 from tests.nodectl.plain_knob import GONE, HOT, REFUSED, PlainKnob
 
 NAME = "a/limit_mw"
@@ -321,7 +321,7 @@ def test_of_the_usual_state_directory_the_command_needs_no_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path)
-    monkeypatch.setattr("nodectl.restore.Config", lambda: Config(state_dir=str(tmp_path)))
+    monkeypatch.setattr("nodectl.write.restore.Config", lambda: Config(state_dir=str(tmp_path)))
     line = "a killed run has left 1 knob moved: `nodectl restore` puts them back"
     assert left_behind(str(tmp_path), "boot-1") == line
 

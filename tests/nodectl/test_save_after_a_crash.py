@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from nodectl import saves
 from nodectl.knobs.api import Outcome
-from nodectl.restore import restore_saved
-from nodectl.saves import SaveError, read_save
-from nodectl.writer import Writer
+from nodectl.write import saves
+from nodectl.write.restore import restore_saved
+from nodectl.write.saves import SaveError, read_save
+from nodectl.write.writer import Writer
 from tests.crashing_disk import Create, Disk, Mark, RecordedOs, Sync, Tree, Write, put
 from tests.nodectl.file_tree import StillClock
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodectl import saves
-from nodectl.restore import save_path
-from nodectl.saves import Captured, Save, SavedState, SaveError, boot_id, is_there, node_id, read_save, set_aside
+from nodectl.write import saves
+from nodectl.write.restore import save_path
+from nodectl.write.saves import Captured, Save, SavedState, SaveError, boot_id, is_there, node_id, read_save, set_aside
 
 BOOT = "boot-1"
 

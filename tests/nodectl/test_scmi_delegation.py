@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from firmware_bridge.scmi.controller import Controller
-from nodectl.agent import Agent
-from nodectl.caps import CapRequest
+from lab.node_demo.pulp_node import MAX_KHZ, OTHER_CHANNEL, RUNTIME_CHANNEL, PulpNode
 from nodectl.config import Config, build_config
-from nodectl.demo.pulp_node import MAX_KHZ, OTHER_CHANNEL, RUNTIME_CHANNEL, PulpNode
+from nodectl.controller.scmi_knobs import Direct, scmi_knob
+from nodectl.controller.scmi_link import TICK_WAIT_S, ThreadedLink
+from nodectl.decide.node_cap import CapRequest
 from nodectl.journal import open_journal
+from nodectl.journal.decide_again import replay
 from nodectl.knobs import KnobError
-from nodectl.knobs.scmi import Direct, scmi_knob
-from nodectl.replay import replay
-from nodectl.restore import restore_saved, save_path
-from nodectl.saves import boot_id, read_save
-from nodectl.scmi_link import TICK_WAIT_S, ThreadedLink
+from nodectl.loop.agent import Agent
+from nodectl.write.restore import restore_saved, save_path
+from nodectl.write.saves import boot_id, read_save
 from twin.pulp.plant import CLASSES
 
 S = 1_000_000_000
@@ -337,8 +337,8 @@ def test_a_cap_that_was_switched_off_behind_our_back_is_an_alarm_and_is_not_set_
 
 def test_on_a_controller_with_one_cap_for_all_a_changed_cap_is_left_as_it_is(tmp_path):
     from firmware_bridge.scmi.client import Client
-    from firmware_bridge.scmi.inproc import InProcess
-    from nodectl.saves import Save
+    from firmware_bridge.scmi.transports.in_process import InProcess
+    from nodectl.write.saves import Save
     from tests.scmi.small_platform import SmallPlatform
 
     platform = SmallPlatform()

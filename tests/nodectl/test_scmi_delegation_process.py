@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
-from firmware_bridge.scmi.powercap import CapGet
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.protocols.power_capping import CapGet
+from firmware_bridge.scmi.transports.url import open_client
 from nodectl.commands.run import configure
 from nodectl.config import Scmi
-from nodectl.delegation import findings
+from nodectl.controller.delegation import findings
 from tests.nodectl.file_tree import MAX_KHZ, RootedFiles, file_node, limit_path
 from tests.waiting import PATIENCE_S
-from twin.pulp.shared import LIBRARY, SharedPlant
+from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 if not PROGRAM.exists():
     pytest.skip(f"{PROGRAM} is not built", allow_module_level=True)
@@ -33,7 +33,7 @@ import sys
 from nodectl.cli import main
 from nodectl.commands import doctor, restore, run
 from pmu.ports import Ports
-from pmu.counters import PerfCounters
+from pmu.instruments.counters import PerfCounters
 from pmu.system import MonotonicClock, OsFiles
 files = OsFiles(sys.argv[1])
 ports = lambda: Ports(files, PerfCounters(files), None, "no GPU in this node", MonotonicClock())

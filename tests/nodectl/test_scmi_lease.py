@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from benchmarks.ledger_store import FaultyStore
+from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.budget.line import BudgetLine
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.powercap import CapSet
-from firmware_bridge.scmi.telemetry import LeaseGet, LeaseLeft, LeaseSet
-from nodectl.agent import Agent
-from nodectl.cluster_cap import ClusterCap
+from firmware_bridge.scmi.protocols.power_capping import CapSet
+from firmware_bridge.scmi.protocols.telemetry import LeaseGet, LeaseLeft, LeaseSet
+from lab.node_demo.pulp_node import RUNTIME_CHANNEL, TICK_NS, PulpNode
 from nodectl.config import build_config
-from nodectl.demo.pulp_node import RUNTIME_CHANNEL, TICK_NS, PulpNode
-from nodectl.knobs.scmi import CLOCKS_DIFFER, Direct, DomainCap, scmi_knob
-from nodectl.restore import restore_saved, save_path
-from nodectl.saves import node_id
-from nodectl.wire import Grant
+from nodectl.controller.scmi_knobs import CLOCKS_DIFFER, Direct, DomainCap, scmi_knob
+from nodectl.loop.agent import Agent
+from nodectl.member.cluster_cap import ClusterCap
+from nodectl.wire.power_messages import Grant
+from nodectl.write.restore import restore_saved, save_path
+from nodectl.write.saves import node_id
 from tests.nodectl.test_cluster_cap import Wire
 from twin.pulp.plant import CLASSES
 

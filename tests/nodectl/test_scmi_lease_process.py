@@ -14,9 +14,9 @@ import pytest
 from firmware_bridge.controlpulp.posix import PROGRAM
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.powercap import CapGet
-from firmware_bridge.scmi.telemetry import LeaseLeft
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.protocols.power_capping import CapGet
+from firmware_bridge.scmi.protocols.telemetry import LeaseLeft
+from firmware_bridge.scmi.transports.url import open_client
 from tests.fabric.cluster import Cluster, boottime_s
 from tests.nodectl.test_scmi_delegation_process import Scene, environment, soon
 

@@ -119,10 +119,10 @@ def test_the_nodes_lock_is_where_the_unit_may_write_and_outlives_the_service():
 AGENT = """
 import os, time
 from nodectl.knobs import open_knob
-from nodectl.notify import Notifier
-from nodectl.restore import save_path
-from nodectl.saves import node_id
-from nodectl.writer import Writer
+from nodectl.shell.notify import Notifier
+from nodectl.write.restore import save_path
+from nodectl.write.saves import node_id
+from nodectl.write.writer import Writer
 from pmu.system import system_ports
 
 ports = system_ports()

@@ -18,14 +18,21 @@ import pytest
 from firmware_bridge.controlpulp.posix import PROGRAM
 from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.codec import decode, encode
-from firmware_bridge.scmi.header import Sender
-from firmware_bridge.scmi.message import Body
-from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify, CapSet, MeasurementsGet, PowercapFastChannel
-from firmware_bridge.scmi.status import Status
-from firmware_bridge.scmi.url import open_client
-from firmware_bridge.scmi.vhost_user_messages import COMMANDS, EVENTS
-from firmware_bridge.scmi.virtqueue import IS_ORDERED
+from firmware_bridge.scmi.messages.codec import decode, encode
+from firmware_bridge.scmi.messages.header import Sender
+from firmware_bridge.scmi.messages.message import Body
+from firmware_bridge.scmi.messages.status import Status
+from firmware_bridge.scmi.protocols.power_capping import (
+    CapChanged,
+    CapGet,
+    CapNotify,
+    CapSet,
+    MeasurementsGet,
+    PowercapFastChannel,
+)
+from firmware_bridge.scmi.transports.url import open_client
+from firmware_bridge.scmi.virtio.vhost_user_messages import COMMANDS, EVENTS
+from firmware_bridge.scmi.virtio.virtqueue import IS_ORDERED
 from tests.scmi.virtual_machine import BUFFERS, GUEST, WRITE, VirtualMachine
 from tests.waiting import PATIENCE_S, within
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nodectl.agent import Agent
-from nodectl.survey import survey
-from nodectl.wire import Report, pack, read_report, unpack
-from nodectl.work import WorkDone
+from nodectl.loop.agent import Agent
+from nodectl.loop.survey import survey
+from nodectl.member.work import WorkDone
+from nodectl.wire.power_messages import Report, pack, read_report, unpack
 from pmu.decode import decode
 from pmu.node import Instruments
 from pmu.readings import RawProgress

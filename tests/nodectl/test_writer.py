@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nodectl.knobs import open_knob
-from nodectl.restore import restore_saved
-from nodectl.saves import SaveError, read_save
-from nodectl.writer import Writer
+from nodectl.write.restore import restore_saved
+from nodectl.write.saves import SaveError, read_save
+from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import MAX_KHZ, POWERCAP, file_node, limit_path, reopen
 
 BOOT = "0f0e-this-boot"
@@ -326,7 +326,7 @@ def test_a_vanished_knob_comes_back_after_a_while(node, save_path):
 
 
 def test_the_save_is_written_anew_before_it_grows_without_bound(node, save_path, monkeypatch):
-    monkeypatch.setattr("nodectl.saves.COMPACT_BYTES", 2_000)
+    monkeypatch.setattr("nodectl.write.saves.COMPACT_BYTES", 2_000)
     writer = writer_for(node, save_path)
     writer.start()
     for step in range(60):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nodectl.knobs.api import KnobError, Outcome
-from nodectl.restore import Restoration
-from nodectl.saves import Captured, SaveError, read_save
-from nodectl.writer import CHECKS_PER_APPLY, Writer
+from nodectl.write.restore import Restoration
+from nodectl.write.saves import Captured, SaveError, read_save
+from nodectl.write.writer import CHECKS_PER_APPLY, Writer
 from tests.nodectl.file_tree import StillClock
 from tests.nodectl.plain_knob import GONE, HOT, REFUSED, PlainKnob
 

@@ -1,4 +1,5 @@
-"""The rules of ``pmu/decode.py`` and ``pmu/rapl.py``, one CPU, zone or GPU at a time, as their docstrings say them.
+"""The rules of ``pmu/decode.py`` and ``pmu/instruments/rapl.py``, one CPU, zone or GPU at a time, as their docstrings
+say them.
 
 Slow and plain: the native code is compared with this.
 """

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pmu.counters
-from pmu.counters import EVENTS, PARANOID, PerfCounters
+import pmu.instruments.counters
 from pmu.cpulist import format_list, parse_list
-from pmu.event_source import CorePmu, NamedEvent, core_pmus, named_event
-from pmu.perf_groups import Source
+from pmu.instruments.counters import EVENTS, PARANOID, PerfCounters
+from pmu.instruments.event_source import CorePmu, NamedEvent, core_pmus, named_event
+from pmu.instruments.perf_groups import Source
 from pmu.readings import PmuError
 from pmu.system import OsFiles
 from tests.pmu.trees import CPU, EVENT_SOURCE, grow, type_tree
@@ -55,7 +55,7 @@ def have(monkeypatch: pytest.MonkeyPatch) -> type_have:
         def try_open(source: Source, cpu: int) -> int:
             return 0 if (source.type_id, source.config) in known else error
 
-        monkeypatch.setattr(pmu.counters, "try_open", try_open)
+        monkeypatch.setattr(pmu.instruments.counters, "try_open", try_open)
 
     return set_up
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmu.counters import EVENTS
 from pmu.decode import decode
+from pmu.instruments.counters import EVENTS
 from pmu.layout import EnergyZone, FrequencyDomain, Gpu, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, PmuError, Quality, RawSweep, Sample
 from tests.yardstick import yardstick_ns

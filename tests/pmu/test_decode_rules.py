@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from pmu.counters import EVENTS
 from pmu.decode import decode
+from pmu.instruments.counters import EVENTS
 from pmu.layout import EnergyZone, Gpu, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep
 from tests.pmu.plain_decode import (

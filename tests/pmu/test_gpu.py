@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pmu import gpu
-from pmu.gpu import Gpus
+from pmu.instruments import gpu
+from pmu.instruments.gpu import Gpus
 from pmu.layout import Gpu
 from pmu.readings import GPU_FIELDS, RAW_MISSING, type_i64
 
 pytest.importorskip("pynvml", reason="pynvml is missing: install nvidia-ml-py")
 
-from twin.faults import Fault, Faults
-from twin.inproc import InProcess
+from twin.faults.active import Fault, Faults
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 COLUMN = {name: column for column, name in enumerate(GPU_FIELDS)}
 GPM = [COLUMN["sm_occupancy_ppm"], COLUMN["sm_active_ppm"], COLUMN["dram_active_ppm"]]

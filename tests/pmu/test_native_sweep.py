@@ -17,9 +17,9 @@ import pytest
 from pmu._native import ffi, lib
 
 from pmu.descriptors import raise_descriptor_limit
-from pmu.event_source import PERF_TYPE_SOFTWARE
-from pmu.kept import NativeIntegers
-from pmu.perf_groups import PerfGroups, Source, try_open
+from pmu.instruments.event_source import PERF_TYPE_SOFTWARE
+from pmu.instruments.kept import NativeIntegers
+from pmu.instruments.perf_groups import PerfGroups, Source, try_open
 from pmu.readings import RAW_MISSING, PmuError, type_i64
 from pmu.system import OsFiles
 from pmu.topology import online_cpus

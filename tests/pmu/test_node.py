@@ -21,11 +21,11 @@ from pmu.system import MonotonicClock, OsFiles, system_ports
 from pmu.topology import online_cpus
 from tests.pmu.trees import CPU, grow, package, type_tree
 from tests.waiting import PATIENCE_S
-from twin.faults import Fault, Faults
-from twin.inproc import InProcess
+from twin.faults.active import Fault, Faults
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 KINDS = {"counter", "energy", "frequency", "sensor", "gpu"}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nodectl.progress_file import SIZE, make_progress_file, progress_file
+from nodectl.jobs.progress_file import SIZE, make_progress_file, progress_file
 from pmu.decode import decode
-from pmu.progress import CounterFile
+from pmu.instruments.job_progress import CounterFile
 from pmu.readings import NOTHING_TOLD, RAW_HIGHEST, RAW_MISSING, Quality, RawProgress, Sample
 from tests.pmu.test_decode import first, later
 

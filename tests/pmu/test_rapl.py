@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmu import rapl
 from pmu.decode import decode
+from pmu.instruments import rapl
 from pmu.layout import EnergyZone, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, Quality, RawSweep
 from pmu.system import OsFiles

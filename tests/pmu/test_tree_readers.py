@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pmu import busy, cpufreq, topology
-from pmu.busy import BusyTime
-from pmu.hwmon import Sensors
+from pmu import topology
+from pmu.instruments import busy, cpufreq
+from pmu.instruments.busy import BusyTime
+from pmu.instruments.hwmon import Sensors
 from pmu.readings import RAW_MISSING, Quality, type_i64
 from pmu.system import OsFiles
 from tests.pmu.trees import CPU, HWMON, grow, type_tree

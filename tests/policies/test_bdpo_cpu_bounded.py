@@ -10,8 +10,8 @@ import pytest
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import ACCOUNT, MISSING, PROBE, UNKNOWN, Params, State
-from nodectl.policies.cpu_phases import BETA, BETA_ERROR, LAST_S, SECONDS, TAKEN_BETA, PhaseTable
-from nodectl.policies.cpu_views import View
+from nodectl.policies.parts.cpu_phases import BETA, BETA_ERROR, LAST_S, SECONDS, TAKEN_BETA, PhaseTable
+from nodectl.policies.parts.cpu_views import View
 from pmu.layout import Layout
 from pmu.readings import type_f64, type_i64
 from tests.policies.cpu_nodes import MAX_KHZ, layout, sample

@@ -11,8 +11,8 @@ import pytest
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import Params, State, ToldState
-from nodectl.policies.cpu_phases import BETA, BETA_ERROR, LAST_S, TAKEN_BETA
-from nodectl.policies.cpu_told import UNITS
+from nodectl.policies.parts.cpu_phases import BETA, BETA_ERROR, LAST_S, TAKEN_BETA
+from nodectl.policies.parts.cpu_progress import UNITS
 from pmu.layout import Layout
 from pmu.readings import NO_PROGRESS, ProgressSample, Quality, Sample
 from tests.policies.cpu_nodes import MAX_KHZ, layout, sample

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nodectl.config import Caps, Config, PolicyChoice
-from nodectl.decider import Decider
+from nodectl.decide.decider import Decider
 from nodectl.policies import fixed, registry
 from nodectl.policies.fixed import FixedCpuParams, FixedGpuParams
 from pmu.layout import Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nodectl.policies.gpu_curves import LEVELS, curve_bank
+from nodectl.policies.parts.gpu_curves import LEVELS, curve_bank
 from pmu.readings import type_f64
 from tests.policies.gpu_nodes import layout
 

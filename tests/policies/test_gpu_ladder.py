@@ -9,10 +9,10 @@ import pytest
 
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import gpu_ladder
-from nodectl.policies.gpu_choice import MISSING, Params
-from nodectl.policies.gpu_curves import CurveBank
 from nodectl.policies.gpu_ladder import POLICY
-from nodectl.policies.gpu_state import State
+from nodectl.policies.parts.gpu_choice import MISSING, Params
+from nodectl.policies.parts.gpu_curves import CurveBank
+from nodectl.policies.parts.gpu_state import State
 from pmu.layout import Layout
 from pmu.readings import Sample, type_i64
 from tests.policies.gpu_nodes import Load, Plant, clock_bound, layout, memory_bound, sample

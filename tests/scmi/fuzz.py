@@ -12,11 +12,11 @@ import sys
 import time
 
 from firmware_bridge.errors import MessageError
-from firmware_bridge.scmi.codec import LATEST, SPOKEN, Dialect, decode, encode
-from firmware_bridge.scmi.frames import FrameDecoder, FrameKind, pack_frame
-from firmware_bridge.scmi.header import Sender
-from firmware_bridge.scmi.message import WIRES
-from firmware_bridge.scmi.vendor import VERSIONS
+from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, Dialect, decode, encode
+from firmware_bridge.scmi.messages.header import Sender
+from firmware_bridge.scmi.messages.message import WIRES
+from firmware_bridge.scmi.protocols.vendor import VERSIONS
+from firmware_bridge.scmi.transports.frames import FrameDecoder, FrameKind, pack_frame
 
 OLDEST = Dialect({protocol: versions[0] for protocol, versions in SPOKEN.items()} | VERSIONS)
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from firmware_bridge.scmi.smt import Geometry
+from firmware_bridge.scmi.transports.smt import Geometry
 from tests.scmi.mailbox_server import MailboxServer
 from tests.scmi.small_platform import SmallPlatform
 

@@ -17,7 +17,7 @@ import socket
 import msgspec
 
 from firmware_bridge.errors import LinkError
-from firmware_bridge.scmi.shm_handshake import (
+from firmware_bridge.scmi.transports.shm_handshake import (
     HANDSHAKE_VERSION,
     MAGIC,
     PACKET,
@@ -25,8 +25,8 @@ from firmware_bridge.scmi.shm_handshake import (
     Descriptors,
     Invitation,
 )
-from firmware_bridge.scmi.smt import Area, Geometry
-from firmware_bridge.scmi.unix_socket import listen
+from firmware_bridge.scmi.transports.smt import Area, Geometry
+from firmware_bridge.scmi.transports.unix_socket import listen
 
 _PAGE = mmap.PAGESIZE
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from firmware_bridge.scmi import base, performance, sensor, telemetry
-from firmware_bridge.scmi.layout import RANGES, Text, declared
-from firmware_bridge.scmi.message import WIRES, Body, Failed
+from firmware_bridge.scmi.messages.message import WIRES, Body, Failed
+from firmware_bridge.scmi.messages.value_layout import RANGES, Text, declared
+from firmware_bridge.scmi.protocols import base, performance, sensor, telemetry
 
 U32 = st.integers(0, 2**32 - 1)
 REMAINING = st.integers(0, 0xFFFF)

@@ -18,10 +18,10 @@ from firmware_bridge.errors import (
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import find
-from firmware_bridge.scmi.header import Protocol
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.performance import LevelGet
-from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify, CapSet
+from firmware_bridge.scmi.messages.header import Protocol
+from firmware_bridge.scmi.protocols.performance import LevelGet
+from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapGet, CapNotify, CapSet
+from firmware_bridge.scmi.transports.in_process import InProcess
 from tests.scmi.small_platform import CAP_MAX, CAP_MIN, LEVELS, OLDER, SmallPlatform, u32
 
 

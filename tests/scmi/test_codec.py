@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_bridge.errors import MessageError, ScmiError, UnknownMessageError
-from firmware_bridge.scmi import base, common, performance, powercap, sensor, vendor
-from firmware_bridge.scmi.codec import LATEST, SPOKEN, Dialect, decode, encode
-from firmware_bridge.scmi.header import Kind, Sender
-from firmware_bridge.scmi.layout import U32
-from firmware_bridge.scmi.message import WIRES, Body, Command, Failed, Message, command, response
-from firmware_bridge.scmi.words import as_json, describe, describe_bytes
+from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, Dialect, decode, encode
+from firmware_bridge.scmi.messages.header import Kind, Sender
+from firmware_bridge.scmi.messages.message import WIRES, Body, Command, Failed, Message, command, response
+from firmware_bridge.scmi.messages.value_layout import U32
+from firmware_bridge.scmi.messages.words import as_json, describe, describe_bytes
+from firmware_bridge.scmi.protocols import base, common, performance, power_capping, sensor, vendor
 from tests.scmi.messages import FAILED, bodies
 
 OLDEST = Dialect({protocol: versions[0] for protocol, versions in SPOKEN.items()} | vendor.VERSIONS)
@@ -54,7 +54,7 @@ def test_error_responses_of_any_protocol_decode_to_the_same_status(failed, token
     [
         (common.ProtocolVersion(0x10), 0, words(0x00004000)),
         (performance.LevelSet(2, 2_400_000), 5, words(0x00144C07, 2, 2_400_000)),
-        (powercap.CapSet(1, 0, 100_000), 0, words(0x00006005, 1, 0, 100_000)),
+        (power_capping.CapSet(1, 0, 100_000), 0, words(0x00006005, 1, 0, 100_000)),
         (performance.LevelChanged(1, 2, 3), 0, words(0x00004F01, 1, 2, 3)),
         (sensor.ReadingComplete(4, (sensor.Reading(-5, 7),)), 9, words(0x00245606, 0, 4, -5, -1, 7, 0)),
         (base.ListProtocolsResponse((0x13, 0x15, 0x18, 0x80, 0x81)), 0,
@@ -74,8 +74,8 @@ def test_messages_have_the_bytes_that_the_standard_prints(body, token, data):
 
 def test_sizes_are_those_of_the_standard():
     sizes = {wire.body: wire.layout.size - wire.payload_offset for wire in DECLARED if wire.layout}
-    assert sizes[powercap.PowercapDomainResponse] == 56
-    assert sizes[powercap.PowercapFastChannelResponse] == sizes[performance.PerformanceFastChannelResponse] == 44
+    assert sizes[power_capping.PowercapDomainResponse] == 56
+    assert sizes[power_capping.PowercapFastChannelResponse] == sizes[performance.PerformanceFastChannelResponse] == 44
     assert sizes[performance.PerformanceNameResponse] == 68
     scalar = sensor.SensorDescriptor(1, 1 << 8, 0x7, "power", sensor.Extended(0, sensor.ValueRange(0, -1, 1)))
     assert len(scalar.pack()) == 52
@@ -201,14 +201,14 @@ def test_a_protocol_beyond_its_field_is_refused(protocol):
 @pytest.mark.parametrize("token", [-1, 1024])
 def test_a_token_beyond_its_field_is_refused(token):
     with pytest.raises(MessageError, match=f"token {token} is not in 0..1023"):
-        encode(powercap.CapGet(0), token)
+        encode(power_capping.CapGet(0), token)
 
 
 @pytest.mark.parametrize(
     ("body", "token", "expected"),
     [
-        (powercap.CapSet(1, 0, -1), 0, "cap is -1, which is not in 0..4294967295"),
-        (powercap.CapGet(0), 1024, "token 1024 is not in 0..1023"),
+        (power_capping.CapSet(1, 0, -1), 0, "cap is -1, which is not in 0..4294967295"),
+        (power_capping.CapGet(0), 1024, "token 1024 is not in 0..1023"),
         (base.DiscoverVendorResponse("a name too long!"), 0, "15 characters"),
         (base.DiscoverVendorResponse("Zürich"), 0, "is not ASCII"),
         (common.ProtocolVersion(300), 0, "protocol 300 is not in 0..255"),
@@ -222,8 +222,8 @@ def test_values_that_do_not_fit_are_named_before_anything_is_sent(body, token, e
 
 def test_flag_words_are_spelt_out():
     attributes = 1 << 31 | 1 << 27 | 1 << 26 | 2 << 23
-    body = powercap.PowercapDomainResponse(
-        attributes, "pkg", 500, 500, 0, 30_000, 300_000, 500, 250_000, 2, powercap.ROOT
+    body = power_capping.PowercapDomainResponse(
+        attributes, "pkg", 500, 500, 0, 30_000, 300_000, 500, 250_000, 2, power_capping.ROOT
     )
     assert "(cap changes notified, cap configurable, monitoring, power unit mW)" in describe(Message(0, body))
     assert body.power_unit == "mW" and body.can_set_cap and not body.can_set_pai

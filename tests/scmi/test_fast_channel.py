@@ -7,13 +7,13 @@ import struct
 import pytest
 
 from firmware_bridge.errors import DeniedError, OutOfRangeError
-from firmware_bridge.scmi.base import SetProtocolPermissions
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.header import Protocol
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.shared_words import SharedWords
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.messages.header import Protocol
+from firmware_bridge.scmi.protocols.base import SetProtocolPermissions
+from firmware_bridge.scmi.transports.in_process import InProcess
+from firmware_bridge.scmi.transports.shared_words import SharedWords
+from firmware_bridge.scmi.transports.url import open_client
 from nodectl.cli import main
 from tests.scmi.answering import Answering
 from tests.scmi.frame_device import PtyDevice

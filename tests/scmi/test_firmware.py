@@ -5,17 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_bridge.errors import DeniedError, MessageError, NotFoundError, OutOfRangeError
-from firmware_bridge.scmi.base import SetProtocolPermissions
 from firmware_bridge.scmi.client import Client
-from firmware_bridge.scmi.codec import LATEST, SPOKEN, decode, encode
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.header import Kind, Protocol, Sender
-from firmware_bridge.scmi.inproc import InProcess
-from firmware_bridge.scmi.message import WIRES, Failed
-from firmware_bridge.scmi.performance import LevelChanged, NotifyLevel
-from firmware_bridge.scmi.powercap import CapChanged, CapGet, CapNotify
-from firmware_bridge.scmi.telemetry import LeaseGet, LeaseSet, TelemetryReasons, TelemetryStatus
-from firmware_bridge.scmi.url import open_client
+from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, decode, encode
+from firmware_bridge.scmi.messages.header import Kind, Protocol, Sender
+from firmware_bridge.scmi.messages.message import WIRES, Failed
+from firmware_bridge.scmi.protocols.base import SetProtocolPermissions
+from firmware_bridge.scmi.protocols.performance import LevelChanged, NotifyLevel
+from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapGet, CapNotify
+from firmware_bridge.scmi.protocols.telemetry import LeaseGet, LeaseSet, TelemetryReasons, TelemetryStatus
+from firmware_bridge.scmi.transports.in_process import InProcess
+from firmware_bridge.scmi.transports.url import open_client
 from tests.scmi.answering import Answering
 from tests.scmi.frame_device import PtyDevice
 from tests.scmi.mailbox_device import MailboxDevice

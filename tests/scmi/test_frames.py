@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_bridge.scmi.frames import SYNC, Broken, Frame, FrameDecoder, FrameKind, crc16, pack_frame
+from firmware_bridge.scmi.transports.frames import SYNC, Broken, Frame, FrameDecoder, FrameKind, crc16, pack_frame
 from tests.scmi.frame_device import crc, frame
 
 FRAMES = st.builds(Frame, st.sampled_from(FrameKind), st.integers(0, 255), st.binary(max_size=140))

@@ -9,10 +9,10 @@ import pytest
 
 from firmware_bridge.errors import LinkError, NoAnswerError, RequestError, WrongDeviceError
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.performance import LevelGet
-from firmware_bridge.scmi.powercap import CapChanged, CapNotify
-from firmware_bridge.scmi.serial_line import SerialLine
-from firmware_bridge.scmi.url import open_client, open_transport
+from firmware_bridge.scmi.protocols.performance import LevelGet
+from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapNotify
+from firmware_bridge.scmi.transports.serial_line import SerialLine
+from firmware_bridge.scmi.transports.url import open_client, open_transport
 from tests.scmi.frame_device import COMMAND, FrameDevice, PtyDevice, frame
 from tests.scmi.small_platform import SmallPlatform, u32
 

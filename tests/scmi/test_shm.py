@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from firmware_bridge.errors import DeniedError, LinkError, NoAnswerError, WrongDeviceError
 from firmware_bridge.scmi.controller import Controller
-from firmware_bridge.scmi.performance import LevelGet
-from firmware_bridge.scmi.powercap import CapChanged, CapNotify
-from firmware_bridge.scmi.shm_handshake import PACKET, SEALS, receive_invitation
-from firmware_bridge.scmi.smt import ERROR, FREE, HEADER, LENGTH, STATUS, Area, Geometry
-from firmware_bridge.scmi.url import open_client, open_transport
+from firmware_bridge.scmi.protocols.performance import LevelGet
+from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapNotify
+from firmware_bridge.scmi.transports.shm_handshake import PACKET, SEALS, receive_invitation
+from firmware_bridge.scmi.transports.smt import ERROR, FREE, HEADER, LENGTH, STATUS, Area, Geometry
+from firmware_bridge.scmi.transports.url import open_client, open_transport
 from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.mailbox_server import MailboxServer, create_descriptors
 from tests.waiting import PATIENCE_S

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_bridge.errors import LinkError
-from firmware_bridge.scmi.base import DiscoverVendor
-from firmware_bridge.scmi.codec import encode
-from firmware_bridge.scmi.common import ProtocolVersion
-from firmware_bridge.scmi.vhost_user import VhostUserServer
-from firmware_bridge.scmi.vhost_user_messages import (
+from firmware_bridge.scmi.messages.codec import encode
+from firmware_bridge.scmi.protocols.base import DiscoverVendor
+from firmware_bridge.scmi.protocols.common import ProtocolVersion
+from firmware_bridge.scmi.virtio.vhost_user import VhostUserServer
+from firmware_bridge.scmi.virtio.vhost_user_messages import (
     ADDRESSES,
     COMMANDS,
     EVENTS,
@@ -36,7 +36,7 @@ from firmware_bridge.scmi.vhost_user_messages import (
     VERSION_1,
     Request,
 )
-from firmware_bridge.scmi.virtqueue import IS_ORDERED
+from firmware_bridge.scmi.virtio.virtqueue import IS_ORDERED
 from tests.scmi.virtual_machine import (
     AVAILABLE,
     BUFFERS,

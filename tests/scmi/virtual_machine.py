@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from firmware_bridge.scmi.vhost_user_messages import (
+from firmware_bridge.scmi.virtio.vhost_user_messages import (
     ADDRESSES,
     COMMANDS,
     EVENTS,

@@ -10,11 +10,11 @@ import pytest
 
 from pmu.readings import RAW_MISSING
 from twin.errors import TwinError
-from twin.fault import GPU_READINGS
-from twin.faults import Fault, Faults, parse_line, parse_table
+from twin.faults.active import Fault, Faults, parse_line, parse_table
+from twin.faults.fault import GPU_READINGS
+from twin.files.sysfs_tree import SysfsTree
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.sysfs import SysfsTree
+from twin.physics.model import Twin
 
 PACKAGE = "/sys/class/powercap/intel-rapl:0"
 ENERGY = f"{PACKAGE}/energy_uj"

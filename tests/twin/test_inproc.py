@@ -14,11 +14,11 @@ from pmu.decode import decode
 from pmu.node import Instruments, discover
 from pmu.readings import RAW_MISSING, PmuError
 from twin.errors import TwinError
-from twin.faults import Fault, Faults
-from twin.inproc import InProcess, detach, ports
+from twin.faults.active import Fault, Faults
+from twin.in_process_node import InProcess, detach, ports
 from twin.machine import MACHINES, load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 ENERGY = "/sys/class/powercap/intel-rapl:0/energy_uj"
 MAXIMUM = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"

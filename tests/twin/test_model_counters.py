@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from twin.curves import draw, stream
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.curves import draw, stream
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 
 def _beta_from_stalls(bias: float, seed: int) -> float:

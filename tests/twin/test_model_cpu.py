@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import Workload, load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import Workload, load_workload
 
 # Run time at 1.2 GHz over run time at 2.7 GHz on Curie (Glesser, thesis, section 3.1).
 DEGRADATIONS = {"hpl": 2.14, "imb": 2.13, "nas": 1.5, "stream": 1.26, "gromacs": 1.16}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 # Glesser, thesis, Table 4.2: highest watts of a Curie node at each clock.
 CURIE_W = {1200: 193, 1400: 213, 1600: 234, 1800: 248, 2000: 269, 2200: 289, 2400: 317, 2700: 358}

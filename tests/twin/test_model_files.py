@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from twin import families
 from twin.errors import TwinError
 from twin.machine import MACHINES, load_machine, machine_names
-from twin.model import Twin
-from twin.workload import load_workload, workload_names
+from twin.physics import families
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload, workload_names
 
 SHIPPED = [name for name in workload_names() if ":" not in name]
 

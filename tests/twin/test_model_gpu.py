@@ -5,10 +5,10 @@ import pytest
 from twin._model import lib
 
 from tests.recorded import RECORDED, needs_recorded
-from twin import families
 from twin.machine import load_machine
-from twin.model import Report, Twin
-from twin.workload import load_workload, v100_names
+from twin.physics import families
+from twin.physics.model import Report, Twin
+from twin.programs.workload import load_workload, v100_names
 
 SAMPLE = families.DATA / "v100-sample.csv"
 FULL = RECORDED / "gpu-dvfs" / "v100-frequency.csv"

@@ -9,8 +9,8 @@ import pytest
 from tests.waiting import PATIENCE_S, within
 from tests.yardstick import yardstick_us
 from twin.machine import EVENTS, load_machine
-from twin.model import START_NS, Twin
-from twin.workload import load_workload
+from twin.physics.model import START_NS, Twin
+from twin.programs.workload import load_workload
 
 
 def _instruments(twin: Twin) -> tuple[bytes, tuple[int, ...], int]:

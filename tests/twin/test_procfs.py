@@ -7,18 +7,18 @@ import json
 import pytest
 from click.testing import CliRunner
 
-import nodectl.errors
+import nodectl.shell.errors
 import twin.errors
-from pmu import cpufreq
+from pmu.instruments import cpufreq
 from tests.twin.served_node import ServedNode, why_not_served
-from twin import procfs
 from twin.cli import twin as command
-from twin.fault import GPU_READINGS
-from twin.inproc import TreeFiles
+from twin.faults.fault import GPU_READINGS
+from twin.files import procfs
+from twin.files.sysfs_tree import SysfsTree
+from twin.in_process_node import TreeFiles
 from twin.machine import load_machine, machine_names
-from twin.model import Twin
-from twin.sysfs import SysfsTree
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 
 def entries(text: str) -> list[dict[str, str]]:
@@ -121,4 +121,4 @@ def test_the_help_of_fault_add_tells_every_target_reading_and_setting() -> None:
     ("word", "known"), [("hlp", ["hpl", "stream"]), ("zzz", ["hpl", "stream"]), ("x", []), ("", ["a"])]
 )
 def test_twin_and_agent_name_the_nearest_in_the_same_words(word: str, known: list[str]) -> None:
-    assert twin.errors.nearest(word, known) == nodectl.errors.nearest(word, known)
+    assert twin.errors.nearest(word, known) == nodectl.shell.errors.nearest(word, known)

@@ -7,9 +7,9 @@ import pytest
 
 from twin.errors import TwinError
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.progress import UNLIKE, telling
-from twin.workload import load_workload
+from twin.physics.emulated_progress import UNLIKE, telling
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 CURIE = load_machine("curie")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from twin.files.sysfs_tree import SysfsTree
 from twin.machine import load_machine
-from twin.model import Twin
+from twin.physics.model import Twin
 from twin.serve.perf_events import EventNames, encode
-from twin.sysfs import SysfsTree
 
 HARDWARE, CACHE, RAW = 0, 3, 4
 CACHE_MISSES, STALLS_BACKEND, REFERENCE_CYCLES = 3, 8, 9

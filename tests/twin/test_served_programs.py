@@ -19,8 +19,8 @@ if why_not_served():
 
 from tests.waiting import PATIENCE_S, within
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 IPC_TOLERANCE = 0.03  # the model's counter noise over one CPU; perf adds the times of its own switches
 

@@ -20,7 +20,7 @@ if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
 
 from twin.errors import TwinError
-from twin.serve import namespace, needs, runs
+from twin.serve import host_needs, namespace, registered_runs
 
 MACHINE = "taurus"
 SLEEP = (sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(30)")
@@ -50,7 +50,7 @@ def start(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]
 
 
 def server_of(run: subprocess.Popen[str]) -> int:
-    return next(each.server.number for each in runs.Register().runs() if each.launcher.number == run.pid)
+    return next(each.server.number for each in registered_runs.Register().runs() if each.launcher.number == run.pid)
 
 
 def first_of(run: subprocess.Popen[str]) -> int:
@@ -83,7 +83,7 @@ def test_a_signal_to_the_run_reaches_the_command_and_everything_is_torn_down(num
     run.send_signal(number)
     assert run.wait(timeout=10) == 5
     assert not os.path.exists(f"/proc/{server}")
-    assert all(each.launcher.number != run.pid for each in runs.Register().runs())
+    assert all(each.launcher.number != run.pid for each in registered_runs.Register().runs())
 
 
 def test_ctrl_c_on_the_terminal_reaches_the_command_once() -> None:
@@ -232,7 +232,8 @@ def test_clean_removes_what_a_killed_run_left() -> None:
     run.kill()
     run.wait(timeout=10)
     ended = within(
-        5.0, lambda: not any(each.lives for each in runs.Register().runs() if each.launcher.number == run.pid)
+        5.0,
+        lambda: not any(each.lives for each in registered_runs.Register().runs() if each.launcher.number == run.pid),
     )
     assert ended
     assert f"removed the record {record}" in twin("clean").stdout
@@ -263,7 +264,8 @@ MUST_NOT_RUN = ("touch", "/tmp/nodectl-twin-must-not-exist")
         ("import twin.serve.containment as c; c.GPU_MAGIC = 1", "is not the state of the twin's GPUs"),
         ("import twin.serve.namespace as n; n.cover_proc = lambda settings: None", "/proc/cpuinfo is not the twin's"),
         (
-            "import twin.serve.namespace as n, twin.procfs as p; c = n.cover_proc; n.cover_proc = lambda _: c(())",
+            "import twin.serve.namespace as n, twin.files.procfs as p; c = n.cover_proc; "
+            "n.cover_proc = lambda _: c(())",
             "/proc/acpi is not the twin's",
         ),
         ("import twin.serve.mounts as m; m.detach = lambda point: None", "still mounted"),
@@ -314,7 +316,7 @@ def test_wrong_use_is_one_line_and_status_2(arguments: tuple[str, ...], complain
 def test_without_root_the_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(TwinError, match="needs root"):
-        needs.require()
+        host_needs.require()
 
 
 def test_machines_are_listed_with_their_size() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from twin.files.sysfs_tree import SysfsTree
 from twin.machine import MACHINES, load_machine
-from twin.model import Twin
-from twin.sysfs import SysfsTree
+from twin.physics.model import Twin
 
 POLICY = "/sys/devices/system/cpu/cpufreq/policy0"
 BENCH_S = 0.05  # longer than any machine's latency and a governor's period

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmu.cpulist import parse_list
-from twin.sysfs_nodes import Nodes, as_string, boolean, mask, ranges, unsigned, word
+from twin.files.sysfs_nodes import Nodes, as_string, boolean, mask, ranges, unsigned, word
 
 
 def test_a_number_ends_at_the_first_nul_whatever_lies_behind_it() -> None:

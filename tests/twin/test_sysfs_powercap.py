@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twin.files.sysfs_powercap import register_power_uw, register_window_us
+from twin.files.sysfs_tree import SysfsTree
 from twin.machine import load_machine, machine_names
-from twin.model import Twin
-from twin.sysfs import SysfsTree
-from twin.sysfs_powercap import register_power_uw, register_window_us
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 PACKAGE = "/sys/class/powercap/intel-rapl:0"
 

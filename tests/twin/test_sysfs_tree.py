@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from pmu.cpulist import parse_list
-from pmu.event_source import named_event
+from pmu.instruments.event_source import named_event
 from tests.yardstick import yardstick_ns
-from twin import procfs
-from twin.inproc import TreeFiles
+from twin.files import procfs
+from twin.files.sysfs_tree import SysfsTree
+from twin.in_process_node import TreeFiles
 from twin.machine import MACHINES, load_machine, machine_names
-from twin.model import Twin
-from twin.sysfs import SysfsTree
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 CPU = "/sys/devices/system/cpu"
 READS_YARDSTICKS = 7

@@ -33,7 +33,7 @@ enum event_kind {
     EVENT_TASK,    /* a hardware event of a task: model counts in proportion to the CPU time it really used */
 };
 
-/* What is wrong with one hardware event of one CPU, as twin/faults.py has it. */
+/* What is wrong with one hardware event of one CPU, as twin/faults/active.py has it. */
 enum counter_fault_kind {
     COUNTER_WELL,
     COUNTER_MISSING, /* reads give nothing, as for an event in error state */

@@ -1,6 +1,6 @@
 /*
  * The plant as a library for a controller that runs as a process: its state lies in a file that others map as well, to
- * see the truth and to break sensors (twin/pulp/shared.py makes the file). The functions are those that the controller's
+ * see the truth and to break sensors (twin/pulp/shared_plant.py makes the file). The functions are those that the controller's
  * posix board looks up by name; the order of wires is theirs.
  */
 #include "plant.h"

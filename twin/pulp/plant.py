@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin._pulp import ffi, lib
-from twin.pulp import thermal
+from twin.pulp import heat_network
 
 CLASSES = (0.4667, 0.6949, 1.2354, 1.6512, 1.6001)
 """Effective capacitance of the published instruction classes, lightest first (the last two as published)."""
@@ -35,7 +35,7 @@ class Plant:
         self._fill_network(ambient_c, cooling)
         s = self._struct
         s.noise = seed * 0x9E3779B97F4A7C15 % 2**64 or 1
-        self.temperature_c = self._view("state_c", thermal.STATES)
+        self.temperature_c = self._view("state_c", heat_network.STATES)
         self.capacitance = self._view("capacitance", CORES)
         self.memory_share = self._view("memory_share", CORES)
         self.dynamic_factor = self._view("dynamic_factor", CORES)
@@ -54,16 +54,16 @@ class Plant:
         return self._memory[start : start + size * np.dtype(kind).itemsize].view(kind)
 
     def _fill_network(self, ambient_c: float, cooling: float) -> None:
-        matrix, per_w, ambient_gain = thermal.discrete(cooling)
+        matrix, per_w, ambient_gain = heat_network.discrete(cooling)
         s, at = self._struct, 0
-        for row in range(thermal.STATES):
+        for row in range(heat_network.STATES):
             s.row_start[row] = at
             for column in np.flatnonzero(matrix[row]):
                 s.column[at], s.entry[at] = int(column), float(matrix[row, column])
                 at += 1
-        s.row_start[thermal.STATES] = at
+        s.row_start[heat_network.STATES] = at
         s.core_k_per_w[0:CORES] = per_w.tolist()
-        s.ambient_gain, s.ambient_c, s.air = ambient_gain, ambient_c, thermal.AIR
+        s.ambient_gain, s.ambient_c, s.air = ambient_gain, ambient_c, heat_network.AIR
 
     def wire(self, wires: dict[str, NDArray[np.int32]]) -> tuple[int, int]:
         """Joins the plant to a board's wires (arrays by the names of ``plant.h``).
@@ -122,7 +122,7 @@ class Plant:
 
     def settle(self, power_w: NDArray[np.float64]) -> None:
         """Puts the network where constant core powers would take it."""
-        self.temperature_c[:] = thermal.steady(power_w, self.ambient_c, self.cooling)
+        self.temperature_c[:] = heat_network.steady(power_w, self.ambient_c, self.cooling)
 
 
 def core_power_w(capacitance: float, freq_ghz: float, volt: float, temperature_c: float) -> float:

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
+from twin.files import procfs
 from twin.serve import mounts, namespace
 from twin.serve.fuse_tree import FUSE_SUPER_MAGIC
-from twin.serve.server import Ready
+from twin.serve.node_server import Ready
 
 GPU_MAGIC = 0x4E54474E
 """TWIN_GPU_MAGIC in twin/csrc/twin_gpu.h."""

@@ -23,7 +23,7 @@ import msgspec
 
 from twin._kernel import lib
 from twin.errors import TwinError
-from twin.serve import containment, namespace, server
+from twin.serve import containment, namespace, node_server
 
 SERVED, GO = b"served", b"go"
 """To the launcher: the server runs. From the launcher: the run is on record, the command may start."""
@@ -49,7 +49,7 @@ _HOST_SERVICES = (
 
 
 def live(
-    plan: server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
+    plan: node_server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
 ) -> NoReturn:
     """Body of the forked first process. Its signals are ``WATCHED`` and blocked."""
     status = WRONG_USE
@@ -67,7 +67,7 @@ def live(
 
 
 def _serve(
-    plan: server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
+    plan: node_server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
 ) -> int:
     try:
         directory = os.getcwd()
@@ -81,9 +81,9 @@ def _serve(
         launcher.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        server.serve(plan, theirs)
+        node_server.serve(plan, theirs)
     theirs.close()
-    ready = server.Ready()
+    ready = node_server.Ready()
     try:
         ready = _await_ready(ours)
         namespace.cover_sysfs(ready.roots)
@@ -109,11 +109,11 @@ def _environment(library: str) -> dict[str, str]:
     return {**kept, "LD_LIBRARY_PATH": ":".join(place for place in places if place)}
 
 
-def _await_ready(channel: socket.socket) -> server.Ready:
+def _await_ready(channel: socket.socket) -> node_server.Ready:
     message = channel.recv(1 << 16)
     if not message:
         raise TwinError("the twin's server ended before it was ready")
-    ready = msgspec.json.decode(message, type=server.Ready)
+    ready = msgspec.json.decode(message, type=node_server.Ready)
     if ready.error:
         raise TwinError(ready.error)
     return ready
@@ -125,7 +125,7 @@ def _await_ready(channel: socket.socket) -> server.Ready:
 def _become(
     command: Sequence[str],
     environment: Mapping[str, str],
-    ready: server.Ready,
+    ready: node_server.Ready,
     channel: socket.socket,
     library: str,
     directory: str,
@@ -160,9 +160,9 @@ def _hand_over_calls(channel: socket.socket) -> None:
         raise TwinError("this process is watched by another seccomp listener, and there can be only one")
     if listener < 0:
         raise TwinError(f"system calls cannot be intercepted: {os.strerror(-listener)} (seccomp, Linux 5.14)")
-    socket.send_fds(channel, [server.LISTENER], [listener])
+    socket.send_fds(channel, [node_server.LISTENER], [listener])
     os.close(listener)
-    if channel.recv(64) != server.GO:
+    if channel.recv(64) != node_server.GO:
         raise TwinError("the twin's server ended before the command started")
 
 
@@ -200,14 +200,14 @@ def _wait(command: int, server_pid: int) -> int:
                 return code if code >= 0 else 128 - code
 
 
-def _end_server(pid: int, channel: socket.socket, ready: server.Ready) -> None:
+def _end_server(pid: int, channel: socket.socket, ready: node_server.Ready) -> None:
     """Ask the server to end, which lets it write its report; insist after a while.
 
     A server killed while it opened a file of its own waits for its own answer and cannot die; cutting its FUSE
     connections frees it (Linux Documentation/filesystems/fuse, "abort").
     """
     with contextlib.suppress(OSError):
-        channel.send(server.STOP)
+        channel.send(node_server.STOP)
     deadline = time.monotonic() + _SERVER_END_S
     with contextlib.suppress(ChildProcessError):  # it had ended before
         while os.waitpid(pid, os.WNOHANG)[0] == 0:

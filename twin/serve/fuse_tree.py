@@ -1,4 +1,4 @@
-"""The twin's files as a FUSE file system: ``twin.sysfs.SysfsTree`` behind libfuse3, one thread per caller.
+"""The twin's files as a FUSE file system: ``twin.files.sysfs_tree.SysfsTree`` behind libfuse3, one thread per caller.
 
 Measured (2 cores, p50): 35 us for a read on a descriptor kept open, 155 us for open, read and close. That is fast
 enough for the few files of a period; counters, of which a period reads one per CPU, go another way
@@ -23,8 +23,8 @@ import mfusepy
 
 from twin._kernel import lib
 from twin.errors import TwinError
+from twin.files.sysfs_tree import SysfsTree
 from twin.serve.mirror import Mirror
-from twin.sysfs import SysfsTree
 
 FUSE_SUPER_MAGIC = 0x65735546
 """statfs f_type of every FUSE file system (linux/magic.h)."""

@@ -22,8 +22,8 @@ import twin.nvml
 from twin._kernel import lib
 from twin.errors import TwinError
 from twin.serve import first_process, namespace
-from twin.serve.runs import Process, Register, Run
-from twin.serve.server import Plan
+from twin.serve.node_server import Plan
+from twin.serve.registered_runs import Process, Register, Run
 
 _CLONE_NEWPID = 0x20000000
 

@@ -25,9 +25,9 @@ import os
 import stat
 from collections.abc import Iterable
 
-from twin import procfs
 from twin._kernel import lib
 from twin.errors import TwinError
+from twin.files import procfs
 from twin.serve import mounts
 
 RUN_DIRECTORY = "/run/nodectl-twin"

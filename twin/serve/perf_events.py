@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twin.files.sysfs_tree import SysfsTree
 from twin.machine import EVENTS, Machine
-from twin.sysfs import SysfsTree
 
 PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE, PERF_TYPE_HW_CACHE = 0, 1, 3
 

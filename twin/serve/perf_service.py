@@ -27,8 +27,8 @@ from twin._kernel import ffi, lib
 from twin._model import ffi as model_ffi
 from twin._model import lib as model_lib
 from twin.errors import TwinError
-from twin.faults import Faults
-from twin.model import Twin
+from twin.faults.active import Faults
+from twin.physics.model import Twin
 from twin.serve.mirror import Mirror
 from twin.serve.perf_events import PERF_TYPE_SOFTWARE, EventNames
 

@@ -34,8 +34,8 @@ from cluster_agent.budget.sharers.api import Method, Models, Sharer, check_budge
 from cluster_agent.budget.sharers.fill import fill
 from cluster_agent.budget.sharers.speed import LOWEST_SPEED, SpeedModel, levels, model_of
 from cluster_agent.budget.sharers.view import UNTAGGED, Floats, Ints, Reason, Shares, Tag, View, tag_of
+from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.machine import load_machine
 
 APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
 """The classes of a machine file's [degradation] that stand for the tags."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from nodectl.wire import Held
+from nodectl.wire.power_messages import Held
 
 SLACK: Final = 0.02
 """Ours: a draw within this part of the cap is held back by it, where the node does not say. What such a node is said to

@@ -10,7 +10,7 @@ import msgspec
 from cluster_agent.budget.sharers.api import Method, Sharer
 from cluster_agent.choosing import read_params
 from cluster_agent.errors import WrongUseError
-from nodectl.errors import nearest
+from nodectl.shell.errors import nearest
 
 _MODULES: Final = {
     "fspc": "cluster_agent.budget.sharers.fspc",

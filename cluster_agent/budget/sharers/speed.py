@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cluster_agent.machine import Machine
+from cluster_agent.cluster import Machine
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from cluster_agent.scheduler.moldable import MoldableComposition
-from cluster_agent.scheduler.node_aware import NodeComposition
-from cluster_agent.scheduler.phases import (
+from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
+from cluster_agent.scheduler.policy_phases import (
     Composition,
     Correction,
     Estimate,
@@ -21,6 +20,7 @@ from cluster_agent.scheduler.phases import (
     Model,
     Weight,
 )
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):

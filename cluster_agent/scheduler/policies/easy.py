@@ -6,8 +6,8 @@ pass at a submission only if the new job itself fits what is free; those that ba
 
 from __future__ import annotations
 
-from cluster_agent.scheduler.phases import Composition, Ties
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition, Ties
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):

@@ -3,8 +3,8 @@ order of their estimated run time, equal ones in order of submission."""
 
 from __future__ import annotations
 
-from cluster_agent.scheduler.phases import Composition, Ties
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition, Ties
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):

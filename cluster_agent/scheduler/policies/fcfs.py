@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from cluster_agent.scheduler.phases import Composition
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations import Configuration
-from cluster_agent.scheduler.moldable import Asked, MoldableComposition, Rule, length_s
+from cluster_agent.scheduler.configurations.moldable_scheduler import Asked, MoldableComposition, Rule, length_s
+from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policies.api import Policy
 
 

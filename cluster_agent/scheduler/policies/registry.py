@@ -13,11 +13,11 @@ import msgspec
 
 from cluster_agent import choosing
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.moldable import MoldableComposition
-from cluster_agent.scheduler.node_aware import NodeComposition
-from cluster_agent.scheduler.phases import Composition
+from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
 from cluster_agent.scheduler.policies.api import Policy
-from nodectl.errors import nearest
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
+from nodectl.shell.errors import nearest
 
 _MODULES: Final = {
     "fcfs": "cluster_agent.scheduler.policies.fcfs",
@@ -27,15 +27,15 @@ _MODULES: Final = {
     "multifactor": "cluster_agent.scheduler.policies.multifactor",
     "rule-based": "cluster_agent.scheduler.policies.rule_based",
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
-    "fcfs-killer": "cluster_agent.scheduler.policies.fcfs_killer",
-    "eco": "cluster_agent.scheduler.policies.eco",
-    "rmap": "cluster_agent.scheduler.policies.rmap",
+    "fcfs-killer": "cluster_agent.scheduler.policies.power_aware.fcfs_killer",
+    "eco": "cluster_agent.scheduler.policies.power_aware.eco",
+    "rmap": "cluster_agent.scheduler.policies.power_aware.rmap",
     "moldable": "cluster_agent.scheduler.policies.moldable",
-    "powercap": "cluster_agent.scheduler.policies.powercap",
-    "energy-budget": "cluster_agent.scheduler.policies.energy_budget",
-    "prb": "cluster_agent.scheduler.policies.prb",
-    "easy-capped": "cluster_agent.scheduler.policies.easy_capped",
-    "easy-power": "cluster_agent.scheduler.policies.easy_power",
+    "powercap": "cluster_agent.scheduler.policies.power_aware.powercap",
+    "energy-budget": "cluster_agent.scheduler.policies.power_aware.energy_budget",
+    "prb": "cluster_agent.scheduler.policies.power_aware.prb",
+    "easy-capped": "cluster_agent.scheduler.policies.power_aware.easy_capped",
+    "easy-power": "cluster_agent.scheduler.policies.power_aware.easy_power",
 }
 
 

@@ -11,9 +11,9 @@ from typing import Final, Literal
 import numpy as np
 
 from cluster_agent.scheduler import rules
-from cluster_agent.scheduler.jobs import Int64s
-from cluster_agent.scheduler.phases import Composition, Queue
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition, Queue
 
 LEAST_W, MOST_W = 7.8, 11.11  # per core (Bridi, §6.5)
 DRAWN: Final = 4096

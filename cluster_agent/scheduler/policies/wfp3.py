@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_agent.scheduler.jobs import Int64s
-from cluster_agent.scheduler.phases import Composition, Queue
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition, Queue
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):

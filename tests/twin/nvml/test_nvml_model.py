@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("twin._model", reason="the node model is not built: run `make setup`")
 
-from twin.inproc import InProcess
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
-from twin.model import Twin
-from twin.workload import load_workload
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
 
 POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 

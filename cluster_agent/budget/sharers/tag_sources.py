@@ -1,0 +1,83 @@
+"""Where a job's tag comes from: its user, the jobs before it, or what its nodes count. The source is always named.
+
+A source is a function from what is known of a job to a tag, or None if it cannot say; ``resolve`` asks them in the
+order of ``in_order``, the only one there is. A user's word goes first, as the source has it (REGALE D2.3 §4.2, D11):
+who submits a job can know what the next hour of it will be. What its nodes' counters say is true of this run, and so
+goes before what such jobs were before. What counters say is decided on the nodes (``nodectl.decide.load_tag``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from cluster_agent.budget.sharers.view import Tag
+
+USER: Final = "user"
+NODE_AGENT: Final = "node agent"
+JOB_HISTORY: Final = "job history"
+"""The sources as they are shown, everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a source may look at."""
+
+    user: str
+    name: str
+    declared: Tag | None = None
+    measured: Tag | None = None
+
+
+Source: TypeAlias = Callable[[Known], Tag | None]
+
+
+def from_user(job: Known) -> Tag | None:
+    """As it was submitted."""
+    return job.declared
+
+
+def from_counters(job: Known) -> Tag | None:
+    """As its nodes' agents report it while it runs."""
+    return job.measured
+
+
+class History:
+    """The tag that most of the last jobs of the same user and name were measured to have."""
+
+    def __init__(self, last: int = 8, fewest: int = 2) -> None:
+        self._fewest = fewest
+        self._last = last
+        self._tags: dict[tuple[str, str], deque[Tag]] = {}
+
+    def ended(self, user: str, name: str, measured: Tag) -> None:
+        """A job ended as this."""
+        self._tags.setdefault((user, name), deque(maxlen=self._last)).append(measured)
+
+    def __call__(self, job: Known) -> Tag | None:
+        """The more sensitive of equally frequent ones; None with too few jobs."""
+        seen = self._tags.get((job.user, job.name), ())
+        if len(seen) < self._fewest:
+            return None
+        return max(Counter(seen).items(), key=lambda found: (found[1], found[0]))[0]
+
+
+def in_order(history: Source) -> tuple[tuple[str, Source], ...]:
+    """All sources with their names, the one that is asked first first."""
+    return (USER, from_user), (NODE_AGENT, from_counters), (JOB_HISTORY, history)
+
+
+def in_words(tag: str, source: str) -> str:
+    """For tables and sentences; "-" with no tag."""
+    return f"{tag} ({source})" if tag else "-"
+
+
+def resolve(job: Known, sources: Sequence[tuple[str, Source]]) -> tuple[Tag | None, str]:
+    """The first tag that a source has, and that source's name; (None, "") if none has one."""
+    for name, source in sources:
+        tag = source(job)
+        if tag is not None:
+            return tag, name
+    return None, ""

@@ -1,0 +1,265 @@
+"""``clusterctl campaign``: a grid of replays, each a command of its own in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
+from cluster_agent.scheduler.policies import registry
+from cluster_agent.workloads import rte
+from nodectl import __version__
+from nodectl.shell.errors import nearest
+
+SHIPPED = Path(__file__).parents[2] / "campaigns"
+DONE = "campaign.json"
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published mean bounded slowdown, to stand beside ours."""
+
+    trace: str  # the file's name without its endings
+    policy: str
+    AVEbsld: float
+
+
+class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every combination is one replay. Paths are relative to the file; an empty machine, cap or loop is none."""
+
+    policies: tuple[str, ...]
+    traces: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ("",)
+    caps: tuple[str | float, ...] = ("",)
+    closed_loops: tuple[str, ...] = ("",)
+    seeds: tuple[int, ...] = (0,)
+    instances: tuple[str, ...] = ("",)
+    configurations: tuple[str, ...] = ("",)
+    job_watts: tuple[str, ...] = ("",)
+    source: str = ""
+    published: tuple[Published, ...] = ()
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One replay: its arguments, and what its files contained."""
+
+    arguments: list[str]
+    sha256: dict[str, str]
+    version: str
+
+
+Runner = Callable[[Sequence[str]], tuple[int, str]]
+"""Runs ``clusterctl`` with these arguments somewhere; its exit status and the last line that it complained with."""
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option("--out", required=True, metavar="DIR", help="One folder per replay, and campaign.csv.")
+@click.option("--trace", "traces", multiple=True, metavar="FILE", help="Instead of the file's traces; may be repeated.")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="POLICY", help="Instead of the file's policies; may be repeated."
+)
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Replays at the same time (default: 1).")
+def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, ...], jobs: int) -> int:
+    """Replay every combination that FILE (TOML, or the name of one that ships: sc15) lists.
+
+    What is done already, with the same files, policy and version, is not done again. `clusterctl report DIR` compares.
+    """
+    path = _found(file)
+    asked = read_campaign(path)
+    if policies:
+        asked = msgspec.structs.replace(asked, policies=policies)
+        for one in policies:
+            registry.choose(one)
+    if not (traces or asked.traces):
+        raise WrongUseError(f"{path}: traces: none are listed; give --trace FILE")
+    cells = grid(asked, path.parent, traces)
+    root = Path(out)
+    todo = {name: cell for name, cell in cells.items() if not _is_done(root / name, cell)}
+    try:
+        for name in cells:
+            (root / name).mkdir(parents=True, exist_ok=True)
+        (root / "published.json").write_bytes(msgspec.json.encode(asked.published))
+    except OSError as error:
+        raise ClusterError(f"{error.filename}: {error.strerror}; choose another --out") from None
+    click.echo(f"{len(cells)} replays, {len(cells) - len(todo)} done before", err=True)
+    failed = _run(root, todo, jobs, run_here)
+    rows = write_table(root, cells)
+    click.echo(f"{root / 'campaign.csv'}: {rows} replays; compare them with `clusterctl report {out}`")
+    for name, why in failed.items():
+        click.echo(f"{root / name}: {why}", err=True)
+    return 1 if failed else 0
+
+
+def read_campaign(path: Path) -> Campaign:
+    """``WrongUseError`` with file and key for the first thing that is wrong."""
+    try:
+        asked = msgspec.toml.decode(path.read_bytes(), type=Campaign)
+    except OSError as error:
+        shipped = nearest(path.name, [one.stem for one in SHIPPED.glob("*.toml")])
+        raise WrongUseError(
+            f"{path}: cannot read the campaign: {error.strerror}; give a TOML file, or one that ships{shipped}"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WrongUseError(f"{path}: {str(error).replace('`$.', '`')}") from None
+    for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations", "job_watts"):
+        if not getattr(asked, key):
+            raise WrongUseError(f"{path}: {key}: the list is empty; leave the key out, or list something")
+    for text in asked.policies:
+        try:
+            registry.choose(text)
+        except WrongUseError as error:
+            raise WrongUseError(f"{path}: policies: {error}") from None
+    return asked
+
+
+def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell]:
+    """Every replay by the name of its folder."""
+    known: dict[str, str] = {}
+    cells: dict[str, Cell] = {}
+    given = list(traces) or [_near(one, folder) for one in asked.traces]
+    lists = given, asked.instances, asked.policies, asked.machines, asked.caps, asked.closed_loops, asked.seeds
+    for trace, instance, policy, machine, cap, loop, seed, rows, drawn in product(
+        *lists, asked.configurations, asked.job_watts
+    ):
+        machine, cap, rows, drawn = (_near(str(one), folder) for one in (machine, cap, rows, drawn))
+        arguments = ["replay", trace, "--policy", policy]
+        options = {"--instance": instance, "--machine": machine, "--cap": cap, "--closed-loop": loop}
+        options |= {"--configurations": rows, "--job-watts": drawn}
+        for option, value in options.items():
+            arguments += [option, value] if value else []
+        if loop:
+            arguments += ["--seed", str(seed)]
+        named = {file for text in (trace, policy, machine, cap, rows, drawn) for file in _files(text)}
+        sha256 = {file: _sha256(file, known) for file in sorted(named)}
+        if trace not in sha256:
+            where = f"--trace {trace}" if traces else f"{trace}: traces"
+            raise WrongUseError(f"{where}: there is no such file")
+        words = [Path(trace).name.partition(".")[0], instance, policy, Path(machine).stem, Path(cap).stem, loop]
+        words += [Path(one).name for one in (rows, drawn) if one]
+        words += [f"seed={seed}"] if loop else []
+        name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
+        source = inspect.getfile(registry.choose(policy).policy.compose)
+        cell = Cell(arguments, sha256 | {"policy": _sha256(source, known)}, __version__)
+        if cells.get(name, cell) != cell:  # files of one name in two folders
+            name += "__" + hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
+        cells[name] = cell
+    return cells
+
+
+def run_here(arguments: Sequence[str]) -> tuple[int, str]:
+    """A process on this machine."""
+    command = [sys.executable, "-m", "cluster_agent.cli", *arguments]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return done.returncode, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+
+
+def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str, str]:
+    """Run the cells; those that failed, and why."""
+    failed: dict[str, str] = {}
+    begun_s, done, lock = time.monotonic(), 0, threading.Lock()
+
+    def one(name: str, cell: Cell) -> None:
+        nonlocal done
+        status, why = run([*cell.arguments, "--out", str(root / name)])
+        with lock:
+            done += 1
+            if status:
+                failed[name] = why
+            else:
+                (root / name / DONE).write_bytes(msgspec.json.encode(cell))
+            if sys.stderr.isatty():
+                left_s = (time.monotonic() - begun_s) / done * (len(todo) - done)
+                click.echo(f"\r\033[K{done}/{len(todo)}  {left_s:.0f} s left  {name}", err=True, nl=done == len(todo))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for waiting in [pool.submit(one, name, cell) for name, cell in todo.items()]:
+                waiting.result()
+        except KeyboardInterrupt:
+            # a terminal has told the running replays too; what they leave unfinished does not count as done
+            pool.shutdown(cancel_futures=True)
+            left = sum(not _is_done(root / name, cell) for name, cell in todo.items())
+            raise StoppedError(f"stopped with {left} replays to do; the same command goes on with them") from None
+    return failed
+
+
+def write_table(root: Path, cells: dict[str, Cell]) -> int:
+    """campaign.csv and campaign.parquet: a row for every replay that is done, with all numbers of metrics.json."""
+    rows: list[dict[str, Any]] = []
+    for name, cell in cells.items():
+        if not _is_done(root / name, cell):
+            continue
+        options = dict(zip(cell.arguments[2::2], cell.arguments[3::2], strict=True))
+        row: dict[str, Any] = {"folder": name, "trace": cell.arguments[1]}
+        names = ("policy", "instance", "machine", "cap", "closed-loop", "seed", "configurations", "job-watts")
+        row |= {one.replace("-", "_"): options.get(f"--{one}") for one in names}
+        rows.append(row | dict(_flat(msgspec.json.decode((root / name / "metrics.json").read_bytes()))))
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [",".join(columns)] + [",".join(_quoted(row.get(key)) for key in columns) for row in rows]
+    (root / "campaign.csv").write_text("\n".join(lines) + "\n")
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        click.echo("campaign.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')", err=True)
+    else:
+        table = pa.table({key: pa.array([row.get(key) for row in rows]) for key in columns})
+        pyarrow.parquet.write_table(table, root / "campaign.parquet")
+    return len(rows)
+
+
+def _flat(metrics: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in metrics.items():
+        inner = isinstance(value, dict)
+        found += _flat(value, f"{before}{key}_") if inner else [(before + key, value)]
+    return found
+
+
+def _quoted(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n') else text
+
+
+def _is_done(folder: Path, cell: Cell) -> bool:
+    try:
+        return msgspec.json.decode((folder / DONE).read_bytes(), type=Cell) == cell
+    except (OSError, msgspec.DecodeError):
+        return False
+
+
+def _found(file: str) -> Path:
+    shipped = SHIPPED / f"{file}.toml"
+    return shipped if not os.path.exists(file) and shipped.exists() else Path(file)
+
+
+def _near(text: str, folder: Path) -> str:
+    """A file beside the campaign, or the text as it is: a number, a name, or a path from here."""
+    source = f"{rte.NAME}:" if rte.is_rte(text) else ""
+    path, colon, rest = text.removeprefix(source).partition(":")
+    return f"{source}{folder / path}{colon}{rest}" if path and (folder / path).is_file() else text
+
+
+def _files(text: str) -> list[str]:
+    """The files that a trace or the value of an option names: itself, or a part of it such as FILE in rte:FILE:..."""
+    return [one for one in (text, *re.split("[:=,]", text)) if one and Path(one).is_file()]
+
+
+def _sha256(path: str, known: dict[str, str]) -> str:
+    if path not in known:
+        known[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return known[path]

@@ -1,0 +1,274 @@
+"""``clusterctl replay``: what a policy would have made of a job log."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from cluster_agent.cap_steps import FOREVER_S, Cap, read_caps
+from cluster_agent.cluster import load_machine
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.replay import measures, outputs
+from cluster_agent.replay.event_log import ReplayMeter, Setting, write_log
+from cluster_agent.replay.log_run import replay as run_replay
+from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.scheduler.interfaces import unmetered
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policies import registry
+from cluster_agent.scheduler.policy_phases import WITH_WATTS, Composition
+from cluster_agent.workloads.job_log import Workload, machine_of, prepare
+from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
+from cluster_agent.workloads.swf import Log, read_swf
+from cluster_agent.workloads.text_tables import has_nodes
+from nodectl import __version__
+from nodectl.shell.progress_bar import progress
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.closed_loop import ClosedLoop
+
+MOST_PROCESSORS = 2**31 - 1
+
+
+@click.command()
+@click.argument("trace", type=click.Path())
+@click.option(
+    "--policy", default="easy", metavar="NAME[:KEY=VALUE,...]", help="Default: easy; see `clusterctl policies`."
+)
+@click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
+@click.option("--cap", metavar="WATTS|FILE[:PROFILE]|rte:FILE:...", help="Power cap; needs a machine with watts.")
+@click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
+@click.option(
+    "--configurations", metavar="cab|FILE[:KEY=VALUE,...]", help="Ways to run each job, for policies that choose them."
+)
+@click.option("--job-watts", metavar="FILE|generated[:seed=N]", help="What each job draws; needs a machine with watts.")
+@click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
+@click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
+@click.option("--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions answer to the schedule.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of what --closed-loop draws (default: 0).")
+@click.option(
+    "--log", "log_file", metavar="FILE", help="Write every event and decision (see check-log); .gz compresses."
+)
+@click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or mended.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
+def replay(
+    trace: str,
+    policy: str,
+    machine: str | None,
+    cap: str | None,
+    instance: str | None,
+    configurations: str | None,
+    job_watts: str | None,
+    out: str | None,
+    swf_file: str | None,
+    closed_loop: str | None,
+    seed: int,
+    log_file: str | None,
+    strict: bool,
+    as_json: bool,
+) -> int:
+    """Schedule the jobs of TRACE again under a policy.
+
+    TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
+    `sacct --parsable2`. What had to be dropped or mended is counted on stderr.
+    """
+    choice = registry.choose(policy)
+    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts)
+    if choice.has_configurations and not has_nodes(trace):
+        _only_plain(setting)
+        from cluster_agent.commands.replays.replay_moldable import replay_with_configurations  # see ``world``
+
+        return replay_with_configurations(setting, choice, out, swf_file, log_file, strict, as_json)
+    if configurations is not None:
+        raise WrongUseError(
+            f"--configurations {configurations}: {choice.policy.name} runs jobs as they ask; leave it out, or choose"
+            " rmap or moldable"
+        )
+    if has_nodes(trace):
+        if job_watts is not None:
+            raise WrongUseError(f"--job-watts {job_watts}: a trace with nodes has its own; leave it out")
+        from cluster_agent.commands.replays.replay_nodes import replay_nodes  # see ``world``
+
+        if closed_loop:
+            raise WrongUseError(
+                f"--closed-loop {closed_loop}: only for logs of processors, whose loop is native; leave it out"
+            )
+        if swf_file:
+            raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
+        return replay_nodes(setting, choice, out, log_file, strict, as_json)
+    if instance is not None:
+        raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
+    composition = choice.composition
+    workload, watts, caps, loop = world(setting, composition, strict)
+    if caps and composition.power is None:
+        click.echo(f"{policy} does not know watts: the cap is only measured", err=True)
+    if watts is not None and watts.budget is not None and watts.budget.limit_w <= watts.machine.idle_w:
+        limit_w, idle_w = watts.budget.limit_w, watts.machine.idle_w
+        click.echo(
+            f"{policy}: the budget is {limit_w:.0f} W, and the idle machine draws {idle_w:.0f} W: it cannot be kept"
+            " with all nodes on",
+            err=True,
+        )
+    for finding in workload.findings:
+        click.echo(f"{trace}: {finding}", err=True)
+    with progress(len(workload.jobs)) as advance:
+        result = run_replay(workload, composition, advance, watts, caps, loop)
+    for finding in result.workload.findings[len(workload.findings) :]:
+        click.echo(f"{trace}: {finding}", err=True)
+    workload, watts = result.workload, result.schedule.watts
+    if result.unstarted == len(workload.jobs):
+        raise ClusterError(
+            f"{trace}: no job was ever started under {policy}: what may be drawn is too little for any of"
+            f" {len(workload.jobs)}; give more watts or joules"
+        )
+    if log_file:
+        meter = ReplayMeter(result.schedule.power_uw) if watts is not None else None
+        scheduler = NativeScheduler(
+            composition, workload.jobs, workload.processors, watts, caps, meter or unmetered, workload.users
+        )
+        simulated = simulated_machine(workload, composition, watts)
+        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s, meter)
+    measured = measures.measure(result)
+    if swf_file:
+        outputs.write_swf(swf_file, workload, result.schedule.start_s, result.run_s, policy)
+    if out:
+        given_by = "--machine" if machine else "MaxProcs"
+        command = ["clusterctl", *sys.argv[1:]]
+        made_from = outputs.manifest(workload, given_by, choice, command, __version__, cap)
+        made_from |= {"job_watts": job_watts} if job_watts else {}
+        made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
+        for note in outputs.write(out, result, measured, made_from):
+            click.echo(note, err=True)
+    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+    return 1 if result.unstarted else 0
+
+
+def _only_plain(setting: Setting) -> None:
+    """Jobs with configurations are of a log, and their watts are those of the configurations."""
+    for option, value in {"--instance": setting.instance, "--job-watts": setting.job_watts}.items():
+        if value is not None:
+            raise WrongUseError(
+                f"{option} {value}: not with {setting.policy}, which chooses configurations; leave it out"
+            )
+
+
+def world(
+    setting: Setting, composition: Composition, is_strict: bool = False
+) -> tuple[Workload, Watts | None, list[Cap], ClosedLoop | None]:
+    """The jobs and the machine of a replay on processors, and whether submissions are to answer to it."""
+    machine = setting.machine
+    watts, caps = _watts(setting, composition)
+    given = watts.machine.processors if watts else _processors(machine) if machine else None
+    log = read_swf(setting.trace)
+    needs_requests = composition.needs_requests or composition.power is not None
+    workload = prepare(log, given or _machine_of(log), needs_requests, is_strict)
+    if setting.job_watts is not None:
+        if watts is None:
+            raise WrongUseError(
+                f"--job-watts {setting.job_watts}: needs a machine that has watts, such as --machine curie"
+            )
+        drawn = read_job_watts(setting.job_watts, workload, watts)
+        for finding in drawn.findings:
+            click.echo(f"--job-watts: {finding}", err=True)
+        watts = replace(watts, job_busy_uw=drawn.uw)
+    if watts is not None and composition.power is not None:
+        watts = of_jobs(watts, workload, composition.power)
+    loop = None
+    if setting.closed_loop:
+        from cluster_agent.replay.closed_loop import closed_loop  # only here: a short replay is as long as its imports
+
+        loop = closed_loop(setting.closed_loop, setting.seed)
+    return workload, watts, caps, loop
+
+
+def as_submitted(setting: Setting, composition: Composition) -> tuple[Workload, Watts | None, list[Cap]]:
+    """What a scheduler is told of: in a closed loop what came of that."""
+    workload, watts, caps, loop = world(setting, composition)
+    if loop is not None:
+        result = run_replay(workload, composition, watts=watts, caps=caps, loop=loop)
+        workload, watts = result.workload, result.schedule.watts
+    return workload, watts, caps
+
+
+def simulated_machine(workload: Workload, composition: Composition, watts: Watts | None) -> SimulatedMachine:
+    """For the loop in Python."""
+    given = (watts.slowdown, watts.requeues) if watts else ()
+    return SimulatedMachine(workload.jobs, composition.ties, *given)
+
+
+def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, list[Cap]]:
+    """The machine's watts, if it was given by name or as a file, and the caps."""
+    machine, cap = setting.machine, setting.cap
+    if machine is None or machine.isdecimal():
+        if composition.power is not None or cap is not None:
+            what = f"--cap {cap}" if cap is not None else f"--policy {setting.policy}"
+            raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
+        return None, []
+    if not composition.goes_with_watts:
+        raise WrongUseError(
+            f"--machine {machine}: watts go with {WITH_WATTS}; choose another policy,"
+            " or give the processors as a number"
+        )
+    watts = Watts.of(load_machine(machine), composition.power)
+    if cap is None:
+        return watts, []
+    try:
+        constant_w = float(cap)
+    except ValueError:
+        return watts, _read_caps(cap)
+    if not 0 < constant_w < float("inf"):
+        raise WrongUseError(f"--cap {cap}: give watts above 0, or a file")
+    return watts, [Cap(0, FOREVER_S, constant_w)]
+
+
+def _read_caps(text: str) -> list[Cap]:
+    """Of a file, or of the load of a country."""
+    from cluster_agent.workloads.rte import is_rte, rte_caps  # see ``world``
+
+    return rte_caps(text) if is_rte(text) else read_caps(text)
+
+
+def _processors(text: str) -> int:
+    try:
+        processors = int(text)
+    except ValueError:
+        processors = 0
+    if not 0 < processors <= MOST_PROCESSORS:
+        raise WrongUseError(f"--machine {text}: give a number of processors, 1 to {MOST_PROCESSORS}")
+    return processors
+
+
+def _machine_of(log: Log) -> int:
+    processors = machine_of(log)
+    if processors is None:
+        raise WrongUseError(f"{log.path}: its header states no MaxProcs; give the processors with --machine NUMBER")
+    return processors
+
+
+def _lines(measured: dict[str, Any]) -> str:
+    rows = [
+        f"{measured['ended']} of {measured['jobs']} jobs ended, {measured['overtook']} of them backfilled",
+        f"bounded slowdown  mean {measured['AVEbsld']:.3f}  max {measured['max_bsld']:.1f}  (tau = 10 s)",
+        "wait              mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(**measured["wait_s"]),
+        "stretch           mean {mean:.3f}  median {median:.3f}  max {max:.1f}".format(**measured["stretch"]),
+        f"utilisation       {100 * measured['utilisation']:.1f} %",
+        f"throughput        {measured['throughput_jobs_per_h']:.2f} jobs/h",
+    ]
+    if measured["energy_j"] is not None:
+        rows += [
+            f"energy            {measured['energy_j'] / 3.6e6:.1f} kWh, of which idle {measured['idle_j'] / 3.6e6:.1f},"
+            f" off {measured['off_j'] / 3.6e6:.1f}, switching {measured['switching_j'] / 3.6e6:.1f}",
+            f"power             mean {measured['mean_w']:.0f} W  highest {measured['peak_w']:.0f} W"
+            f"  above the cap {measured['over_cap_ws']:.0f} W s",
+            f"killed            {measured['kills']} times, {measured['lost_processor_s']} processor-seconds lost",
+        ]
+    if measured["window_j"] is not None:
+        rows.append(
+            f"budget            {measured['window_j'] / 3.6e6:.1f} kWh drawn in its window,"
+            f" {measured['over_budget_j'] / 3.6e6:.1f} above it"
+        )
+    return "\n".join(rows)

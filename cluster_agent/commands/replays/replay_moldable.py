@@ -1,0 +1,228 @@
+"""``clusterctl replay`` of policies that choose among configurations of each job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.errors import WrongUseError
+from cluster_agent.replay.closed_loop import closed_loop
+from cluster_agent.replay.event_log import Setting, write_log
+from cluster_agent.replay.moldable_run import (
+    MoldableResult,
+    TableMachine,
+    for_python,
+    impossible,
+    measure_moldable,
+    power_of,
+    replay_possible,
+)
+from cluster_agent.replay.outputs import manifest_of, workload_name, write_swf
+from cluster_agent.replay.row_outputs import write_rows
+from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition, MoldableScheduler
+from cluster_agent.scheduler.configurations.table import MoldableJobs
+from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.workloads.job_log import Workload, prepare
+from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
+from cluster_agent.workloads.swf import Finding, read_swf
+from nodectl import __version__
+from nodectl.shell.progress_bar import progress
+
+
+class World(msgspec.Struct, frozen=True):
+    """What a replay is of."""
+
+    workload: Workload
+    jobs: MoldableJobs  # those of the workload that can run
+    row: list[int]  # of each job, in the workload
+    findings: list[Finding]
+    tables: Tables
+    nodes: int
+    cores: int  # of a node
+    bound_w: float
+
+    def workload_of_jobs(self) -> Workload:
+        """The workload, of these jobs only."""
+        rows = self.workload.row[self.row]
+        return replace(self.workload, jobs=self.jobs.jobs, row=rows, is_cut=self.workload.is_cut[self.row])
+
+    def scheduler(self, composition: MoldableComposition) -> tuple[MoldableScheduler, TableMachine]:
+        """For the loop in Python."""
+        return for_python(composition, self.jobs, self.nodes, self.bound_w)
+
+
+def replay_with_configurations(
+    setting: Setting,
+    choice: Choice,
+    out: str | None,
+    swf_file: str | None,
+    log_file: str | None,
+    is_strict: bool,
+    as_json: bool,
+) -> int:
+    """Replay the trace and print what came of it; the exit status."""
+    composition = choice.moldable_composition
+    of = world(setting, composition, is_strict)
+    for finding in of.findings:
+        click.echo(f"{setting.trace}: {finding}", err=True)
+    if of.tables.is_generated:
+        click.echo(f"--configurations {of.tables.text}: times and watts are generated, like Cab's", err=True)
+    if of.tables.errors:
+        told = of.tables.errors
+        click.echo(
+            f"--configurations {of.tables.text}: the model's times are wrong by {100 * told.time_mean:.1f} % on"
+            f" average, {100 * told.time_max:.0f} % at most, its watts by {100 * told.watts_mean:.1f} and"
+            f" {100 * told.watts_max:.0f} %",
+            err=True,
+        )
+    with progress(len(of.jobs)) as advance:
+        of, result = _replayed(setting, composition, of, advance)
+    if log_file:
+        scheduler, simulated = of.scheduler(composition)
+        write_log(log_file, setting, of.workload.log.sha256, scheduler, simulated, result.start_s)
+    if swf_file:
+        held = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
+        workload = of.workload_of_jobs()
+        workload = replace(workload, jobs=replace(workload.jobs, width=held))
+        write_swf(swf_file, workload, result.start_s, result.end_s - result.start_s, setting.policy)
+    measured = measure_moldable(result, of.nodes, of.bound_w)
+    if out:
+        of_trace = setting.trace, of.workload.log.sha256, len(of.jobs), of.findings
+        machine = {"nodes": of.nodes, "given_by": setting.machine}
+        command = ["clusterctl", *sys.argv[1:]]
+        made_from = manifest_of(command, of_trace, machine, f"{of.bound_w:g}", choice, __version__)
+        made_from["configurations"] = of.tables.manifest()
+        made_from |= {"closed_loop": setting.closed_loop, "seed": setting.seed if setting.closed_loop else None}
+        times_s, watts = power_of(result)
+        power = times_s.tolist(), watts.tolist(), [of.bound_w] * len(times_s)
+        for note in write_rows(out, _rows(of, result), _more(of, result), power, measured, made_from):
+            click.echo(note, err=True)
+    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+    return 0
+
+
+def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
+    """What a scheduler is told of: in a closed loop what came of that."""
+    of = world(setting, composition)
+    return _replayed(setting, composition, of, lambda ended: None)[0] if setting.closed_loop else of
+
+
+def _replayed(
+    setting: Setting, composition: MoldableComposition, of: World, advance: Callable[[int], None]
+) -> tuple[World, MoldableResult]:
+    """What came of it, and the jobs as they were submitted."""
+    loop = None
+    if setting.closed_loop:
+        loop = of.workload_of_jobs(), closed_loop(setting.closed_loop, setting.seed)
+    result = replay_possible(composition, of.jobs, of.nodes, of.bound_w, advance, loop)
+    if result.order is not None:
+        of = msgspec.structs.replace(of, jobs=result.jobs, row=[of.row[job] for job in result.order])
+    return of, result
+
+
+def world(setting: Setting, composition: MoldableComposition, is_strict: bool = False) -> World:
+    """The jobs, their configurations and the machine; jobs that fit in none of theirs are left out and counted."""
+    if setting.machine is None or setting.machine.isdecimal():
+        raise WrongUseError(
+            f"--policy {setting.policy}: nodes are needed; give a machine that has them, such as --machine cab64"
+        )
+    machine = load_machine(setting.machine)
+    bound_w = _bound_w(setting.cap, machine)
+    tables = read_tables(setting.configurations or GENERATED)
+    workload = prepare(read_swf(setting.trace), machine.processors, is_strict=is_strict)
+    jobs, row, findings = moldable(workload, tables, machine.node.cores, is_strict)
+    never = set(impossible(composition, jobs, machine.nodes, bound_w))
+    if never:
+        lines = [int(workload.log.lines[workload.row[row[job]]]) for job in never]
+        what, remedy = "jobs whose share of the watts is too small for any configuration", "give a higher --cap"
+        if is_strict or len(never) == len(jobs):
+            raise WrongUseError(f"{setting.trace}:{min(lines)}: {what} (first of {len(never)}): {remedy}")
+        findings.append(Finding(what, "dropped", len(never), min(lines), remedy))
+        stay = [job for job in range(len(jobs)) if job not in never]
+        jobs, row = jobs.only(stay), [row[job] for job in stay]
+    found = [*workload.findings, *findings]
+    return World(workload, jobs, row, found, tables, machine.nodes, machine.node.cores, bound_w)
+
+
+def _bound_w(cap: str | None, machine: Machine) -> float:
+    """Of all sockets together; without ``--cap`` what all nodes draw at the most."""
+    if len(machine.groups) > 1:
+        raise WrongUseError(f"{machine.name}: configurations are for machines of one kind of nodes, not several")
+    if cap is None:
+        if not machine.has_watts:
+            raise WrongUseError(f"{machine.name}: the machine has no watts; give --cap WATTS")
+        node = machine.node
+        return machine.nodes * max(node.busy_max_w or node.busy_w)
+    try:
+        bound_w = float(cap)
+    except ValueError:
+        raise WrongUseError(f"--cap {cap}: this policy keeps one bound of watts; give a number") from None
+    if not 0 < bound_w < float("inf"):
+        raise WrongUseError(f"--cap {cap}: give watts above 0")
+    return bound_w
+
+
+def _rows(of: World, result: MoldableResult) -> list[dict[str, Any]]:
+    name, jobs = workload_name(of.workload), of.jobs.jobs
+    rows = []
+    for job in range(len(of.jobs)):
+        start_s, end_s, submit_s = int(result.start_s[job]), int(result.end_s[job]), int(jobs.submit_s[job])
+        chosen = result.chosen[job]
+        assert chosen is not None
+        rows.append(
+            {
+                "job_id": str(jobs.number[job]),
+                "workload_name": name,
+                "submission_time": submit_s,
+                "requested_number_of_resources": int(jobs.width[job]),
+                "requested_time": int(jobs.request_s[job]),
+                "success": 1,
+                "final_state": "COMPLETED_SUCCESSFULLY",
+                "starting_time": start_s,
+                "execution_time": end_s - start_s,
+                "finish_time": end_s,
+                "waiting_time": start_s - submit_s,
+                "turnaround_time": end_s - submit_s,
+                "stretch": f"{(end_s - submit_s) / (end_s - start_s):.6f}",
+                "consumed_energy": f"{chosen.watts * (end_s - start_s):.1f}",
+            }
+        )
+    return rows
+
+
+def _more(of: World, result: MoldableResult) -> dict[str, list[Any]]:
+    """Our columns: the configuration."""
+    chosen, users = [one for one in result.chosen if one is not None], of.workload.users
+    return {
+        "user": [users[user] for user in of.jobs.jobs.user.tolist()],
+        "nodes": [one.nodes for one in chosen],
+        "cores_per_node": [one.cores for one in chosen],
+        "cap_w": [float(one.cap_w) for one in chosen],
+        "drawn_w": [float(one.watts) for one in chosen],
+        "asked_s": [float(one) for one in of.workload.jobs.run_s[of.row]],
+    }
+
+
+def _lines(measured: dict[str, Any]) -> str:
+    return "\n".join(
+        [
+            f"{measured['ended']} of {measured['jobs']} jobs ended, makespan {measured['makespan_s']} s",
+            "turnaround        mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(
+                **measured["turnaround_s"]
+            ),
+            "wait              mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(**measured["wait_s"]),
+            f"bounded slowdown  mean {measured['AVEbsld']:.3f}  max {measured['max_bsld']:.1f}  (tau = 10 s)",
+            f"utilisation       {100 * measured['utilisation']:.1f} % of the nodes,"
+            f" {measured['nodes_over_asked']:.2f} times the nodes that were asked for",
+            f"power             mean {measured['mean_w']:.0f} W  highest {measured['peak_w']:.0f} W"
+            f"  above the bound {measured['over_cap_ws']:.0f} W s",
+            f"energy            {measured['energy_j'] / 3.6e6:.1f} kWh",
+        ]
+    )

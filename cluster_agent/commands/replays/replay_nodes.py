@@ -1,0 +1,134 @@
+"""``clusterctl replay`` of a trace that has nodes: Eurora's tables, or the text of ``sacct``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from cluster_agent.cap_steps import read_caps
+from cluster_agent.cluster import load_machine
+from cluster_agent.errors import WrongUseError
+from cluster_agent.replay import node_outputs
+from cluster_agent.replay.event_log import Setting, write_log
+from cluster_agent.replay.node_run import CappedMachine, measure_nodes, pass_times
+from cluster_agent.replay.node_run import replay_nodes as run_replay
+from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeScheduler, PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
+from cluster_agent.workloads.eurora import read_cap_profile, read_jobs
+from cluster_agent.workloads.node_power import PredictedPower
+from cluster_agent.workloads.node_trace import NodeTrace
+from cluster_agent.workloads.rte import is_rte, rte_caps
+from cluster_agent.workloads.sacct import read_sacct
+from cluster_agent.workloads.text_tables import first_line, is_eurora
+from nodectl import __version__
+from nodectl.shell.progress_bar import progress
+
+
+def replay_nodes(
+    setting: Setting,
+    choice: Choice,
+    out: str | None,
+    log_file: str | None,
+    is_strict: bool,
+    as_json: bool,
+) -> int:
+    """Replay the trace and print what came of it; the exit status."""
+    composition = choice.node_composition
+    jobs, nodes, limit, power = world(setting, composition, is_strict)
+    for finding in jobs.findings:
+        click.echo(f"{jobs.path}: {finding}", err=True)
+    with progress(len(jobs.jobs)) as advance:
+        result = run_replay(jobs, composition, nodes, limit, power, advance)
+    if log_file:
+        simulated = CappedMachine(jobs.jobs, limit, lambda left: None)
+        scheduler = scheduler_of(composition, jobs, nodes, limit)
+        write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s)
+    measured = measure_nodes(result)
+    if out:
+        command = ["clusterctl", *sys.argv[1:]]
+        given_by = setting.machine or "eurora"
+        made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
+        for note in node_outputs.write(out, result, measured, made_from):
+            click.echo(note, err=True)
+    measured |= pass_times(result)
+    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+    return 1 if result.unstarted else 0
+
+
+def world(
+    setting: Setting, composition: NodeComposition, is_strict: bool = False
+) -> tuple[NodeTrace, Nodes, PowerCap, PowerSource | None]:
+    """The jobs and the machine of a replay on nodes, and the predictor if the policy has one."""
+    limit = cap_of(setting.cap)
+    nodes = nodes_of(load_machine(setting.machine or _machine_of(setting.trace)))
+    jobs = _read(setting.trace, setting.instance, is_strict).on(nodes, limit, is_strict)
+    return jobs, nodes, limit, _power(composition, jobs, nodes)
+
+
+def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, limit: PowerCap) -> NodeScheduler:
+    """For the loop in Python, with a predictor that has seen nothing yet."""
+    return NodeScheduler(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes))
+
+
+def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:
+    return None if composition.admitted == "given" else PredictedPower(jobs, nodes, composition.admitted)
+
+
+def cap_of(text: str | None) -> PowerCap:
+    """``2000`` (watts, always), a file of caps, or ``FILE:PROFILE`` of a table of cap profiles."""
+    if text is None:
+        return UNCAPPED
+    try:
+        watts = float(text)
+    except ValueError:
+        if is_rte(text):
+            return from_caps(rte_caps(text))
+        path, colon, profile = text.partition(":")
+        if first_line(path).startswith("profile,"):
+            return read_cap_profile(path, profile if colon else None)
+        caps = read_caps(text)
+        if any(cap.announced_s for cap in caps):
+            raise WrongUseError(
+                f"--cap {text}: policies that place jobs on nodes know all caps from the start; leave out announced_s"
+            ) from None
+        return from_caps(caps)
+    if not 0 < watts < float("inf"):
+        raise WrongUseError(f"--cap {text}: give watts above 0, or a file")
+    return constant(watts)
+
+
+def _read(trace: str, instance: str | None, is_strict: bool) -> NodeTrace:
+    if is_eurora(trace):
+        return read_jobs(trace, instance, is_strict)
+    if instance is not None:
+        raise WrongUseError(f"--instance {instance}: only Eurora's tables have instances; leave it out")
+    return read_sacct(trace, is_strict)
+
+
+def _machine_of(trace: str) -> str:
+    if is_eurora(trace):
+        return "eurora"
+    raise WrongUseError(f"{trace}: sacct's text does not describe the machine; give --machine NAME or FILE.toml")
+
+
+def _lines(measured: dict[str, Any]) -> str:
+    used = ", ".join(f"{name} {100 * share:.1f} %" for name, share in measured["utilisation"].items() if share)
+    over = measured["above_cap_ws"]
+    waits = measured["waits_by_promise"]
+    rows = [
+        f"{measured['ended']} of {measured['jobs']} jobs ended, makespan {measured['makespan_s']} s",
+        f"bounded slowdown  mean {measured['AVEbsld']:.3f}  max {measured['max_bsld']:.1f}"
+        f"  (tau = {measured['bsld_tau_s']} s)",
+        "wait              mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(**measured["wait_s"]),
+        f"promised waits    {waits['NL']} jobs late, waits over promises sum to {waits['WQT']:.1f}",
+        f"utilisation       {used}",
+        f"power             highest {measured['highest_w']:.0f} W, above the cap: {over:.0f} W s;"
+        f" {100 * measured['watts_known']:.0f} % of the jobs have known watts, the rest are assumed",
+        f"scheduling        {measured['passes']} passes, longest {measured['pass_max_s']:.4f} s",
+    ]
+    return "\n".join(rows)

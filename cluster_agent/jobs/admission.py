@@ -1,0 +1,140 @@
+"""What a live partition takes: policies that need no more than it has, and jobs that its nodes could run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from cluster_agent.budget.sharers.view import tag_of
+from cluster_agent.errors import WrongUseError
+from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.job_nodes import Node
+from cluster_agent.scheduler.policy_phases import Composition
+from nodectl.shell.errors import nearest
+from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
+from nodectl.wire.power_messages import PROTOCOL, pack
+
+_TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
+"""A time as emulated nodes read it; a bare number is seconds."""
+
+
+def check_live(composition: Composition) -> None:
+    """``WrongUseError`` for a policy that needs what only a replay has."""
+    if composition.power is not None:
+        raise WrongUseError(
+            "a policy that shares out watts runs in replays only; live, a sharer does (docs/cluster.md)"
+        )
+    if composition.priority is not None:
+        raise WrongUseError("priorities name the users of a table of jobs by its numbers: replays only, so far")
+    if composition.estimate == "clairvoyant":
+        raise WrongUseError("estimate=clairvoyant needs the run times of the future: replays only")
+    if composition.ties != "instant":
+        raise WrongUseError("ties=sc15 takes processors as free that are not: replays only")
+
+
+def check_job(job: Job, nodes: Collection[str]) -> None:
+    """``WrongUseError`` for a job that could never run on these nodes."""
+    spec = job.spec
+    if not spec.command and not spec.script:
+        raise WrongUseError("nothing to run: give a command or a script")
+    if spec.nodes > len(nodes):
+        raise WrongUseError(f"{spec.nodes} nodes asked for, and the partition has {len(nodes)}")
+    if spec.tag:
+        try:
+            tag_of(spec.tag)
+        except ValueError as error:
+            raise WrongUseError(str(error)) from None
+    if not spec.workdir.startswith("/"):
+        raise WrongUseError(f"workdir {spec.workdir!r} is no absolute path")
+    names = sorted(nodes, key=len)[-spec.nodes :]
+    try:
+        size = largest_start(job, names)
+    except msgspec.MsgspecError as error:
+        raise WrongUseError(f"no node would understand this job: {error}") from None
+    if size > MAX_START:
+        raise WrongUseError(
+            f"the job's script, command and environment make {size} bytes, and {MAX_START} can be sent to a node:"
+            " put them into files that nodes can read"
+        )
+
+
+def check_runs(job: Job, nodes: Collection[Node]) -> None:
+    """``WrongUseError`` for a job that too few of the nodes run, as far as they have said what they run."""
+    spec, able = job.spec, runners(job, nodes)
+    if len(able) >= spec.nodes:
+        return
+    refusing = [node for node in nodes if not can_run(job, node)]
+    if not refusing:
+        raise WrongUseError(f"{spec.nodes} nodes asked for, and {len(able)} emulated ones run `{spec.command[0]}`")
+    only = refusing[0].runs_only
+    form = f"`{only} NAME TIME [UNIT]`"
+    named = [node for node in refusing if node.runs_only and _names_command(job, node)]
+    if not named:
+        what = spec.command[0] if _is_plain(job) else "a script, a prolog or an epilog"
+        raise WrongUseError(
+            f"{what} cannot run on {_names(refusing)}: emulated nodes run {form} and nothing else"
+            " (`nodectl twin workloads` lists the names)"
+        )
+    words = spec.command[1:]
+    if len(words) not in (2, 3):
+        raise WrongUseError(f"{shlex.join(spec.command)}: emulated nodes run {form}, e.g. `{only} hpl 60s`")
+    if wrong := next((word for word in words[1:] if not _is_time(word)), ""):
+        raise WrongUseError(f"{wrong!r} is no time above 0 such as 30s or 2min: emulated nodes run {form}")
+    known = {name for node in named for name in node.runs_names}
+    raise WrongUseError(f"{_names(named)} cannot run a workload {words[0]!r}{nearest(words[0], known)}")
+
+
+def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
+    """Those of the nodes that would run the job, as far as they have said what they run. What emulated nodes run is no
+    program of the others."""
+    able = [node for node in nodes if can_run(job, node)]
+    if any(node.runs_only and _names_command(job, node) for node in nodes):
+        return [node for node in able if node.runs_only or not node.boot_id]
+    return able
+
+
+def can_run(job: Job, node: Node) -> bool:
+    """Whether the node would not refuse the job, as far as it has said what it runs."""
+    if not node.runs_only:
+        return True
+    words = job.spec.command[1:]
+    return (
+        _names_command(job, node)
+        and len(words) in (2, 3)
+        and all(map(_is_time, words[1:]))
+        and (not node.runs_names or any(_fits(words[0], name) for name in node.runs_names))
+    )
+
+
+def _names_command(job: Job, node: Node) -> bool:
+    return _is_plain(job) and job.spec.command[0] == node.runs_only
+
+
+def _is_plain(job: Job) -> bool:
+    spec = job.spec
+    return bool(spec.command) and not (spec.script or spec.prolog or spec.epilog)
+
+
+def _fits(word: str, name: str) -> bool:
+    return word == name or word.endswith(".toml") or (name.endswith(":") and word.startswith(name))
+
+
+def _is_time(word: str) -> bool:
+    match = _TIME.fullmatch(word)
+    return match is not None and float(match[1]) > 0
+
+
+def _names(nodes: list[Node]) -> str:
+    return nodes[0].name if len(nodes) == 1 else f"{nodes[0].name} and {len(nodes) - 1} more"
+
+
+def largest_start(job: Job, nodes: list[str]) -> int:
+    """Bytes of the message that starts the job on these nodes; ``msgspec.ValidationError`` if it would not be taken."""
+    planned = msgspec.structs.replace(job, id=1, attempt=1, nodes=nodes)
+    frame = pack(kind_of(start := planned.start_on(nodes[-1])), start, PROTOCOL)
+    msgspec.msgpack.decode(msgspec.msgpack.encode(start), type=JobStart)
+    return len(frame) + 2 * 9  # whatever numbers it will have

@@ -1,0 +1,166 @@
+"""A job from its submission to its record: what was asked, what became of it, and what it took.
+
+    queued ──► starting ──► running ──► ending ──► done | failed | cancelled | timeout | lost
+      ▲                        │                                                       │
+      └──────────── requeued (once, if it was lost; or by hand) ◄──────────────────────┘
+
+``starting``: nodes are chosen and told; ``running``: all of them have said so; ``ending``: told to end, or ended on
+some nodes. A job is ``lost`` when a node cannot say what became of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from nodectl.wire.job_messages import JobStart
+
+State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
+STATES: Final[tuple[State, ...]] = (
+    "queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost",
+)  # fmt: skip
+ACTIVE: Final = ("starting", "running", "ending")
+OVER: Final = ("done", "failed", "cancelled", "timeout", "lost")
+
+LONGEST_S: Final = 10 * 366 * 86_400
+"""The longest walltime, about ten years."""
+
+Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
+
+
+class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked for. ``command`` runs once on each of the nodes; see ``JobStart``."""
+
+    command: list[str]
+    walltime_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
+    workdir: Text
+    script: Annotated[str, Meta(max_length=1 << 16)] = ""
+    name: Annotated[str, Meta(max_length=96)] = ""
+    nodes: Annotated[int, Meta(ge=1)] = 1
+    output: Text = ""
+    error: Text = ""
+    env: dict[str, str] = {}
+    prolog: Text = ""
+    epilog: Text = ""
+    tag: str = ""
+    """Memory, mixed or compute (``budget.sharers.view.Tag``), "" where the submitter does not say."""
+    grace_s: Annotated[int, Meta(ge=1, le=3600)] = 30
+    requeue: bool = True
+    """Whether it is queued again, once, after it was lost with a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a node drew for some seconds, on average, and under which cap (-1 none, or power not measured)."""
+
+    seconds: float
+    power_mw: int
+    quality: str
+    cap_mw: int
+    bound: str
+    slowdown: float | None
+
+
+class Account(msgspec.Struct):
+    """What a job took, over all its nodes and attempts.
+
+    ``energy_j`` by the quality of the power it was summed from; seconds of node time that no report covers are
+    ``uncovered_s``, so that the share that is missing can be told. ``cap_j`` is the integral of the caps, ``capped_s``
+    the node-seconds under one, ``bound_s`` those in which it bound, by what bound. ``predicted_s`` are those for which
+    the sharer has a model of the job, and by that they would have been ``at_full_speed_s`` without caps.
+    """
+
+    energy_j: dict[str, float] = {}
+    method: str = ""
+    node_s: float = 0.0
+    covered_s: float = 0.0
+    cap_j: float = 0.0
+    capped_s: float = 0.0
+    bound_s: dict[str, float] = {}
+    slowdown: float | None = None
+    """Extra time as a share, as nodes could tell (of several the highest); None where none could."""
+    predicted_s: float = 0.0
+    at_full_speed_s: float = 0.0
+
+    def add(self, drawn: Drawn) -> None:
+        """Count it; seconds below zero take back what was counted too much."""
+        seconds = drawn.seconds
+        if drawn.power_mw >= 0:
+            self.method = "energy as nodes report it"
+            self.energy_j[drawn.quality] = self.energy_j.get(drawn.quality, 0.0) + drawn.power_mw / 1e3 * seconds
+            self.covered_s += seconds
+        if drawn.cap_mw >= 0:
+            self.cap_j += drawn.cap_mw / 1e3 * seconds
+            self.capped_s += seconds
+        if drawn.bound:
+            self.bound_s[drawn.bound] = self.bound_s.get(drawn.bound, 0.0) + seconds
+        if drawn.slowdown is not None:
+            self.predicted_s += seconds
+            self.at_full_speed_s += seconds / (1 + drawn.slowdown)
+
+    @property
+    def joules(self) -> float | None:
+        """None: nothing of it was measured."""
+        return sum(self.energy_j.values()) if self.energy_j else None
+
+    @property
+    def slowdown_estimate(self) -> tuple[float, str] | None:
+        """Extra time as a share, and who says so; None where nobody can."""
+        if self.slowdown is not None:
+            return self.slowdown, "nodes"
+        if self.at_full_speed_s > 0:
+            return self.predicted_s / self.at_full_speed_s - 1, "predicted by the sharer"
+        return None
+
+
+class Job(msgspec.Struct):
+    """A job as stored. Times in Unix seconds."""
+
+    id: int
+    uid: int
+    user: str
+    spec: JobSpec
+    submitted_s: float
+    state: State = "queued"
+    attempt: int = 0
+    nodes: list[str] = []
+    started_s: float | None = None
+    ended_s: float | None = None
+    queued_s: float = 0.0
+    """When it joined the queue last."""
+    status: int | None = None
+    losses: int = 0
+    reason: str = ""
+    expected_end_s: int | None = None
+    is_cancelled: bool = False
+    tag: str = ""
+    """What it is shared watts as, and who says so: user, node agent, job history."""
+    tag_source: str = ""
+    account: Account = msgspec.field(default_factory=Account)
+
+    @property
+    def title(self) -> str:
+        """What it is called in tables."""
+        return self.spec.name or (self.spec.command[0].rpartition("/")[2] if self.spec.command else "script")
+
+    def start_on(self, node: str) -> JobStart:
+        """The message to one of its nodes. In output paths %j is the job, %n the node's rank, %N its name, %a the
+        attempt."""
+        spec, rank = self.spec, self.nodes.index(node)
+        own = {"%j": str(self.id), "%n": str(rank), "%N": node, "%a": str(self.attempt)}
+        standard = "job-%j.out" if len(self.nodes) == 1 else "job-%j-%n.out"
+
+        def filled(path: str) -> str:
+            for mark, text in own.items():
+                path = path.replace(mark, text)
+            return path
+
+        return JobStart(
+            job=self.id, attempt=self.attempt, uid=self.uid, command=spec.command, script=spec.script,
+            workdir=spec.workdir, output=filled(spec.output or standard), error=filled(spec.error), env=spec.env,
+            walltime_s=spec.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
+            nodes=self.nodes, tag=spec.tag,
+        )  # fmt: skip

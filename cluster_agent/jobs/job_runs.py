@@ -1,0 +1,236 @@
+"""The runs of jobs on nodes: what nodes say of their parts, what they are told, and what comes of it.
+
+    told to start ──► heard of ──► ended, refused ──► forgotten, once that is on the disk
+          └──────────────┴───────► lost (the node knows nothing of it any more, or is given up)
+
+A message that is lost comes again when the node speaks next. A part that does not end well ends the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from cluster_agent.jobs.job import Drawn, Job, State
+from cluster_agent.jobs.job_nodes import Node
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.times import Times
+from nodectl.jobs.job_runner import Message
+from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, NodeJobs
+
+Happening: TypeAlias = Literal["start", "end"]
+
+TAKEN_BACK: Final = 16
+"""Ours: reports of a node that may have come after a job's end and before the word of it."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A run's part on one node. ``told_s``: when it was last told to start; ``boot_id``: the boot in which it runs."""
+
+    boot_id: str
+    told_s: float = float("-inf")
+    first_told_s: float | None = None
+    signalled_s: float = float("-inf")
+    last: JobPart | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.last is not None and self.last.phase in ("ended", "refused", "lost")
+
+
+@dataclass(slots=True)
+class Run:
+    """A row of the engine's table that has nodes."""
+
+    row: int
+    job: Job
+    parts: dict[str, Part]
+    expected_end_s: int
+    signal: int = 0  # what its nodes are to be told
+    seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
+    drawn: dict[str, deque[Drawn]] = field(default_factory=dict)  # what was added last
+
+    def unseen_s(self, name: str, now_s: float) -> float | None:
+        """For how long it is not accounted for what the node draws; None: it does not run the job."""
+        part = self.parts[name]
+        if part.last is None or part.is_over or not part.last.started_s:
+            return None
+        return max(now_s - self.seen_s.get(name, max(part.last.started_s, self.job.started_s or 0.0)), 0.0)
+
+    def draws(self, name: str, now_s: float, drawn: Drawn) -> None:
+        """Account for what the node drew until now."""
+        self.seen_s[name] = now_s
+        self.drawn.setdefault(name, deque(maxlen=TAKEN_BACK)).append(drawn)
+        self.job.account.add(drawn)
+
+    def take_back(self, name: str, ended_s: float) -> None:
+        """What the node drew after the end was not the job's: reports that came before the word of it."""
+        beyond_s = self.seen_s.get(name, 0.0) - ended_s
+        drawn = self.drawn.pop(name, None)
+        while drawn and beyond_s > 0:
+            latest = drawn.pop()
+            self.job.account.add(dataclasses.replace(latest, seconds=-min(beyond_s, latest.seconds)))
+            beyond_s -= latest.seconds
+
+    @property
+    def outcome(self) -> tuple[State, int | None, str]:
+        """State, exit status and reason of the job, all parts being over."""
+        job, lasts = self.job, [part.last for part in self.parts.values() if part.last is not None]
+        lost = [last for last in lasts if last.phase == "lost"]
+        refused = [last for last in lasts if last.phase == "refused"]
+        failed = [last for last in lasts if last.status != 0]
+        if job.is_cancelled:
+            return "cancelled", failed[0].status if failed else 0, job.reason
+        if lost:
+            return "lost", None, lost[0].detail
+        if refused:
+            return "failed", None, refused[0].detail
+        if any(last.cause == "walltime" for last in lasts):
+            return "timeout", failed[0].status if failed else 0, f"its {job.spec.walltime_s} s were over"
+        if failed:
+            own = [last for last in failed if last.cause == ""] or failed
+            return "failed", own[0].status, own[0].detail or job.reason
+        return "done", 0, ""
+
+
+class Runs:
+    """All that have nodes. ``send`` takes a message for a node, ``over`` a run all of whose parts are over."""
+
+    def __init__(
+        self, times: Times, store: JobStore, now: Callable[[], float], say: Callable[[str], None],
+        send: Callable[[str, Message], None], over: Callable[[Run], None],
+    ) -> None:  # fmt: skip
+        self.by_row: dict[int, Run] = {}
+        self.happened: set[Happening] = set()
+        """What became of jobs since whoever shares watts cleared it: they are to be shared anew."""
+        self._times, self._store, self._now, self._say, self._send, self._over = times, store, now, say, send, over
+
+    def on(self, node: Node) -> Run | None:
+        """The run that has the node."""
+        return self.by_row.get(node.run) if node.run is not None else None
+
+    def of(self, job: Job) -> Run:
+        """The run of a job that has one."""
+        return next(one for one in self.by_row.values() if one.job is job)
+
+    def running(self) -> list[tuple[Job, list[str]]]:
+        """The jobs that have nodes, in the order of their starts, and the nodes that each still has."""
+        held = [
+            (one.job, [name for name, part in one.parts.items() if not part.is_over]) for one in self.by_row.values()
+        ]
+        return sorted(held, key=lambda one: (one[0].started_s or 0.0, one[0].id))
+
+    def start(self, one: Run) -> None:
+        """Tell its nodes, for the first time."""
+        self.happened.add("start")
+        for name in one.parts:
+            self._tell(one, name, self._now())
+
+    def heard(self, node: Node, news: NodeJobs, now_s: float) -> None:
+        """The node has said which runs it knows; ``node.boot_id`` is that of the news."""
+        own = self.on(node)
+        is_known = False
+        for part in news.parts:
+            if own is not None and (part.job, part.attempt) == (own.job.id, own.job.attempt):
+                is_known = True
+                self._part_heard(own, node, part, now_s)
+            elif part.phase in ("running", "ending"):
+                self._send(node.name, JobSignal(part.job, part.attempt, signal.SIGKILL))
+            else:
+                self._send(node.name, JobForget(part.job, part.attempt))
+        if own is not None and not is_known:
+            self._part_missing(own, node, now_s)
+
+    def stop(self, one: Run, reason: str) -> None:
+        """End it on all its nodes."""
+        one.signal = signal.SIGTERM
+        one.job.state = "ending"
+        one.job.reason = one.job.reason or reason
+        for name, part in one.parts.items():
+            if not part.is_over:
+                part.signalled_s = self._now()
+                self._send(name, JobSignal(one.job.id, one.job.attempt, signal.SIGTERM))
+
+    def lose(self, one: Run, node: Node, reason: str) -> None:
+        """Nobody knows what became of it on this node."""
+        part = one.parts[node.name]
+        part.last = JobPart(one.job.id, one.job.attempt, "lost", detail=reason, ended_s=self._now())
+        self._say(f"job {one.job.id} is lost: {reason}")
+        self._part_over(one, node)
+
+    def save(self) -> None:
+        """Their jobs as they are now."""
+        with self._store.together():
+            for one in self.by_row.values():
+                self._store.save(one.job)
+
+    # --- inside
+
+    def _part_heard(self, one: Run, node: Node, heard: JobPart, now_s: float) -> None:
+        part, job = one.parts[node.name], one.job
+        was_known = part.last is not None
+        if part.is_over:
+            self._send(node.name, JobForget(job.id, job.attempt))
+            return
+        part.last, part.boot_id = heard, node.boot_id
+        if part.is_over:
+            self._part_over(one, node)
+            self._send(node.name, JobForget(job.id, job.attempt))
+            return
+        if one.signal and heard.phase != "ending" and now_s - part.signalled_s >= self._times.retry_s:
+            part.signalled_s = now_s
+            self._send(node.name, JobSignal(job.id, job.attempt, one.signal))
+        if job.state == "starting" and all(each.last is not None for each in one.parts.values()):
+            job.state = "running"
+            self._store.save(job)
+        elif not was_known and job.state == "running":
+            one.seen_s.setdefault(node.name, now_s)  # after a restart: what was drawn meanwhile is not known
+
+    def _part_missing(self, one: Run, node: Node, now_s: float) -> None:
+        part, job = one.parts[node.name], one.job
+        if part.is_over:
+            return
+        has_begun = part.last is not None or job.state != "starting"
+        if has_begun or (part.boot_id and part.boot_id != node.boot_id):
+            if one.signal and part.last is None:  # ended before it began, or its end was recorded and forgotten
+                part.last = JobPart(job.id, job.attempt, "ended", -signal.SIGTERM, "told", ended_s=now_s)
+                self._part_over(one, node)
+                return
+            self.lose(one, node, f"{node.name} knows nothing of it any more")
+        elif now_s - part.told_s >= self._times.retry_s:
+            self._tell(one, node.name, now_s)
+
+    def _tell(self, one: Run, name: str, now_s: float) -> None:
+        part = one.parts[name]
+        part.told_s = now_s
+        if part.first_told_s is None:
+            part.first_told_s = now_s
+        self._send(name, one.job.start_on(name))
+
+    def _part_over(self, one: Run, node: Node) -> None:
+        """One node is done with it; when all are, so is the job. One that failed ends it on the others."""
+        job = one.job
+        node.run = None
+        self.happened.add("end")
+        last = one.parts[node.name].last
+        assert last is not None
+        if last.slowdown is not None:
+            job.account.slowdown = max(last.slowdown, job.account.slowdown or 0.0)
+        began_s = last.started_s or job.started_s or last.ended_s
+        job.account.node_s += max(last.ended_s - began_s, 0.0)
+        one.take_back(node.name, last.ended_s)
+        if all(part.is_over for part in one.parts.values()):
+            del self.by_row[one.row]
+            self._over(one)
+            return
+        if (last.phase != "ended" or last.status != 0) and not one.signal:
+            self.stop(one, last.detail or f"{node.name} ended with {last.status}")
+        elif job.state == "running":
+            job.state = "ending"
+        self._store.save(job)

@@ -1,0 +1,59 @@
+"""A table of jobs that grows: how the engine, which wants whole tables, is given jobs one by one.
+
+The engine reads a job's row when that job is submitted, started or has ended, and never sooner. So the table has all
+its rows from the start and they are filled in turn: the memory of columns that nothing has touched is lent by the
+system only when it is written, here as in the native scheduler. A table is full after ``CAPACITY`` runs of jobs; then
+the partition starts another scheduler from the jobs that are alive, just as after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from cluster_agent.scheduler.job_columns import Jobs
+
+CAPACITY: Final = 1 << 17
+"""Ours: some days of a busy partition; 40 MB when full."""
+
+USERS: Final = 1 << 12
+NOBODY: Final = 0
+"""The user of what holds a node that is away."""
+
+
+class GrowingJobs:
+    """``jobs`` for the engine, filled by ``add``. Its last row stays out of use and names the highest user there can
+    be, since tables are asked how many users they have only once."""
+
+    def __init__(self, capacity: int = CAPACITY, users: int = USERS) -> None:
+        self.jobs = Jobs(
+            number=np.zeros(capacity, np.int64),
+            submit_s=np.zeros(capacity, np.int64),
+            run_s=np.zeros(capacity, np.int64),
+            request_s=np.zeros(capacity, np.int64),
+            width=np.zeros(capacity, np.int32),
+            user=np.zeros(capacity, np.int32),
+        )
+        self.jobs.user[-1] = users - 1
+        self._rows = 0
+        self._users = {-1: NOBODY}
+
+    def has_room(self, jobs: int, holds: int) -> bool:
+        """Whether so many more can be added: jobs, each of another user, and nobody's holds of nodes."""
+        return self._rows + jobs + holds < len(self.jobs) and len(self._users) + jobs <= self.jobs.user[-1] + 1
+
+    def add(self, number: int, uid: int, submit_s: int, request_s: int, width: int) -> int:
+        """Another row; its index. ``uid`` -1 is nobody."""
+        row, jobs = self._rows, self.jobs
+        if row + 1 >= len(jobs):
+            raise IndexError("the table of jobs is full")
+        self._rows += 1
+        jobs.number[row], jobs.submit_s[row], jobs.width[row] = number, submit_s, width
+        jobs.run_s[row] = jobs.request_s[row] = request_s
+        jobs.user[row] = self._users.setdefault(uid, len(self._users))
+        return row
+
+    def ran(self, row: int, run_s: int) -> None:
+        """The job has ended after so long, at least 1: what policies learn from."""
+        self.jobs.run_s[row] = max(min(run_s, int(self.jobs.request_s[row])), 1)

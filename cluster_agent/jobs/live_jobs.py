@@ -1,0 +1,467 @@
+"""A live partition: the engine's clock and machine over nodes that are there.
+
+The engine (``scheduler.loop``, ``scheduler.native``) runs unchanged. It is run until it would have to wait, and then
+the service that owns this waits for it, on its sockets:
+
+    news from nodes and people ─► heard, submit, cancel, ... ─► turn(): the loop until nothing is due
+                                                                  │ commit
+    messages to nodes          ◄─ outbox ◄────────────────────────┘
+
+What was decided is on the disk before a node hears of it, and what came of a job is on the disk before its node may
+forget it. So the agent may be killed at any instant: it finds its jobs on the disk, the nodes say what runs, and no job
+is lost or run twice.
+
+Nodes that are away are jobs to the engine: a run of no end that nobody submitted holds each of them. One that boots is
+held until it should be back, so that the engine plans on it: else it would give the nodes that wait beside it to
+others, and a wide job might never begin.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
+from cluster_agent.jobs.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
+from cluster_agent.jobs.job_nodes import Node
+from cluster_agent.jobs.job_runs import Part, Run, Runs
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
+from cluster_agent.jobs.power_switching import Power, PowerTimes
+from cluster_agent.jobs.times import EngineClock, Times
+from cluster_agent.jobs.waiting import why_waiting
+from cluster_agent.scheduler.interfaces import Event, Kind
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition
+from nodectl.jobs.job_runner import Message
+from nodectl.wire.job_messages import NodeJobs
+
+VOUCHED_S: Final = 12.0
+"""Ours: a node that knows of no jobs says so every few seconds only (``nodectl.member.cluster_cap``); in between its
+reports do as well, for so long."""
+
+WATCH_S: Final = 0.5
+"""Ours: so often is looked at what time alone brings, all of which is counted in seconds. It takes a look at every
+node, and turns are many."""
+
+REQUEUE: Final = "to be queued again"
+ENDLESS_S: Final = 1 << 40
+REMEMBERED: Final = 10_000
+"""Ours: jobs that ended last, from which a scheduler learns again after a restart."""
+
+
+class Partition:
+    """The jobs and nodes of one partition. ``now`` is Unix time that does not jump (``steady_time``), since silence is
+    told by it; after a restart the engine's clock may start earlier than before, which only delays expected ends.
+
+    ``turn`` after any news, and at the time it returned. ``outbox`` are messages for nodes; whoever sends them clears
+    it. Losing them is no harm.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        composition: Composition,
+        store: JobStore,
+        now: Callable[[], float],
+        say: Callable[[str], None] = lambda line: None,
+        times: Times | None = None,
+        capacity: int = CAPACITY,
+        power: PowerTimes | None = None,
+    ) -> None:
+        check_live(composition)
+        self.nodes = {name: Node(name) for name in sorted(nodes)}
+        self.jobs: dict[int, Job] = {}
+        self.outbox: list[tuple[str, Message]] = []
+        self._composition, self._store, self._now, self._say = composition, store, now, say
+        self._times = times or Times()
+        self._capacity = capacity
+        self._clock = EngineClock(now)
+        self.runs = Runs(self._times, store, now, say, self._send, self._run_over)
+        self._has_room = True
+        self._has_grown = False
+        self._is_mixed = False
+        """Whether any node runs one command only."""
+        self._saved_s = self._watched_s = now()
+        self.power = Power(power or PowerTimes(), store, now, say, self._times.down_after_s)
+        for name, reason in store.drained().items():
+            if name in self.nodes:
+                self.nodes[name].drained = reason
+        alive = store.alive()
+        for job in alive:
+            self.jobs[job.id] = job
+            for name in job.nodes if job.state in ACTIVE else ():
+                # it has the time that a node has after an agent's restart to say what it knows
+                self.nodes.setdefault(name, Node(name)).heard_s = now()
+        self.power.load(self.nodes)
+        self._begin()
+
+    # --- news
+
+    def take_in(self, names: Iterable[str]) -> None:
+        """From now on these nodes are of the partition, which they were not yet."""
+        drained = self._store.drained()
+        new = {name: Node(name, drained=drained.get(name)) for name in names}
+        self.nodes = dict(sorted({**self.nodes, **new}.items()))
+        self.power.load(new)
+        self._has_grown = True
+
+    def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
+        """Accept a job: on the disk when this returns. ``WrongUseError`` for one that could never run."""
+        job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now())
+        check_job(job, self.nodes)
+        check_runs(job, self.nodes.values())
+        self._store.add(job)
+        self.jobs[job.id] = job
+        self._fresh.append(job)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End it, wherever it is; nothing if it is over."""
+        if job.state in OVER:
+            return
+        job.is_cancelled = True
+        if job.state == "queued":
+            self._leave_queue(job)
+            self._over(job, "cancelled", None, "")
+        else:
+            self.runs.stop(self.runs.of(job), "cancelled by its owner or an administrator")
+        self._store.save(job)
+
+    def requeue(self, job: Job) -> None:
+        """Run it again from its start. One that runs is ended first."""
+        if job.state == "queued":
+            return
+        job.is_cancelled = False
+        if job.state in ACTIVE:
+            job.reason = REQUEUE
+            self.runs.stop(self.runs.of(job), REQUEUE)
+        else:
+            self.jobs[job.id] = job
+            self._queue_again(job, "queued again by hand")
+        self._store.save(job)
+
+    def drain(self, name: str, reason: str, uid: int) -> None:
+        """No more jobs for this node; the one it has goes on."""
+        self._store.drain(name, reason, uid)
+        self.nodes[name].drained = reason
+
+    def resume(self, name: str) -> None:
+        """It may get jobs again."""
+        self._store.resume(name)
+        self.nodes[name].drained = None
+        self.power.forgive(self.nodes[name])
+
+    def why_waiting(self) -> dict[int, str]:
+        """By their numbers, what the jobs of the queue wait for."""
+        order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
+        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
+        for job in self._aside:
+            idle = len(self._free(job))
+            why[job.id] = f"needs {job.spec.nodes} nodes that run such a job, and {idle} of those are idle"
+        return why
+
+    def heard(self, news: NodeJobs) -> None:
+        """A node has said which jobs it knows. A node that is not of this partition is passed over."""
+        node = self.nodes.get(news.node)
+        if node is None:
+            return
+        self.spoke(news.node, news.boot_id)
+        node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
+        node.without_jobs_s = float("-inf") if news.parts else node.heard_s
+        node.runs_only, node.runs_names = news.runs_only, news.runs_names
+        self._is_mixed |= bool(news.runs_only)
+        self.runs.heard(node, news, node.heard_s)
+
+    def spoke(self, name: str, boot_id: str) -> None:
+        """A node has said anything, of its power or its jobs."""
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        self.power.heard(node, boot_id)
+        if node.is_up and boot_id == node.boot_id and self._now() - node.without_jobs_s <= VOUCHED_S:
+            node.heard_s = self._now()
+
+    def draws(
+        self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "", slowdown: float | None = None
+    ) -> None:
+        """For the job that the node has: its mean power since it was last heard of, the cap that acts (-1 none), what
+        the node was bound by if it was, and the slowdown that is predicted."""
+        node = self.nodes.get(name)
+        one = self.runs.on(node) if node is not None else None
+        now_s = self._now()
+        if one is None or (seconds := one.unseen_s(name, now_s)) is None:
+            return
+        seconds = min(seconds, self._times.down_after_s)
+        one.draws(name, now_s, Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown))
+
+    # --- what follows
+
+    def turn(self) -> float:
+        """Let everything follow that is due, put it on the disk, and fill the outbox; when to be called again at the
+        latest."""
+        sent = len(self.outbox)
+        try:
+            with self._store.together():
+                if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
+                    self._begin()
+                now_s = self._now()
+                if not 0 <= now_s - self._watched_s < WATCH_S:
+                    self._watch(now_s)
+                self._switch()
+                self._hold(self._clock.now_s())
+                self._call_back()
+                self._clock.due_s = None
+                run(self._scheduler, self._clock, self)
+                self._save_now_and_then()
+        except BaseException:
+            del self.outbox[sent:]
+            raise
+        due_s = self._clock.due_s
+        wake_s = self._now() + 1.0
+        return wake_s if due_s is None else min(float(due_s), wake_s)
+
+    # --- the engine's machine (``scheduler.interfaces.Machine``)
+
+    def events(self, now_s: int) -> Sequence[Event]:
+        """Ends, overruns, submissions, and at last that there is room."""
+        found = [Event(Kind.ENDED, row) for row in self._ended]
+        self._ended.clear()
+        while self._overruns and self._overruns[0][0] <= now_s:
+            end_s, row = heappop(self._overruns)
+            one = self.runs.by_row.get(row)
+            if one is not None and one.expected_end_s == end_s:
+                found.append(Event(Kind.OVERRUN, row))
+        for job in self._fresh:
+            if job.state == "queued":
+                found.append(Event(Kind.SUBMITTED, self._row(job, now_s)))
+        self._fresh.clear()
+        if self._has_room:
+            self._has_room = False
+            found.append(Event(Kind.ROOM, -1))
+        return found
+
+    def next_event_s(self) -> int | None:
+        """The next expected end."""
+        return self._overruns[0][0] if self._overruns else None
+
+    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """Give the job its nodes, those with the lowest names that are free."""
+        started = self._queued.pop(job)
+        del self._row_of[started.id]
+        if sum(node.may_start for node in self.nodes.values()) < started.spec.nodes:
+            raise RuntimeError("the scheduler started a job for which there are no nodes: a defect")
+        free = self._free(started)[: started.spec.nodes]
+        if len(free) < started.spec.nodes:
+            self._set_aside(job, started)
+            return
+        for node in free:
+            node.run = job
+        started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
+        started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
+        started.expected_end_s = expected_end_s
+        parts = {node.name: Part(node.boot_id) for node in free}
+        self.runs.by_row[job] = one = Run(job, started, parts, expected_end_s)
+        self.expect(now_s, job, expected_end_s)
+        self._store.save(started)
+        self.runs.start(one)
+
+    def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
+        """Note when it is to be asked about again."""
+        one = self.runs.by_row[job]
+        one.expected_end_s = one.job.expected_end_s = expected_end_s
+        if expected_end_s > now_s:
+            heappush(self._overruns, (expected_end_s, job))
+
+    def kill(self, now_s: int, job: int) -> None:
+        """Not asked of a live machine: ``check_live`` refuses policies that know watts."""
+        raise AssertionError("a policy without watts leaves running jobs alone")
+
+    def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
+        """As ``kill``."""
+        raise AssertionError("a policy without watts leaves running jobs alone")
+
+    # --- inside
+
+    def _begin(self) -> None:
+        """A scheduler that knows the jobs that are alive; at the start, and when the table is full."""
+        now_s = self._clock.now_s()
+        self._has_grown = False
+        capacity = max(self._capacity, 4 * (len(self.jobs) + len(self.nodes)) + 64)
+        learns = self._composition.estimate in ("mean2", "learned")
+        past = self._store.ended(REMEMBERED)[-capacity // 2 :] if learns else []
+        capacity += len(past)
+        self._table = GrowingJobs(capacity)
+        self._scheduler = NativeScheduler(self._composition, self._table.jobs, max(len(self.nodes), 1))
+        self._queued: dict[int, Job] = {}
+        self._row_of: dict[int, int] = {}
+        self._ended: list[int] = []
+        self._aside: list[Job] = []
+        self._overruns: list[tuple[int, int]] = []
+        self._has_room = True
+        kept = {one.job.id: one for one in self.runs.by_row.values()}
+        self.runs.by_row.clear()
+        for job in past:
+            if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
+                row = self._add(job, int(job.queued_s))
+                self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
+                self._table.ran(row, round(job.ended_s - job.started_s))
+                self._scheduler.end(row)
+        for node in self.nodes.values():
+            node.run = node.hold = node.hold_until_s = None
+        for job in self.jobs.values():
+            if job.state in ACTIVE:
+                self._adopt(job, kept.get(job.id), now_s)
+        # nodes that are away are held before anybody is told of the queue
+        self._hold(now_s)
+        # what is wider than the partition (it has lost keys since) waits until that has grown
+        queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
+        self._fresh: list[Job] = sorted(queued, key=lambda job: (job.queued_s, job.id))
+
+    def _free(self, job: Job) -> list[Node]:
+        """The nodes that may start the job now; emulated ones and others do not run the same."""
+        nodes = runners(job, self.nodes.values()) if self._is_mixed else self.nodes.values()
+        return [node for node in nodes if node.may_start]
+
+    def _set_aside(self, row: int, job: Job) -> None:
+        """The scheduler takes all nodes for alike, and those that are free would refuse this job: to the scheduler it
+        has ended, and it comes to the queue again when there are others. A partition of emulated and real nodes is for
+        trying things out, so that this delays wide jobs is no harm."""
+        self._table.ran(row, job.spec.walltime_s)
+        self._ended.append(row)
+        self._aside.append(job)
+
+    def _call_back(self) -> None:
+        """Those that were set aside, if their nodes are free."""
+        for job in list(self._aside):
+            if len(self._free(job)) >= job.spec.nodes:
+                self._aside.remove(job)
+                self._fresh.append(job)
+
+    def _fits(self, job: Job) -> bool:
+        return job.spec.nodes <= len(self.nodes)
+
+    def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
+        assert job.started_s is not None
+        row = self._add(job, int(job.queued_s))
+        expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
+        one = known or Run(row, job, {name: Part("") for name in job.nodes}, expected_end_s)
+        one.row, one.expected_end_s = row, expected_end_s
+        if known is None and job.state == "ending":
+            one.signal = signal.SIGTERM
+        self.runs.by_row[row] = one
+        for name in job.nodes:
+            if not one.parts[name].is_over:
+                self.nodes[name].run = row
+        if expected_end_s <= now_s:
+            heappush(self._overruns, (expected_end_s, row))
+        else:
+            self.expect(now_s, row, expected_end_s)
+
+    def _add(self, job: Job, submit_s: int) -> int:
+        return self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+
+    def _row(self, job: Job, now_s: int) -> int:
+        row = self._add(job, now_s)
+        self._queued[row], self._row_of[job.id] = job, row
+        return row
+
+    def _leave_queue(self, job: Job) -> None:
+        row = self._row_of.pop(job.id, None)
+        if row is not None:  # else the engine has not been told of it yet
+            del self._queued[row]
+            self._scheduler.withdraw(row)
+            self._has_room = True
+        for waiting in (self._fresh, self._aside):
+            if job in waiting:
+                waiting.remove(job)
+
+    def _watch(self, now_s: float) -> None:
+        """What time alone brings: nodes that fall silent, starts that do not come, jobs that are given up."""
+        if now_s - self._watched_s > self._times.down_after_s:  # it was we who were away
+            for node in self.nodes.values():
+                node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
+        self._watched_s = now_s
+        for node in self.nodes.values():
+            silent_s = now_s - node.heard_s
+            if node.is_up and silent_s > self._times.down_after_s:
+                node.is_up = False
+                if node.switched is None:
+                    self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
+            one = self.runs.on(node)
+            if one is None:
+                continue
+            part = one.parts[node.name]
+            if silent_s > self._times.lost_after_s:
+                self.runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
+            elif part.first_told_s is not None and part.last is None and (
+                now_s - part.first_told_s > self._times.start_within_s and node.is_up
+            ):  # fmt: skip
+                reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
+                self.drain(node.name, reason, 0)
+                self._say(f"{node.name}: {reason}: draining")
+                self.runs.lose(one, node, f"{node.name} {reason}")
+
+    def _switch(self) -> None:
+        """What is wanted of nodes that can be switched off and on."""
+        if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
+            queued = (job for job in self.jobs.values() if job.state == "queued")
+            waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
+            self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
+
+    def _hold(self, now_s: int) -> None:
+        """Keep the scheduler from counting on nodes that may not start a job, and let it count on the others."""
+        for node in self.nodes.values():
+            is_away = node.run is None and not node.may_start
+            is_coming = node.switched is not None and (node.switched.state == "booting" or node.switched.is_wanted)
+            is_other = (node.hold_until_s is not None) != is_coming or (node.hold_until_s or ENDLESS_S) <= now_s + 1
+            if node.hold is not None and (not is_away or is_other):
+                self._scheduler.withdraw(node.hold)
+                node.hold, node.hold_until_s = None, None
+                self._has_room = True
+            if is_away and node.hold is None:
+                hold_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
+                node.hold = self._table.add(0, -1, now_s, hold_s, 1)
+                node.hold_until_s = now_s + hold_s if is_coming else None
+                self._scheduler.adopt(now_s, now_s, node.hold, hold_s)
+
+    def _send(self, name: str, message: Message) -> None:
+        self.outbox.append((name, message))
+
+    def _run_over(self, one: Run) -> None:
+        job = one.job
+        job.nodes = list(one.parts)
+        assert job.started_s is not None
+        self._table.ran(one.row, round(self._now() - job.started_s))
+        self._ended.append(one.row)
+        state, status, reason = one.outcome
+        is_asked_for = job.reason == REQUEUE and not job.is_cancelled
+        if state == "lost" and not is_asked_for:
+            job.losses += 1
+        if is_asked_for:
+            self._queue_again(job, "queued again by hand")
+        elif state == "lost" and job.losses == 1 and job.spec.requeue:
+            self._queue_again(job, f"queued again: {reason}")
+        else:
+            self._over(job, state, status, reason)
+        self._store.save(job)
+
+    def _over(self, job: Job, state: State, status: int | None, reason: str) -> None:
+        job.state, job.status, job.reason, job.ended_s = state, status, reason, self._now()
+        self.jobs.pop(job.id, None)
+
+    def _queue_again(self, job: Job, reason: str) -> None:
+        """At the end of the queue: its place was taken when it started."""
+        job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
+        job.nodes, job.queued_s, job.expected_end_s = [], self._now(), None
+        if self._fits(job):
+            self._fresh.append(job)
+
+    def _save_now_and_then(self) -> None:
+        now_s = self._now()
+        if now_s - self._saved_s >= self._times.save_every_s:
+            self._saved_s = now_s
+            self.runs.save()

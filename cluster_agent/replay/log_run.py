@@ -1,0 +1,94 @@
+"""A replay: one workload under one policy, from start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from cluster_agent.cap_steps import Cap
+from cluster_agent.scheduler.job_columns import Bools, Int64s
+from cluster_agent.scheduler.native.answering import Answering
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.job_watts import of_jobs
+from cluster_agent.workloads.swf import Finding
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.closed_loop import ClosedLoop
+
+SLICES: Final = 200
+"""Ours: how often a replay reports how far it is. It costs nothing measurable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a replay. Every job has ended unless ``unstarted`` says otherwise."""
+
+    workload: Workload
+    schedule: NativeReplay
+
+    @property
+    def run_s(self) -> Int64s:
+        """How long each job ran here: longer than in the log at a lower frequency, shorter if killed for good."""
+        jobs, schedule = self.workload.jobs, self.schedule
+        return (
+            np.where(schedule.end_s < 0, jobs.run_s, schedule.end_s - schedule.start_s)
+            if schedule.watts
+            else jobs.run_s
+        )
+
+    @property
+    def is_killed(self) -> Bools:
+        """Which jobs were killed and not requeued."""
+        schedule = self.schedule
+        if schedule.watts is None or schedule.watts.requeues:
+            return np.zeros(len(self.workload.jobs), np.bool_)
+        return schedule.kills > 0
+
+    @property
+    def unstarted(self) -> int:
+        """Jobs that never started; none, as long as every job fits the machine."""
+        return len(self.workload.jobs) - self.schedule.ended
+
+
+def replay(
+    workload: Workload,
+    composition: Composition,
+    advance: Callable[[int], None] = lambda ended: None,
+    watts: Watts | None = None,
+    caps: Sequence[Cap] = (),
+    loop: ClosedLoop | None = None,
+) -> Result:
+    """Replay the workload, with ``watts`` on a machine that has them; in a closed loop, with other submissions.
+
+    ``advance`` is told from time to time how many jobs have ended.
+    """
+    if watts is not None and composition.power is not None:
+        watts = of_jobs(watts, workload, composition.power)
+    users = workload.users if composition.priority else None
+    answers: Answering | None = None
+    if loop is not None:
+        from cluster_agent.replay.closed_loop import answering  # only here: a short replay is as long as its imports
+
+        workload, watts, answers = answering(workload, watts, composition.power, loop)
+    schedule = NativeReplay(composition, workload.jobs, workload.processors, watts, caps, users, answers)
+    run_to_end(schedule, advance)
+    if len(never := workload.row[schedule.submitted :]):
+        what, remedy = "jobs that never came, as those before them never started", "give more watts or joules"
+        first_line = int(workload.log.lines[never].min())
+        finding = Finding(what, "taken as submitted at the end", len(never), first_line, remedy)
+        workload = replace(workload, findings=(*workload.findings, finding))
+    return Result(workload, schedule)
+
+
+def run_to_end(schedule: NativeReplay, advance: Callable[[int], None]) -> None:
+    """Go on until nothing is left to happen; ``advance`` is told from time to time how many jobs have ended."""
+    step = max(len(schedule.jobs) // SLICES, 1)
+    while schedule.run(schedule.ended + step):
+        advance(schedule.ended)
+    advance(schedule.ended)

@@ -1,0 +1,145 @@
+"""Configurations of a job: on so many nodes and cores, under such a cap per socket, it takes so long and draws so much.
+
+RMAP's table (Patki et al., HPDC 2015, §4): rows of nodes, cores per node, cap per socket, time and total package watts,
+measured or predicted, for each application. The caps of a row add up to more than its watts; what keeps a bound is
+that the watts are right, not the caps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import takewhile
+from math import ceil
+from operator import attrgetter
+from typing import TypeAlias
+
+from cluster_agent.cluster import UW
+from cluster_agent.scheduler.job_columns import Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One row."""
+
+    nodes: int
+    cores: int  # per node
+    cap_w: float  # per socket
+    time_s: float
+    watts: float  # of all sockets together, on average
+
+    @property
+    def energy_j(self) -> float:
+        """Joules of a run."""
+        return self.time_s * self.watts
+
+    @property
+    def uw(self) -> int:
+        """The watts as schedulers add them up: whole microwatts, rounded up, but for what doubles leave behind."""
+        return ceil(self.watts * UW - 1e-3)
+
+
+Rows: TypeAlias = tuple[Configuration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoldableJobs:
+    """``Jobs`` that can run in several ways. ``jobs.width`` is the nodes asked for, ``jobs.request_s`` the time."""
+
+    jobs: Jobs
+    rows: ScaledRows  # of each job, in order of time, as the policy knows them
+    truth: ScaledRows | None = None  # as they are; None: the policy knows the truth
+
+    @classmethod
+    def of(cls, jobs: Jobs, rows: Sequence[Rows], truth: Sequence[Rows] | None = None) -> MoldableJobs:
+        """From the rows of each job."""
+        return cls(jobs, ScaledRows.of(rows), None if truth is None else ScaledRows.of(truth))
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def least(self) -> tuple[int, int]:
+        """The fewest nodes, and the fewest microwatts, of any configuration."""
+        every = [row for rows in self.rows.tables for row in rows]
+        return min((row.nodes for row in every), default=0), min((row.uw for row in every), default=0)
+
+    def true_row(self, job: int, known: Configuration) -> Configuration:
+        """What a row that the policy knows takes and draws in truth."""
+        if self.truth is None:
+            return known
+        return next(row for row in self.truth[job] if same_place(row, known))
+
+    def only(self, kept: Sequence[int]) -> MoldableJobs:
+        """The jobs ``kept``, in that order; columns are copies."""
+        columns = {name: getattr(self.jobs, name)[list(kept)].copy() for name in Jobs.__slots__}
+        return MoldableJobs(Jobs(**columns), self.rows.only(kept), self.truth and self.truth.only(kept))
+
+
+class ScaledRows:
+    """Of each job the rows of a table, with times that are so many times as long: made anew when they are asked for,
+    since hundreds of rows for each of many thousands of jobs would fill the memory."""
+
+    def __init__(self, tables: Sequence[Rows], table: Sequence[int], scale: Sequence[float]) -> None:
+        self.tables = [by_time(rows) for rows in tables]
+        self.table = table  # of each job
+        self.scale = scale
+
+        @lru_cache(maxsize=1024)  # more than wait as a rule
+        def rows_of(at: int, times: float) -> Rows:
+            return tuple(replace(row, time_s=row.time_s * times) for row in self.tables[at])
+
+        self._rows = rows_of
+
+    @classmethod
+    def of(cls, rows: Sequence[Rows]) -> ScaledRows:
+        """Tables that some jobs share, each with its own times."""
+        tables: dict[int, int] = {}
+        place = [tables.setdefault(id(one), len(tables)) for one in rows]
+        of_place = dict(zip(place, rows, strict=True))
+        return cls([of_place[at] for at in range(len(tables))], place, [1.0] * len(rows))
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, job: int) -> Rows:
+        """In order of time."""
+        return self._rows(self.table[job], self.scale[job])
+
+    def only(self, kept: Sequence[int]) -> ScaledRows:
+        """Those of the jobs ``kept``."""
+        return ScaledRows(self.tables, [self.table[job] for job in kept], [self.scale[job] for job in kept])
+
+
+def by_time(rows: Rows) -> Rows:
+    """Fastest first."""
+    return tuple(sorted(rows, key=attrgetter("time_s")))
+
+
+def same_place(one: Configuration, other: Configuration) -> bool:
+    """Both are of the same nodes, cores and cap."""
+    return (one.nodes, one.cores, one.cap_w) == (other.nodes, other.cores, other.cap_w)
+
+
+def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:
+    """What a job runs in that gets the nodes it asked for with all their cores at the highest cap: the row of most
+    nodes that are not more; None: all rows have more."""
+    cores, cap_w = max((row.cores, row.cap_w) for row in rows)
+    fitting = [row for row in rows if (row.cores, row.cap_w) == (cores, cap_w) and row.nodes <= nodes]
+    return max(fitting, key=lambda row: row.nodes, default=None)
+
+
+def best(
+    rows: Sequence[Configuration], bound_w: float, most_nodes: int, tolerance: float = 0.0
+) -> Configuration | None:
+    """The fastest row that draws no more than the bound on no more nodes; None: there is none. Rows are in order of
+    time.
+
+    With a tolerance, of those as fast up to that share the one with fewest watts, then nodes (ours).
+    """
+    fitting = (row for row in rows if row.watts <= bound_w and row.nodes <= most_nodes)
+    fastest = next(fitting, None)
+    if fastest is None or not tolerance:
+        return fastest
+    near = [fastest, *takewhile(lambda row: row.time_s <= (1 + tolerance) * fastest.time_s, fitting)]
+    return min(near, key=lambda row: (row.watts, row.nodes, row.time_s))

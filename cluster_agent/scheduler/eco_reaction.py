@@ -1,0 +1,120 @@
+"""Reactions to a power cap that slow the jobs of volunteers and kill only what is left over (REGALE D2.3 §4.1).
+
+The report tells what happens when a cap begins or drops: the nodes of EcoJobs go to their lowest frequency; if that is
+not enough jobs are killed, those of no volunteer first, the newest first; then frequencies rise again until the cap is
+just met. That is one procedure, and done at any other event it is right too: a cap that rises kills nobody and speeds
+jobs up, one that ends brings the highest frequency back.
+
+All EcoJobs get the same frequency. On nodes of one kind that is at once "the same share for all" and "in proportion to
+their draw", between which the report does not choose: a frequency takes the same share of what each draws above idle.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
+from cluster_agent.scheduler.power_phases import React, Reaction, Running, Situation
+
+Victim: TypeAlias = Literal["newest-start", "newest-submit", "least-lost"]
+"""Who is killed first. ``least-lost`` (ours): who has done the fewest processor-seconds."""
+
+Raise: TypeAlias = Literal["singly", "together"]
+"""The last step up to the cap: ``together``, the highest frequency that all can have; ``singly``, then jobs one more
+step each, the oldest first, as long as it fits: the cap is "just met"."""
+
+
+def kills(victim: Victim) -> React:
+    """FCFS_killer: while the cluster draws more than the cap, end the next victim."""
+
+    def react(situation: Situation) -> Reaction:
+        """Nobody is slowed."""
+        running = situation.running
+        none = np.zeros(len(running.job), np.bool_)
+        saved_w = running.watts - _watts(situation, np.full(len(running.job), -1, np.int32))
+        return Reaction(kill=running.job[_victims(situation, victim, none, saved_w, situation.watts)].tolist())
+
+    return react
+
+
+def slows_then_kills(victim: Victim, raised: Raise) -> React:
+    """FCFS_eco_mode: floor, kill, raise. EcoJobs are those that may be given more than one frequency."""
+
+    def react(situation: Situation) -> Reaction:
+        """What differs from the present levels."""
+        running = situation.running
+        is_eco: Bools = running.lowest > 0
+        floor_w = _watts(situation, running.lowest)
+        drawn_w = situation.watts + float((floor_w - running.watts).sum())
+        saved_w = floor_w - _watts(situation, np.full(len(running.job), -1, np.int32))
+        killed = _victims(situation, victim, is_eco, saved_w, drawn_w)
+        stays = np.ones(len(running.job), np.bool_)
+        stays[killed] = False
+        drawn_w -= float(saved_w[killed].sum())
+        level = _raised(situation, stays & is_eco, floor_w, drawn_w, raised)
+        changed = np.flatnonzero(stays & (level != running.level))
+        return Reaction(
+            kill=running.job[killed].tolist(),
+            level=dict(zip(running.job[changed].tolist(), level[changed].tolist(), strict=True)),
+        )
+
+    return react
+
+
+def _victims(
+    situation: Situation, victim: Victim, is_eco: Bools, saved_w: npt.NDArray[np.float64], drawn_w: float
+) -> Int64s:
+    """Positions in order of killing, as few as the cap asks for."""
+    order = np.lexsort((*_keys(situation.running, victim, situation.now_s), is_eco))
+    left_w = drawn_w - np.concatenate(([0.0], np.cumsum(saved_w[order])))
+    fits = np.flatnonzero(left_w <= situation.cap_watts + TOLERANCE_W)
+    return order[: int(fits[0]) if len(fits) else len(order)]
+
+
+def _keys(running: Running, victim: Victim, now_s: int) -> tuple[Int64s, ...]:
+    """Sort keys, the most important last; jobs are numbered in order of submission."""
+    newest = -np.arange(len(running.job))
+    if victim == "newest-submit":
+        return (-running.job.astype(np.int64),)
+    if victim == "least-lost":
+        return (newest, (now_s - running.start_s) * running.width)
+    return (newest,)
+
+
+def _raised(
+    situation: Situation, is_raised: Bools, floor_w: npt.NDArray[np.float64], drawn_w: float, raised: Raise
+) -> Int32s:
+    running = situation.running
+    level = running.lowest.copy()
+    for common in range(int(running.lowest.max(initial=0)) + 1):
+        tried = np.where(is_raised, np.minimum(running.lowest, common), running.lowest).astype(np.int32)
+        watts = _watts(situation, tried)
+        more_w = float((watts - floor_w)[is_raised].sum())
+        if drawn_w + more_w <= situation.cap_watts + TOLERANCE_W:
+            level, drawn_w = tried, drawn_w + more_w
+            break
+    if raised == "singly":
+        more = _watts(situation, np.maximum(level - 1, 0).astype(np.int32)) - _watts(situation, level)
+        for i in np.flatnonzero(is_raised & (level > 0)):
+            if drawn_w + more[i] <= situation.cap_watts + TOLERANCE_W:
+                level[i] -= 1
+                drawn_w += float(more[i])
+    return level
+
+
+TOLERANCE_W = 1e-7
+"""Less than the microwatt in which the engine counts: rounding of sums alone kills nobody."""
+
+
+def _watts(situation: Situation, level: Int32s) -> npt.NDArray[np.float64]:
+    """What each running job would draw at these levels, idle share included; level -1: its processors without it."""
+    running = situation.running
+    levels = len(situation.machine.node.frequency_mhz)
+    idle_w = situation.watts_at(1, -1)
+    extra_w = np.array([situation.watts_at(1, at) - idle_w for at in range(levels)] + [0.0])
+    idle = running.width * idle_w
+    found: npt.NDArray[np.float64] = idle + (running.watts - idle) * extra_w[level] / extra_w[running.level]
+    return found

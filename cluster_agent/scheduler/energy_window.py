@@ -1,0 +1,89 @@
+"""Joules for a window of time: a limit in watts, and a ledger of what stays below it.
+
+A budget of B joules in [from_s, to_s) is the limit L = B / (to_s - from_s). What the cluster draws less than L is
+stored, what it draws more is taken from the store, which may be overdrawn. Each ``tick_s`` true joules are read, and
+between two readings the watts that are planned with stand in for them. The rules (Glesser, PhD thesis, Grenoble 2016,
+ch. 5; Dutot et al., CCGrid 2017) say who may draw more than L:
+
+powercap    nobody. That is a power cap, known when it begins
+reducepc    the head of the queue. Behind it the limit is less by what has to be set aside for the head each second
+energybud   all, but behind the head only with joules that the head will not need
+
+Jobs behind the head do not delay it in joules either. The thesis leaves open what "enough" joules are for a job that
+would take the cluster above L; it is ``test``:
+
+path    all that the job and those that run will draw above L until to_s, if they run to their limits. With true limits
+        and watts the store is then never overdrawn (ours, the default)
+job     what is drawn above L now, for as long as the job may run. Several such jobs can count on the same joules
+whole   all the joules that the job may draw
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from cluster_agent.cluster import UW
+
+Rule: TypeAlias = Literal["energybud", "reducepc", "powercap"]
+Test: TypeAlias = Literal["path", "job", "whole"]
+
+MOST_UW: Final = 2**55
+"""36 GW: as good as no limit, and its products fit the engine's whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """See above. ``joules`` are the whole cluster's, idle nodes included."""
+
+    joules: float
+    from_s: int
+    to_s: int
+    rule: Rule = "energybud"
+    test: Test = "path"
+    tick_s: int = 60  # thesis, ch. 5
+
+    @property
+    def limit_w(self) -> float:
+        """L."""
+        return self.joules / (self.to_s - self.from_s)
+
+    @property
+    def limit_uw(self) -> int:
+        """L, in whole microwatts."""
+        return MOST_UW if self.limit_w * UW > MOST_UW else round(self.limit_w * UW)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The store of a budget that has been read at ``read_s`` and booked, with planned watts, until ``pass_s``."""
+
+    budget: Budget
+    next_s: int  # the next reading is due
+    is_open: bool = False
+    read_j: float = 0.0
+    since_j: float = 0.0
+    read_s: int = 0
+    pass_s: int = 0
+    drawn_uw: int = 0  # planned, since pass_s
+
+    @property
+    def stored_j(self) -> float:
+        """Below 0: overdrawn."""
+        return self.read_j + self.since_j
+
+    def read(self, now_s: int, drawn_uj: int) -> bool:
+        """Joules have been read: what was drawn since the last reading. False when the window is over."""
+        budget = self.budget
+        if self.is_open:
+            self.read_j += (float(budget.limit_uw) * float(now_s - self.read_s) - float(drawn_uj)) / 1e6
+        self.is_open = now_s < budget.to_s
+        self.next_s = min(now_s + budget.tick_s, budget.to_s)
+        self.since_j = 0.0
+        self.read_s = self.pass_s = now_s
+        return self.is_open
+
+    def book(self, now_s: int, drawn_uw: int) -> None:
+        """A pass begins; from here on so much is drawn, as planned."""
+        self.since_j += float(self.budget.limit_uw - self.drawn_uw) * float(now_s - self.pass_s) / 1e6
+        self.pass_s, self.drawn_uw = now_s, drawn_uw

@@ -1,0 +1,279 @@
+"""The replay of a whole log in C (``csrc/replay.h``), the scheduler inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import UW
+from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
+from cluster_agent.scheduler.native.answering import Answering, CAnswering
+from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
+from cluster_agent.scheduler.native.native_moldable import CMoldable
+from cluster_agent.scheduler.native.native_scheduler import reaction_of, reorder, set_priority
+from cluster_agent.scheduler.native.native_tables import (
+    CJobs,
+    CWatts,
+    Scalar,
+    c_composition,
+    c_idle_off,
+    c_rows,
+    copied,
+    owned,
+    pointer,
+)
+from cluster_agent.scheduler.policy_phases import Composition
+
+BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
+
+
+class NativeReplay:
+    """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them.
+
+    ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: submissions
+    answer to the schedule; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs
+    can run in several ways; ``jobs`` are its own, ``processors`` are nodes.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        jobs: Jobs,
+        processors: int,
+        watts: Watts | None = None,
+        caps: Sequence[Cap] = (),
+        users: Sequence[int] | None = None,
+        answering: Answering | None = None,
+        moldable: CMoldable | None = None,
+    ) -> None:
+        idle_off = c_idle_off(composition, watts)
+        self.jobs = jobs
+        self.watts = watts
+        self._order = composition.order
+        self._c_jobs = CJobs(jobs)
+        self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
+        self._replay = owned(
+            lib.replay_new(
+                c_composition(composition, processors),
+                self._c_jobs.c,
+                self._submit,
+                BATCHES[composition.ties],
+                self._order is not None or (watts is not None and watts.new_predictor is not None),
+            ),
+            lib.replay_free,
+        )
+        if answering is not None:
+            self._c_answering = CAnswering(answering, jobs)
+            if lib.replay_answer(self._replay, self._c_answering.c) < 0:
+                raise MemoryError
+        self._predicting: Predicting | None = None
+        self._scheduler = lib.replay_scheduler(self._replay)
+        self._moldable = moldable
+        if moldable is not None and lib.scheduler_set_moldable(self._scheduler, moldable.c) < 0:
+            raise MemoryError
+        self._room = np.empty(len(jobs), np.int32)
+        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        if watts is not None:
+            first_s = int(jobs.submit_s[0]) if len(jobs) else 0
+            self._governor = Governor(watts, composition.power, caps, first_s)
+            self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
+            self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
+            self._announced = ffi.new("int64_t[]", self._governor.announced_s)
+            c = self._announced, len(self._announced)
+            if lib.replay_set_power(self._replay, self._c_watts.c, *c) < 0:
+                raise MemoryError
+            if idle_off is not None and lib.replay_set_idle_off(self._replay, idle_off) < 0:
+                raise MemoryError
+            self._plan(first_s)
+
+    def _plan(self, now_s: int) -> None:
+        rows = self._governor.plan(now_s)
+        if lib.replay_replan(self._replay, c_rows(rows), len(rows)) < 0:
+            raise MemoryError
+
+    def _follow(self) -> None:
+        """A cap has become known, or a row of the plan begins."""
+        now_s = lib.replay_now(self._replay)
+        if self._governor.is_plan_due(now_s):
+            self._plan(now_s)
+        reaction = reaction_of(self._governor, self._scheduler, self.jobs, now_s)
+        for job in reaction.kill:
+            lib.replay_kill(self._replay, job)
+        for job, level in reaction.level.items():
+            if lib.replay_set_level(self._replay, job, level) < 0:
+                raise MemoryError
+
+    def run(self, until_ended: int) -> bool:
+        """Go on until so many jobs have ended in all; False when nothing is left to happen."""
+        while True:
+            status = lib.replay_run(self._replay, until_ended)
+            if status == lib.REPLAY_PASS_DUE:
+                now_s = lib.replay_now(self._replay)
+                if self._predicting is not None:
+                    ends = np.frombuffer(ffi.buffer(lib.replay_ends(self._replay), 8 * len(self.jobs)), np.int64)
+                    self._predicting.follow(self.submitted, ends)
+                if self._order is not None:
+                    reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
+            elif status == lib.REPLAY_POWER_DUE:
+                self._follow()
+            elif status == lib.REPLAY_NO_MEMORY:
+                raise MemoryError
+            elif status == lib.REPLAY_OVERFULL:
+                raise RuntimeError("the scheduler started more jobs than the machine holds: a defect of the scheduler")
+            else:
+                return bool(status == lib.REPLAY_PAUSED)
+
+    def impossible(self) -> Bools:
+        """Which jobs could not start in any of their ways; before running, and only with ``moldable``."""
+        never = np.empty(len(self.jobs), np.uint8)
+        lib.scheduler_impossible(self._scheduler, pointer("uint8_t", never))
+        return never.view(np.bool_)
+
+    @property
+    def ended(self) -> int:
+        """Jobs that have ended."""
+        return int(lib.replay_ended(self._replay))
+
+    @property
+    def passes(self) -> int:
+        """Scheduling passes so far."""
+        return int(lib.replay_passes(self._replay))
+
+    @property
+    def now_s(self) -> int:
+        """The time of the last event."""
+        return int(lib.replay_now(self._replay))
+
+    @property
+    def submitted(self) -> int:
+        """Jobs that have been submitted."""
+        return int(lib.replay_submitted(self._replay))
+
+    @property
+    def start_s(self) -> Int64s:
+        """When each job was started, -1: not (yet)."""
+        return self._column(lib.replay_starts(self._replay), np.int64)
+
+    @property
+    def end_s(self) -> Int64s:
+        """When each job ended, -1: not (yet)."""
+        return self._column(lib.replay_ends(self._replay), np.int64)
+
+    @property
+    def level(self) -> Int32s:
+        """Each job's last frequency, 0 the highest. Only with watts, as all that follows up to ``power``."""
+        return self._column(lib.scheduler_levels(self._scheduler), np.int32)
+
+    @property
+    def kills(self) -> Int32s:
+        """How often each job was killed."""
+        return self._column(lib.replay_kills(self._replay), np.int32)
+
+    @property
+    def lost(self) -> Int64s:
+        """Processor-seconds of each job's killed runs."""
+        return self._column(lib.replay_lost(self._replay), np.int64)
+
+    @property
+    def job_j(self) -> npt.NDArray[np.float64]:
+        """Joules of each job, killed runs included."""
+        return self._column(lib.replay_job_uj(self._replay), np.float64) / UW
+
+    @property
+    def lost_j(self) -> npt.NDArray[np.float64]:
+        """Joules of each job's killed runs."""
+        return self._column(lib.replay_lost_uj(self._replay), np.float64) / UW
+
+    @property
+    def boots(self) -> int:
+        """How many nodes have booted for a job since they went off idle."""
+        return int(lib.scheduler_boots(self._scheduler))
+
+    @property
+    def joules(self) -> dict[str, float]:
+        """Joules of the ``cluster``, of ``idle`` processors with chassis and racks, ``off`` nodes, and
+        ``switching``."""
+        found = lib.replay_joules(self._replay)
+        return {
+            "cluster": found.cluster_uj / UW,
+            "idle": found.idle_uj / UW,
+            "off": found.off_uj / UW,
+            "switching": found.switching_uj / UW,
+        }
+
+    @property
+    def power_uw(self) -> tuple[Int64s, Int64s]:
+        """The cluster's microwatts, each from a time until the next, as (times, microwatts)."""
+        table = self._power_table()
+        return table[:, 0].copy(), table[:, 1].copy()
+
+    @property
+    def power(self) -> tuple[Int64s, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The cluster's watts and cap (infinite: none), each from a time until the next, as (times, watts, caps)."""
+        table = self._power_table()
+        caps = np.where(table[:, 2] == NO_CAP, np.inf, table[:, 2] / UW)
+        return table[:, 0].astype(np.int64), table[:, 1] / UW, caps
+
+    def _power_table(self) -> Int64s:
+        count = ffi.new("int64_t *")
+        steps = lib.replay_power(self._replay, count)
+        if not count[0]:
+            return np.empty((0, 3), np.int64)
+        return np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
+
+    def power_csv(self) -> bytes:
+        """``power`` as lines of text, the watts with six decimals and nothing where there is no cap."""
+        count = ffi.new("int64_t *")
+        steps = lib.replay_power(self._replay, count)
+        room = 72 * count[0] + 1
+        out = ffi.new("char[]", room)
+        return bytes(ffi.buffer(out, lib.power_csv_write(steps, count[0], out)))
+
+    @property
+    def used(self) -> list[float]:
+        """By user, what was used lately of what the machine had to give (processor-seconds). Only with priorities."""
+        now_s = lib.replay_now(self._replay)
+        return [lib.scheduler_used(self._scheduler, now_s, user) for user in range(self.jobs.n_users)]
+
+    @property
+    def first_estimate_s(self) -> Int64s:
+        """What each job was first taken to run."""
+        return self._column(lib.scheduler_first_estimates(self._scheduler), np.int64)
+
+    @property
+    def corrections(self) -> Int32s:
+        """How often each job outlived its estimate."""
+        return self._column(lib.scheduler_corrections(self._scheduler), np.int32)
+
+    @property
+    def overtook(self) -> Bools:
+        """Which jobs were started past an earlier one of the queue."""
+        return self._column(lib.scheduler_overtook(self._scheduler), np.bool_)
+
+    @property
+    def interval_first(self) -> Int64s:
+        """Where each job's processors begin in ``intervals``."""
+        return self._column(lib.replay_interval_first(self._replay), np.int64)
+
+    @property
+    def interval_count(self) -> Int32s:
+        """How many intervals of processors each job got."""
+        return self._column(lib.replay_interval_count(self._replay), np.int32)
+
+    @property
+    def c_intervals(self) -> Any:
+        """``interval_t *``; belongs to this replay."""
+        return lib.replay_intervals(self._replay)
+
+    def processors(self, job: int) -> list[tuple[int, int]]:
+        """The processors of a job as (first, last), both included."""
+        first, count = self.interval_first[job], self.interval_count[job]
+        return [(one.first, one.last) for one in self.c_intervals[int(first) : int(first + count)]]
+
+    def _column(self, source: Any, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
+        return copied(source, len(self.jobs), dtype)

@@ -1,0 +1,212 @@
+"""The scheduler in C (``csrc/scheduler.h``) for a loop of events. ``native_replay`` has the replay of a whole log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import UW
+from cluster_agent.scheduler.interfaces import Meter, unmetered
+from cluster_agent.scheduler.job_columns import Int32s, Jobs
+from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
+from cluster_agent.scheduler.native.native_tables import (
+    CJobs,
+    CPriority,
+    CWatts,
+    c_composition,
+    c_idle_off,
+    c_rows,
+    owned,
+    pointer,
+)
+from cluster_agent.scheduler.policy_phases import Composition, Order
+from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
+from cluster_agent.scheduler.queue import columns, served
+
+NEVER_S: Final = 2**63 - 1
+
+
+def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
+    """The running jobs of a native scheduler as *react* sees them."""
+    room = ffi.new("int32_t[]", max(len(jobs), 1))
+    levels, start_s = lib.scheduler_levels(scheduler), lib.scheduler_decided(scheduler)
+    rows = []
+    for job in room[0 : lib.scheduler_running(scheduler, room)]:
+        width, level = int(jobs.width[job]), levels[job]
+        limit_s = lib.scheduler_finish(scheduler, job, int(jobs.request_s[job]))
+        drawn_uw = width * (lib.scheduler_extra_uw(scheduler, job, level) + watts.idle_uw)
+        rows.append((start_s[job], job, width, level, watts.lowest_of(job), limit_s, drawn_uw / UW))
+    return running_of(rows)
+
+
+class NativeScheduler:
+    """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it knows those and the caps."""
+
+    def __init__(
+        self,
+        composition: Composition,
+        jobs: Jobs,
+        processors: int,
+        watts: Watts | None = None,
+        caps: Sequence[Cap] = (),
+        meter: Meter = unmetered,
+        users: Sequence[int] | None = None,
+    ) -> None:
+        idle_off = c_idle_off(composition, watts)
+        self._meter = meter
+        self._order = composition.order
+        self._jobs = CJobs(jobs)
+        self._scheduler = owned(
+            lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
+        )
+        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
+        self._room = np.empty(len(jobs), np.int32)
+        self._watts = watts
+        self._predicting: Predicting | None = None
+        if watts is not None:
+            first_s = int(jobs.submit_s[0]) if len(jobs) else 0
+            self._governor = Governor(watts, composition.power, caps, first_s)
+            self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
+            self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
+            if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
+                raise MemoryError
+            if idle_off is not None and lib.scheduler_set_idle_off(self._scheduler, idle_off) < 0:
+                raise MemoryError
+            self._plan(first_s)
+
+    def submit(self, now_s: int, job: int) -> bool:
+        """The job joins the queue; True if this calls for a pass."""
+        if self._predicting is not None:
+            self._predicting.submit(job)
+        return bool(lib.scheduler_submit(self._scheduler, now_s, job))
+
+    def end(self, job: int) -> None:
+        """The running job has ended."""
+        if self._predicting is not None:
+            self._predicting.end(job)
+        lib.scheduler_end(self._scheduler, job)
+
+    def overrun(self, job: int) -> int:
+        """The running job has outlived its estimate: its new expected end."""
+        return int(lib.scheduler_overrun(self._scheduler, job))
+
+    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0) -> int:
+        """The job runs already, as far as the scheduler is to know for ``estimate_s`` (0: what the policy estimates);
+        its expected end."""
+        assert self._watts is None
+        lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job)
+        return self.expected_end_s(job)
+
+    def withdraw(self, job: int) -> None:
+        """The job, waiting or running, is gone, and nothing is learned from it; this calls for a pass."""
+        assert self._watts is None
+        lib.scheduler_withdraw(self._scheduler, job)
+
+    def queue(self) -> list[int]:
+        """The jobs that wait, in the order in which they were served last."""
+        count = lib.scheduler_queue(self._scheduler, pointer("int32_t", self._room))
+        return [int(job) for job in self._room[:count]]
+
+    def decide(self, now_s: int) -> list[int]:
+        """One pass: the jobs to start now."""
+        if self._predicting is not None:
+            self._predicting.learn()
+        if self._order is not None:
+            reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
+        count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
+        if count < 0:
+            raise MemoryError
+        return list(self._starts[0:count])
+
+    def level(self, job: int) -> int:
+        """The frequency of a running job."""
+        return 0 if self._watts is None else int(lib.scheduler_levels(self._scheduler)[job])
+
+    def begins_s(self, now_s: int, job: int) -> int:
+        """When a job begins to run whose start was decided now."""
+        return int(lib.scheduler_begins(self._scheduler, job))
+
+    def next_change_s(self) -> int | None:
+        """The next row of the plan, announcement, reading of joules, or change of a node."""
+        if self._watts is None:
+            return None
+        later = lib.scheduler_next_row, lib.scheduler_next_reading, lib.scheduler_next_switch
+        times_s = [int(next_s(self._scheduler)) for next_s in later]
+        return min([*self._governor.announced_s[:1], *(time_s for time_s in times_s if time_s < NEVER_S)], default=None)
+
+    @property
+    def reacts_to_ends(self) -> Ends:
+        """While a cap holds, what the policy says."""
+        has_cap = self._watts is not None and lib.scheduler_row(self._scheduler).cap_uw != NO_CAP
+        return self._watts.reacts_to_ends if self._watts is not None and has_cap else "unheard"
+
+    def advance(self, now_s: int) -> bool:
+        """Nodes are off or on; joules are read; the next row begins, or a cap becomes known and all is planned anew."""
+        lib.scheduler_settle(self._scheduler, now_s)
+        if lib.scheduler_next_reading(self._scheduler) <= now_s:
+            lib.scheduler_read_joules(self._scheduler, now_s, self._meter())
+        if min([*self._governor.announced_s[:1], int(lib.scheduler_next_row(self._scheduler))]) > now_s:
+            return False
+        if self._governor.is_plan_due(now_s):
+            self._plan(now_s)
+        lib.scheduler_advance(self._scheduler, now_s)
+        return True
+
+    def react(self, now_s: int) -> Reaction:
+        """Do to running jobs what the policy says."""
+        reaction = reaction_of(self._governor, self._scheduler, self._jobs.jobs, now_s)
+        for job in reaction.kill:
+            lib.scheduler_kill(self._scheduler, now_s, job)
+        for job, level in reaction.level.items():
+            lib.scheduler_set_level(self._scheduler, now_s, job, level)
+        return reaction
+
+    def expected_end_s(self, job: int) -> int:
+        """When a running job is expected to end."""
+        return int(lib.scheduler_expected_end(self._scheduler, job))
+
+    def _plan(self, now_s: int) -> None:
+        rows = self._governor.plan(now_s)
+        if lib.scheduler_plan(self._scheduler, c_rows(rows), len(rows)) < 0:
+            raise MemoryError
+
+
+def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> Reaction:
+    """What *react* answers for a native scheduler."""
+    row = lib.scheduler_row(scheduler)
+    present = Row(row.from_s, row.cap_uw, row.kept, row.idle_uw, row.off_uw, row.switching_uw, row.bonus_uw)
+    return governor.react(
+        now_s,
+        present,
+        int(lib.scheduler_plan_uw(scheduler, now_s)),
+        lambda: running(scheduler, jobs, governor.watts),
+    )
+
+
+def set_priority(
+    scheduler: Any, composition: Composition, jobs: Jobs, users: Sequence[int] | None, watts: Watts | None
+) -> CPriority | None:
+    """Order a native queue by priority if the policy says so; the table is to be kept as long as the scheduler."""
+    if composition.priority is None:
+        return None
+    users = users or range(jobs.n_users)
+    if len(users) < jobs.n_users:
+        raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
+    priority = CPriority(composition.priority, users, watts)
+    if lib.scheduler_set_priority(scheduler, priority.c) < 0:
+        raise MemoryError
+    return priority
+
+
+def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> None:
+    """Put the native queue into the order that a policy's Python phase says; ``room`` holds n_jobs."""
+    n = len(jobs)
+    queued = room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
+    estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
+    positions = served(order, columns(jobs, queued, estimate_s), now_s)
+    lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(queued[positions])))

@@ -1,0 +1,206 @@
+"""What the scheduler in C is told, as the tables that its headers declare, and its columns as NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.cluster import UW
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.energy_window import Ledger
+from cluster_agent.scheduler.idle_off import IdleOff
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
+from cluster_agent.scheduler.policy_phases import Composition, Learning
+from cluster_agent.scheduler.priority import Priority
+
+ESTIMATES: Final = {
+    "requested": lib.ESTIMATE_REQUESTED,
+    "clairvoyant": lib.ESTIMATE_CLAIRVOYANT,
+    "mean2": lib.ESTIMATE_MEAN2,
+    "learned": lib.ESTIMATE_LEARNED,
+}
+MODELS: Final = {"thesis": lib.MODEL_THESIS, "sc15": lib.MODEL_SC15}
+LOSSES: Final = {"linear": lib.LOSS_LINEAR, "squared": lib.LOSS_SQUARED}
+WEIGHTS: Final = {
+    "equal": lib.WEIGHT_EQUAL,
+    "short-wide": lib.WEIGHT_SHORT_WIDE,
+    "long-narrow": lib.WEIGHT_LONG_NARROW,
+    "small": lib.WEIGHT_SMALL,
+    "large": lib.WEIGHT_LARGE,
+}
+HISTORIES: Final = {"user": lib.HISTORY_USER, "similar": lib.HISTORY_SIMILAR}
+FIXED: Final = {"submission": lib.FIXED_AT_SUBMISSION, "start": lib.FIXED_AT_START}
+CORRECTIONS: Final = {
+    "requested": lib.CORRECT_REQUESTED,
+    "incremental": lib.CORRECT_INCREMENTAL,
+    "doubling": lib.CORRECT_DOUBLING,
+    "doubling-capped": lib.CORRECT_DOUBLING_CAPPED,
+}
+BACKFILLS: Final = {
+    "none": lib.BACKFILL_NONE,
+    "list": lib.BACKFILL_LIST,
+    "easy": lib.BACKFILL_EASY,
+    "conservative": lib.BACKFILL_CONSERVATIVE,
+    "compress": lib.BACKFILL_COMPRESS,
+}
+SCANS: Final = {"queue": lib.SCAN_QUEUE, "shortest": lib.SCAN_SHORTEST}
+ENDS: Final = {
+    "unheard": lib.ENDS_UNHEARD,
+    "before": lib.ENDS_BEFORE_PASS,
+    "after": lib.ENDS_AFTER_PASS,
+}
+RULES: Final = {"reducepc": lib.BUDGET_REDUCEPC, "energybud": lib.BUDGET_ENERGYBUD}
+TESTS: Final = {"path": lib.TEST_PATH, "job": lib.TEST_JOB, "whole": lib.TEST_WHOLE}
+
+
+def c_composition(composition: Composition, processors: int) -> Any:
+    """``composition_t *``."""
+    return ffi.new(
+        "composition_t *",
+        {
+            "processors": processors,
+            "estimate": ESTIMATES[composition.estimate],
+            "history": HISTORIES[composition.history],
+            "fixed": FIXED[composition.fixed],
+            "correct": CORRECTIONS[composition.correct],
+            "backfill": BACKFILLS[composition.backfill],
+            "scan": SCANS[composition.scan],
+            "frees_at_estimate": composition.frees_at_estimate,
+            "passes_if_new_fits": composition.passes_if_new_fits,
+            "shadow": composition.shadow,
+            "guard": composition.guard or 0.0,
+            "learning": _learning(composition.learning),
+        },
+    )
+
+
+def _learning(learning: Learning) -> dict[str, int]:
+    over, under = learning.loss.split("-")
+    return {
+        "model": MODELS[learning.model],
+        "over": LOSSES[over],
+        "under": LOSSES[under],
+        "weight": WEIGHTS[learning.weight],
+    }
+
+
+def pointer(kind: str, array: Any) -> Any:
+    """The memory of a NumPy column as a C array; the column must outlive its use."""
+    return ffi.from_buffer(f"{kind}[]", array)
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def copied(source: Any, count: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
+    """A NumPy copy of a C column of ``count``."""
+    return np.frombuffer(ffi.buffer(source, count * np.dtype(dtype).itemsize), dtype).copy()
+
+
+class CJobs:
+    """``jobs_t`` over the columns of ``Jobs``, which it keeps alive."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self._columns = [
+            pointer("int64_t", np.ascontiguousarray(jobs.run_s, np.int64)),
+            pointer("int64_t", np.ascontiguousarray(jobs.request_s, np.int64)),
+            pointer("int32_t", np.ascontiguousarray(jobs.width, np.int32)),
+            pointer("int32_t", np.ascontiguousarray(jobs.user, np.int32)),
+        ]
+        run_s, request_s, width, user = self._columns
+        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user])
+
+
+class CWatts:
+    """``power_model_t`` over the columns of ``Watts``, which it keeps alive, and the budget of a ledger."""
+
+    def __init__(self, watts: Watts, ledger: Ledger | None, predicting: Predicting | None = None) -> None:
+        jobs = [watts.job_busy_uw, predicting.job_plan_uw if predicting else watts.job_plan_uw]
+        self._columns = [
+            ffi.new("int64_t[]", watts.busy_uw),
+            ffi.new("int64_t[]", watts.plan_uw),
+            ffi.new("double[]", watts.slowdown),
+            *(ffi.NULL if one is None else pointer("int64_t", np.ascontiguousarray(one, np.int64)) for one in jobs),
+        ]
+        lowest = ffi.NULL
+        if watts.job_lowest is not None and watts.starts_slowed:
+            lowest = self._lowest = pointer("int32_t", np.ascontiguousarray(watts.job_lowest, np.int32))
+        self.c = ffi.new(
+            "power_model_t *",
+            [
+                len(watts.busy_uw),
+                watts.lowest if watts.starts_slowed else 0,
+                watts.asks_watts,
+                watts.requeues,
+                watts.idle_uw,
+                *self._columns,
+                lowest,
+                ENDS[watts.reacts_to_ends],
+                c_budget(ledger),
+            ],
+        )
+
+
+def c_idle_off(composition: Composition, watts: Watts | None) -> Any:
+    """``idle_off_t *``, or None where nodes stay on; ``WrongUseError`` without watts."""
+    if composition.idle_off_s is None:
+        return None
+    if watts is None:
+        raise WrongUseError("idle_off_s needs a machine with watts, such as --machine curie")
+    return ffi.new("idle_off_t *", astuple(IdleOff.of(watts.machine, composition.idle_off_s)))
+
+
+def c_budget(ledger: Ledger | None) -> list[int]:
+    """``budget_t`` of a ledger that is not open yet."""
+    if ledger is None:
+        return [lib.BUDGET_NONE, 0, 0, 0, 0, 0]
+    budget = ledger.budget
+    return [
+        RULES[budget.rule],
+        TESTS[budget.test],
+        ledger.next_s,
+        budget.to_s,
+        budget.limit_uw,
+        budget.tick_s,
+    ]
+
+
+class CPriority:
+    """``priority_t`` over columns per user, which it keeps alive. ``users``: their numbers in the log."""
+
+    def __init__(self, priority: Priority, users: Sequence[int], watts: Watts | None) -> None:
+        share, efficiency = priority.of_users(users)
+        full_w = watts.busy_uw[0] / UW if watts else 1.0
+        self._columns = [pointer("double", share), pointer("double", efficiency * full_w)]
+        self.c = ffi.new(
+            "priority_t *",
+            [
+                *(priority.age, priority.size, priority.cpu, priority.energy),
+                priority.oldest_s,
+                priority.half_life_s,
+                priority.period_s or 0,
+                priority.damping,
+                full_w,
+                priority.is_relative,
+                *self._columns,
+            ],
+        )
+
+
+def c_rows(rows: Sequence[Row]) -> Any:
+    """``plan_row_t[]``."""
+    return ffi.new("plan_row_t[]", [tuple(row) for row in rows])
+
+
+def owned(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
+    """What C has made, freed with the last reference to it; ``MemoryError`` if it is null."""
+    if pointer_or_null == ffi.NULL:
+        raise MemoryError
+    return ffi.gc(pointer_or_null, free)

@@ -1,0 +1,1 @@
+"""Policies that know watts or joules. Named in ``policies.registry``."""

@@ -1,0 +1,42 @@
+"""First come, first served under a power cap that is met by killing: the baseline of REGALE D2.3 §4.1.
+
+Nothing prepares for a cap, announced or not: jobs start while they fit under the cap of the moment (``ahead=false``),
+and when one begins or drops, jobs are ended until the rest fits. What the report leaves open are the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cluster_agent.scheduler.eco_reaction import Victim, kills
+from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``ahead`` (ours): no job starts that would run into an announced cap. ``queue``: what the policy acts on."""
+
+    victim: Victim = "newest-start"
+    killed: Literal["requeued", "lost"] = "requeued"
+    ahead: bool = False
+    queue: Literal["fcfs", "easy"] = "fcfs"
+
+
+def compose(params: Params) -> Composition:
+    """Only running jobs are touched, so any order of the queue would do."""
+    return Composition(
+        backfill="none" if params.queue == "fcfs" else "easy",
+        power=Power(react=kills(params.victim), requeue=params.killed == "requeued", looks_ahead=params.ahead),
+    )
+
+
+POLICY = Policy(
+    name="fcfs-killer",
+    summary="First come, first served; when a cap begins or drops, newest jobs are killed until the rest fits.",
+    source="REGALE deliverable D2.3, 2023, §4.1: FCFS_killer",
+    params=Params,
+    compose=compose,
+)

@@ -1,0 +1,85 @@
+"""EASY under a power cap, by four levers: leave nodes idle, switch them off, lower frequencies, or a mix of both.
+
+A job starts only if the cluster, every running job at its maximum watts, stays under every known cap for as long as the
+job may run (*admit*, Glesser §4.5). Switch-off is planned when a cap becomes known: the fewest nodes, whole racks and
+chassis first, off for the window. ``mix`` chooses between the levers by the sign of rho; the thesis prints that rule
+with the wrong sign, which is ``rule=printed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine
+from cluster_agent.scheduler import power_phases
+from cluster_agent.scheduler.planner import Lever, Rule, lever, nodes_off
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Idle, Off, Power
+
+Mode: TypeAlias = Literal["mix", "shut", "dvfs", "idle"]
+
+MIX_FLOOR_MHZ = 2000
+"""Thesis §4.5: on Curie energy for performance is best between 2.0 and 2.7 GHz."""
+
+
+class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
+    """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs where a cap begins below what is drawn."""
+
+    mode: Mode = "mix"
+    rule: Rule | None = None
+    kill: bool = False
+    floor_mhz: int | None = None
+    application: str | None = None
+
+
+def compose(params: Params) -> Composition:
+    """EASY in processors and watts, with the levers of the mode."""
+    if params.rule is not None and params.mode != "mix":
+        raise ValueError(f"rule={params.rule} needs mode=mix, the only one that chooses")
+    if params.floor_mhz is not None and params.mode in ("shut", "idle"):
+        raise ValueError(f"floor_mhz={params.floor_mhz} needs mode=dvfs or mix")
+    default_mhz = {"mix": MIX_FLOOR_MHZ, "dvfs": 0}.get(params.mode)
+    floor_mhz = default_mhz if params.floor_mhz is None else params.floor_mhz
+    return Composition(
+        **params.phases(),
+        backfill="easy",
+        power=Power(
+            floor_mhz=floor_mhz,
+            idle=switches_off(params, floor_mhz or 0) if params.mode in ("mix", "shut") else None,
+            react=power_phases.fits_by_killing if params.kill else None,
+            application=params.application,
+        ),
+    )
+
+
+def switches_off(params: Params, floor_mhz: int) -> Idle:
+    """The planner of §4.4, for every window that is known."""
+
+    def idle(machine: Machine, caps: Sequence[Cap], now_s: int) -> Sequence[Off]:
+        frequencies = machine.node.frequency_mhz
+        floor = max((i for i, mhz in enumerate(frequencies) if mhz >= floor_mhz), default=0)
+        degradation = machine.slowdowns(params.application)[floor]
+        found = []
+        for cap in caps:
+            watts = cap.watts - machine.fixed_w
+            chosen: Lever = "off"
+            if params.mode == "mix":
+                chosen = lever(machine, watts, degradation, floor, params.rule or "corrected")
+            nodes = nodes_off(machine, watts, degradation, floor, chosen).nodes
+            if nodes:
+                found.append(Off(cap.from_s, cap.to_s, nodes))
+        return found
+
+    return idle
+
+
+POLICY = Policy(
+    name="powercap",
+    summary="EASY under a power cap known ahead: nodes left idle, off, slower, or a mix of that.",
+    source="Glesser, Road to exascale, PhD thesis, Grenoble 2016, ch. 4; Georgiou, Glesser, Trystram, IPDPSW 2015",
+    params=Params,
+    compose=compose,
+)

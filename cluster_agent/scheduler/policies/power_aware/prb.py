@@ -1,0 +1,37 @@
+"""Priority rules on unlike nodes under a power cap: every waiting job is tried in the order of a rule.
+
+Bridi's rule-based baselines, with the watts of the cap as one resource more, as in the dispatchers of Borghesi et al.
+Unlike theirs this one looks at the cap over the whole span of a job, not at its start only.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
+from cluster_agent.scheduler.unlike_nodes.node_rules import RULES, RuleName
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``miss``: what happens when a job does not fit: the next one is tried, or (``strict``) nobody overtakes."""
+
+    rule: RuleName = "walltime"
+    miss: Literal["list", "strict"] = "list"
+    placing: Placing = "first"
+
+
+def compose(params: Params) -> NodeComposition:
+    """No reservations."""
+    return NodeComposition(RULES[params.rule], params.miss, params.placing)
+
+
+POLICY = Policy(
+    name="prb",
+    summary="Nodes and watts: tries every waiting job in the order of a rule.",
+    source="Bridi, PhD thesis, Bologna 2018, ch. 6; Borghesi et al., CP 2015 and Sustainable Computing 2018",
+    params=Params,
+    compose=compose,
+)

@@ -1,0 +1,85 @@
+"""RMAP: job-level power bounds on a cluster with more nodes than its watts can feed.
+
+Every job has a fair share of the watts, ``priority`` x its share of the nodes. ``traditional`` ignores it and runs what
+was asked for at full watts; ``naive`` runs the fastest configuration within it; ``adaptive`` too, but rather than wait
+takes the fastest that fits what is left now, if that meets the requested time stretched by ``th``.
+
+The paper's algorithm never asks whether the nodes of a configuration are free; here every choice of ``adaptive`` does.
+It starts from P_job <= P_avail as the case where naive's choice is taken; where only nodes are short it goes on as if
+watts were. A bound above every job's means gives ``adaptive`` and ``naive`` the same choice.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cluster_agent.scheduler.configurations.moldable_scheduler import Asked, Choose, MoldableComposition, Rule
+from cluster_agent.scheduler.configurations.table import Configuration, best
+from cluster_agent.scheduler.policies.api import Policy
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``th``: allowed slowdown of ``adaptive``, a share of the requested time; inf: any. ``near`` (ours): of the rows
+    as fast up to this share the one with fewest watts is taken."""
+
+    policy: Literal["adaptive", "naive", "traditional"] = "adaptive"
+    th: float = 0.0
+    priority: float = 1.0
+    near: float = 0.0
+
+
+def compose(params: Params) -> MoldableComposition:
+    """EASY in nodes and watts around one of the three choices."""
+    if not params.th >= 0 or not 0 <= params.near < 1 or not params.priority > 0:
+        raise ValueError("th has to be 0 or more, near from 0 to below 1, and priority above 0")
+    rule = Rule(params.policy, params.th, params.near, params.priority)
+    if params.policy == "traditional":
+        return MoldableComposition(traditional, rule)
+    return MoldableComposition(naive(params) if params.policy == "naive" else adaptive(params), rule)
+
+
+def traditional(asked: Asked) -> Configuration | None:
+    """The nodes asked for with all cores at the highest cap; more than the cluster's watts: as many as those feed."""
+    cores, cap_w = max((row.cores, row.cap_w) for row in asked.rows)
+    full = [row for row in asked.rows if (row.cores, row.cap_w) == (cores, cap_w) and row.watts <= asked.cluster_w]
+    fitting = [row for row in full if row.nodes <= asked.nodes]
+    return max(fitting, key=lambda row: row.nodes, default=None)
+
+
+def naive(params: Params) -> Choose:
+    """The fastest within the fair share, wherever that leads."""
+
+    def choose(asked: Asked) -> Configuration | None:
+        return best(asked.rows, fair_share_w(asked, params.priority), asked.cluster_nodes, params.near)
+
+    return choose
+
+
+def adaptive(params: Params) -> Choose:
+    """Naive's choice if it can start; else the fastest that can, if it is fast enough; else naive's, later."""
+
+    def choose(asked: Asked) -> Configuration | None:
+        bound_w = fair_share_w(asked, params.priority)
+        wanted = best(asked.rows, bound_w, asked.cluster_nodes, params.near)
+        if wanted is None or (bound_w <= asked.free_w and wanted.nodes <= asked.free_nodes):
+            return wanted
+        now = best(asked.rows, min(bound_w, asked.free_w), asked.free_nodes, params.near)
+        return now if now is not None and now.time_s <= (1 + params.th) * asked.request_s else wanted
+
+    return choose
+
+
+def fair_share_w(asked: Asked, priority: float) -> float:
+    """P_job: a ceiling on the job's package watts."""
+    return priority * asked.nodes / asked.cluster_nodes * asked.cluster_w
+
+
+POLICY = Policy(
+    name="rmap",
+    summary="Jobs with configurations: nodes and watts are chosen at the start, within a fair share of the watts.",
+    source="Patki et al., Practical resource management in power-constrained HPC, HPDC 2015",
+    params=Params,
+    compose=compose,
+)

@@ -1,0 +1,164 @@
+"""The phases of a batch scheduler, and a policy as a composition of them.
+
+estimate   how long a job is taken to run, and what that becomes when the job outlives it
+order      which waiting job is the head of the queue
+admit      may the head start? Here: are there enough free processors
+place      which processors it gets: the free ones with the lowest numbers
+backfill   which jobs behind a head that cannot start may start before it
+
+These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native, and of
+orders that by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
+machine that knows watts *admit* asks for those too, and there are two phases more, *react* (to power caps) and *idle*
+(switching nodes off): see ``power_phases`` and ``idle_off``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from cluster_agent.scheduler.job_columns import Int32s, Int64s
+from cluster_agent.scheduler.power_phases import Power
+from cluster_agent.scheduler.priority import Priority
+
+Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
+"""The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
+user's last two ended jobs, at most the request, and the request until two have ended (Tsafrir, Etzion, Feitelson,
+IEEE TPDS 18(6), 2007, doi 10.1109/TPDS.2007.70606); a linear model fitted to each job as it ends (``learner``)."""
+
+History: TypeAlias = Literal["user", "similar"]
+"""Whose last two ended jobs ``mean2`` takes: the user's, as published; of these the ones of the same width and request,
+once there are two (ours; similar jobs as in Gibbons, JSSPP 1997, and Smith, Foster, Taylor, JSSPP 1998)."""
+
+Fixed: TypeAlias = Literal["submission", "start"]
+"""From when on ``mean2`` keeps to an estimate: as published, or as long as the job waits it follows what its user's
+jobs that end tell (ours). Of many jobs submitted at once all but the first are then estimated by the first."""
+
+Correction: TypeAlias = Literal["requested", "incremental", "doubling", "doubling-capped"]
+"""What a job's estimate becomes when it runs on: the request; the first estimate plus 1, 5, 15, 30 min, 1, 2, 5, 10,
+20, 50, 100 h, at most the request (Tsafrir 2007); twice the estimate, as published *not* limited by the request
+(Gaussier et al., SC'15); the same limited by it (ours)."""
+
+Model: TypeAlias = Literal["thesis", "sc15"]
+"""What ``learned`` sees of a job: the 20 features of the thesis; the 18 of the simulator that its figures come from."""
+
+Loss: TypeAlias = Literal["linear-linear", "linear-squared", "squared-linear", "squared-squared"]
+"""How the error of ``learned`` counts: that of an estimate that is too long, then that of one that is too short."""
+
+Weight: TypeAlias = Literal["equal", "short-wide", "long-narrow", "small", "large"]
+"""Which jobs' errors count for more, with q processors for p seconds: 1; 5 + log(q/p); 5 + log(p/q); 11 + log(1/(pq));
+1 + log(pq)."""
+
+Backfill: TypeAlias = Literal["none", "list", "easy", "conservative", "compress"]
+"""Nobody overtakes; whoever fits starts, without reservations; nobody delays the head's reservation; nobody delays
+anybody ahead, planned anew in every pass; the same, with places that are kept and only move forward. The last has no
+head, and so no ``guard``."""
+
+Scan: TypeAlias = Literal["queue", "shortest"]
+"""The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
+
+Ties: TypeAlias = Literal["instant", "sc15"]
+"""Which events of one instant share a pass. ``instant``: all of them; processors are free when their job has ended.
+``sc15``: as the simulator of the SC'15 campaign had it, each event by itself, submissions before ends, and processors
+count as free from the expected end of their job, ended or not; the machine hands them over at the end of the instant,
+when all that ends has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The waiting jobs as columns, in their present order."""
+
+    job: Int32s
+    submit_s: Int64s
+    request_s: Int64s
+    estimate_s: Int64s
+    width: Int32s
+    user: Int32s
+
+
+Order: TypeAlias = Callable[[Queue, int], Int64s]
+"""``order(queue, now_s)``: the queue's positions in the order in which their jobs are to be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """The variant of ``estimate=learned``. The default is the one that the thesis selects (E-Loss)."""
+
+    model: Model = "thesis"
+    loss: Loss = "squared-linear"
+    weight: Weight = "large"
+
+
+WITH_WATTS: Final = "ties=instant, fixed=submission, shadow=1, EASY or no backfilling, and no guard"
+"""The compositions that can run on a machine with watts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A policy, ready to run. ``order`` None is the order of submission."""
+
+    estimate: Estimate = "requested"
+    history: History = "user"
+    fixed: Fixed = "submission"
+    correct: Correction = "requested"
+    shadow: float = 1.0
+    """A job that starts is planned to run for so many times its estimate, at most its request; infinity: its request.
+    The head's shadow time (Mu'alem and Feitelson 2001) follows; what fits before it still goes by the estimate."""
+    learning: Learning = Learning()
+    order: Order | None = None
+    priority: Priority | None = None
+    """The native *order*: by age, size and past usage. One of the two."""
+    backfill: Backfill = "none"
+    scan: Scan = "queue"
+    ties: Ties = "instant"
+    idle_off_s: int | None = None
+    """A node without a job goes off after so long, and boots when a job needs it (``idle_off``); None: it stays on.
+    Needs a machine with watts."""
+    power: Power | None = None
+    """What the policy does with watts, if it knows them; then ``backfill`` is none or easy and ``ties`` instant."""
+    guard: float | None = None
+    """A job whose bounded slowdown would pass this even if it started now becomes the head; highest first (ours)."""
+    passes_if_new_fits: bool = False
+    """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
+
+    def __post_init__(self) -> None:
+        if not self.shadow >= 1:
+            raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
+        if self.shadow > 1 and self.correct == "incremental":
+            raise ValueError("correct=incremental adds to the first estimate: it goes with shadow=1")
+        if self.backfill == "compress" and self.guard is not None:
+            raise ValueError("reservations that are kept leave nothing for a guard to do")
+        if self.order is not None and self.priority is not None:
+            raise ValueError("a queue has one order: by a rule, or by priorities")
+        if self.power is not None and self.guard is not None:
+            raise ValueError("a policy that knows watts has no guard")
+        if self.power is not None and (self.shadow > 1 or self.fixed == "start"):
+            raise ValueError("a policy that knows watts goes with shadow=1 and fixed=submission")
+        if self.power is not None and (self.ties != "instant" or self.backfill not in ("none", "easy")):
+            raise ValueError("watts go with ties=instant and with EASY or no backfilling")
+        if self.idle_off_s is not None and not self.idle_off_s > 0:
+            raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
+        if self.idle_off_s is not None and not self.goes_with_watts:
+            raise ValueError(f"idle_off_s goes with {WITH_WATTS}")
+
+    @property
+    def goes_with_watts(self) -> bool:
+        """It can be replayed on a machine with watts, whether it knows them or is only metered."""
+        plans_once = self.shadow == 1 and self.fixed == "submission" and self.guard is None
+        return self.ties == "instant" and self.backfill in ("none", "easy") and plans_once
+
+    @property
+    def frees_at_estimate(self) -> bool:
+        """Processors count as free from the expected end of their job on."""
+        return self.ties == "sc15"
+
+    @property
+    def owns_watts(self) -> bool:
+        """The policy decides about watts, so that nothing else may (``owner``)."""
+        return self.power is not None
+
+    @property
+    def needs_requests(self) -> bool:
+        """The schedule depends on requested times."""
+        return (self.backfill not in ("none", "list") or self.order is not None) and self.estimate != "clairvoyant"

@@ -1,0 +1,205 @@
+"""The phases of a policy that knows watts: *admit* by watts, *react*, *idle*; what they see and what they answer.
+
+All three are told of the machine, the caps known so far and what runs. *admit* is native: a job may start at the
+highest frequency at which it fits under every known cap for as long as it may run. *react* and *idle* are Python
+functions, called when a cap becomes known, begins, changes or ends, and never per job. Powers here are watts of the
+whole cluster; the engine itself counts whole microwatts per processor, so that the native and the plain-Python engine
+decide alike to the last bit.
+
+A node draws its idle watts and, for each core in use, an equal share of what it draws more when busy: jobs that share a
+node are charged by their cores (our reading; Glesser 2016 §4.5 counts a partly used node as fully busy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine
+from cluster_agent.scheduler.energy_window import Budget
+from cluster_agent.scheduler.job_columns import Int32s, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The running jobs as columns, in order of start, equal ones in order of decision."""
+
+    job: Int32s
+    start_s: Int64s
+    width: Int32s  # processors
+    level: Int32s  # index into the machine's frequencies, 0 the highest
+    lowest: Int32s  # the lowest that the job may be given
+    limit_s: Int64s  # when the job is ended at the latest, at its present frequency
+    watts: npt.NDArray[np.float64]  # what it draws, idle share included
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What *react* sees at ``now_s``."""
+
+    now_s: int
+    machine: Machine
+    caps: Sequence[Cap]  # known by now and not over, in order of time
+    watts: float  # the cluster draws now, as planned with
+    cap_watts: float  # may draw now; infinite: no cap
+    running: Running
+    lowest: int  # the lowest frequency that the policy allows, as an index: the highest number
+    watts_at: Callable[[int, int], float]
+    """``watts_at(width, level)``: what so many processors draw, busy at a frequency, or idle with level -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What is done at once: jobs that are ended, and jobs whose frequency changes (job: level)."""
+
+    kill: Sequence[int] = ()
+    level: Mapping[int, int] = field(default_factory=dict)
+
+
+React: TypeAlias = Callable[[Situation], Reaction]
+"""``react(situation)``: called when a cap begins, changes or ends; ``power.fits_by_killing`` and others are ready
+made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """The last ``nodes`` nodes of the machine are off in [from_s, to_s). They are emptied before: no job that may run
+    into the window, with the time for switching on both sides of it, is given them."""
+
+    from_s: int
+    to_s: int
+    nodes: int
+
+
+Idle: TypeAlias = Callable[[Machine, Sequence[Cap], int], Sequence[Off]]
+"""``idle(machine, caps, now_s)``: which nodes are off when, given all caps known by now, in order of time and not
+overlapping. Called when a cap becomes known; the answer replaces the last one."""
+
+
+Ends: TypeAlias = Literal["unheard", "before", "after"]
+"""Whether *react* is called too when jobs end while a cap holds, and if so before or after the pass that follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volunteers:
+    """Whose jobs may be slowed: those of one queue of the log, or a share of the jobs, drawn."""
+
+    queue: int | None = None
+    share: float = 0.0
+    seed: int = 0
+
+
+class Predictor(Protocol):
+    """Says at submission what a job will draw, and hears at its end what it drew."""
+
+    def predict(self, job: int) -> float:
+        """Watts of the whole job; more than 0."""
+        ...
+
+    def learn(self, job: int, watts: float) -> None:
+        """The job has ended, and has drawn ``watts`` on average."""
+        ...
+
+
+Admitted: TypeAlias = Literal["given", "average", "maximum"]
+"""The watts that a job is admitted with: those of its trace, or a prediction from the submission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The part of a composition that knows watts."""
+
+    floor_mhz: int | None = None
+    """The lowest frequency at which *admit* may start a job; None: only the highest. The one above it, if the machine
+    does not have it."""
+    floor_share: float | None = None
+    """The same as a share of a busy node's highest watts: the lowest frequency that draws no less."""
+    react: React | None = None
+    idle: Idle | None = None
+    volunteers: Volunteers | None = None
+    """Only jobs whose users agreed to it may be given lower frequencies; None: all."""
+    starts_slowed: bool = True
+    """*admit* may choose a lower frequency; False: only *react* may."""
+    reacts_to_ends: Ends = "unheard"
+    looks_ahead: bool = True
+    """Announced caps count from their announcement; False: a cap is unknown until it begins."""
+    requeue: bool = True
+    """A killed job goes back to its place in the queue and begins anew; False: it ends, as killed."""
+    application: str | None = None
+    """The class of applications whose slowdown counts (``Machine.slowdowns``)."""
+    budget: Budget | None = None
+    """Joules for a window (``budget``)."""
+    admitted: Admitted | None = None
+    """Jobs are planned with watts of their own, times ``margin``; None: with the machine's, which are the most they can
+    draw. A prediction is made once, when the job is submitted, and counts until its end."""
+    margin: float = 1.0
+    node_w: float | None = None
+    """What a busy node is planned with at the highest frequency; None: what the machine says."""
+
+
+# --- reactions ready made
+
+
+def fits_by_killing(situation: Situation) -> Reaction:
+    """End jobs, newest first, until the cluster fits under the cap (the killer of REGALE D2.3 §4.1)."""
+    running = situation.running
+    return Reaction(kill=_until_it_fits(situation, range(len(running.job) - 1, -1, -1)))
+
+
+def fits_by_killing_hungriest(situation: Situation) -> Reaction:
+    """End jobs, those of most watts first, newer ones first among equals, until the cluster fits under the cap."""
+    running = situation.running
+    return Reaction(kill=_until_it_fits(situation, np.lexsort((-np.arange(len(running.job)), -running.watts)).tolist()))
+
+
+def fits_by_slowing(situation: Situation) -> Reaction:
+    """One frequency for all that run faster: the highest at which the cluster fits under the cap, else the lowest
+    allowed. Jobs are never sped up again."""
+    running = situation.running
+    for level in range(situation.lowest + 1):
+        saved = sum(
+            float(watts) - situation.watts_at(int(width), level)
+            for watts, width, at in zip(running.watts, running.width, running.level, strict=True)
+            if at < level
+        )
+        if situation.watts - saved <= situation.cap_watts or level == situation.lowest:
+            return Reaction(
+                level={int(job): level for job, at in zip(running.job, running.level, strict=True) if at < level}
+            )
+    return Reaction()
+
+
+def fits_by_slowing_then_killing(situation: Situation) -> Reaction:
+    """Slow all running jobs; if the lowest frequency is not enough, end the newest ones too."""
+    slowed = fits_by_slowing(situation)
+    running = situation.running
+    level = np.array([slowed.level.get(int(job), int(at)) for job, at in zip(running.job, running.level, strict=True)])
+    watts = np.array([situation.watts_at(int(w), int(at)) for w, at in zip(running.width, level, strict=True)])
+    after = Situation(
+        situation.now_s,
+        situation.machine,
+        situation.caps,
+        situation.watts - float((running.watts - watts).sum()),
+        situation.cap_watts,
+        replace(running, level=level.astype(np.int32), watts=watts),
+        situation.lowest,
+        situation.watts_at,
+    )
+    killed = fits_by_killing(after).kill
+    return Reaction(kill=killed, level={job: at for job, at in slowed.level.items() if job not in set(killed)})
+
+
+def _until_it_fits(situation: Situation, order: Sequence[int]) -> list[int]:
+    running, watts, killed = situation.running, situation.watts, []
+    for i in order:
+        if watts <= situation.cap_watts:
+            break
+        idle_watts = situation.watts_at(int(running.width[i]), -1)
+        watts -= float(running.watts[i]) - idle_watts
+        killed.append(int(running.job[i]))
+    return killed

@@ -1,0 +1,103 @@
+"""Jobs and machines whose resources are counted per node: cores, GPUs, accelerator cards (MICs), memory.
+
+A job asks for a number of equal units; all units start together, each on one node, several on one node if they fit
+(Bridi, PhD thesis, Bologna 2018, ch. 3; PBS calls a unit a chunk).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent.cluster import Machine
+from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
+
+Float64s: TypeAlias = npt.NDArray[np.float64]
+
+RESOURCES: Final = ("cores", "gpus", "mics", "memory_kib")
+CORES, GPUS, MICS, MEMORY = range(len(RESOURCES))
+"""The columns of every table of resources."""
+
+KIB_PER_GIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What each node has, ``has[node, resource]``, and what a job of unknown power is taken to draw on them."""
+
+    has: Int64s
+    unit_w: float = 0.0  # per unit
+    gpu_w: float = 0.0  # per GPU it asks for
+    mic_w: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.has)
+
+    def assumed_w(self, jobs: NodeJobs) -> Float64s:
+        """Per job, as if nothing but its request were known."""
+        total = jobs.total()
+        watts: Float64s = self.unit_w * jobs.units + self.gpu_w * total[:, GPUS] + self.mic_w * total[:, MICS]
+        return watts
+
+
+def nodes_of(machine: Machine) -> Nodes:
+    """The nodes of a machine file, group after group.
+
+    A unit of unknown power is taken to draw what a busy node draws at the most, and where the file does not say that,
+    what an idle one does; GPUs and MICs come on top.
+    """
+    groups = machine.groups
+    has = [[group.cores, group.gpus, group.mics, round(group.memory_gb * KIB_PER_GIB)] for group in groups]
+    return Nodes(
+        np.repeat(np.array(has, np.int64), [group.count for group in groups], axis=0),
+        max(max(group.busy_max_w or group.busy_w or (group.idle_w,)) for group in groups),
+        max(group.gpu_w for group in groups),
+        max(group.mic_w for group in groups),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJobs:
+    """``Jobs`` with what they ask of nodes. ``jobs.width`` is the number of cores over all units."""
+
+    jobs: Jobs
+    name: tuple[str, ...]  # as in the trace, which need not be a number
+    units: Int64s
+    need: Int64s  # need[job, resource], of one unit
+    watts: Float64s  # of the whole job while it runs; NaN where nobody knows or has assumed any
+    knows_watts: Bools
+    queue: tuple[str, ...]
+    max_wait_s: Int64s  # the wait that the job's queue promises; 0: none
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def total(self) -> Int64s:
+        """``total[job, resource]`` over all units."""
+        whole: Int64s = self.need * self.units[:, None]
+        return whole
+
+    def only(self, rows: Int64s) -> NodeJobs:
+        """The jobs ``rows``, in that order."""
+        jobs, index = self.jobs, [int(row) for row in rows]
+        _, user = np.unique(jobs.user[rows], return_inverse=True)
+        return NodeJobs(
+            Jobs(
+                number=jobs.number[rows],
+                submit_s=jobs.submit_s[rows],
+                run_s=jobs.run_s[rows],
+                request_s=jobs.request_s[rows],
+                width=jobs.width[rows],
+                user=user.astype(np.int32),
+            ),
+            name=tuple(self.name[row] for row in index),
+            units=self.units[rows],
+            need=self.need[rows],
+            watts=self.watts[rows],
+            knows_watts=self.knows_watts[rows],
+            queue=tuple(self.queue[row] for row in index),
+            max_wait_s=self.max_wait_s[rows],
+        )

@@ -1,0 +1,83 @@
+"""A budget by feed: a file that somebody else keeps writing, looked at whenever it has been replaced.
+
+It holds one line ``WATTS``, the budget from now on, or lines ``TIME,WATTS`` as a schedule does (``schedule``): the last
+one that is past holds now, and the others are announced. Whoever writes it replaces it (write another file, then
+rename it), so that it is never seen half written. A file is taken as a whole or not at all: with one line that is
+nonsense, what was in force goes on, and an alarm says which line it is. A feed that says the same again is fresh; one
+that has not been replaced for too long is stale: an alarm, and what it said last goes on.
+
+A file and not a pipe or a command: nothing here can wait for it, a restart of either side loses nothing, and anything
+can write it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cluster_agent.errors import WrongUseError
+from cluster_agent.serve.budget_schedule import divide, parse_schedule, refuse_low
+
+MOST_BYTES: Final = 65_536
+"""Ours: some two thousand lines, as many as a schedule may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What a feed says: the budget now (None: nothing yet, all its lines are for later), and the steps to come (Unix
+    seconds, mW)."""
+
+    budget_mw: int | None
+    steps: list[tuple[float, int]]
+
+
+class Feed:
+    """``look`` often; times are seconds, of a clock that does not go back and of the wall."""
+
+    def __init__(self, path: Path, stale_s: float, least_mw: int) -> None:
+        """``least_mw``: a budget has to be above this (what is fixed)."""
+        self.alarm = ""
+        self._path, self._stale_s, self._least_mw = path, stale_s, least_mw
+        self._seen: tuple[int, ...] = ()
+        self._problem = ""
+        self._fresh_s = -math.inf
+
+    def look(self, now_s: float, wall_s: Callable[[], float]) -> Fed | None:
+        """What it says, if it says something anew; ``alarm`` is what is wrong with it, empty if nothing is."""
+        if self._fresh_s == -math.inf:
+            self._fresh_s = now_s
+        fed: Fed | None = None
+        try:
+            found = os.stat(self._path)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+                raise WrongUseError(f"{self._path}: is no file of at most {MOST_BYTES} bytes")
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if seen != self._seen:
+                self._seen = seen
+                self._problem = ""
+                fed = self._parse(self._path.read_text(), wall_s())
+                self._fresh_s = now_s
+        except (OSError, UnicodeDecodeError) as error:
+            self._seen = ()
+            self._problem = f"{self._path}: cannot read the feed: {getattr(error, 'strerror', None) or error}"
+        except WrongUseError as error:
+            self._problem = str(error)
+        old_s = now_s - self._fresh_s
+        stale = f"{self._path}: the feed has said nothing for {self._stale_s:g} s" if old_s > self._stale_s else ""
+        problem = self._problem or stale
+        self.alarm = f"{problem}; the budget stays as it is" if problem else ""
+        return fed
+
+    def _parse(self, text: str, wall_s: float) -> Fed:
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        if len(lines) == 1 and "," not in lines[0]:
+            steps = parse_schedule(self._path, f"0,{lines[0]}")
+        else:
+            steps = parse_schedule(self._path, text)
+        refuse_low(self._path, steps, self._least_mw)
+        return Fed(*divide(steps, wall_s))

@@ -1,0 +1,68 @@
+"""A budget by schedule: CSV of ``time,watts``, times in ISO 8601 (with an offset, or local) or Unix seconds."""
+
+from __future__ import annotations
+
+import csv
+import math
+from datetime import datetime
+from pathlib import Path
+
+from cluster_agent.budget.budget_line import MOST_W
+from cluster_agent.errors import WrongUseError
+
+
+def read_schedule(path: Path) -> list[tuple[float, int]]:
+    """(Unix seconds, mW) in order of time; the line at fault is named otherwise."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUseError(f"{path}: cannot read the schedule: {getattr(error, 'strerror', error)}") from None
+    return parse_schedule(path, text)
+
+
+def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
+    """The same of a text; ``path`` is where it came from, for messages."""
+    steps: list[tuple[float, int]] = []
+    for number, row in enumerate(csv.reader(text.splitlines()), start=1):
+        if not row or row[0].startswith("#") or (number == 1 and row[0].strip() == "time"):
+            continue
+        try:
+            when, watts = row
+            step = (_unix_s(when.strip()), round(float(watts) * 1000))
+        except (ValueError, OverflowError):
+            raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
+        if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):
+            raise WrongUseError(f"{path}:{number}: {row[1]} W is no budget")
+        if steps and step[0] <= steps[-1][0]:
+            raise WrongUseError(f"{path}:{number}: is not later than the line before it")
+        steps.append(step)
+    if not steps:
+        raise WrongUseError(f"{path}: holds no line TIME,WATTS")
+    return steps
+
+
+def divide(steps: list[tuple[float, int]], wall_s: float) -> tuple[int | None, list[tuple[float, int]]]:
+    """The budget by the last step that is past (None: none is yet), and the steps to come."""
+    past = [mw for at_s, mw in steps if at_s <= wall_s]
+    return past[-1] if past else None, [step for step in steps if step[0] > wall_s]
+
+
+def refuse_low(source: Path | str, steps: list[tuple[float, int]], fixed_mw: int) -> None:
+    """A budget has to be above what is fixed."""
+    low_mw = next((mw for _, mw in steps if mw <= fixed_mw), None)
+    if low_mw is not None:
+        raise WrongUseError(f"{source}: {low_mw / 1000:g} W is not above fixed_w ({fixed_mw / 1000:g} W)")
+
+
+def refuse_past(path: Path, steps: list[tuple[float, int]], wall_s: float) -> None:
+    """A schedule that has nothing to come is a mistake."""
+    if steps[-1][0] <= wall_s:
+        ended = datetime.fromtimestamp(steps[-1][0]).astimezone().isoformat(timespec="seconds")
+        raise WrongUseError(f"{path}: the schedule is past: its last line was for {ended}")
+
+
+def _unix_s(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text).timestamp()

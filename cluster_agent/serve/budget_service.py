@@ -1,0 +1,391 @@
+"""A partition under its budget: reports in, grants out, and an account of why.
+
+The ledger decides what may be sent, the plan asks a sharer for what is wanted; this joins them to what happens. It
+reads no clock and opens no socket; times are CLOCK_BOOTTIME in seconds. In observe mode it decides and shows, and
+grants nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cluster_agent.budget.accounts import NONE, Account
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import NOTHING, DeposedError, LedgerStore
+from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.budget.plan import Plan, plan
+from cluster_agent.budget.sharers.gap import Event, Gap
+from cluster_agent.budget.sharers.tag_sources import NODE_AGENT
+from cluster_agent.errors import ClusterError, no_such_node
+from cluster_agent.serve.alarms import Alarms
+from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.why import WaitsFor, Why
+from nodectl.wire.power_messages import Declaration, Grant, Report
+
+LEAST_S: Final = 0.05
+"""Ours: at most twenty plans a second, however many events there are."""
+
+NEED_S: Final = 5.0
+"""Ours: so long after a plan what nodes draw counts as new, since it changes without an event; so often alarms are
+looked at."""
+
+STORE_RETRY_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class NodeRow:
+    """One line of ``clusterctl nodes``, in the words of ``why``. Watts; None where there is none."""
+
+    name: str
+    state: str
+    wanted_w: float | None
+    granted_w: float | None
+    in_force_w: float
+    counts_w: float
+    draws_w: float | None
+    tag: str
+    """Its job's, as watts were shared last; else what its agent says of its load."""
+    quality: str
+    lease_class: str
+    heard_s_ago: float | None
+    jobs: str = ""
+    """Idle, allocated, draining or down; empty: no jobs are run here."""
+    job: str = ""
+    jobs_why: str = ""
+    tag_source: str = ""
+
+
+@dataclass(slots=True)
+class BudgetView:
+    """The budget and what becomes of it, watts. ``over_w``: by how much nodes could exceed it now, 0 if they cannot."""
+
+    budget_w: float
+    fixed_w: float
+    counts_w: float
+    reserve_w: float
+    free_w: float
+    over_w: float
+    mop_w: float
+    short_w: float
+    nodes: int
+    silent: int
+    is_young: bool
+    mode: str
+    sharer: str
+    epoch: int
+    steps: list[tuple[float, float]]
+    """Announced: (seconds from now, watts)."""
+    alarms: list[str]
+    lowering_s: float | None = None
+    """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""
+
+
+class Partition:
+    """One partition's ledger and what drives it. ``say`` takes a line when an alarm begins or ends."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        terms: Terms,
+        budget: BudgetLine,
+        sharing: Sharing,
+        now_s: float,
+        is_observing: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+        gap_s: float = 5.0,
+    ) -> None:
+        self.ledger = Ledger(store, terms, budget, now_s)
+        self.sharing = sharing
+        self.is_observing = is_observing
+        self.plan = Plan([], NOTHING, 0, 0, 0)
+        self.reports: dict[str, Report] = {}
+        self._heard_s: dict[str, float] = {}
+        self.alarms = Alarms(self.ledger, say, is_observing)
+        self.alarms.begin(now_s)
+        self.gap = Gap(gap_s, LEAST_S)
+        self._need_s = -math.inf
+        self._spendable_mw = -1
+        self._store_back_s = -math.inf
+
+    def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
+        """Take what has come and decide what to send. ``DeposedError``: this cluster agent has been replaced."""
+        heard: list[str] = []
+        news: set[Event] = set()
+        lease_s = self.ledger.terms.lease_s
+        for report in self.ledger.hear(now_s, *reports):
+            name = report.node
+            before, before_s = self.reports.get(name), self._heard_s.get(name, -math.inf)
+            heard.append(name)
+            self.reports[name], self._heard_s[name] = report, now_s
+            news.update(_news(None if now_s - before_s > lease_s else before, report))
+        self.happened(now_s, *news)
+        if "node" in news and self.ledger.free_mw(now_s) < 0:
+            self.happened(now_s, "over")
+        return self.turn(now_s, heard)
+
+    def turn(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
+        """What to send now; plan first if it is time."""
+        if self.ledger.spendable_mw(now_s) != self._spendable_mw:  # a step has begun, or its announcement counts
+            self.happened(now_s, "budget")
+        if now_s >= self._need_s:
+            self._need_s = now_s + NEED_S
+            self.happened(now_s, "need")
+            self.alarms.mind(now_s, self.plan, self.reports)
+        if self.gap.is_due(now_s):
+            self.replan(now_s)
+        if self.alarms.is_lowering:
+            self.alarms.mind_lowering(now_s)
+        if self.is_observing:
+            self.ledger.pass_time(now_s)
+            return []
+        if now_s < self._store_back_s:
+            return []
+        try:
+            grants = self.ledger.grants(now_s, heard)
+        except DeposedError:
+            raise
+        except ClusterError as error:
+            self._store_back_s = now_s + STORE_RETRY_S
+            self.alarms.set("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
+            return []
+        self.alarms.set("store", "")
+        return grants
+
+    def replan(self, now_s: float) -> None:
+        """Ask the sharer anew."""
+        was_young = self.ledger.is_young
+        self.plan = self._planned(now_s)
+        self._spendable_mw = self.ledger.spendable_mw(now_s)
+        self._need_s = now_s + NEED_S
+        # a plan for nobody is no update: the first node that is heard does not wait
+        self.gap = self.gap.updated(now_s if self.plan.names else self.gap.updated_s)
+        if was_young != self.ledger.is_young:
+            self.happened(now_s, "node")
+        self.alarms.mind(now_s, self.plan, self.reports)
+
+    def _planned(self, now_s: float) -> Plan:
+        return plan(self.ledger, now_s, lambda at, mw: self.sharing.share(self.ledger, at, mw))
+
+    def due_s(self, now_s: float) -> float:
+        """How long until ``turn`` has something to do by itself."""
+        settle_s = self.ledger.settle_s
+        steps = [at_s - settle_s for at_s, _ in self.ledger.budget.steps if at_s - settle_s > now_s]
+        return max(min([self.gap.due_s, self._need_s, *steps]) - now_s, 0.0)
+
+    def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
+        """Nodes of the allow list."""
+        before_mw = self.ledger.total_mw
+        self.ledger.expect(now_s, nodes)
+        self.alarms.expect(now_s, self.ledger.total_mw - before_mw)
+        self.happened(now_s, "node")
+
+    def happened(self, now_s: float, *events: Event) -> None:
+        """Watts are to be shared anew for it: at once, or when the gap since the last plan is over."""
+        for event in events:
+            self.gap = self.gap.after(now_s, event)
+
+    # --- the budget
+
+    def refusal(self, budget_mw: int) -> str:
+        """Why an administrator cannot set this budget; empty if it can be."""
+        fixed_mw, mop_mw = self.ledger.terms.fixed_mw, self.mop_mw
+        if budget_mw <= fixed_mw:
+            return f"{budget_mw / 1000:g} W is not above the fixed_w of {fixed_mw / 1000:g} W, which nobody can cap"
+        if budget_mw < fixed_mw + mop_mw:
+            least_mw = fixed_mw + mop_mw
+            return (
+                f"{budget_mw / 1000:g} W is {(least_mw - budget_mw) / 1000:g} W less than fixed_w and the minimal"
+                f" operating power of {len(self.ledger.accounts)} nodes need ({least_mw / 1000:g} W):"
+                " switch nodes off first, or set more"
+            )
+        return ""
+
+    @property
+    def mop_mw(self) -> int:
+        """The least that all nodes that have told it can be capped to together."""
+        accounts = self.ledger.accounts
+        return int(accounts.mop_mw[(accounts.is_heard | accounts.is_leased) & ~accounts.is_off].sum())
+
+    def preview(self, now_s: float, budget_mw: int) -> list[str]:
+        """What this budget would change, in sentences; nothing is changed."""
+        line = self.ledger.budget
+        kept = (line.budget_mw, list(line.steps))
+        before = self.plan.caps_mw
+        try:
+            line.set(budget_mw)
+            after = self._planned(now_s)
+        finally:
+            line.budget_mw, line.steps = kept
+            self.plan = self._planned(now_s)
+        lower = sum(cap < before.get(name, cap) for name, cap in after.caps_mw.items())
+        higher = sum(cap > before.get(name, cap) for name, cap in after.caps_mw.items())
+        caps_w = int(after.caps.sum()) / 1000
+        lines = [f"{len(after.caps_mw)} nodes within reach would get {caps_w:.1f} W: {lower} less, {higher} more"]
+        if after.short_mw:
+            lines.append(f"{after.short_mw / 1000:.1f} W would be missing even with every node at its MOP")
+        return lines
+
+    # --- what people ask
+
+    def nodes(self, now_s: float) -> list[NodeRow]:
+        """One row per node, by name."""
+        is_silent = self.ledger.is_silent(now_s)
+        accounts = [self.ledger.accounts[name] for name in sorted(self.ledger.accounts)]
+        return [self._row(now_s, account, bool(is_silent[account.index])) for account in accounts]
+
+    def budget_view(self, now_s: float) -> BudgetView:
+        """The sums."""
+        ledger, line = self.ledger, self.ledger.budget
+        ledger.pass_time(now_s)
+        return BudgetView(
+            budget_w=line.budget_mw / 1000,
+            fixed_w=ledger.terms.fixed_mw / 1000,
+            counts_w=ledger.total_mw / 1000,
+            reserve_w=ledger.reserve_mw / 1000,
+            free_w=ledger.free_mw(now_s) / 1000,
+            over_w=max(ledger.over_mw(now_s), 0) / 1000,
+            mop_w=self.mop_mw / 1000,
+            short_w=self.plan.short_mw / 1000,
+            nodes=len(ledger.accounts),
+            silent=int((ledger.is_silent(now_s) & ~ledger.accounts.is_off).sum()),
+            is_young=ledger.is_young,
+            mode="observe" if self.is_observing else "cap",
+            sharer=self.sharing.name,
+            epoch=ledger.epoch,
+            steps=[(at_s - now_s, mw / 1000) for at_s, mw in line.steps],
+            alarms=self.alarms.texts,
+            lowering_s=self.alarms.lowering_s(now_s),
+        )
+
+    def why(self, now_s: float, name: str) -> Why:
+        """Why the node has its cap, from the budget down to what a pending raise waits for."""
+        account = self.ledger.accounts.get(name)
+        if account is None:
+            raise no_such_node(name, self.ledger.accounts)
+        ledger, view, shared = self.ledger, self.budget_view(now_s), self.sharing.why(name)
+        declared, wanted_mw = account.declaration, self.plan.caps_mw.get(name)
+        is_silent = bool(ledger.is_silent(now_s)[account.index])
+        report = self.reports.get(name)
+        tag, tag_source = self._tag(name)
+        waits_for = self._waits_for(account, wanted_mw)
+        return Why(
+            node=name,
+            state=self._state(account, is_silent),
+            budget_w=view.budget_w,
+            fixed_w=view.fixed_w,
+            reserve_w=view.reserve_w,
+            failing_together=ledger.terms.failing_together,
+            shared_w=max(self.plan.available_mw, 0) / 1000,
+            shared_among=len(self.plan.caps_mw),
+            short_w=view.short_w,
+            job=shared.job,
+            tag=tag,
+            tag_source=tag_source,
+            agent_tag=report.tag.upper() if report else "",
+            agent_tag_source=report.tag_source if report and report.tag else "",
+            wanted_w=_watts(wanted_mw),
+            sharer=shared.sharer,
+            reason=shared.reason,
+            slowdown=shared.slowdown,
+            words=shared.words,
+            granted_w=_watts(account.target_mw),
+            in_force_w=account.limit_mw / 1000,
+            counts_w=account.count_mw / 1000,
+            tdp_w=declared.tdp_mw / 1000,
+            mop_w=declared.mop_mw / 1000,
+            safe_w=declared.safe_mw / 1000,
+            boot_w=declared.boot_mw / 1000,
+            lease_class=declared.lease_class,
+            heard_s_ago=self._heard_s_ago(now_s, name),
+            is_silent=is_silent and not account.is_off,
+            waits_for=waits_for,
+            free_w=view.free_w,
+            freeing_w=self._freeing_w() if waits_for == "watts" else {},
+            next_plan_s=max(self.gap.due_s - now_s, 0.0) if self.gap.due_s < math.inf else None,
+            gap_s=self.gap.gap_s,
+            alarms=view.alarms,
+        )
+
+    def _waits_for(self, account: Account, wanted_mw: int | None) -> WaitsFor:
+        """What keeps the node from the cap that is wanted."""
+        if wanted_mw is None or wanted_mw == account.target_mw:
+            return "" if account.target_mw in (account.limit_mw, NONE) else "confirmation"
+        if self.is_observing:
+            return "mode cap"
+        if "store" in self.alarms:
+            return "store"
+        if wanted_mw < account.target_mw:
+            return "report"
+        return "older leases" if self.ledger.is_young else "watts"
+
+    def _freeing_w(self) -> dict[str, float]:
+        """What the first few of the nodes that are being lowered are about to free."""
+        accounts = self.ledger.accounts
+        freed_mw = np.where(accounts.target_mw >= 0, accounts.count_mw - accounts.target_mw, 0)
+        first = np.flatnonzero(freed_mw > 0)[:5].tolist()
+        return {accounts.names[at]: int(freed_mw[at]) / 1000 for at in first}
+
+    def _row(self, now_s: float, account: Account, is_silent: bool) -> NodeRow:
+        report = self.reports.get(account.name)
+        tag, source = self._tag(account.name)
+        return NodeRow(
+            name=account.name,
+            state=self._state(account, is_silent),
+            wanted_w=_watts(self.plan.caps_mw.get(account.name)),
+            granted_w=_watts(account.target_mw),
+            in_force_w=account.limit_mw / 1000,
+            counts_w=account.count_mw / 1000,
+            draws_w=_watts(report.power_mw) if report else None,
+            tag=tag,
+            tag_source=source,
+            quality=report.quality if report else "missing",
+            lease_class=account.declaration.lease_class,
+            heard_s_ago=self._heard_s_ago(now_s, account.name),
+        )
+
+    def _heard_s_ago(self, now_s: float, name: str) -> float | None:
+        return now_s - self._heard_s[name] if name in self._heard_s else None
+
+    def _tag(self, name: str) -> tuple[str, str]:
+        tag, source = self.sharing.tag(name)
+        own = self.reports[name].tag.upper() if name in self.reports else ""
+        return (tag, source) if tag or not own else (own, NODE_AGENT)
+
+    def _state(self, account: Account, is_silent: bool) -> str:
+        if account.is_off:
+            return "off"
+        if account.has_left:
+            return "left"
+        if not account.is_heard:
+            return "inherited" if account.is_leased else "never heard"
+        if is_silent:
+            return "silent"
+        if account.is_leaving:
+            return "leaving"
+        if not account.has_confirmed:
+            return "joining"
+        return "young" if self.ledger.is_young else "capped"
+
+
+def _watts(mw: int | None) -> float | None:
+    """None for none, which is below 0 in the books and in reports."""
+    return None if mw is None or mw < 0 else mw / 1000
+
+
+def _news(before: Report | None, now: Report) -> Sequence[Event]:
+    """What the plan must be made anew for, rather than when its time comes."""
+    if before is None:
+        return ("node", "leave") if now.is_leaving else ("node",)
+    news: list[Event] = []
+    if before.boot_id != now.boot_id or before.declaration != now.declaration or before.is_leaving > now.is_leaving:
+        news.append("node")
+    if now.is_leaving > before.is_leaving:
+        news.append("leave")
+    if before.tag != now.tag:
+        news.append("tag")
+    return news

@@ -1,0 +1,349 @@
+"""The jobs' half of the cluster agent: from what nodes and people say to the live partition, and back.
+
+    NodeJobs, reports ──► hear ──► live.Partition ──► turn ──► messages to nodes, after they are on the disk
+    people  ──► job_commands ──►        │
+    the sharer  ◄── sharers_jobs, need_mw ◄┘
+
+It opens no socket. When the store fails, what is in memory may be ahead of the disk: then all of it is dropped, as if
+the agent had been killed, and is read again from the disk once that works. Nodes go on with what they run meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from cluster_agent.budget.kept_counts import DeposedError
+from cluster_agent.budget.sharers import view
+from cluster_agent.budget.sharers.api import Models
+from cluster_agent.budget.sharers.needs import Needs, is_at_cap
+from cluster_agent.budget.sharers.rates import Rates
+from cluster_agent.budget.sharers.speed import SpeedModel
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.jobs.job import OVER, Job
+from cluster_agent.jobs.job_runs import Happening
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.job_tags import JobTags
+from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.power_switching import Switched
+from cluster_agent.jobs.times import steady_time
+from cluster_agent.serve.config import JobSettings
+from nodectl.jobs.job_runner import Message
+from nodectl.wire.job_messages import JobQuery, NodeJobs
+from nodectl.wire.power_messages import Report
+
+TURN_GAP_S: Final = 0.05
+"""Ours: so often is scheduled for news from nodes; what people ask does not wait."""
+
+ASK_AFTER_S, ASK_IDLE_AFTER_S = 2.5, 7.5
+"""Ours: a node that reports, but has said nothing of jobs for so long, is asked for them; the latter is for one without
+jobs, which says so less often."""
+
+NOT_YET: Final = "not heard yet"
+"""Of its jobs: the cluster agent or the node has just started."""
+
+STORE_RETRY_S: Final = 5.0
+REMEMBERED: Final = 1000
+"""Ours: jobs that ended last, whose tags are job history after a restart."""
+
+LONGEST_METERED_S: Final = 15.0
+"""Ours: between two readings of a node's energy further apart than this its last power is taken."""
+
+Send: TypeAlias = Callable[[str, Message | JobQuery], bool]
+Bound: TypeAlias = Callable[[Report], tuple[str, float | None]]
+"""For a report of a node that draws what its cap allows: what bound it, and the slowdown that is predicted."""
+
+
+class JobSide:
+    """Jobs on ``nodes``. ``speaks``: whether a node's agent knows messages about jobs. ``now`` is Unix time that does
+    not jump."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        store: JobStore,
+        nodes: Iterable[str],
+        send: Send,
+        speaks: Callable[[str], bool],
+        say: Callable[[str], None] = lambda line: None,
+        now: Callable[[], float] | None = None,
+        can_switch: bool = False,
+        models: Models = MappingProxyType({}),
+    ) -> None:
+        self.can_switch = can_switch
+        """Whether nodes are switched off and on."""
+        self._settings, self._store, self._send, self._speaks, self._say = settings, store, send, speaks, say
+        self.now = now or steady_time()
+        self._names = set(nodes)
+        self._live: Partition | None = None
+        self._back_s = -math.inf
+        self._why_shut = ""
+        self._is_due = True
+        self._turned_s = self._wake_s = -math.inf
+        self._told: dict[str, NodeJobs] = {}
+        self._heard_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
+        self._back_again_s: dict[str, float] = {}  # since when the node reports without a long silence
+        self._began_s = self.now()
+        self._before: dict[str, Report] = {}
+        self._tag_of: dict[str, str] = {}
+        self._needs, self._rates = Needs(), Rates()
+        self._models = models
+        self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, and what is like it
+        self._running: dict[int, Job] = {}
+        self._job_on: dict[str, str] = {}
+        self._open()
+
+    # --- for the loop
+
+    def hear(self, news: Iterable[NodeJobs], reports: Iterable[Report], bound: Bound) -> None:
+        """What has come from nodes."""
+        now_s = self.now()
+        if self._live is None and now_s >= self._back_s:
+            with self._shutting():
+                self._open()
+        for report in reports:
+            name = report.node
+            if not self._reports(name, now_s):
+                self._back_again_s[name] = now_s
+            self._reported_s[name] = now_s
+            silent_s = now_s - self._heard_s.get(name, -math.inf)
+            if silent_s > ASK_AFTER_S and silent_s > self._patience_s(name) and self._speaks(name):
+                self._send(name, JobQuery())
+        if self._live is None:
+            return
+        with self._shutting(), self._store.together():
+            for one in news:
+                silent_s = now_s - self._heard_s.get(one.node, -math.inf)
+                self._is_due |= one != self._told.get(one.node) or silent_s > ASK_IDLE_AFTER_S
+                self._told[one.node], self._heard_s[one.node] = one, now_s
+                self._live.heard(one)
+            for report in reports:
+                self._live.spoke(report.node, report.boot_id)
+                self._draws(self._live, now_s, report, bound)
+        self._send_out()
+
+    def turn(self, is_asked: bool = False) -> set[Happening]:
+        """Schedule, if it is time; what became of jobs since the last turn. ``is_asked``: by a person, who waits."""
+        live, now_s = self._live, self.now()
+        if live is None:
+            return set()
+        is_time = now_s >= self._wake_s or (self._is_due and now_s - self._turned_s >= TURN_GAP_S)
+        if not (is_asked or is_time):
+            return set()
+        self._is_due, self._turned_s = False, now_s
+        with self._shutting():
+            self._wake_s = live.turn()
+            self._send_out()
+        happened, live.runs.happened = live.runs.happened, set()
+        if happened:
+            self._follow(live)
+        return happened
+
+    def due_s(self) -> float:
+        """How long until ``turn`` has something to do by itself."""
+        now_s = self.now()
+        if self._live is None:
+            return max(self._back_s - now_s, 0.0)
+        due_s = min(self._wake_s, self._turned_s + TURN_GAP_S if self._is_due else math.inf)
+        return max(due_s - now_s, 0.0)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Nodes of the allow list."""
+        new = set(names) - self._names
+        if new:
+            self._names |= new
+            self._is_due = True
+            if self._live is not None and (strange := new - self._live.nodes.keys()):
+                self._live.take_in(strange)
+
+    # --- for the sharer
+
+    def sharers_jobs(self) -> list[view.Job]:
+        """The jobs that have nodes, in the order of their starts, with their tags."""
+        if self._live is None:
+            return []
+        found = []
+        for job, nodes in self._live.runs.running():
+            tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes))
+            name = str(job.id)
+            self._taken_for[name] = self._models.get(tag), f"{job.user}/{job.title}"
+            found.append(view.Job(name, nodes, tag, job.tag_source, learned=self._rates.learned(name)))
+        return found
+
+    def need_mw(self) -> dict[str, int]:
+        """What nodes draw in their present jobs when nothing holds them back, as far as it is known."""
+        return self._needs.need_mw
+
+    # --- for people
+
+    @property
+    def live(self) -> Partition:
+        """The partition of jobs; ``ClusterError`` while the store cannot be written."""
+        if self._live is None:
+            raise ClusterError(f"{self._why_shut}; jobs that run go on, and all else about jobs waits")
+        return self._live
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store can be written, as far as is known."""
+        return self._live is not None
+
+    @property
+    def store(self) -> JobStore:
+        """All jobs, those that have ended too."""
+        return self._store
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Partition]:
+        """To change something for a person, who is told when the store refuses."""
+        live = self.live
+        with self._shutting(is_asked=True):
+            yield live
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[Partition]:
+        """To change something for which no person waits; what is done inside is on the disk at the end, or all that was
+        in memory is dropped (``is_open``)."""
+        live = self.live
+        self._is_due = True
+        with self._shutting(), self._store.together():
+            yield live
+
+    def close(self) -> None:
+        """Keep what is known of jobs that run: what they have drawn since it was stored last."""
+        if self._live is not None:
+            with self._shutting(), contextlib.suppress(DeposedError):
+                self._live.runs.save()
+
+    def node_state(self, name: str) -> tuple[str, str, str]:
+        """The node's state, the job that it has (empty: none), and more about it."""
+        node = self._live.nodes.get(name) if self._live else None
+        if node is None:
+            return "unknown", "", self._why_shut
+        why = node.drained or ""
+        if node.switched is not None:
+            why = _why_switched(node.switched)
+        elif node.state == "down":
+            why = self._why_down(name)
+        return node.state, self._job_on.get(name, ""), why
+
+    # --- inside
+
+    def _open(self) -> None:
+        """The partition as the disk has it."""
+        settings = self._settings
+        self._tags = JobTags(self._store.ended(REMEMBERED))
+        made = Partition(
+            sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
+            power=settings.power.times if settings.power and self.can_switch else None,
+        )  # fmt: skip
+        if self._why_shut:
+            self._say(f"the alarm is over: {self._why_shut}")
+            self._why_shut = ""
+        self._live, self._is_due, self._wake_s = made, True, -math.inf
+        self._told.clear()
+        self._follow(made)
+
+    @contextlib.contextmanager
+    def _shutting(self, is_asked: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (DeposedError, WrongUseError):
+            raise
+        except ClusterError as error:
+            if not self._why_shut:
+                self._say(f"ALARM: {error}; no job is started or accepted until it can be written again")
+            self._live, self._why_shut, self._back_s = None, str(error), self.now() + STORE_RETRY_S
+            if is_asked:
+                raise
+
+    def _send_out(self) -> None:
+        if self._live is not None:
+            outbox, self._live.outbox = self._live.outbox, []
+            for name, message in outbox:
+                self._send(name, message)
+
+    def _follow(self, live: Partition) -> None:
+        """Who has what; and the tags of those that have ended become history."""
+        for number, job in self._running.items():
+            if number not in live.jobs and job.state in OVER:
+                self._tags.ended(job)
+        running = live.runs.running()
+        self._running = {job.id: job for job, _ in running}
+        self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
+        self._taken_for = {name: taken for name, taken in self._taken_for.items() if int(name) in self._running}
+
+    def _patience_s(self, name: str) -> float:
+        """How long the node may say nothing of jobs before it is asked."""
+        told = self._told.get(name)
+        return ASK_AFTER_S if told is None or told.parts or name in self._job_on else ASK_IDLE_AFTER_S
+
+    def _draws(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
+        name = report.node
+        self._tag_of[name] = report.tag
+        before = self._before.get(name)
+        self._before[name] = report
+        job, power_mw = self._job_on.get(name, ""), _mean_mw(before, report)
+        cap_mw = report.asked_mw
+        tdp_mw = report.declaration.tdp_mw
+        is_bound = cap_mw >= 0 and is_at_cap(report.power_mw, cap_mw, report.held)
+        self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw, report.held)
+        rate, kind = _rate(before, report) if report.held != "unsure" else (-1.0, "")
+        model, like = self._taken_for.get(job, (None, ""))
+        self._rates.hear(now_s, name, job, rate, kind, model, power_mw, cap_mw if is_bound else -1, tdp_mw,
+                         self._needs.of(name), like)  # fmt: skip
+        if job:
+            by, slowdown = bound(report)
+            live.draws(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
+
+    def _reports(self, name: str, now_s: float) -> bool:
+        return now_s - self._reported_s.get(name, -math.inf) <= self._settings.down_after_s
+
+    def _why_down(self, name: str) -> str:
+        now_s = self.now()
+        if not self._reports(name, now_s):
+            is_new = name not in self._reported_s and now_s - self._began_s <= self._settings.down_after_s
+            return NOT_YET if is_new else "nothing is heard of it"
+        if not self._speaks(name):
+            return "its agent is older than jobs"
+        if now_s - self._back_again_s[name] <= ASK_IDLE_AFTER_S:
+            return NOT_YET
+        return "its agent runs no jobs (`jobs = true` in its [cluster])"
+
+
+def _elapsed_s(before: Report | None, report: Report) -> float | None:
+    """Between two reports of one boot by the node's own clock, if the mean over it says something."""
+    if before is None or before.boot_id != report.boot_id:
+        return None
+    elapsed_s = (report.report_id - before.report_id) / 1e9
+    return elapsed_s if 0.1 <= elapsed_s <= LONGEST_METERED_S else None
+
+
+def _mean_mw(before: Report | None, report: Report) -> int:
+    """The draw since the report before, by the node's own energy where it has told it."""
+    elapsed_s = _elapsed_s(before, report)
+    if not before or not elapsed_s or report.power_mw < 0 or not 0 <= before.energy_mj <= report.energy_mj:
+        return report.power_mw
+    return round((report.energy_mj - before.energy_mj) / elapsed_s)
+
+
+def _rate(before: Report | None, report: Report) -> tuple[float, str]:
+    """Work a second since the report before, and what of; (-1, "") where none was counted."""
+    elapsed_s = _elapsed_s(before, report)
+    if before and elapsed_s:
+        if 0 <= before.units <= report.units:
+            return (report.units - before.units) / elapsed_s, "progress"
+        if 0 <= before.instructions <= report.instructions:
+            return (report.instructions - before.instructions) / elapsed_s, "instructions"
+    return -1.0, ""
+
+
+def _why_switched(one: Switched) -> str:
+    """What there is to say beyond the state."""
+    if one.is_wanted:
+        return f"{one.reason}; waits for watts for its boot" if one.reason else "waits for watts for its boot"
+    return one.reason or ("by hand" if one.is_by_hand else "")

@@ -1,0 +1,103 @@
+"""The ledger's part of the store: the epoch, the most each node may draw, the budget, and who changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.kept_counts import DeposedError, Snapshot
+from cluster_agent.store.database import Database
+from nodectl.wire.power_messages import Declaration
+
+_DECLARATIONS = msgspec.json.Decoder(Declaration)
+_COUNTS = msgspec.json.Decoder(list[int])
+_STEPS = msgspec.json.Decoder(list[tuple[float, int]])
+
+BLOCK: Final = 256
+"""Places in a row of the table ``count``. Stores are written with it: another number needs a migration."""
+
+
+def check_epoch(database: Database, epoch: int) -> None:
+    """``DeposedError`` if this is not the newest epoch; inside ``writing`` that stays as it is until its end."""
+    newest = database.rows("SELECT epoch FROM owner")[0][0]
+    if newest != epoch:
+        raise DeposedError(f"{database.path}: another cluster agent has taken over (epoch {newest}, ours was {epoch})")
+
+
+class SqliteLedgerStore:
+    """A ``LedgerStore``. ``boot_id`` is of the machine that runs us: what another boot's store lost is not known.
+
+    Counts are stored in blocks of ``BLOCK`` places, a JSON array each: a budget that changes changes them all, and so
+    many rows would take longer than all the rest.
+    """
+
+    def __init__(self, database: Database, boot_id: str) -> None:
+        self._database, self._boot_id = database, boot_id
+
+    def take_over(self, at_least: int = 0) -> Snapshot:
+        """The write lock makes it one step, also against a standby on the same disk."""
+        with self._database.writing() as connection:
+            epoch, boot_id = connection.execute("SELECT epoch, boot_id FROM owner").fetchone()
+            epoch = max(epoch + 1, at_least)
+            connection.execute("UPDATE owner SET epoch = ?, boot_id = ?", (epoch, self._boot_id))
+            members = connection.execute("SELECT name, declaration FROM member ORDER BY place").fetchall()
+            blocks = connection.execute("SELECT counts_mw FROM count ORDER BY block").fetchall()
+        counts_mw = np.array([mw for (block,) in blocks for mw in _COUNTS.decode(block)], np.int64)
+        declarations = [_DECLARATIONS.decode(declaration) for _, declaration in members]
+        return Snapshot(epoch, [name for name, _ in members], declarations, counts_mw, boot_id in ("", self._boot_id))
+
+    def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
+        """Under the write lock, so that nobody takes the epoch in between."""
+        if not nodes and not len(changed):
+            check_epoch(self._database, epoch)
+            return
+        members = [(place, name, msgspec.json.encode(declared)) for place, (name, declared) in nodes.items()]
+        blocks = [
+            (block, msgspec.json.encode(counts_mw[block * BLOCK : (block + 1) * BLOCK].tolist()))
+            for block in np.unique(changed // BLOCK).tolist()
+        ]
+        with self._database.writing() as connection:
+            check_epoch(self._database, epoch)
+            connection.executemany("INSERT OR REPLACE INTO member VALUES (?, ?, ?)", members)
+            connection.executemany("INSERT OR REPLACE INTO count VALUES (?, ?)", blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the budget."""
+
+    unix_s: float
+    who: str
+    what: str
+
+
+class BudgetStore:
+    """The budget by hand and by schedule, as of the last change, and all changes. Times are wall-clock (Unix)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def load(self) -> tuple[int, list[tuple[float, int]]] | None:
+        """The budget in mW and the steps to come; None before the first change."""
+        rows = self._database.rows("SELECT budget_mw, steps FROM budget")
+        return (rows[0][0], _STEPS.decode(rows[0][1])) if rows else None
+
+    def change(self, change: Change, budget_mw: int, steps: list[tuple[float, int]]) -> None:
+        """Put a new budget on the disk, and who gave it."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO budget VALUES (1, ?, ?)", (budget_mw, msgspec.json.encode(steps))
+            )
+            connection.execute(
+                "INSERT INTO change (unix_s, who, what) VALUES (?, ?, ?)", (change.unix_s, change.who, change.what)
+            )
+
+    def changes(self, n: int = 20) -> list[Change]:
+        """The last n, newest first."""
+        query = "SELECT unix_s, who, what FROM change ORDER BY id DESC LIMIT ?"
+        return [Change(*row) for row in self._database.rows(query, (n,))]

@@ -1,0 +1,162 @@
+"""From the lines of a log to jobs that a machine could have run.
+
+What cannot have been a job here is dropped, what is only imprecise is mended, and both are counted: a schedule says
+nothing if it is not known of which jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
+from cluster_agent.workloads.swf import (
+    ALLOCATED,
+    CANCELLED,
+    NUMBER,
+    REQUEST,
+    RUN,
+    STATUS,
+    SUBMIT,
+    USER,
+    WANTED,
+    Finding,
+    Log,
+    TraceError,
+)
+
+LONGEST_S = 1 << 40
+"""Ours: 35 thousand years. Times beyond it are damage, and the sum of a million below it fits 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The jobs of a log for one machine. ``row`` is each job's row in ``log.columns``."""
+
+    log: Log
+    processors: int
+    jobs: Jobs
+    row: Int64s
+    has_requests: bool  # else the jobs' ``request_s`` are their run times, which limit nothing
+    is_cut: Bools  # ran beyond its request in the log, and is ended at it here
+    findings: tuple[Finding, ...]
+
+    @property
+    def users(self) -> list[int]:
+        """The log's numbers of the users, which the jobs have by their place in this list."""
+        users, _ = np.unique(self.log.columns[USER, self.row], return_inverse=True)  # alone it would import numpy.ma
+        return [int(user) for user in users]
+
+    @property
+    def dropped(self) -> int:
+        """Job lines of the log that are not replayed."""
+        return sum(finding.count for finding in self.findings if finding.done == "dropped")
+
+
+def machine_of(log: Log) -> int | None:
+    """The processors that the log's header states, if it does."""
+    try:
+        processors = int(log.header.get("MaxProcs", ""))
+    except ValueError:
+        return None
+    return processors if processors > 0 else None
+
+
+def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: bool = False) -> Workload:
+    """The jobs of ``log`` on a machine of ``processors``.
+
+    ``TraceError`` if none is left, if the schedule needs requested times and the log has none, or, if ``is_strict``,
+    at the first line that would be dropped or mended.
+    """
+    rows = np.arange(log.columns.shape[1])
+    columns = log.columns.copy()
+    findings = list(log.findings)
+
+    for what, remedy, is_bad in _unusable(columns, processors):
+        bad = is_bad[rows]
+        if bad.any():
+            findings.append(_finding(log, rows[bad], what, "dropped", remedy))
+            rows = rows[~bad]
+    if not len(rows):
+        reasons = "; ".join(map(str, findings))
+        raise TraceError(f"{log.path}: no job is left for a machine of {processors} processors: {reasons}")
+
+    has_requests = bool((columns[REQUEST, rows] > 0).any())
+    if needs_requests and not has_requests:
+        raise TraceError(
+            f"{log.path}: no job has a requested time (column 9), which this policy plans with; choose"
+            " estimate=clairvoyant, or fcfs, which needs none"
+        )
+    for what, done, remedy, is_odd, mended in _imprecise(columns, rows, has_requests):
+        odd = is_odd[rows]
+        if odd.any():
+            findings.append(_finding(log, rows[odd], what, done, remedy))
+            column, values = mended
+            columns[column, rows[odd]] = values[rows[odd]]
+    is_cut = log.columns[RUN] > columns[REQUEST]
+
+    submit_s = columns[SUBMIT, rows]
+    is_late = np.flatnonzero(submit_s < np.maximum.accumulate(submit_s))
+    if len(is_late):
+        what = "jobs submitted before the one above them"
+        findings.append(_finding(log, rows[is_late], what, "sorted", "sort the log by submit time (column 2)"))
+        rows = rows[np.argsort(submit_s, kind="stable")]
+    if is_strict and findings:
+        first = min(findings, key=lambda finding: finding.first_line)
+        where = f"{log.path}:{first.first_line}"
+        raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.remedy}, or leave out --strict")
+    return Workload(log, processors, _jobs(columns, rows), rows, has_requests, is_cut[rows], tuple(findings))
+
+
+def _finding(log: Log, rows: Int64s, what: str, done: str, remedy: str) -> Finding:
+    return Finding(what, done, len(rows), int(log.lines[rows].min()), remedy)
+
+
+def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bools]]:
+    """What, the remedy, and which rows: each is asked only of the rows that are left."""
+    width, run_s, submit_s = _width(columns), columns[RUN], columns[SUBMIT]
+    delete = "delete it"
+    yield "jobs without a submit time", delete, submit_s < 0
+    yield "jobs cancelled before they ran", delete, (columns[STATUS] == CANCELLED) & (run_s <= 0)
+    yield "jobs without a run time", delete, run_s < 0
+    yield "jobs without a number of processors", delete, width <= 0
+    yield "jobs wider than the machine", "delete it, or give a larger --machine", width > processors
+    too_long = np.maximum(np.maximum(submit_s, run_s), columns[REQUEST]) > LONGEST_S
+    yield f"jobs with a time beyond {LONGEST_S} s", delete, too_long
+
+
+def _imprecise(
+    columns: Int64s, rows: Int64s, has_requests: bool
+) -> Iterator[tuple[str, str, str, Bools, tuple[int, Int64s]]]:
+    """What, what is done, the remedy, which rows, and the new values of a column: in this order, one on the other."""
+    run_s, request_s = columns[RUN], columns[REQUEST]
+    one_s = np.ones_like(run_s)
+    yield "jobs with a run time of 0", "taken as 1 s", "write 1 in column 4", run_s == 0, (RUN, one_s)
+    if has_requests:
+        # the log's longest request is the site's limit as far as the log tells; the run time would give it away
+        longest_s = np.maximum(request_s[rows].max(), run_s)
+        what, remedy = "jobs without a requested time", "write the site's limit in column 9"
+        yield what, "taken as the log's longest", remedy, request_s <= 0, (REQUEST, longest_s)
+    else:
+        columns[REQUEST] = run_s  # no limit
+    what, remedy = "jobs that ran beyond their request", "lower column 4 or raise column 9"
+    yield what, "ended at the request", remedy, columns[RUN] > columns[REQUEST], (RUN, columns[REQUEST])
+
+
+def _width(columns: Int64s) -> Int64s:
+    width: Int64s = np.where(columns[WANTED] > 0, columns[WANTED], columns[ALLOCATED])
+    return width
+
+
+def _jobs(columns: Int64s, rows: Int64s) -> Jobs:
+    _, user = np.unique(columns[USER, rows], return_inverse=True)
+    return Jobs(
+        number=columns[NUMBER, rows],
+        submit_s=columns[SUBMIT, rows],
+        run_s=columns[RUN, rows],
+        request_s=columns[REQUEST, rows],
+        width=_width(columns)[rows].astype(np.int32),
+        user=user.astype(np.int32),
+    )

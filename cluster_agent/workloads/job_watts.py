@@ -1,0 +1,202 @@
+"""What single jobs of a log draw and may be given: their watts, who volunteered to be slowed, what a predictor says.
+
+A log in the Standard Workload Format has no watts. ``--job-watts`` brings them: a table (CSV, or Parquet) with the
+columns ``job`` (or ``job_id``), the log's number, and ``watts``, of the whole job on average at the highest frequency,
+its share of the nodes' idle watts included; or ``generated``, drawn with a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from cluster_agent.choosing import read_params
+from cluster_agent.cluster import UW
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.job_columns import Bools, Int64s
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.power_phases import Admitted, Power, Volunteers
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.swf import EXECUTABLE, GROUP, QUEUE, USER, TraceError
+from cluster_agent.workloads.text_tables import rows_of
+
+if TYPE_CHECKING:
+    from cluster_agent.prediction.job_power import Submission
+
+GENERATED: Final = "generated"
+LEAST_SHARE: Final = 0.3
+"""Ours: of what a busy processor draws above an idle one, the least that a generated job does."""
+
+
+class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Each user has a few kinds of jobs, told apart by their application and width; jobs of a kind differ by
+    ``spread``, a standard deviation."""
+
+    seed: int = 1
+    spread: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class JobWatts:
+    """Per job of a workload: microwatts of a processor. ``findings``: what was not as it should be, in words."""
+
+    uw: Int64s
+    findings: tuple[str, ...]
+
+
+def read_job_watts(text: str, workload: Workload, watts: Watts) -> JobWatts:
+    """``generated[:seed=N,spread=S]`` or a file; ``WrongUseError`` or ``TraceError`` in one line."""
+    if text.partition(":")[0] == GENERATED:
+        params = read_params("--job-watts", text, GENERATED, Generated)
+        if params.seed < 0 or not 0 <= params.spread < 1:
+            raise WrongUseError(f"--job-watts {text}: seed has to be 0 or more, spread from 0 to below 1")
+        return JobWatts(_generated(params, workload, watts), ("watts of jobs are generated",))
+    given = _table(text)
+    width = workload.jobs.width
+    uw = np.full(len(width), watts.busy_uw[0], np.int64)
+    known = np.array([number in given for number in workload.jobs.number.tolist()], np.bool_)
+    if not known.any():
+        raise TraceError(f"{text}: no job of {workload.log.path} in it; its jobs are the log's numbers (column 1)")
+    given_w = np.array([given.get(number, 0.0) for number in workload.jobs.number.tolist()], np.float64)
+    uw[known] = np.round(given_w[known] / width[known] * UW).astype(np.int64)
+    findings = []
+    if missing := int((~known).sum()):
+        findings.append(f"jobs without watts in {text}: {missing} draw what the machine file says")
+    if low := int((uw < watts.idle_uw).sum()):
+        findings.append(f"jobs that draw less than idle processors: {low} taken as idle")
+        uw = np.maximum(uw, watts.idle_uw)
+    if high := int((uw > watts.plan_uw[0]).sum()):
+        findings.append(
+            f"jobs that draw more than the machine's highest watts: {high}; with those a cap may be exceeded"
+        )
+    return JobWatts(uw, tuple(findings))
+
+
+def _table(path: str) -> Mapping[int, float]:
+    found: dict[int, float] = {}
+    for line, job, watts in _parquet(path) if path.endswith(".parquet") else _csv(path):
+        where = f"{path}:{line}"
+        try:
+            number, drawn_w = int(str(job)), float(str(watts))
+        except (TypeError, ValueError):
+            raise TraceError(f"{where}: job and watts have to be numbers") from None
+        if not 0 < drawn_w < float("inf"):
+            raise TraceError(f"{where}: {watts} W: give watts above 0, or leave the line out")
+        if number in found:
+            raise TraceError(f"{where}: job {number} is there already; delete one line")
+        found[number] = drawn_w
+    return found
+
+
+def _csv(path: str) -> list[tuple[int, object, object]]:
+    rows, _ = rows_of(path)
+    found: list[tuple[int, object, object]] = []
+    for line, row in rows:
+        name = "job" if "job" in row else "job_id"
+        if name not in row or "watts" not in row:
+            raise TraceError(f"{path}:1: the first line must name the columns job and watts")
+        found.append((line, row[name], row["watts"]))
+    return found
+
+
+def _parquet(path: str) -> list[tuple[int, object, object]]:
+    try:
+        import pyarrow.lib
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise TraceError(f"{path}: reading Parquet needs pyarrow; pip install 'nodectl[export]'") from None
+    try:
+        columns = pq.read_table(path).to_pydict()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}; name a readable table") from None
+    except pyarrow.lib.ArrowException as error:
+        raise TraceError(f"{path}: damaged Parquet file ({error}); make it again") from None
+    name = "job" if "job" in columns else "job_id"
+    if name not in columns or "watts" not in columns:
+        raise TraceError(f"{path}: no columns job and watts; there are {', '.join(columns)}")
+    return [(row, *values) for row, values in enumerate(zip(columns[name], columns["watts"], strict=True), 1)]
+
+
+def _generated(params: Generated, workload: Workload, watts: Watts) -> Int64s:
+    columns, jobs = workload.log.columns[:, workload.row], workload.jobs
+    kind = np.stack([columns[USER], columns[EXECUTABLE], np.log2(jobs.width).astype(np.int64)], axis=1)
+    _, of_job = np.unique(kind, axis=0, return_inverse=True)
+    random = np.random.default_rng(params.seed)
+    share = random.uniform(LEAST_SHARE, 1.0, int(of_job.max()) + 1)[of_job.ravel()]
+    share = np.clip(share * (1 + params.spread * random.standard_normal(len(jobs))), LEAST_SHARE, 1.0)
+    return (watts.idle_uw + np.round((watts.busy_uw[0] - watts.idle_uw) * share)).astype(np.int64)
+
+
+def of_jobs(watts: Watts, workload: Workload, power: Power) -> Watts:
+    """``watts`` with the columns of jobs that the policy asks for; those that are there already stay."""
+    if power.volunteers is not None and watts.job_lowest is None:
+        flags = volunteers(workload, power.volunteers)
+        watts = replace(watts, job_lowest=np.where(flags, watts.lowest, 0).astype(np.int32))
+    if power.admitted is not None and watts.job_plan_uw is None:
+        watts = _planned(watts, workload, power.admitted, power.margin)
+    return watts
+
+
+def _planned(watts: Watts, workload: Workload, admitted: Admitted, margin: float) -> Watts:
+    if watts.job_busy_uw is None:
+        raise WrongUseError(
+            "this policy plans with watts of single jobs, and the log has none: give them with --job-watts"
+            " FILE|generated"
+        )
+    if admitted == "given":
+        planned_uw = np.clip(np.round(watts.job_busy_uw * margin), watts.idle_uw, watts.plan_uw[0]).astype(np.int64)
+        return replace(watts, job_plan_uw=planned_uw)
+    nobody = np.full(len(workload.jobs), watts.plan_uw[0], np.int64)
+    return replace(
+        watts, job_plan_uw=nobody, new_predictor=lambda: _Predicted(workload, watts, admitted), margin=margin
+    )
+
+
+class _Predicted:
+    """The power predictor (``prediction.power``) on the columns of a log: user, application, group, queue, request."""
+
+    def __init__(self, workload: Workload, watts: Watts, of: Admitted) -> None:
+        from cluster_agent.prediction.job_power import PowerPredictor  # only here: few replays predict
+
+        self._columns = workload.log.columns
+        self._row = workload.row
+        self._jobs = workload.jobs
+        self._of = of
+        self._predictor = PowerPredictor(lambda job: job.units * watts.plan_uw[0] / UW)
+
+    def _asked(self, job: int) -> Submission:
+        from cluster_agent.prediction.job_power import Submission
+
+        column, width = self._columns[:, self._row[job]], int(self._jobs.width[job])
+        return Submission(
+            user=str(column[USER]),
+            text=f"{column[EXECUTABLE]} {column[GROUP]} {column[QUEUE]}",
+            units=width,
+            cores=width,
+            gpus=0,
+            mics=0,
+            memory_kib=0,
+            request_s=int(self._jobs.request_s[job]),
+        )
+
+    def predict(self, job: int) -> float:
+        """Watts of the whole job."""
+        found = self._predictor.predict(self._asked(job))
+        return found.maximum_w if self._of == "maximum" else found.average_w
+
+    def learn(self, job: int, watts: float) -> None:
+        """What it drew is average and maximum at once."""
+        self._predictor.learn(self._asked(job), watts)
+
+
+def volunteers(workload: Workload, asked: Volunteers) -> Bools:
+    """Which jobs may be slowed. A larger share drawn with the same seed contains a smaller one."""
+    if asked.queue is not None:
+        flags: Bools = workload.log.columns[QUEUE, workload.row] == asked.queue
+        return flags
+    drawn: Bools = np.random.default_rng(asked.seed).random(len(workload.jobs)) < asked.share
+    return drawn

@@ -1,0 +1,166 @@
+"""From a log of processors and a table of configurations to jobs that can run in several ways.
+
+``--configurations`` is ``cab`` (generated like LLNL's Cab, ``scheduler/cab_table``) or a CSV file with the columns
+
+    application,nodes,cores,cap_w,time_s,watts
+
+one line per configuration: nodes, cores per node, cap per socket, seconds, and watts of all nodes together.
+
+A log says how long a job ran, on so many processors: that is taken for the time on the nodes that these processors
+fill, with all cores at the highest cap, and the job's other configurations take longer or shorter as the table's do.
+The application is the log's number of it (column 14). With the generated table, whose applications are nobody's, number
+n is its n-th, beyond the last from the first again; jobs without a number go by their user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from cluster_agent.choosing import read_params
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.configurations.cab_table import cab_table
+from cluster_agent.scheduler.configurations.configuration_model import Errors, predicted
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, ScaledRows, full_row
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.swf import EXECUTABLE, USER, Finding, TraceError
+from cluster_agent.workloads.text_tables import rows_of
+from nodectl.shell.errors import nearest
+
+GENERATED: Final = "cab"
+COLUMNS: Final = ("application", "nodes", "cores", "cap_w", "time_s", "watts")
+
+
+class TableParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``model=regression``: the policy knows what a model predicts that was shown a ``share`` of the rows, and the jobs
+    run as the table says. ``seed``: of the generated table, and of which rows are shown."""
+
+    model: Literal["exact", "regression"] = "exact"
+    share: float = 0.1
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Configurations by application: as they are, and as the policy knows them."""
+
+    text: str
+    params: TableParams
+    sha256: str | None  # of a file
+    true: Mapping[str, Rows]
+    known: Mapping[str, Rows]
+    errors: Errors | None  # of the model
+
+    @property
+    def is_generated(self) -> bool:
+        """Nobody's measurements."""
+        return self.sha256 is None
+
+    def manifest(self) -> dict[str, Any]:
+        """What is to be said of it in manifest.json."""
+        errors = {name: getattr(self.errors, name) for name in Errors.__slots__} if self.errors else None
+        return {
+            "given": self.text,
+            "sha256": self.sha256,
+            **msgspec.structs.asdict(self.params),
+            "model_errors": errors,
+        }
+
+
+def read_tables(text: str) -> Tables:
+    """``cab[:key=value,...]`` or ``FILE[:key=value,...]``; ``WrongUseError`` or ``TraceError`` in one line."""
+    name = text.partition(":")[0]
+    params = read_params("--configurations", text, name, TableParams)
+    if not 0 < params.share < 1 or params.seed < 0:
+        raise WrongUseError(f"--configurations {text}: share has to be above 0 and below 1, seed 0 or more")
+    sha256 = None
+    if name == GENERATED:
+        true = cab_table(params.seed)
+    else:
+        if not Path(name).exists():
+            raise WrongUseError(f"--configurations {text}: there is no such file{nearest(name, [GENERATED])}")
+        sha256, true = _read(name)
+    if params.model == "exact":
+        return Tables(text, params, sha256, true, true, None)
+    try:
+        known, errors = predicted(true, params.share, params.seed)
+    except ValueError as error:
+        raise WrongUseError(f"--configurations {text}: {error}") from None
+    return Tables(text, params, sha256, true, known, errors)
+
+
+def _read(path: str) -> tuple[str, dict[str, Rows]]:
+    rows, sha256 = rows_of(path)
+    found: dict[str, dict[tuple[int, int, float], Configuration]] = {}
+    for line, row in rows:
+        where = f"{path}:{line}"
+        if missing := [name for name in COLUMNS if name not in row]:
+            raise TraceError(f"{path}:1: no column {', '.join(missing)}; the first line must be {','.join(COLUMNS)}")
+        try:
+            nodes, cores = int(row["nodes"]), int(row["cores"])
+            cap_w, time_s, watts = (float(row[name]) for name in COLUMNS[3:])
+            one = Configuration(nodes, cores, cap_w, time_s, watts)
+        except (TypeError, ValueError):
+            raise TraceError(f"{where}: something is no number; nodes and cores are whole ones") from None
+        if not all(0 < value < float("inf") for value in (nodes, cores, cap_w, time_s, watts)):
+            raise TraceError(f"{where}: every number has to be above 0")
+        of_application = found.setdefault((row["application"] or "").strip(), {})
+        if (nodes, cores, cap_w) in of_application:
+            raise TraceError(f"{where}: {nodes} nodes, {cores} cores, {cap_w:g} W are there already; delete one line")
+        of_application[nodes, cores, cap_w] = one
+    if not found:
+        raise TraceError(f"{path}: no configuration in it; add lines below {','.join(COLUMNS)}")
+    return sha256, {name: tuple(of_application.values()) for name, of_application in found.items()}
+
+
+def moldable(
+    workload: Workload, tables: Tables, cores: int, is_strict: bool = False
+) -> tuple[MoldableJobs, list[int], list[Finding]]:
+    """The jobs on nodes of so many cores, which of the workload's they are, and why others are left out."""
+    jobs, names = workload.jobs, list(tables.true)
+    number = workload.log.columns[EXECUTABLE, workload.row]
+    if tables.is_generated:
+        number = np.where(number > 0, number, np.maximum(workload.log.columns[USER, workload.row], 1))
+        table = ((number - 1) % len(names)).tolist()
+    else:
+        place = {name: at for at, name in enumerate(names)}
+        table = [place.get(str(one), -1) for one in number.tolist()]
+    nodes = -(-jobs.width.astype(np.int64) // cores)
+
+    @cache
+    def full_of(at: int, wanted: int) -> Configuration | None:
+        return full_row(tables.true[names[at]], wanted)
+
+    kept: list[int] = []
+    scale: list[float] = []
+    left_out: dict[tuple[str, str], list[int]] = {}
+    for job, (at, wanted, run_s) in enumerate(zip(table, nodes.tolist(), jobs.run_s.tolist(), strict=True)):
+        full = full_of(at, wanted) if at >= 0 else None
+        if full is not None:
+            kept.append(job)
+            scale.append(run_s / full.time_s)
+            continue
+        if at < 0:
+            reason = "jobs of an application without configurations", "add its number (column 14) to the table"
+        else:
+            reason = "jobs that ask for fewer nodes than any configuration has", "add such a row to the table"
+        left_out.setdefault(reason, []).append(int(workload.log.lines[workload.row[job]]))
+    findings = [Finding(what, "dropped", len(at), min(at), how) for (what, how), at in left_out.items()]
+    if findings and (is_strict or not kept):
+        first = findings[0]
+        more = ", or leave out --strict" if kept else ""
+        where = f"{workload.log.path}:{first.first_line}"
+        raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.remedy}{more}")
+    of_jobs = [table[job] for job in kept]
+    known = ScaledRows(list(tables.known.values()), of_jobs, scale)
+    truth = None if tables.errors is None else ScaledRows(list(tables.true.values()), of_jobs, scale)
+    columns = {name: getattr(jobs, name)[kept].copy() for name in Jobs.__slots__}
+    columns["width"] = nodes[kept].astype(np.int32)
+    return MoldableJobs(Jobs(**columns), known, truth), kept, findings

@@ -1,0 +1,197 @@
+"""From the rows of a table to jobs that a machine of unlike nodes could run, whatever the table's format.
+
+A reader gives each row as a mapping of named values or says why it cannot (``Unusable``). What cannot have been a job
+is dropped, what is only imprecise is mended, and both are counted with the first line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
+from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import impossible
+from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
+from cluster_agent.workloads.swf import Finding, TraceError
+
+
+class Unusable(Exception):  # noqa: N818
+    """A row that cannot have been a job: what such rows are called, and how to mend this one."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrace:
+    """The jobs of a table in order of submission, which begins at 0 s. ``text`` is what else the submission said."""
+
+    path: str
+    sha256: str
+    jobs: NodeJobs
+    user: tuple[str, ...]  # "" where unknown
+    text: tuple[str, ...]
+    wait_s: Int64s  # as it was in the table's own schedule
+    is_cut: Bools  # ran beyond its request in the table, and is ended at it here
+    line: Int64s
+    findings: tuple[Finding, ...]
+
+    @property
+    def dropped(self) -> int:
+        """Rows that are not replayed."""
+        return sum(finding.count for finding in self.findings if finding.done == "dropped")
+
+    def on(self, nodes: Nodes, cap: PowerCap, is_strict: bool = False) -> NodeTrace:
+        """With watts assumed where unknown, without the jobs that could not even run alone there."""
+        assumed = replace(self.jobs, watts=np.where(self.jobs.knows_watts, self.jobs.watts, nodes.assumed_w(self.jobs)))
+        trace = replace(self, jobs=assumed)
+        cannot = impossible(trace.jobs, nodes, cap)
+        if not cannot:
+            return trace
+        remedy = "delete it, or give another --machine or --cap"
+        if is_strict:
+            job, what = cannot[0]
+            where = f"{self.path}:{self.line[job]}"
+            raise TraceError(f"{where}: {what} (first of {len(cannot)}): {remedy}, or leave out --strict")
+        findings = list(self.findings)
+        for what in dict.fromkeys(what for _, what in cannot):
+            lines = [int(self.line[job]) for job, one in cannot if one == what]
+            findings.append(Finding(what, "dropped", len(lines), min(lines), remedy))
+        stays = np.ones(len(self.jobs), np.bool_)
+        stays[[job for job, _ in cannot]] = False
+        if not stays.any():
+            raise TraceError(f"{self.path}: no job is left: {'; '.join(map(str, findings))}")
+        return replace(trace.only(np.flatnonzero(stays)), findings=tuple(findings))
+
+    def only(self, rows: Int64s) -> NodeTrace:
+        """The jobs ``rows``, in that order."""
+        return replace(
+            self,
+            jobs=self.jobs.only(rows),
+            user=tuple(self.user[row] for row in rows),
+            text=tuple(self.text[row] for row in rows),
+            wait_s=self.wait_s[rows],
+            is_cut=self.is_cut[rows],
+            line=self.line[rows],
+        )
+
+
+class NodeTraceBuilder:
+    """Collects rows; ``finish`` makes the trace of them."""
+
+    def __init__(self, path: str, sha256: str, is_strict: bool) -> None:
+        self._path = path
+        self._sha256 = sha256
+        self._is_strict = is_strict
+        self._rows: list[dict[str, Any]] = []
+        self._found: dict[tuple[str, str], Finding] = {}
+
+    def add(self, line: int, read: Callable[[], Mapping[str, Any]]) -> None:
+        """One row. ``read`` gives ``name, submit_s, wait_s, run_s, request_s, units, queue``, what all units have
+        together of ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user, text``."""
+        try:
+            row = dict(read())
+            self._check(row)
+        except Unusable as error:
+            self.note(line, error.what, "dropped", error.remedy)
+            return
+        except KeyError as error:
+            missing = str(error.args[0])
+            raise TraceError(f"{self._path}:1: the column {missing} is missing; add it to the header") from None
+        row["line"] = line
+        row["is_cut"] = False
+        if row["run_s"] == 0:
+            self.note(line, "jobs with a run time of 0", "taken as 1 s", "write the true end time")
+            row["run_s"] = 1
+        if row["request_s"] is None:
+            row["request_s"] = 0  # the longest of all, when all are known
+        elif row["run_s"] > row["request_s"]:
+            self.note(line, "jobs that ran beyond their request", "ended at the request", "raise the request")
+            row["run_s"], row["is_cut"] = row["request_s"], True
+        if row["watts"] is not None and row["watts"] <= 0:
+            row["watts"] = None
+        self._rows.append(row)
+
+    def note(self, line: int, what: str, done: str, remedy: str) -> None:
+        """Count a row that is not taken as it stands; ``TraceError`` if that is not wanted."""
+        if self._is_strict:
+            raise TraceError(f"{self._path}:{line}: {what}: {remedy}, or leave out --strict")
+        known = self._found.get((what, done))
+        count, first = (known.count + 1, known.first_line) if known else (1, line)
+        self._found[what, done] = Finding(what, done, count, first, known.remedy if known else remedy)
+
+    def finish(self) -> NodeTrace:
+        """``TraceError`` if no job is left."""
+        findings = tuple(self._found.values())
+        if not self._rows:
+            reasons = "; ".join(map(str, findings)) or "it has no rows"
+            raise TraceError(f"{self._path}: no job in it ({reasons}); name another table")
+        longest_s = max(row["request_s"] for row in self._rows)
+        for row in self._rows:
+            if row["request_s"] == 0:
+                self.note(row["line"], "jobs without a requested time", "taken as the longest", "write the limit")
+                row["request_s"] = max(longest_s, row["run_s"])
+        rows = sorted(self._rows, key=lambda row: row["submit_s"])  # equal ones stay in the table's order
+        jobs = _jobs(rows)
+        return NodeTrace(
+            self._path,
+            self._sha256,
+            jobs,
+            tuple(str(row.get("user", "")) for row in rows),
+            tuple(str(row.get("text", "")) for row in rows),
+            _column(rows, "wait_s"),
+            np.array([row["is_cut"] for row in rows], np.bool_),
+            _column(rows, "line"),
+            tuple(self._found.values()),
+        )
+
+    @staticmethod
+    def _check(row: Mapping[str, Any]) -> None:
+        if row["run_s"] < 0:
+            raise Unusable("jobs that end before they start", "swap or mend its times")
+        if row["wait_s"] < 0:
+            raise Unusable("jobs that start before their submission", "swap or mend its times")
+        if row["units"] < 1 or row["cores"] + row["gpus"] + row["mics"] + row["memory_kib"] < 1:
+            raise Unusable("jobs without resources", "write what it asks for, or delete it")
+        if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:
+            raise Unusable("jobs with a negative amount of something", "write 0 where it asks for none")
+        if row["request_s"] is not None and row["request_s"] <= 0:
+            raise Unusable("jobs with a requested time that is not above 0", "write the limit in seconds")
+
+
+def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
+    units = _column(rows, "units")
+    whole = np.stack([_column(rows, kind) for kind in ("cores", "gpus", "mics", "memory_kib")], axis=1)
+    knows_watts = np.array([row["watts"] is not None for row in rows], np.bool_)
+    given_w = np.array([np.nan if row["watts"] is None else row["watts"] for row in rows], np.float64)
+    submit_s = _column(rows, "submit_s")
+    _, user = np.unique([str(row.get("user", "")) for row in rows], return_inverse=True)
+    names = tuple(str(row["name"]) for row in rows)
+    return NodeJobs(
+        jobs=Jobs(
+            number=np.array([int(name) if name.isdecimal() else at for at, name in enumerate(names, 1)], np.int64),
+            submit_s=submit_s - submit_s.min(),
+            run_s=_column(rows, "run_s"),
+            request_s=_column(rows, "request_s"),
+            width=whole[:, 0].astype(np.int32),
+            user=user.astype(np.int32),
+        ),
+        name=names,
+        units=units,
+        # what does not divide evenly is asked for rounded up, so that no unit has too little
+        need=-(-whole // units[:, None]),
+        watts=given_w,
+        knows_watts=knows_watts,
+        queue=tuple(str(row["queue"]) for row in rows),
+        max_wait_s=np.array([row.get("max_wait_s", 0) for row in rows], np.int64),
+    )
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> Int64s:
+    return np.array([row[name] for row in rows], np.int64)

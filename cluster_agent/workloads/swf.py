@@ -1,0 +1,151 @@
+"""Job logs in Standard Workload Format, plain or gzipped.
+
+A log is lines of ``; Key: value`` and lines of 18 columns, one per job, -1 where unknown
+(https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). Real ones have no header, more columns, broken lines and
+fractions. This reads them as they are; ``workload`` makes of them what a machine could have run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.errors import ClusterError
+from cluster_agent.scheduler.job_columns import Int64s
+
+NUMBER, SUBMIT, WAIT, RUN, ALLOCATED, CPU_USED, MEMORY_USED, WANTED, REQUEST, MEMORY_WANTED = range(10)
+STATUS, USER, GROUP, EXECUTABLE, QUEUE, PARTITION, PRECEDING, THINK = range(10, 18)
+"""The columns, counted from 0."""
+
+FAILED, COMPLETED, CANCELLED = 0, 1, 5
+"""Values of STATUS; a job may be cancelled before or after its start."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Lines of a log that are not taken as they stand."""
+
+    what: str  # "jobs wider than the machine"
+    done: str  # "dropped"
+    count: int
+    first_line: int
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.count} {self.done} (first: line {self.first_line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The job lines of a log that could be read: ``columns[c, j]`` and the line number of each."""
+
+    path: str
+    sha256: str
+    header: dict[str, str]
+    columns: Int64s
+    lines: Int64s
+    findings: tuple[Finding, ...]
+
+
+class TraceError(ClusterError):
+    """A trace that cannot be used as it is; says file, line and remedy."""
+
+
+def read_swf(path: str) -> Log:
+    """Read a log. ``TraceError`` if there is none, or no job in it."""
+    raw = _bytes(path)
+    sha256 = hashlib.sha256(raw).hexdigest()
+    if raw.startswith(GZIP_MAGIC):
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise TraceError(f"{path}: damaged gzip file ({error}); fetch it again") from None
+    capacity = raw.count(b"\n") + 1
+    columns = np.empty((lib.SWF_COLUMNS, capacity), np.int64)
+    lines = np.empty(capacity, np.int64)
+    found = ffi.new("swf_found_t *")
+    lib.swf_parse(
+        ffi.from_buffer(raw),
+        len(raw),
+        capacity,
+        ffi.from_buffer("int64_t[]", columns),
+        ffi.from_buffer("int64_t[]", lines),
+        found,
+    )
+    findings = _findings(found)
+    if not found.jobs:
+        seen = f"; {findings[0]}" if findings else ""
+        raise TraceError(f"{path}: no job lines{seen}; a job line of the Standard Workload Format has 18 columns")
+    return Log(path, sha256, _header(raw), columns[:, : found.jobs], lines[: found.jobs], findings)
+
+
+def compressed(content: bytes) -> bytes:
+    """Gzipped without a time stamp, so that equal content gives equal files."""
+    return gzip.compress(content, mtime=0)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}; name a readable .swf or .swf.gz file") from None
+
+
+def _header(raw: bytes) -> dict[str, str]:
+    """The ``; Key: value`` lines before the first job; of repeated keys the first counts, but notes are joined."""
+    header: dict[str, str] = {}
+    for line in raw[: 1 << 20].splitlines():
+        text = line.decode("utf-8", "replace").strip()
+        if text and not text.startswith(";"):
+            break
+        key, colon, value = text.lstrip("; \t").partition(":")
+        key, value = key.strip(), value.strip()
+        if colon and value and " " not in key:
+            header[key] = f"{header[key]}; {value}" if key == "Note" and key in header else header.get(key, value)
+    return header
+
+
+def _findings(found: ffi.CData) -> tuple[Finding, ...]:
+    """What the parser met, in words."""
+    findings = []
+    if count := found.broken[lib.SWF_TOO_FEW]:
+        columns = found.first_column[lib.SWF_TOO_FEW]
+        findings.append(
+            Finding(
+                "lines with too few columns",
+                "dropped",
+                count,
+                found.first_line[lib.SWF_TOO_FEW],
+                f"it has {columns} of {lib.SWF_COLUMNS} columns: complete it with -1 or delete it",
+            )
+        )
+    if count := found.broken[lib.SWF_NO_NUMBER]:
+        column = found.first_column[lib.SWF_NO_NUMBER]
+        findings.append(
+            Finding(
+                "lines with something that is no number",
+                "dropped",
+                count,
+                found.first_line[lib.SWF_NO_NUMBER],
+                f"column {column} is no number: write -1 if it is unknown",
+            )
+        )
+    if found.cut:
+        findings.append(
+            Finding(
+                "lines with fractions",
+                "cut to whole numbers",
+                found.cut,
+                found.first_cut_line,
+                "round its columns to whole numbers",
+            )
+        )
+    return tuple(findings)

@@ -1,0 +1,1 @@
+"""The SCMI protocols, one file each: their message types and nothing else."""

@@ -1,0 +1,219 @@
+"""One sharer's turn: the same backlog of jobs, the same budget with the same announced drop, for a fixed time.
+
+The backlog is longer than what can be done, so what differs is how much is done, by what clocks the caps leave.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from cluster_agent.jobs.job import JobSpec
+from cluster_agent.serve.job_requests import JobRow
+from cluster_agent.serve.why import Why
+from lab.cluster_demo.account import (
+    Over,
+    Steps,
+    caps_w,
+    joules,
+    mean_w,
+    over_budget,
+    over_limits,
+    read_trace,
+    work_of,
+)
+from lab.cluster_demo.emulated_partition import EmulatedPartition
+from lab.emulated.emulated_jobs import COMMAND, Work
+from nodectl.loop.summary import Summary
+
+WORKLOADS: Final = {"compute": "hpl", "mixed": "nas", "memory": "stream"}
+"""By tag. Their degradations are published for the emulated machine (Curie), as the sharer's tables are."""
+
+SIZES: Final = (1, 2, 4)
+SHORTEST, LONGEST = 0.12, 0.36
+"""Ours: a job's work at the highest clock, as parts of the run's length: jobs start and end all the time."""
+
+SHARE, DROP_TO = 0.75, 0.65
+DROP_FROM, DROP_UNTIL = 0.4, 0.7
+"""The budget, of the TDP of all nodes; while it is dropped; and between which parts of the run that is."""
+
+DRAWN_S: Final = 1.0
+"""Power in plots is averaged over so long."""
+
+LATE_SHARE: Final = 0.05
+"""Ours: with more of its ticks missed an agent was not what it is on a node of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is the same for all sharers. ``window_s``: over which the nodes' limits are averaged."""
+
+    machine: str
+    nodes: int
+    seconds: float
+    tdp_w: float
+    mop_w: float
+    window_s: float
+    seed: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        """Of the nodes."""
+        return [f"n{number:02d}" for number in range(1, self.nodes + 1)]
+
+    @property
+    def budget_w(self) -> float:
+        """Before and after the drop."""
+        return SHARE * self.nodes * self.tdp_w
+
+    @property
+    def dropped_w(self) -> float:
+        """While it is dropped: every node at its MOP must fit."""
+        return max(DROP_TO * self.tdp_w, 1.02 * self.mop_w) * self.nodes
+
+    def backlog(self) -> list[JobSpec]:
+        """Half as much again as could be done without any cap, in thirds of nodes and tags, from the seed."""
+        dice = np.random.default_rng(self.seed)
+        jobs: list[JobSpec] = []
+        left_s = 1.5 * self.nodes * self.seconds
+        sizes = [size for size in SIZES if size <= max(self.nodes // 2, 1)]
+        while left_s > 0:
+            for tag in dice.permutation(list(WORKLOADS)):
+                nodes = int(dice.choice(sizes))
+                work_s = round(self.seconds * dice.uniform(SHORTEST, LONGEST))
+                jobs.append(self._job(str(tag), nodes, work_s))
+                left_s -= nodes * work_s
+        return jobs
+
+    def _job(self, tag: str, nodes: int, work_s: int) -> JobSpec:
+        command = [COMMAND, WORKLOADS[tag], f"{work_s}s"]
+        return JobSpec(command, 4 * work_s, os.curdir, name=WORKLOADS[tag], nodes=nodes, tag=tag)
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How well this machine kept up: of all agents' ticks the share that was missed, and the worst agent's lateness."""
+
+    missed: float
+    p99_ms: float
+
+    @property
+    def is_late(self) -> bool:
+        """So much that the figures are those of slower agents."""
+        return self.missed > LATE_SHARE
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Once a second: true power over that second, the budget, the sum of the caps, and each node's."""
+
+    s: float
+    power_w: float
+    budget_w: float
+    caps_w: list[float]
+
+
+class Course(msgspec.Struct, frozen=True):
+    """What came of it, by the twins' truth. ``throughput``: work done, in seconds at the highest clock, per node and
+    second; ``slowdown``: by tag, extra time as a share. ``over``: true power above the budget, both as means over
+    ``window_s``; ``over_limits``: the same of each node above its own highest cap. ``why``: during the drop."""
+
+    sharer: str
+    seconds: float
+    throughput: float
+    slowdown: dict[str, float | None]
+    work: dict[str, Work]
+    ended: int
+    failed: int
+    energy_j: float
+    window_s: float
+    over: Over
+    over_limits: Over
+    timing: Timing
+    why: list[str]
+    lines: list[Line]
+    alarms: list[str]
+
+
+def run(scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda line: None) -> Course:
+    """In a new folder ``at``, which stays. ``ClusterError`` if the partition cannot be made or breaks."""
+    with EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, sharer) as partition:
+        say("all nodes capped; submitting")
+        for job in scene.backlog():
+            partition.ask("submit", msgspec.structs.replace(job, workdir=str(partition.workdir)), int)
+        begin_s = time.monotonic()
+        budget = _announce(scene, partition, begin_s)
+        why = _watch(scene, partition, begin_s)
+        rows = partition.ask("jobs", {"everything": True}, list[JobRow])
+        said = partition.said("serve")
+    return _course(scene, sharer, partition, budget, (begin_s, begin_s + scene.seconds), rows, why, said)
+
+
+def _announce(scene: Scene, partition: EmulatedPartition, begin_s: float) -> Steps:
+    at_s = [begin_s + part * scene.seconds for part in (DROP_FROM, DROP_UNTIL)]
+    watts = [scene.dropped_w, scene.budget_w]
+    to_unix_s = time.time() - time.monotonic()
+    steps = [(when + to_unix_s, round(w * 1000)) for when, w in zip(at_s, watts, strict=True)]
+    partition.ask("budget-schedule", {"steps": steps, "source": "the demo's drop"}, list[str])
+    return Steps(np.array([begin_s - 3600.0, *at_s]), np.array([scene.budget_w, *watts]))
+
+
+def _watch(scene: Scene, partition: EmulatedPartition, begin_s: float) -> list[str]:
+    """Until the time is over; why one node has its cap in the middle of the drop."""
+    why: list[str] = []
+    ask_s = begin_s + (DROP_FROM + DROP_UNTIL) / 2 * scene.seconds
+    while (now_s := time.monotonic()) < begin_s + scene.seconds:
+        partition.check()
+        if not why and now_s >= ask_s:
+            why = partition.ask("why", {"node": scene.names[0]}, Why).lines
+        time.sleep(min(0.5, max(begin_s + scene.seconds - now_s, 0.0)))
+    return why
+
+
+def _course(
+    scene: Scene, sharer: str, partition: EmulatedPartition, budget: Steps, span_s: tuple[float, float],
+    rows: list[JobRow], why: list[str], said: list[str],
+) -> Course:  # fmt: skip
+    traces = [read_trace(partition.trace / f"{name}.jsonl") for name in partition.names]
+    begin_s, end_s = span_s
+    work = work_of(traces, begin_s, end_s)
+    seconds_s = np.arange(begin_s + DRAWN_S, end_s, DRAWN_S)
+    power_w, budget_w = mean_w(traces, seconds_s, DRAWN_S), budget.mean(seconds_s, DRAWN_S)
+    caps = caps_w(traces, seconds_s)
+    drawn_j = joules(traces, np.array([begin_s, end_s]))
+    return Course(
+        sharer=sharer,
+        seconds=scene.seconds,
+        throughput=sum(one.done_s for one in work.values()) / (scene.nodes * scene.seconds),
+        slowdown={tag: one.slowdown for tag, one in work.items()},
+        work=work,
+        ended=sum(row.state == "done" for row in rows),
+        failed=sum(row.state in ("failed", "timeout", "lost") for row in rows),
+        energy_j=float(drawn_j[1] - drawn_j[0]),
+        window_s=scene.window_s,
+        over=over_budget(traces, budget, begin_s, end_s, scene.window_s),
+        over_limits=over_limits(traces, begin_s, end_s, scene.window_s),
+        timing=_timing(partition),
+        why=why,
+        lines=[
+            Line(round(float(at - begin_s), 3), float(power), float(most), [float(cap) for cap in column])
+            for at, power, most, column in zip(seconds_s, power_w, budget_w, caps.T, strict=True)
+        ],
+        alarms=[line for line in said if "ALARM" in line],
+    )
+
+
+def _timing(partition: EmulatedPartition) -> Timing:
+    """Of the agents that ended in order."""
+    files = [partition.trace / f"{name}.json" for name in partition.names]
+    found = [msgspec.json.decode(file.read_bytes(), type=Summary) for file in files if file.exists()]
+    missed = sum(one.missed_periods for one in found)
+    ticks = sum(one.ticks for one in found) + missed
+    late_ms = max((one.lateness.p99_ms or 0.0 for one in found), default=math.inf)
+    return Timing(missed / ticks if len(found) == len(files) else 1.0, late_ms)

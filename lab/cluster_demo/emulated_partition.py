@@ -1,0 +1,160 @@
+"""A partition of emulated nodes from nothing: keys, settings, ``clusterctl serve``, ``nodectl twin node``.
+
+Everything is a process of its own and of the product; all that is special is that they live in one folder, which goes
+with them. What is typed by hand in docs/cluster.md is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from cluster_agent.commands.keys import new
+from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.ask import RefusedError, ask
+from cluster_agent.serve.budget_service import BudgetView, NodeRow
+from lab.cluster_demo.folder import note_process
+
+PATIENCE_S: Final = 90.0
+"""Ours: until all nodes are capped; on a quiet machine it takes a few seconds."""
+
+END_S: Final = 20.0
+"""Ours: for processes to end by themselves. A node asks for leave for three seconds."""
+
+LEASE_S: Final = 5.0
+
+
+class EmulatedPartition:
+    """``with EmulatedPartition(folder, ...) as partition``: all nodes capped at its beginning, nothing left at its end.
+
+    ``watts`` are those of one node; ``budget_w`` of all. ``trace`` is where nodes leave the truth.
+    """
+
+    def __init__(self, at: Path, names: list[str], machine: str, tdp_w: float, budget_w: float, sharer: str) -> None:
+        self.names = names
+        self.socket = at / "ctl.sock"
+        self.trace = at / "trace"
+        self.workdir = at / "jobs"
+        self._at, self._machine, self._tdp_w, self._budget_w, self._sharer = at, machine, tdp_w, budget_w, sharer
+        self._url = f"tcp://127.0.0.1:{_free_port()}"
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def __enter__(self) -> EmulatedPartition:
+        self.workdir.mkdir(parents=True)
+        (self._at / "tmp").mkdir()
+        with contextlib.redirect_stdout(io.StringIO()):
+            new.main(["cluster", "--dir", str(self._at / "keys")], standalone_mode=False)
+            new.main([*self.names, "--role", "node", "--dir", str(self._at / "keys")], standalone_mode=False)
+        (self._at / "cluster.toml").write_text(self._settings())
+        (self._at / "node.toml").write_text('[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n')
+        try:
+            self._start("serve", "cluster_agent.cli", "serve", "--config", str(self._at / "cluster.toml"))
+            self._until("the cluster agent listens", self.socket.exists)
+            self._start(
+                "nodes", "nodectl.cli", "twin", "node", "--machine", self._machine, "--cluster", self._url,
+                "--keys", str(self._at / "keys"), "--config", str(self._at / "node.toml"),
+                "--trace", str(self.trace), *self.names,
+            )  # fmt: skip
+            self._until("all nodes are capped", self._is_capped)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, kind: str, body: Any, answer: type[Any]) -> Any:
+        """What a person asks on the command line. If nobody answers any more, what the cluster agent said last."""
+        try:
+            return ask(self.socket, kind, body, answer)
+        except RefusedError:
+            raise
+        except ClusterError:
+            self.check()
+            raise
+
+    def check(self) -> None:
+        """``ClusterError`` if a process has ended, with the last that it said."""
+        for name, process in self._processes:
+            if process.poll() is not None:
+                said = (self._at / f"{name}.log").read_text(errors="replace").strip().splitlines()
+                raise ClusterError(
+                    f"{name} ended with status {process.returncode}: {(said or ['it said nothing'])[-1]}"
+                )
+
+    def said(self, name: str) -> list[str]:
+        """What ``serve`` or ``nodes`` have said."""
+        return (self._at / f"{name}.log").read_text(errors="replace").splitlines()
+
+    def close(self) -> None:
+        """End everything, nodes first, as their leave is asked of the cluster agent."""
+        for _, process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._processes.clear()
+
+    def _settings(self) -> str:
+        top = {
+            "listen": self._url, "keys": str(self._at / "keys"), "store": str(self._at / "cluster.db"),
+            "socket": str(self.socket), "mode": "cap", "sharer": self._sharer,
+        }  # fmt: skip
+        lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
+        lines += ["[budget]", f"w = {self._budget_w:.3f}", "[nodes]", f"tdp_w = {self._tdp_w:.1f}"]
+        lines += ["failing_together = 0", f"lease_s = {LEASE_S}", "[jobs]", 'policy = "easy"']
+        return "\n".join(lines) + "\n"
+
+    def _start(self, name: str, module: str, *arguments: str) -> None:
+        # a session of its own: Ctrl-C is for the demo, which then ends everything in order
+        with open(self._at / f"{name}.log", "wb") as log:
+            process = subprocess.Popen(
+                [*_dies_with_us(), sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": str(self._at / "tmp")},
+                cwd=self._at,
+            )
+        self._processes.append((name, process))
+        note_process(self._at, process.pid)
+
+    def _until(self, what: str, holds: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not holds():
+            self.check()
+            if time.monotonic() > end_s:
+                raise ClusterError(f"not within {PATIENCE_S:g} s: {what}; this machine is too slow for so many nodes")
+            time.sleep(0.1)
+
+    def _is_capped(self) -> bool:
+        rows = self.ask("nodes", {}, list[NodeRow])
+        budget = self.ask("budget", {}, BudgetView)
+        return bool(rows) and all(row.state == "capped" and row.jobs == "idle" for row in rows) and budget.over_w <= 0
+
+
+def _dies_with_us() -> list[str]:
+    """In front of a command: it is told to stop when this process is no more, however that came."""
+    return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+
+
+def _free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])

@@ -1,0 +1,1 @@
+"""The commands ``nodectl demo``, ``nodectl twin`` and ``clusterctl demo``, imported when called."""

@@ -1,0 +1,142 @@
+"""``clusterctl demo``: sixteen emulated nodes under a budget, shared by one sharer after the other."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+import msgspec
+
+from cluster_agent.errors import WrongUseError
+
+SHARERS: Final = ("fspc", "aapc", "minimal-slowdown:machine=curie")
+MACHINE: Final = "curie"
+HEADINGS: Final = (
+    "sharer", "throughput", "slower: compute", "mixed", "memory", "jobs ended", "kJ", "over budget W·s", "most W",
+    "nodes over W·s",
+)  # fmt: skip
+
+CAPTION: Final = """
+throughput: seconds of work at the highest clock, done per node and second. slower: extra time of that work, by the
+jobs' tag. over budget: true power above the budget, both as means over {window:.0f} s, the window of the nodes' own
+limits; nodes over: the same of every node above the highest cap that might act on it. All by the twins' truth, which no
+agent sees."""
+
+
+@click.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Where results go."
+)
+@click.option("--nodes", type=click.IntRange(2, 64), default=16, show_default=True, help="Emulated nodes.")
+@click.option(
+    "--seconds", type=click.FloatRange(15.0), default=110.0, show_default=True, help="For each sharer, in real time."
+)
+@click.option("--sharer", "sharers", multiple=True, help=f"NAME[:key=value,...]; default: {', '.join(SHARERS)}.")
+@click.option("--quick", is_flag=True, help="Four nodes, the last sharer, 20 s.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick: bool, as_json: bool) -> int:
+    """Run a partition of emulated nodes, in real time, under 75 % of its TDP, with an announced drop.
+
+    For each sharer: keys, `clusterctl serve`, the nodes, and the same backlog of COMPUTE, MIXED and MEMORY jobs. Leaves
+    a plot and JSON in --out, and nothing else; what a demo that was killed has left goes too. Exit status 1 if the
+    budget was exceeded or a job failed. All results are emulated: a model's, not a machine's.
+    """
+    try:
+        from lab.cluster_demo import cluster_figures, course
+        from lab.cluster_demo.folder import own_folder
+        from lab.emulated.watts import watts_of
+    except ImportError as error:
+        raise WrongUseError(f"the demo needs the extras `cluster`, `twin` and `plots` ({error})") from None
+    from cluster_agent.budget.sharers.registry import choose
+
+    if quick:
+        nodes, seconds, sharers = 4, 20.0, sharers or SHARERS[-1:]
+    sharers = sharers or SHARERS
+    for sharer in sharers:
+        choose(sharer)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WrongUseError(f"--out {out}: {error.strerror}") from None
+
+    def say(line: str) -> None:
+        if not as_json:
+            click.echo(line)
+
+    started_s = time.monotonic()
+    watts, window_s = watts_of(MACHINE)
+    scene = course.Scene(MACHINE, nodes, seconds, watts.tdp_w, watts.mop_w, window_s)
+    say("EMULATED: the agents, the links and the ledger are the real ones, each node is a model of the machine.\n")
+    say(
+        f"{nodes} nodes {MACHINE}, TDP {watts.tdp_w:g} W, MOP {watts.mop_w:g} W each; budget {scene.budget_w:.0f} W, "
+        f"from {course.DROP_FROM * seconds:.0f} s to {course.DROP_UNTIL * seconds:.0f} s {scene.dropped_w:.0f} W"
+    )
+    courses: list[course.Course] = []
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with own_folder() as folder:
+            for number, sharer in enumerate(sharers):
+                say(f"{number + 1}. {sharer}: {seconds:.0f} s ...")
+                courses.append(course.run(scene, sharer, folder / str(number)))
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
+    cluster_figures.draw(scene, courses, out / "demo-cluster.png")
+    content = {"emulated": True, "machine": MACHINE, "nodes": nodes, "budget_w": scene.budget_w, "courses": courses}
+    (out / "demo-cluster.json").write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+    if as_json:
+        click.echo((out / "demo-cluster.json").read_text())
+    else:
+        _tell(scene, courses, out, time.monotonic() - started_s)
+    is_kept = all(one.over.ws == 0 and not one.failed for one in courses)
+    return 0 if is_kept else 1
+
+
+def _tell(scene: Any, courses: list[Any], out: Path, took_s: float) -> None:
+    from nodectl.shell.text_table import render
+
+    click.echo("")
+    click.echo(render(HEADINGS, [_cells(one) for one in courses]))
+    click.echo(CAPTION.format(window=scene.window_s))
+    last = courses[-1]
+    click.echo(f"\n`clusterctl why {scene.names[0]}` during the drop, {last.sharer}:")
+    for line in last.why:
+        click.echo(f"   {line}")
+    late = [one for one in courses if one.timing.is_late]
+    worst = max(courses, key=lambda one: one.timing.missed)
+    click.echo(
+        f"\nThis machine: {100 * worst.timing.missed:.1f} % of the agents' ticks missed at worst, lateness p99 "
+        f"{worst.timing.p99_ms:.0f} ms" + ("" if late else ": the nodes ran in real time.")
+    )
+    if late:
+        names = ", ".join(one.sharer for one in late)
+        click.echo(
+            f"LATE: it was too busy or too slow for {scene.nodes} nodes ({names}): agents acted later than on nodes."
+        )
+    for one in courses:
+        if one.failed:
+            click.echo(f"{one.sharer}: {one.failed} jobs FAILED")
+    over = [one.sharer for one in courses if one.over.ws > 0]
+    click.echo(f"The budget was EXCEEDED under {', '.join(over)}." if over else "The budget was never exceeded.")
+    click.echo(f"EMULATED. {took_s:.0f} s. In {out}/: demo-cluster.png, demo-cluster.json")
+
+
+def _cells(one: Any) -> tuple[str, ...]:
+    def slower(tag: str) -> str:
+        value = one.slowdown.get(tag)
+        return "-" if value is None else f"{100 * value:.1f} %"
+
+    return (
+        one.sharer, f"{one.throughput:.3f}", slower("compute"), slower("mixed"), slower("memory"), str(one.ended),
+        f"{one.energy_j / 1000:.0f}", f"{one.over.ws:.1f}", f"{one.over.most_w:.1f}", f"{one.over_limits.ws:.1f}",
+    )  # fmt: skip
+
+
+def _stop(number: int, frame: Any) -> NoReturn:
+    """As Ctrl-C: everything is ended in order on the way out."""
+    print("clusterctl demo: told to stop; ending the nodes", file=sys.stderr)
+    raise KeyboardInterrupt

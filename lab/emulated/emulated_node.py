@@ -1,0 +1,152 @@
+"""One emulated node of a cluster: the real agent on a twin in real time, in this process.
+
+    twin (model, sysfs, counters, NVML) ── the four doors ──► nodectl.loop.agent ── CURVE ──► clusterctl serve
+      ▲ workloads                                               │ jobs
+      └──────────────────────── TwinJobs ◄──────────────────────┘
+
+The doors are ``twin.in_process_node``'s, not a mounted tree: the agent cannot tell, and sixteen nodes fit on one core.
+Whoever needs other programs on the node, ``perf`` say, serves one (``nodectl twin run -- nodectl run``), which runs no
+jobs. The node ends with its process, as by a power cut: nothing of it is kept, and the next of that name is another
+boot.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from lab.emulated.emulated_jobs import TwinJobs
+from lab.emulated.watts import NodeWatts
+from nodectl.config import Config, build_config
+from nodectl.jobs.job_runner import JobDesk
+from nodectl.loop.agent import Agent
+from nodectl.loop.interruptions import Interruptions
+from nodectl.loop.summary import Summary
+from nodectl.member.cluster_cap import ClusterCap, open_cluster_cap
+from nodectl.shell.errors import UsageError
+from nodectl.shell.settings import line_of, read_toml
+from nodectl.write.saves import node_id
+from twin.in_process_node import InProcess
+from twin.machine import Machine
+from twin.physics.model import Twin
+
+SETTLE_S: Final = 1.0
+"""Ours: clocks hold a cap within a tick or two, until the RAPL limit does."""
+
+WATCHDOG_S: Final = 1.0
+"""Ours: nothing that hangs is replaced here; when the process ends, so does the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What to emulate. ``file``: settings of the agent that go before what is said here; ``trace``: where the truth is
+    left, line by line (``Truth``)."""
+
+    name: str
+    machine: Machine
+    watts: NodeWatts
+    url: str
+    keys: Path
+    file: Path | None = None
+    seed: int = 1
+    trace: Path | None = None
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """One line of a trace: what the node truly has drawn and done, which neither agent nor cluster sees.
+
+    ``at_s``: CLOCK_MONOTONIC; ``node_j`` since the node began; ``cap_w``: the cap that should act, and ``limit_w``: the
+    highest that may still act, None before the first; ``work``: by tag of the jobs, seconds that they ran and seconds
+    that their work takes at the highest clock.
+    """
+
+    at_s: float
+    node_j: float
+    cap_w: float | None
+    limit_w: float | None
+    work: dict[str, tuple[float, float]]
+
+
+def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
+    """Be that node until told to stop (SIGTERM, SIGINT). ``NodectlError`` if it cannot be."""
+    with tempfile.TemporaryDirectory(prefix=f"nodectl-{plan.name}-") as state:
+        config = node_config(plan, state)
+        twin = Twin(plan.machine, seed=plan.seed)
+        trace = _Trace(plan.trace, twin)
+        with InProcess(twin, is_realtime=True) as inside, Interruptions(inside.ports.clock) as interruptions:
+            # a lock of its own names a boot of its own: what its knobs were set to is gone with the node before
+            ports = replace(inside.ports, lock_path=f"{state}/lock-{uuid.uuid4().hex}")
+            boot_id = node_id(ports.lock_path)
+            jobs = TwinJobs(twin, plan.name)
+            cluster = open_cluster_cap(config.cluster, boot_id, say, JobDesk(jobs, plan.name, boot_id, say))
+            agent = Agent(ports, config, say=say, wait=interruptions.wait, cluster=cluster)
+            try:
+                agent.start()
+                agent.run(is_over=interruptions.is_over, each_tick=lambda: trace.add(cluster, jobs))
+            finally:
+                agent.stop()
+                cluster.close()
+                trace.close()
+        summary = agent.summary()
+        if plan.trace:  # the agent's own account, beside the truth
+            plan.trace.with_suffix(".json").write_bytes(msgspec.json.encode(summary))
+        return summary
+
+
+def node_config(plan: NodePlan, state_dir: str) -> Config:
+    """The agent's settings: those of the file, and over them what makes it this node."""
+    text, settings = read_toml(plan.file) if plan.file else ("", {})
+    watts, server_key = plan.watts, plan.keys / "cluster.pub"
+    own: dict[str, Any] = {
+        "mode": "optimize",
+        "state_dir": state_dir,
+        "caps": {"rest_w": watts.rest_w},
+        "cluster": {
+            "url": plan.url, "key": f"{plan.keys}/{plan.name}.key",
+            "server_key": str(server_key if server_key.exists() else plan.keys / "cluster.key"),
+            "name": plan.name, "tdp_w": watts.tdp_w, "mop_w": watts.mop_w, "safe_w": watts.safe_w,
+            "boot_w": watts.tdp_w, "lease_class": "os", "settle_s": SETTLE_S, "watchdog_s": WATCHDOG_S, "jobs": True,
+        },
+    }  # fmt: skip
+    if not plan.machine.gpus:
+        own["gpu_policy"] = {"name": "none"}
+    journal = settings.get("journal", {}).get("dir")
+    own["journal"] = {"dir": f"{journal}/{plan.name}"} if journal else {"max_bytes": 0}
+    for table, values in own.items():
+        settings[table] = {**settings.get(table, {}), **values} if isinstance(values, dict) else values
+    return build_config(settings, lambda path: f"{plan.file}:{line_of(text, path)}" if plan.file else plan.name)
+
+
+class _Trace:
+    """The truth on the disk, a line at each tick."""
+
+    def __init__(self, path: Path | None, twin: Twin) -> None:
+        self._twin = twin
+        self._origin_s = time.monotonic() - twin.age_ns / 1e9
+        self._file: BinaryIO | None = None
+        if path:
+            try:
+                self._file = open(path, "wb", buffering=0)  # noqa: SIM115  (for as long as the node is there)
+            except OSError as error:
+                raise UsageError(f"{path}: cannot write the trace: {error.strerror}") from None
+
+    def add(self, cluster: ClusterCap, jobs: TwinJobs) -> None:
+        """What is true now."""
+        if self._file is None:
+            return
+        work = {tag: (one.ran_s, one.done_s) for tag, one in jobs.work().items()}
+        at_s = self._origin_s + self._twin.age_ns / 1e9
+        truth = Truth(at_s, self._twin.node_j, cluster.cap_w, cluster.limit_w, work)
+        self._file.write(msgspec.json.encode(truth) + b"\n")
+
+    def close(self) -> None:
+        """All of it is written."""
+        if self._file:
+            self._file.close()

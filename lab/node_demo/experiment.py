@@ -1,0 +1,139 @@
+"""One run of the real agent on an emulated node in virtual time, and what it truly cost and saved.
+
+The agent is the product's own (``nodectl.loop.agent.Agent``), behind the doors of ``twin.in_process_node``: it sees
+sysfs, counters and NVML of the emulated node and nothing else. The truth is read from the node model, which the agent
+cannot reach.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from nodectl.config import Budget, Config, JournalSettings, PolicyChoice
+from nodectl.loop.agent import Agent
+from nodectl.policies.registry import NONE
+from pmu.ports import Ports
+from pmu.readings import NOTHING_TOLD, RawProgress
+from twin.in_process_node import ports
+from twin.machine import load_machine
+from twin.physics.model import Twin
+from twin.programs.workload import Workload, load_workload
+
+LONGEST = 3.0
+"""A run that takes so many times its length at the highest clocks is given up."""
+
+
+class Experiment(msgspec.Struct, frozen=True):
+    """What is run. ``bias`` is the half-width of the drawn error between counters and truth; ``duration_s`` the length
+    at the highest clocks (None: the workload's own); ``progress_s`` the work of a unit of the progress that
+    programs tell (None: the workload's own, mostly none)."""
+
+    machine: str
+    workload: str
+    seed: int = 1
+    bias: float = 0.2
+    duration_s: float | None = None
+    cpu_policy: str = NONE
+    gpu_policy: str = NONE
+    cpu_params: dict[str, Any] = {}
+    gpu_params: dict[str, Any] = {}
+    period_ms: float = 100.0
+    progress_s: float | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The truth about one run, and the agent's own estimate of it.
+
+    ``energy_j`` by part as ``twin.physics.model.Report`` has it; ``slowdown`` against the highest clocks; the estimates
+    are the agent's (None where its policy cannot say); ``cost_s`` is real time.
+    """
+
+    experiment: Experiment
+    time_s: float
+    finished: bool
+    slowdown: float
+    energy_j: dict[str, float]
+    estimated_slowdown: float | None
+    estimated_saved_j: float | None
+    ticks: int
+    cost_s: float
+    notices: list[str]
+
+    def joules(self, side: str) -> float:
+        """Energy of one side: ``gpu`` (boards), ``cpu`` (packages and DRAM) or ``node``."""
+        parts = {"gpu": ("gpu-",), "cpu": ("package-", "dram-"), "node": ("node",)}[side]
+        return sum(joules for name, joules in self.energy_j.items() if name.startswith(parts))
+
+
+def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | None = None) -> Result:
+    """Run the workload to its end. ``replace_ports`` may stand between the agent and the emulated instruments."""
+    begin = time.perf_counter()
+    machine = load_machine(experiment.machine)
+    workload = workload_of(experiment)
+    twin = Twin(machine, workload, seed=experiment.seed)
+    node = ports(twin)
+    with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
+        doors = replace_ports(twin, node) if replace_ports else node
+        agent = Agent(doors, _config(experiment, state_dir), told=lambda: _told(twin))
+        agent.start()
+        try:
+            latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
+            agent.run(until_ns=latest_ns, is_over=lambda: twin.finished)
+        finally:
+            agent.stop()
+        summary, report = agent.summary(), twin.report()
+    estimates = [estimate for estimate in (summary.gpu, summary.cpu) if estimate is not None]
+    return Result(
+        experiment=experiment,
+        time_s=report.time_s,
+        finished=report.finished,
+        slowdown=report.slowdown,
+        energy_j=report.energy_j,
+        estimated_slowdown=estimates[0].worst_slowdown if estimates else None,
+        estimated_saved_j=estimates[0].saved_j if estimates else None,
+        ticks=summary.ticks,
+        cost_s=time.perf_counter() - begin,
+        notices=summary.notices,
+    )
+
+
+def _told(twin: Twin) -> RawProgress:
+    units = twin.told_units()
+    return NOTHING_TOLD if units is None else RawProgress(1, units)
+
+
+def workload_of(experiment: Experiment) -> Workload:
+    """The workload of an experiment, whose ``truth`` an oracle may use."""
+    return load_workload(
+        experiment.workload,
+        load_machine(experiment.machine),
+        seed=experiment.seed,
+        bias=experiment.bias,
+        duration_s=experiment.duration_s,
+        progress_s=experiment.progress_s,
+    )
+
+
+def run_all(experiments: Iterable[Experiment], processes: int = 2) -> Iterator[Result]:
+    """Run many, in order, each in a process that lives for several: NVML can be attached to one twin per process."""
+    context = multiprocessing.get_context("fork")
+    with context.Pool(processes) as pool:
+        yield from pool.imap(run, experiments)
+
+
+def _config(experiment: Experiment, state_dir: str) -> Config:
+    return Config(
+        mode="optimize",
+        period_ms=experiment.period_ms,
+        cpu_policy=PolicyChoice(experiment.cpu_policy, experiment.cpu_params),
+        gpu_policy=PolicyChoice(experiment.gpu_policy, experiment.gpu_params),
+        journal=JournalSettings(max_bytes=0),
+        budget=Budget(core_share=0.0),
+        state_dir=state_dir,
+    )

@@ -1,0 +1,141 @@
+"""One owner per clock: the least of what the policy wishes and what caps and temperature allow.
+
+Every clock knob has up to three opinions about it, and each may be absent. The lowest wins, and which one it was is
+kept beside the value, so that a slow job can be traced to its cause. A wish is rounded *up* to a clock the hardware
+has (the policy promised a slowdown bound), a limit is rounded *down* (it promised somebody else watts).
+
+A cpufreq policy may clock several CPUs: the fastest wish of its CPUs holds, and a CPU without a wish, or one whose
+counters are gone, wishes for everything. Below the lowest clock of the hardware nothing can be asked, so there alone
+a limit may stay unmet.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nodectl.decide.decisions import BOUNDS
+from pmu.layout import Layout
+from pmu.readings import type_i64, type_u8
+
+FREE, POLICY, CAP, THERMAL, MISSING = range(len(BOUNDS))
+
+_FREE, _MISSING = np.uint8(FREE), np.uint8(MISSING)
+_NO_LIMIT: Final = int(np.iinfo(np.int64).max)
+
+
+class ClockTable:
+    """The clocks that each of n knobs can hold, one column per knob: ``low``, ``high`` and the steps between.
+
+    Columns are padded at the end with a value no clock reaches, so that the number of entries below a clock *is* the
+    index of the step above it: rounding all knobs is one comparison, no search. A knob without steps takes any value.
+    """
+
+    def __init__(self, low: list[int], high: list[int], steps: list[tuple[int, ...]]) -> None:
+        self.low = np.array(low, np.int64)
+        self.high = np.array(high, np.int64)
+        inside = [[s for s in row if lo <= s <= hi] for row, lo, hi in zip(steps, low, high, strict=True)]
+        self._steps = np.full((max(map(len, inside), default=0), len(low)), _NO_LIMIT, np.int64)
+        for knob, values in enumerate(inside):
+            self._steps[: len(values), knob] = sorted(values)
+        self._last = np.array([len(values) - 1 for values in inside], np.int64)
+        self._knobs = np.arange(len(low))
+        self._has_steps = self._last >= 0
+        self._all_have_steps = bool(self._has_steps.all())
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def up(self, clocks: type_i64) -> type_i64:
+        """The lowest step not under each clock; the highest step for a clock above them all."""
+        return self._pick(clocks, (self._steps < clocks).sum(axis=0))
+
+    def down(self, clocks: type_i64) -> type_i64:
+        """The highest step not over each clock; the lowest step for a clock below them all."""
+        return self._pick(clocks, (self._steps <= clocks).sum(axis=0) - 1)
+
+    def _pick(self, clocks: type_i64, index: npt.NDArray[np.int64]) -> type_i64:
+        if self._all_have_steps:
+            return np.asarray(self._steps[np.minimum(np.maximum(index, 0), self._last), self._knobs])
+        between: type_i64 = np.minimum(np.maximum(clocks, self.low), self.high)
+        if not len(self._steps):
+            return between
+        stepped = self._steps[np.minimum(np.maximum(index, 0), self._last), self._knobs]
+        return np.where(self._has_steps, stepped, between)
+
+
+def domain_clocks(layout: Layout) -> ClockTable:
+    """The table of the node's cpufreq policies, in kHz."""
+    domains = layout.domains
+    return ClockTable([d.min_khz for d in domains], [d.max_khz for d in domains], [d.steps_khz for d in domains])
+
+
+def gpu_clocks(layout: Layout) -> ClockTable:
+    """The table of the node's GPUs, in MHz of the SM clock."""
+    gpus = layout.gpus
+    return ClockTable(
+        [g.clocks_mhz[0] if g.clocks_mhz else 0 for g in gpus],
+        [g.clocks_mhz[-1] if g.clocks_mhz else 0 for g in gpus],
+        [g.clocks_mhz for g in gpus],
+    )
+
+
+class SharedClocks:
+    """Which CPUs share a clock, laid out once so that the fastest wish of each domain is one reduction."""
+
+    def __init__(self, layout: Layout) -> None:
+        groups = [domain.cpus for domain in layout.domains]
+        self._members = np.array([cpu for group in groups for cpu in group], np.int64)
+        self._sizes = np.array([len(group) for group in groups], np.int64)
+        self._starts = np.cumsum([0, *self._sizes])[:-1].astype(np.int64)
+        self._n_cpus = len(layout.cpus)
+
+    def fastest(self, cpu_khz: type_i64) -> type_i64:
+        """The highest wish in each domain; 0 (no wish) as soon as one of its CPUs has none."""
+        if not self._starts.size:
+            return np.zeros(0, np.int64)
+        wishes = cpu_khz[self._members]
+        highest = np.maximum.reduceat(np.where(wishes > 0, wishes, _NO_LIMIT), self._starts)
+        return np.where(highest == _NO_LIMIT, 0, highest)
+
+    def on_cpus(self, domain_khz: type_i64) -> type_i64:
+        """For each CPU what its domain has; 0 for a CPU without one."""
+        cpu_khz = np.zeros(self._n_cpus, np.int64)
+        cpu_khz[self._members] = np.repeat(domain_khz, self._sizes)
+        return cpu_khz
+
+    def any_of(self, cpu_flag: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Whether any CPU of each domain carries the flag."""
+        if not self._starts.size:
+            return np.zeros(0, np.bool_)
+        return np.logical_or.reduceat(cpu_flag[self._members], self._starts)
+
+
+def arbitrate(
+    clocks: ClockTable,
+    wish: type_i64 | None,
+    cap: type_i64 | None,
+    thermal: type_i64 | None,
+    is_missing: npt.NDArray[np.bool_],
+) -> tuple[type_i64, type_u8]:
+    """Settle each knob: the least of wish, cap and thermal limit, and which of them it was.
+
+    All arrays are ``[n_knobs]`` in the table's unit; 0 means no opinion, None that nobody has one about any knob. Where
+    ``is_missing``, the wish rests on a sensor that is gone and is dropped, while limits still hold. Returns the clocks
+    (0: none asked) and the bounds; when two opinions agree, the one nearer the policy is named.
+    """
+    bound = np.where(is_missing, _MISSING, _FREE)
+    if wish is None:
+        value = np.full(len(clocks), _NO_LIMIT)
+    else:
+        is_heard = (wish > 0) & ~is_missing
+        value = np.where(is_heard, clocks.up(wish), _NO_LIMIT)
+        bound[is_heard] = POLICY
+    for limit, name in ((cap, CAP), (thermal, THERMAL)):
+        if limit is not None:
+            limited = np.where(limit > 0, clocks.down(limit), _NO_LIMIT)
+            bound[limited < value] = name
+            value = np.minimum(value, limited)
+    return np.where(value == _NO_LIMIT, 0, value), bound

@@ -1,0 +1,136 @@
+"""What a node's load is, as its counters see it: memory, mixed or compute, or nothing that can be said.
+
+A tag says how much a job loses when its clocks fall (REGALE D2.3 §4.2: COMPUTE heavily, MIXED moderately, MEMORY
+little). The source gives no numbers; the marks here lie midway between the shares of time that scale with the clock,
+*beta*, of the classes that it is usually tried with: STREAM 0.21, NAS 0.4, message passing and Linpack 0.9 (Glesser,
+thesis, section 3.1: degradation from 2.7 to 1.2 GHz).
+
+Beta comes from stalled cycles where the machine counts them (``policies.cpu_views``), corrected for the clock. Else
+instructions per reference cycle have to do. They fall with the clock, too, by as much as beta says; so a tag is only
+believed if the instructions that the highest clock would give under *its* beta are in its own range, the present one
+first. Marks of IPC are ours, rough, and for two-socket x86 nodes.
+
+CPUs that wait busily for a GPU look like a compute load: a node with a GPU at work says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from nodectl.policies.parts.clocks import ClockLadder
+from nodectl.policies.parts.cpu_views import observe
+from pmu.layout import Layout
+from pmu.readings import Sample
+
+Tag: TypeAlias = Literal["", "memory", "mixed", "compute"]
+
+MEASURED: Final = "measured"
+"""The source that goes with the tag in a report."""
+
+BETA: Final = (0.3, 0.65)
+IPC: Final = (0.8, 1.35)
+"""At or below the first it is memory-bound, at or beyond the second compute-bound."""
+
+TYPICAL_BETA: Final[dict[Tag, float]] = {"memory": 0.21, "mixed": 0.4, "compute": 0.9}
+MARGIN: Final = 0.1
+"""To leave a tag a value has to be past the mark by this part of the mark."""
+HOLD: Final = 5
+"""So many seconds in a row have to say so."""
+SECOND_S: Final = 1.0
+STEP_MHZ: Final = 100
+"""As the policies have it; only the highest clock of the ladder matters here."""
+IDLE: Final = 0.05
+"""A CPU busier than this is looked at, as the policies do."""
+GPU_AT_WORK: Final = 0.1
+"""Ours, after REGALE D2.3 §3.4: below this occupancy its daemon takes a GPU for idle."""
+
+
+def has_gpu_work(sample: Sample) -> bool:
+    """Whether any GPU is at work, so that busy CPUs may do no more than wait for it."""
+    return bool((sample.gpu.sm_occupancy >= GPU_AT_WORK).any())
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One second: share of time that scales with the clock, instructions per reference cycle, and the clock as a share
+    of the highest. NaN where it is not counted."""
+
+    beta: float
+    ipc: float
+    clock: float
+
+
+def classify(counted: Counted, present: Tag = "") -> Tag:
+    """One second's tag, seen from the present one; "" without counters."""
+    if np.isfinite(counted.beta):
+        return _placed(counted.beta, BETA, present)
+    if not np.isfinite(counted.ipc) or not counted.clock > 0:
+        return ""
+    slower = 1 / counted.clock - 1
+    order: tuple[Tag, ...] = ("compute", "mixed", "memory")  # at low clocks several fit: the sensitive one, capped last
+    for tag in (present, *order) if present else order:
+        at_top = counted.ipc * (1 + TYPICAL_BETA[tag] * slower)
+        if _placed(at_top, IPC, present) == tag:
+            return tag
+    return "mixed"
+
+
+def _placed(value: float, marks: tuple[float, float], present: Tag) -> Tag:
+    low, high = marks
+    low *= 1 + (MARGIN if present == "memory" else -MARGIN if present else 0.0)
+    high *= 1 + (-MARGIN if present == "compute" else MARGIN if present else 0.0)
+    return "memory" if value <= low else "compute" if value >= high else "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What has been believed long enough. Pure: ``after`` is the next state. An idle node, or one without counters, is
+    believed as slowly as any."""
+
+    tag: Tag = ""
+    candidate: Tag = ""
+    n: int = 0
+
+    def after(self, seen: Tag) -> Witness:
+        """One more second was like this."""
+        if seen == self.tag:
+            return replace(self, candidate=self.tag, n=0)
+        n = self.n + 1 if seen == self.candidate and self.n else 1
+        return Witness(seen) if n >= HOLD else Witness(self.tag, seen, n)
+
+
+class LoadTag:
+    """Feed it every sample; ``tag`` is what goes into reports."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._ladder = ClockLadder.of(layout, STEP_MHZ)
+        self._witness = Witness()
+        self._sums = np.zeros(3)  # beta, IPC and clock, times seconds
+        self._seen_s = self._elapsed_s = 0.0
+        self._has_gpu_work = False
+
+    @property
+    def tag(self) -> Tag:
+        """The load of this node; "" while nothing can be said."""
+        return self._witness.tag
+
+    def add(self, sample: Sample) -> None:
+        """One interval."""
+        self._elapsed_s += sample.elapsed_s
+        self._has_gpu_work |= has_gpu_work(sample)
+        for view in observe(self._layout, self._ladder, sample, IDLE):
+            if view is not None:
+                self._sums += np.array((view.beta, view.ipc, view.clock)) * sample.elapsed_s
+                self._seen_s += sample.elapsed_s
+        if self._elapsed_s >= SECOND_S * (1 - 1e-6):
+            seen: Tag = ""
+            if self._seen_s > 0 and not self._has_gpu_work:
+                seen = classify(Counted(*(self._sums / self._seen_s).tolist()), self.tag)
+            self._witness = self._witness.after(seen)
+            self._sums = np.zeros(3)
+            self._seen_s = self._elapsed_s = 0.0
+            self._has_gpu_work = False

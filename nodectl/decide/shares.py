@@ -1,0 +1,90 @@
+"""What a cap on the whole node is to this node's devices, and what the whole node draws.
+
+``caps.rest_w`` is what the node draws outside packages and GPUs (board, fans, memory), and is taken to be constant.
+Shares are made anew when the cap changes, and otherwise once a second: they follow the draw.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from nodectl.config import Config
+from nodectl.decide.split import Device, split
+from pmu.layout import Layout
+from pmu.readings import Quality, Sample
+
+AGAIN_S: Final = 1.0
+
+FULL: Final = 0.02
+"""Ours: a draw within this part of a device's share is held there; RAPL's own step and the sensors' noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The packages' cap, all together, and each GPU board's; 0 for none."""
+
+    packages_mw: int
+    boards_mw: tuple[int, ...]
+
+
+NO_SHARE: Final = Share(0, ())
+
+
+class NodeShares:
+    """One node's devices. The packages' floor is what the node's MOP leaves when every GPU is at its least."""
+
+    def __init__(self, layout: Layout, config: Config) -> None:
+        self._rest_w = config.caps.rest_w
+        self._gpus = layout.gpus
+        packages = [zone for zone in layout.zones if zone.kind == "package"]
+        self._package = np.array([zone.kind == "package" for zone in layout.zones], np.bool_)
+        gpu_least_w = sum(gpu.min_power_limit_w for gpu in self._gpus)
+        self._floor_w = max(config.cluster.mop_w - self._rest_w - gpu_least_w, 1.0)
+        most_w = sum(zone.max_power_uw / 1e6 for zone in packages)
+        self._most_w = most_w if packages and all(zone.max_power_uw for zone in packages) else math.inf
+        self._cap_w, self._age_s = -1.0, 0.0
+        self._last = NO_SHARE
+        self.safe = self._split(config.cluster.safe_w, math.nan, [math.nan] * len(self._gpus))
+        """The shares of the safe cap, whatever is drawn."""
+
+    def of(self, cap_w: float, sample: Sample) -> Share:
+        """The shares of a cap; none for 0."""
+        if cap_w <= 0:
+            return NO_SHARE
+        self._age_s += sample.elapsed_s
+        if cap_w != self._cap_w or self._age_s >= AGAIN_S:
+            self._last = self._split(cap_w, self._packages_w(sample), sample.gpu.power_w.tolist())
+            self._cap_w, self._age_s = cap_w, 0.0
+        return self._last
+
+    def is_full(self, share: Share, sample: Sample) -> bool:
+        """Whether a device draws all that its share allows: then hardware holds it there."""
+        if not share.packages_mw:
+            return False
+        boards_w = np.array(share.boards_mw[: len(self._gpus)]) / 1000
+        is_full = bool((sample.gpu.power_w[: len(boards_w)] >= (1 - FULL) * boards_w).any())
+        return is_full or self._packages_w(sample) * 1000 >= (1 - FULL) * share.packages_mw
+
+    def node_power(self, sample: Sample) -> tuple[float, str]:
+        """Watts of the whole node in the interval, and the worst quality in them; NaN and "missing" if a part is."""
+        quality = max([*sample.energy_quality[self._package].tolist(), *sample.gpu.quality.tolist()], default=0)
+        power_w = self._packages_w(sample) + float(sample.gpu.power_w.sum()) + self._rest_w
+        return (math.nan, "missing") if math.isnan(power_w) else (power_w, Quality(quality).name.lower())
+
+    def _packages_w(self, sample: Sample) -> float:
+        if not self._package.any():
+            return math.nan
+        return float(sample.energy_j[self._package].sum()) / sample.elapsed_s
+
+    def _split(self, cap_w: float, packages_w: float, gpus_w: list[float]) -> Share:
+        devices = [Device(self._floor_w, max(self._most_w, self._floor_w), packages_w)]
+        devices += [
+            Device(gpu.min_power_limit_w, max(gpu.max_power_limit_w, gpu.min_power_limit_w), drew_w)
+            for gpu, drew_w in zip(self._gpus, gpus_w, strict=True)
+        ]
+        packages, *boards = split(cap_w, self._rest_w, devices)
+        return Share(max(int(packages * 1000), 1), tuple(int(board * 1000) for board in boards))

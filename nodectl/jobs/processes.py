@@ -1,0 +1,222 @@
+"""Jobs on this node: started at most once each, known again after the agent's own death.
+
+A directory per run of a job, ``JOB.ATTEMPT``, is all there is to know; ``nodectl.jobs.job_step`` runs in it. A run is
+accepted when its directory is on the disk, and then it will be started, by this agent or by the next, and never twice:
+who runs it is decided by a lock in the directory. It is gone only when ``forget`` says that its end is recorded.
+
+Single user: a job of another user than the agent's is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from nodectl.jobs.job_step import (
+    ENDED,
+    ENDING,
+    LOCK,
+    PROGRESS,
+    REQUEST,
+    SESSION,
+    STEP,
+    start_time,
+    sync_directory,
+    write_durably,
+)
+from nodectl.shell.errors import NodectlError
+from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, Phase
+from pmu.instruments.job_progress import Counter, CounterFile
+
+Key: TypeAlias = tuple[int, int]
+
+FORGOTTEN: Final = 1000
+"""Ours: runs whose forgetting is remembered, so that an old message cannot start one again."""
+
+LAUNCHES: Final = 5
+"""Ours: so often is tried what cannot be started."""
+
+_STRAY: Final = "taken"  # the directory's name while it is being made
+
+
+@dataclass(slots=True)
+class _Run:
+    directory: Path
+    child: subprocess.Popen[bytes] | None = None  # None: its parent was an earlier agent
+    step: tuple[int, int] | None = None  # pid and start time
+    began_s: float = 0.0
+    part: JobPart | None = None  # once it is over
+    launches: int = 0
+
+
+class JobRunner:
+    """A ``job_desk.Backend`` of processes. ``NodectlError`` if jobs cannot be kept in ``directory``."""
+
+    runs_only = ""
+    runs_names = ()
+
+    def __init__(self, directory: Path, node: str) -> None:
+        self._directory, self._node = directory.absolute(), node  # a job's step does not run where the agent does
+        self._runs: dict[Key, _Run] = {}
+        self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._find()
+        except OSError as error:
+            raise NodectlError(f"{directory}: cannot keep jobs there: {error.strerror}") from None
+
+    def parts(self) -> list[JobPart]:
+        """All runs that are not forgotten."""
+        for key, run in self._runs.items():
+            if run.part is None:
+                self._look(key, run)
+        return [self._part(key, run) for key, run in sorted(self._runs.items())]
+
+    def start(self, start: JobStart) -> None:
+        """On the disk, and launched."""
+        key = start.job, start.attempt
+        if key in self._runs or key in self._forgotten:
+            return
+        directory = self._directory_of(key)
+        if start.uid != os.geteuid():
+            why = f"{self._node} runs jobs of user {os.geteuid()} only, not of {start.uid}"
+            self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why))
+            return
+        part = self._directory / _STRAY
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(mode=0o700)
+            write_durably(part / REQUEST, msgspec.to_builtins(start))
+            os.rename(part, directory)
+            sync_directory(self._directory)
+        except OSError as error:
+            why = f"{directory}: {error.strerror}"
+            self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
+            return
+        self._runs[key] = run = _Run(directory)
+        self._launch(run)
+
+    def _launch(self, run: _Run) -> None:
+        run.launches += 1
+        run.child = subprocess.Popen(
+            [sys.executable, "-m", "nodectl.jobs.job_step", str(run.directory)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            cwd="/", env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )  # fmt: skip
+
+    def signal(self, message: JobSignal) -> None:
+        """Passed to the process that stands over the run."""
+        run = self._runs.get((message.job, message.attempt))
+        if run is None or run.part is not None:
+            return
+        self._know(run)
+        number = signal.SIGQUIT if message.signal == signal.SIGKILL else message.signal
+        if run.step is None:  # it has not begun; the message comes again
+            return
+        pid, began = run.step
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            return
+        try:
+            if start_time(pid) == began:
+                signal.pidfd_send_signal(descriptor, number)
+        except OSError:
+            pass  # it ended meanwhile
+        finally:
+            os.close(descriptor)
+
+    def forget(self, message: JobForget) -> None:
+        """Its directory goes."""
+        key = message.job, message.attempt
+        run = self._runs.get(key)
+        if run is None or run.part is None:
+            return
+        self._forgotten.append(key)
+        shutil.rmtree(run.directory, ignore_errors=True)
+        del self._runs[key]
+
+    def counter(self, job: int, attempt: int) -> Counter | None:
+        """Its file, once whoever stands over the run has made it."""
+        try:
+            return CounterFile(self._directory_of((job, attempt)) / PROGRESS)
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Nothing to let go of: jobs go on without us."""
+
+    def _directory_of(self, key: Key) -> Path:
+        job, attempt = key
+        return self._directory / f"{job}.{attempt}"
+
+    def _find(self) -> None:
+        """What an earlier agent left: running, ended, or accepted and not begun."""
+        for directory in sorted(self._directory.glob("*.*")):
+            job, _, attempt = directory.name.partition(".")
+            if not (job.isdigit() and attempt.isdigit()):
+                continue
+            run = self._runs[(int(job), int(attempt))] = _Run(directory)
+            if not (directory / STEP).exists() and not (directory / ENDED).exists():
+                self._launch(run)  # the lock decides between this and what the earlier agent may have launched
+
+    def _know(self, run: _Run) -> None:
+        if run.step is None and (run.directory / STEP).exists():
+            step = json.loads((run.directory / STEP).read_text())
+            run.step, run.began_s = (step["pid"], step["start"]), step["began_s"]
+
+    def _look(self, key: Key, run: _Run) -> None:
+        self._know(run)
+        is_alive = run.step is not None and start_time(run.step[0]) == run.step[1]
+        if run.child is not None:
+            is_alive |= run.child.poll() is None
+        if (run.directory / ENDED).exists():
+            record = json.loads((run.directory / ENDED).read_text())
+            run.part = JobPart(*key, "ended", **record)
+            return
+        if is_alive:
+            return
+        if run.step is None and run.launches < LAUNCHES:
+            if not _is_locked(run.directory / LOCK):  # else another that was launched is about to begin
+                self._launch(run)
+            return
+        _kill_session(run.directory / SESSION)
+        why = "cannot be started" if run.step is None else "what stood over it was killed"
+        run.part = JobPart(*key, "lost", detail=f"{self._node}: {why}")
+
+    def _part(self, key: Key, run: _Run) -> JobPart:
+        if run.part is not None:
+            return run.part
+        phase: Phase = "ending" if (run.directory / ENDING).exists() else "running"
+        return JobPart(*key, phase, started_s=run.began_s)
+
+
+def _kill_session(path: Path) -> None:
+    """What a job left whose own process was killed. Its processes are still of its session, which no other can be."""
+    with contextlib.suppress(OSError, ValueError):
+        session = int(path.read_text())
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(name)) == session:
+                    os.kill(int(name), signal.SIGKILL)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with open(path, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,185 @@
+"""Deciding a journal again, and finding where today's decisions differ from the recorded ones.
+
+Policies are pure, so the same sweeps through the same code give the same bytes. A difference therefore means that the
+code has changed, that a policy is not pure after all, or that the arithmetic differs: numpy picks its routines by
+processor, and a sum taken in another order may end in another bit.
+
+Each run in the journal starts from the states at its first keyframe; from there on states are carried as in the agent,
+and later keyframes of the run are compared with them too.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from nodectl.config import Config
+from nodectl.decide.decider import Decider
+from nodectl.decide.decisions import Decisions, PolicyDecision
+from nodectl.journal import Journal, JournalError, Keyframe, Loss, Record
+from nodectl.journal.state import StateError, decode_state, encode_state
+from nodectl.policies.api import Request
+from pmu.decode import decode
+
+_REQUEST_FIELDS = ("target", "reason", "loss", "saved_w")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where a replay came to something else. ``at_s`` since the run's first record here."""
+
+    run: str
+    record: int
+    at_s: float
+    field: str
+    recorded: str
+    replayed: str
+
+    def __str__(self) -> str:
+        where = f"record {self.record} ({self.at_s:.3f} s into run {self.run[:8]})"
+        return f"{where}, {self.field}: recorded {self.recorded}, replayed {self.replayed}"
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What a replay found. ``decided`` counts the records in which policies were asked."""
+
+    records: int = 0
+    decided: int = 0
+    differing: int = 0
+    first: Difference | None = None
+    policies: tuple[str, ...] = ()
+    recorded_s: float = 0.0
+    replay_s: float = 0.0
+    problems: list[str] = field(default_factory=list)
+    loss: Loss = field(default_factory=Loss)
+
+    @property
+    def is_equal(self) -> bool:
+        """Every decision came out byte for byte."""
+        return self.differing == 0
+
+    @property
+    def speed(self) -> float:
+        """Recorded time over replay time; 0 for an empty journal."""
+        return self.recorded_s / self.replay_s if self.replay_s > 0 else 0.0
+
+
+def replay(journal: Journal, progress: Callable[[Record], None] = lambda record: None) -> ReplayReport:
+    """Decide every recorded tick again and compare. ``JournalError`` if a recorded run cannot be set up here."""
+    report = ReplayReport()
+    begin = time.perf_counter()
+    run: _Run | None = None
+    for record in journal:
+        if run is None or not run.continues_with(record):
+            run = _Run(record)
+        difference = run.next(record)
+        if record.has_decided and record.follows_keyframe:
+            names = (policy.name for policy in record.keyframe.policies)
+            report.policies = tuple(dict.fromkeys((*report.policies, *names)))
+        report.records += 1
+        report.decided += record.has_decided
+        report.recorded_s += run.elapsed_s
+        if difference:
+            report.differing += 1
+            report.first = report.first or difference
+        progress(record)
+    report.replay_s = time.perf_counter() - begin
+    report.problems, report.loss = list(journal.problems), journal.loss
+    return report
+
+
+class _Run:
+    """One unbroken stretch of a recorded run, decided again."""
+
+    def __init__(self, first: Record) -> None:
+        self._run = first.keyframe.run
+        self._start_ns = first.raw.time_ns
+        self._next = first.sequence
+        self._decider: Decider | None = None
+        self.elapsed_s = 0.0
+
+    def continues_with(self, record: Record) -> bool:
+        """Is this the record that came next in the run, with none lost between?"""
+        return record.keyframe.run == self._run and record.sequence == self._next
+
+    def next(self, record: Record) -> Difference | None:
+        """Decide one record again; the first field that differs, if any."""
+        self._next += 1
+        previous_ns = record.previous.time_ns if record.previous else record.raw.time_ns
+        self.elapsed_s = (record.raw.time_ns - previous_ns) / 1e9
+        if not record.has_decided or record.previous is None:
+            return None
+        keyframe = record.keyframe
+        if self._decider is None:
+            self._decider = _decider(keyframe)
+        decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw), record.cap)
+        for name, recorded, replayed in _differences(record, decisions):
+            at_s = (record.raw.time_ns - self._start_ns) / 1e9
+            return Difference(self._run, record.sequence, at_s, name, recorded, replayed)
+        return None
+
+
+class _AsConfigured(msgspec.Struct):
+    """Parameters come from the recorded settings, not from here."""
+
+
+def _decider(keyframe: Keyframe) -> Decider:
+    """The decider of a recorded run, as it was at a keyframe."""
+    try:
+        config = msgspec.convert(keyframe.config, Config)
+        Decider(keyframe.layout, config)  # imports the policies' modules, which the states' classes come from
+        modules = [name for name in sys.modules if name.startswith(("nodectl.", "pmu."))]
+        resume = [
+            PolicyDecision(policy.name, _AsConfigured(), decode_state(policy.state, modules), Request.free(policy.size))
+            for policy in keyframe.policies
+        ]
+        return Decider(keyframe.layout, config, resume)
+    except (msgspec.ValidationError, StateError, TypeError) as error:
+        raise JournalError(f"run {keyframe.run[:8]} (nodectl {keyframe.version}) cannot be set up: {error}") from error
+
+
+def _differences(record: Record, decisions: Decisions) -> Iterator[tuple[str, str, str]]:
+    """Fields that differ: name, recorded and replayed value."""
+    keyframe = record.keyframe
+    recorded_names = [policy.name for policy in keyframe.policies]
+    replayed_names = [decision.policy for decision in decisions.policies]
+    if recorded_names != replayed_names:
+        yield "policies", ", ".join(recorded_names), ", ".join(replayed_names)
+        return
+    if keyframe.knobs != decisions.knobs:
+        yield "knobs", f"{len(keyframe.knobs)} knobs", f"{len(decisions.knobs)} others"
+        return
+    if record.follows_keyframe:
+        for policy, decision in zip(keyframe.policies, decisions.policies, strict=True):
+            if policy.state != _as_recorded(decision.state):
+                yield f"{policy.name}.state", "the state in the keyframe", "another state"
+    for name, recorded, decision in zip(recorded_names, record.requests, decisions.policies, strict=True):
+        for part in _REQUEST_FIELDS:
+            yield from _difference(f"{name}.{part}", getattr(recorded, part), getattr(decision.request, part))
+    yield from _difference("values", record.values, decisions.values, keyframe.knobs)
+    yield from _difference("bound", record.bound, decisions.bound, keyframe.knobs)
+
+
+def _difference(
+    name: str, recorded: npt.NDArray[Any], replayed: npt.NDArray[Any], rows: tuple[str, ...] = ()
+) -> Iterator[tuple[str, str, str]]:
+    if recorded.dtype != replayed.dtype or recorded.shape != replayed.shape:
+        yield name, f"{recorded.dtype}{recorded.shape}", f"{replayed.dtype}{replayed.shape}"
+    elif recorded.tobytes() != replayed.tobytes():
+        bits = f"u{recorded.itemsize}"
+        is_other = np.ascontiguousarray(recorded).view(bits) != np.ascontiguousarray(replayed).view(bits)
+        at = int(np.flatnonzero(is_other)[0])
+        yield f"{name}[{rows[at] if rows else at}]", repr(recorded[at].item()), repr(replayed[at].item())
+
+
+def _as_recorded(state: Any) -> Any:
+    """A state as it looks after a trip through a keyframe."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(encode_state(state)))

@@ -1,0 +1,93 @@
+"""The clock limit of a frequency domain: cpufreq's ``scaling_max_freq``.
+
+Writing it changes one request in the kernel's list of frequency requests for the domain; the governor goes on choosing
+a clock below the lowest of them, so its name and tunables stay as they were. Reading it returns what is in force after
+*all* requests, so a value below ours may also be the firmware's (``bios_limit``, ACPI _PPC) or a cooling device's.
+A value out of range is refused with EINVAL, a busy driver with EBUSY.
+Source: Linux Documentation/admin-guide/pm/cpufreq.rst, drivers/cpufreq/cpufreq.c.
+"""
+
+from __future__ import annotations
+
+from nodectl.knobs.api import Reason
+from nodectl.knobs.attribute_file import NumberFile
+from pmu.ports import Files
+
+CPUFREQ = "/sys/devices/system/cpu/cpufreq"
+COOLING = "/sys/class/thermal"
+
+GOVERNOR_PERIOD_S = 0.02
+"""Ours: two periods of a 10 ms governor, so that a clock has had the time to move."""
+
+FIXED_GOVERNORS = {"userspace": "keeps scaling_setspeed", "powersave": "keeps the lowest clock"}
+"""Governors that do not follow load. intel_pstate and amd-pstate-epp mean others of their own by these names."""
+
+
+class ClockLimit(NumberFile):
+    """``scaling_max_freq`` of one cpufreq policy, kilohertz."""
+
+    unit = "khz"
+
+    def __init__(self, files: Files, policy: int) -> None:
+        self.name = f"cpu/policy{policy}/max_khz"
+        self._dir = f"{CPUFREQ}/policy{policy}"
+        super().__init__(files, f"{self._dir}/scaling_max_freq")
+        self.latency_s = GOVERNOR_PERIOD_S + self._transition_s()
+
+    def holds(self, asked: int, held: int) -> bool:
+        """cpufreq keeps a limit to the kilohertz."""
+        return asked == held
+
+    def overruled(self, value: int) -> tuple[Reason, str]:
+        """Never: what is read back is the limit in force."""
+        return "", ""
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """Look for whoever else bounds this domain's clock."""
+        in_force = asked if held is None else held
+        bios_khz = self._optional_khz("bios_limit")
+        if bios_khz is not None and bios_khz < asked and in_force >= bios_khz:
+            return "firmware", f"the firmware limits this domain to {bios_khz} kHz (bios_limit)"
+        cooling = self._active_cooling()
+        if cooling and in_force <= asked:
+            return "thermal", f"{cooling} is holding the clock down"
+        if held is not None and held != asked:
+            return "", ""
+        governor, driver = self._optional("scaling_governor"), self._optional("scaling_driver")
+        own_governor = driver.startswith("intel_pstate") or driver == "amd-pstate-epp"
+        if governor in FIXED_GOVERNORS and not own_governor:
+            return "governor", f"governor {governor} {FIXED_GOVERNORS[governor]}"
+        return "firmware", "the processor chooses another clock by itself"
+
+    def _optional(self, name: str) -> str:
+        try:
+            return self._files.read(f"{self._dir}/{name}").strip()
+        except OSError:
+            return ""  # absent on this driver: nothing to explain with
+
+    def _optional_khz(self, name: str) -> int | None:
+        text = self._optional(name)
+        return int(text) if text.isdigit() else None
+
+    def _transition_s(self) -> float:
+        latency_ns = self._optional_khz("cpuinfo_transition_latency")
+        # -1 (CPUFREQ_ETERNAL, shown as 4294967295) means unknown
+        return latency_ns / 1e9 if latency_ns is not None and latency_ns < 1_000_000_000 else 0.0
+
+    def _active_cooling(self) -> str:
+        """Name of a CPU cooling device that is in use now, or ""."""
+        try:
+            names = self._files.listdir(COOLING)
+        except OSError:
+            return ""
+        for name in sorted(names):
+            if not name.startswith("cooling_device"):
+                continue
+            try:
+                kind = self._files.read(f"{COOLING}/{name}/type").strip()
+                state = self._files.read(f"{COOLING}/{name}/cur_state").strip()
+            except OSError:
+                continue
+            if ("cpufreq" in kind or kind == "Processor") and state not in ("", "0"):
+                return f"cooling device {name} ({kind}, state {state})"
+        return ""

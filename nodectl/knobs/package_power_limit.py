@@ -1,0 +1,125 @@
+"""The power limits of a processor package: powercap's ``constraint_N_power_limit_uw``.
+
+A package has a long-term limit (PL1, a running average over about a second) and a short-term one (PL2, milliseconds).
+Three things make a write not be what it seems:
+
+- the firmware can lock the register until the next boot: the kernel then refuses with ENODATA;
+- client processors carry the same limits a second time in memory-mapped registers (``intel-rapl-mmio:N``), and the
+  lower of both is in force: a limit above the twin's changes nothing;
+- the hardware keeps eighths of a watt, so what is read back may differ from what was written by that much.
+
+AMD shows energy only: its zones have no writable constraint, and no knob comes out of them.
+Sources: Linux Documentation/power/powercap/powercap.rst; Intel SDM vol. 3B 15.10 (RAPL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodectl.knobs.api import KnobError, Reason
+from nodectl.knobs.attribute_file import NumberFile
+from pmu.ports import Files
+
+POWERCAP = "/sys/class/powercap"
+TERMS = ("long_term", "short_term")
+
+POWER_STEP_UW = 125_000
+"""1/8 W, the usual unit of the limit registers (SDM, MSR_RAPL_POWER_UNIT, default 0011b)."""
+
+SHORTEST_LATENCY_S = 0.1
+"""Ours: energy counters move in 1 ms steps, so power over less than this is too coarse to judge a limit by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One limit of one zone, as files."""
+
+    limit_path: str
+    window_path: str
+    enabled_path: str
+
+
+class PackageLimit(NumberFile):
+    """One power limit of one package, microwatts. ``twin`` is the same limit in the memory-mapped registers."""
+
+    unit = "uw"
+
+    def __init__(self, files: Files, package: str, term: str, limit: Constraint, twin: Constraint | None) -> None:
+        super().__init__(files, limit.limit_path)
+        self.name = f"rapl/{package}/{term}_uw"
+        self._limit = limit
+        self._twin = twin
+        self.latency_s = max(SHORTEST_LATENCY_S, 2 * self._window_s())
+
+    def holds(self, asked: int, held: int) -> bool:
+        """Equal to the register's own step."""
+        return abs(asked - held) <= POWER_STEP_UW
+
+    def overruled(self, value: int) -> tuple[Reason, str]:
+        """The memory-mapped twin of this limit may be lower."""
+        twin_uw = self.twin_limit_uw()
+        if twin_uw is None or twin_uw + POWER_STEP_UW >= value:
+            return "", ""
+        return "second RAPL interface", f"the memory-mapped limit is lower and in force: {twin_uw} uW"
+
+    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+        """Look at what else decides whether this limit counts."""
+        if held is not None and not self.holds(asked, held):
+            return "", ""
+        if self.is_off():
+            return "lock bit", f"{self._limit.enabled_path} is 0: switched off, or locked by the firmware"
+        return "firmware", "the package does not keep to its limit"
+
+    def is_off(self) -> bool:
+        """Limits of the zone do not count: switched off, or locked, which the driver shows the same way
+        (drivers/powercap/intel_rapl_common.c, get_domain_enable)."""
+        return self._optional(self._limit.enabled_path) == "0"
+
+    def twin_limit_uw(self) -> int | None:
+        """The memory-mapped limit where it is switched on; None without one."""
+        if self._twin is None or self._optional(self._twin.enabled_path) == "0":
+            return None
+        text = self._optional(self._twin.limit_path)
+        return int(text) if text.isdigit() else None
+
+    def _optional(self, path: str) -> str:
+        try:
+            return self._files.read(path).strip()
+        except OSError:
+            return ""  # this kernel or zone does not have it
+
+    def _window_s(self) -> float:
+        text = self._optional(self._limit.window_path)
+        return int(text) / 1e6 if text.isdigit() else 0.0
+
+
+def package_limit(files: Files, package: str, term: str) -> PackageLimit:
+    """The limit ``term`` of ``package`` ("package-0"), found by the names the kernel gives; KnobError without one."""
+    limit = _constraint(files, "intel-rapl", package, term)
+    if limit is None:
+        raise KnobError(f"{POWERCAP} has no {term} limit for {package}", "vanished")
+    return PackageLimit(files, package, term, limit, _constraint(files, "intel-rapl-mmio", package, term))
+
+
+def _constraint(files: Files, control: str, package: str, term: str) -> Constraint | None:
+    try:
+        zones = files.listdir(POWERCAP)
+    except OSError:
+        return None
+    for zone in sorted(zones):
+        prefix, _, number = zone.partition(":")
+        base = f"{POWERCAP}/{zone}"
+        if prefix != control or not number.isdigit() or _name(files, f"{base}/name") != package:
+            continue
+        for index in range(len(TERMS)):
+            if _name(files, f"{base}/constraint_{index}_name") == term:
+                stem = f"{base}/constraint_{index}"
+                return Constraint(f"{stem}_power_limit_uw", f"{stem}_time_window_us", f"{base}/enabled")
+    return None
+
+
+def _name(files: Files, path: str) -> str:
+    try:
+        return files.read(path).strip()
+    except OSError:
+        return ""

@@ -1,0 +1,209 @@
+"""A run in figures: joules by instrument and quality, time, estimated saving and slowdown, and what is not known.
+
+Joules are summed per instrument and per quality, so that the closing line can say how much of a figure was measured.
+Only zones that do not contain each other are added up: packages and DRAM. ``psys`` includes them and ``core`` is part
+of a package, so both are shown but never added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from nodectl.decide.decisions import Decisions
+from nodectl.loop.loss import Estimate, LossAccount
+from pmu.layout import Layout
+from pmu.readings import Quality, Sample
+
+ADDED_KINDS: Final = ("package", "dram")
+"""Zone kinds that make up the CPU side's energy."""
+
+GPU_HELD_BACK: Final = 0x04 | 0x08 | 0x20 | 0x40 | 0x80
+"""nvmlClocksEventReasons: power cap, hardware slowdown, thermal (software, hardware), power brake. Source: nvml.h."""
+
+
+class Energy(msgspec.Struct, frozen=True):
+    """Joules of one instrument over the run; ``by_quality`` splits them; ``missing_s`` had no reading at all."""
+
+    name: str
+    side: str  # "cpu" | "gpu" | "other": what it counts towards; "other" is contained in, or contains, the rest
+    joules: float
+    by_quality: dict[str, float]
+    missing_s: float
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Median and 99th percentile, milliseconds; None before the first tick."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What the application said of itself: units of its own, finished in ``told_s`` seconds; ``doubted_s``: seconds in
+    which its count was not believed."""
+
+    units: int
+    told_s: float
+    doubted_s: float
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One run of the agent."""
+
+    mode: str
+    elapsed_s: float
+    ticks: int
+    missed_periods: int
+    period_ms: float
+    energy: list[Energy]
+    cpu: Estimate | None
+    gpu: Estimate | None
+    gpu_held_back_s: float
+    lateness: Timing
+    sweep: Timing
+    own_code: Timing
+    notices: list[str]
+    not_read: list[str] = []  # instruments that were there but gave nothing from the start, and why
+    policies: dict[str, str] = {}  # the one at work on each side ("cpu", "gpu")
+    progress: Progress | None = None  # None: nobody told any
+
+    def joules(self, side: str) -> float:
+        """The energy of one side: "cpu" (packages and DRAM) or "gpu" (boards)."""
+        return sum(part.joules for part in self.energy if part.side == side)
+
+    def quality(self, side: str) -> str:
+        """How the joules of one side were had: "measured", or shares ("92 % measured, 8 % stale")."""
+        sums: dict[str, float] = {}
+        for part in self.energy:
+            for name, joules in part.by_quality.items() if part.side == side else ():
+                sums[name] = sums.get(name, 0.0) + joules
+        total = sum(sums.values())
+        if len(sums) == 1:
+            return next(iter(sums))
+        ordered = sorted(sums.items(), key=lambda item: -item[1])
+        return ", ".join(f"{joules / total:.1%} {name}" for name, joules in ordered) if total > 0 else "missing"
+
+    def line(self) -> str:
+        """The run in one line, for the end of ``nodectl run -- CMD``."""
+        sides = [("gpu", "GPU boards", self.gpu), ("cpu", "CPU packages and DRAM", self.cpu)]
+        present = [(side, label, estimate) for side, label, estimate in sides if self._has(side)]
+        parts = [f"time {self.elapsed_s:.2f} s"]
+        parts += [f"{label} {self.joules(side):.1f} J ({self.quality(side)})" for side, label, _ in present]
+        for side, label, estimate in present:
+            if estimate is not None:
+                policy = self.policies.get(side, "its policy")
+                parts.append(f"{label}: {_in_words(estimate, self.joules(side), policy)}")
+        if self.gpu_held_back_s > 0:
+            parts.append(f"firmware held GPU clocks back (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
+        if self.progress:
+            parts.append(_told_in_words(self.progress))
+        unknown = self._unknown()
+        if unknown:
+            parts.append("not known: " + ", ".join(unknown))
+        return "; ".join(parts)
+
+    def _has(self, side: str) -> bool:
+        return any(part.side == side for part in self.energy)
+
+    def _unknown(self) -> list[str]:
+        unknown = [] if self._has("cpu") else ["CPU energy (no RAPL)"]
+        unknown += [f"{part.name} for {part.missing_s:.1f} s" for part in self.energy if part.missing_s > 0]
+        unknown += self.not_read
+        unknown.append("the rest of the node")
+        return unknown
+
+
+class RunAccount:
+    """Sums what a summary needs, a few array operations per tick."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._names = [zone.name for zone in layout.zones] + [f"gpu-{gpu.index}" for gpu in layout.gpus]
+        self._sides = ["cpu" if zone.kind in ADDED_KINDS else "other" for zone in layout.zones]
+        self._sides += ["gpu"] * len(layout.gpus)
+        self._rows = np.arange(len(self._names))
+        self._joules = np.zeros((len(self._names), len(Quality)))
+        self._missing_s = np.zeros(len(self._names))
+        self._cpu, self._gpu = LossAccount(len(layout.cpus)), LossAccount(len(layout.gpus))
+        self.policies: dict[str, str] = {}
+        self._gpu_ones = np.ones(len(layout.gpus))
+        self.gpu_held_back_s = 0.0
+        self.elapsed_s = 0.0
+        self._units, self._told_s, self._doubted_s = 0.0, 0.0, 0.0
+
+    def add_sample(self, sample: Sample) -> None:
+        """Count one interval's energy."""
+        self.elapsed_s += sample.elapsed_s
+        joules = np.concatenate((sample.energy_j, sample.gpu.energy_j))
+        quality = np.concatenate((sample.energy_quality, sample.gpu.quality))
+        is_missing = np.isnan(joules)
+        self._joules[self._rows, quality] += np.where(is_missing, 0.0, joules)
+        self._missing_s += is_missing * sample.elapsed_s
+        is_held_back = (sample.gpu.throttle_reasons > 0) & (sample.gpu.throttle_reasons & GPU_HELD_BACK > 0)
+        self.gpu_held_back_s += float(is_held_back.sum()) * sample.elapsed_s
+        told = sample.progress
+        if told.quality == Quality.MEASURED:
+            self._units += told.units
+            self._told_s += sample.elapsed_s
+        elif told.quality != Quality.MISSING:
+            self._doubted_s += sample.elapsed_s
+
+    def add_decisions(self, sample: Sample, decisions: Decisions, sides: Mapping[str, str]) -> None:
+        """Count what the policies said of that interval; ``sides`` maps the policy in charge to "cpu" or "gpu"."""
+        for decision in decisions.policies:
+            side = sides.get(decision.policy)
+            if side == "cpu":
+                self.policies["cpu"] = decision.policy
+                self._cpu.add(decision.request, np.fmax(sample.cpu.busy, 0.0) * sample.elapsed_s)
+                self._cpu.add_saving(decision.request, sample.elapsed_s)
+            elif side == "gpu":
+                self.policies["gpu"] = decision.policy
+                self._gpu.add(decision.request, self._gpu_ones * sample.elapsed_s)
+                self._gpu.add_saving(decision.request, sample.elapsed_s)
+
+    def energy(self) -> list[Energy]:
+        """Joules by instrument; one that never gave a reading is there with none."""
+        return [
+            Energy(name, side, float(row.sum()), _named(row.tolist()), float(missing_s))
+            for name, side, row, missing_s in zip(self._names, self._sides, self._joules, self._missing_s, strict=True)
+        ]
+
+    def progress(self) -> Progress | None:
+        """What the application said; None if nothing."""
+        is_told = self._told_s > 0 or self._doubted_s > 0
+        return Progress(round(self._units), self._told_s, self._doubted_s) if is_told else None
+
+    def estimates(self) -> tuple[Estimate | None, Estimate | None]:
+        """CPU and GPU side; None where no policy was at work."""
+        return (
+            self._cpu.estimate() if "cpu" in self.policies else None,
+            self._gpu.estimate() if "gpu" in self.policies else None,
+        )
+
+
+def _named(by_quality: list[float]) -> dict[str, float]:
+    return {Quality(q).name.lower(): joules for q, joules in enumerate(by_quality) if joules}
+
+
+def _told_in_words(told: Progress) -> str:
+    words = f"progress told: {told.units} units"
+    if told.units:
+        words += f", {told.units / told.told_s:.3g} a second"
+    return words + (f" (its count not believed for {told.doubted_s:.1f} s)" if told.doubted_s else "")
+
+
+def _in_words(estimate: Estimate, energy_j: float, policy: str) -> str:
+    if estimate.slowdown is None and estimate.saved_j is None:
+        return f"{policy} gives no estimate of saving or slowdown"
+    saving = estimate.saving(energy_j)
+    words = [f"estimated saving {saving:.1%}" if saving is not None else "saving not known"]
+    if estimate.slowdown is None or estimate.worst_slowdown is None:
+        words.append("slowdown not known")
+    else:
+        words.append(f"estimated slowdown {estimate.slowdown:.1%} (worst clock {estimate.worst_slowdown:.1%})")
+        if estimate.coverage < 0.995:
+            words.append(f"from {estimate.coverage:.0%} of the time")
+    return ", ".join(words)

@@ -1,0 +1,309 @@
+"""The cluster's cap on this node: grants in, reports out, and proof that a cap acts. Its jobs travel the same way.
+
+A ``CapSource`` for the agent's loop, around the pure ``NodeLease``. It is asked once per tick and never waits. All
+times of leases are CLOCK_BOOTTIME, which goes on while the node is suspended.
+
+A cap is confirmed when nothing is wrong with the knobs that hold it (they were read back, and no other limit shadows
+them) and the draw is measured to be below it over a window that begins one settle time after the write: "seen" if it
+was above before, else "provisional". Without a measured draw nothing is confirmed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from nodectl.config import Cluster
+from nodectl.decide.load_tag import MEASURED, Tag
+from nodectl.decide.node_cap import CapRequest
+from nodectl.jobs.job_runner import JobDesk
+from nodectl.member.cluster_link import ClusterLink
+from nodectl.member.lease import NodeLease
+from nodectl.member.work import WorkDone
+from nodectl.wire.job_messages import NodeJobs
+from nodectl.wire.power_messages import CAP_TOLERANCE, Declaration, Grant, Held, LeaseClass, Report
+from pmu.readings import NOTHING_TOLD, RawProgress
+
+REPORT_NS: Final = 1_000_000_000
+NO_JOBS_NS: Final = 5_000_000_000
+"""Ours: so often a node says that it knows of no jobs. A change, and whoever asks, does not wait."""
+WINDOW_NS: Final = 200_000_000
+"""Ours: power over less than two ticks says little."""
+
+LEAVE_S: Final = 3.0
+ASK_AGAIN_S: Final = 0.5
+"""Ours: how long a run that ends waits for leave to go uncapped, and how often it asks."""
+
+
+_HELD: Final[tuple[Held, ...]] = ("", "no", "unsure", "yes")
+"""What was once so since the report before goes before what was not."""
+
+
+def boottime_ns() -> int:
+    """CLOCK_BOOTTIME."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def declaration(settings: Cluster) -> Declaration:
+    """What the settings say of this node, for the ledger."""
+    return Declaration(
+        tdp_mw=round(settings.tdp_w * 1000),
+        mop_mw=round(settings.mop_w * 1000),
+        safe_mw=round(settings.safe_w * 1000),
+        boot_mw=round(settings.boot_w * 1000),
+        lease_class=settings.lease_class,
+        settle_ms=round(settings.settle_s * 1000),
+        watchdog_ms=round(settings.watchdog_s * 1000),
+    )
+
+
+class JobExchange:
+    """What the link brings for the desk, and the desk's news back: at once when something has changed or the cluster
+    agent has asked, else as often as reports, and less often that there is nothing."""
+
+    def __init__(self, link: ClusterLink, desk: JobDesk) -> None:
+        self._link, self._desk = link, desk
+        self._told: NodeJobs | None = None
+        self._answered = 0
+        self._due_ns = 0
+
+    def exchange(self, now_ns: int) -> None:
+        """After ``link.receive``; never waits."""
+        for message in self._link.job_messages():
+            self._desk.hear(message)
+        if not self._link.wants_jobs:
+            self._told = None
+            return
+        news, asked = self._desk.news(), self._link.job_queries
+        if news is not self._told or asked != self._answered or now_ns >= self._due_ns:
+            self._link.send_jobs(news)
+            self._told, self._answered = news, asked
+            self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
+
+    def told(self) -> RawProgress:
+        """How far the job here says it has come."""
+        return self._desk.told()
+
+    def close(self) -> None:
+        """Jobs go on."""
+        self._desk.close()
+
+
+class ClusterCap:
+    """One run's dealings with its cluster agent. ``say`` takes a line when something changes."""
+
+    def __init__(
+        self,
+        settings: Cluster,
+        link: ClusterLink,
+        boot_id: str,
+        say: Callable[[str], None] = lambda line: None,
+        now_ns: Callable[[], int] = boottime_ns,
+        jobs: JobDesk | None = None,
+    ) -> None:
+        """``jobs``: None for a node that runs none. It is closed with this."""
+        self._declared = declaration(settings)
+        self.work = WorkDone()
+        self._link, self._say, self._boot_id = link, say, boot_id
+        self.now_ns = now_ns
+        """The clock of leases."""
+        self._name = settings.name
+        self._lease: NodeLease | None = None
+        self._is_capped = False
+        self._has_left = False
+        self._was_up: bool | None = None
+        self._report_ns = -1
+        self._power_mw = -1
+        self._quality = "missing"
+        self._tag: Tag = ""
+        self._held: Held = ""
+        self._energy_j = 0.0
+        self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
+        self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
+        self._drew_mw = -1
+        self._is_raise = False
+        self._jobs = JobExchange(link, jobs) if jobs else None
+
+    def begin(self, held_mw: int) -> None:
+        """The run begins. ``held_mw``: the cap that an earlier run's grant has left in force; 0: none."""
+        limit_mw = held_mw or self._declared.tdp_mw
+        self._lease = NodeLease(self._name, self._boot_id, self._declared, limit_mw, self.now_ns())
+        self._is_capped = held_mw > 0
+
+    def request(self, now_ns: int) -> CapRequest | None:
+        """The cap of this tick; None before the first grant, when nobody has capped this node yet."""
+        lease = self._lease
+        assert lease is not None, "not begun"
+        here_ns = self.now_ns()
+        before_mw = lease.cap_mw
+        for grant in self._link.receive():
+            self._take(lease, here_ns, grant)
+        if self._jobs:
+            self._jobs.exchange(here_ns)
+        if self._is_capped and lease.lapse(here_ns):
+            self._say(f"the lease is over: {lease.cap_mw / 1000:g} W, the safe cap ({self._why_silent()})")
+            self._change(here_ns, before_mw)
+        self._note_link()
+        return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
+
+    def told(self) -> RawProgress:
+        """How far the one job on this node says it has come; nothing where there is none, or several."""
+        return self._jobs.told() if self._jobs else NOTHING_TOLD
+
+    def follow(
+        self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", held: Held = "no"
+    ) -> None:
+        """What the node drew in the tick that has ended, what is wrong with the knobs that hold the cap, if anything,
+        what its load is by its counters, and whether the cap holds it back. Confirms, and reports when it is time."""
+        lease = self._lease
+        assert lease is not None, "not begun"
+        here_ns = self.now_ns()
+        self._quality, self._tag = quality, tag
+        self._held = max(self._held, held, key=_HELD.index)
+        self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
+        if self._power_mw >= 0:
+            self._energy_j += power_w * elapsed_s
+        if self._changed_ns >= 0 and not trouble and self._power_mw >= 0:
+            self._judge(lease, here_ns, elapsed_s, power_w)
+        if here_ns >= self._report_ns:
+            self._report(here_ns)
+
+    @property
+    def lease_end_ns(self) -> int:
+        """Until when the cap is granted."""
+        assert self._lease is not None, "not begun"
+        return self._lease.lease_end_ns
+
+    def note_lease(self, why_none: str) -> None:
+        """Whether a controller ends the cap with its lease (``why_none`` empty), as class ``hw`` says. While it does
+        not, nothing is sure to, and this node says so: ``sticky``."""
+        lease = self._lease
+        assert lease is not None, "not begun"
+        lease_class: LeaseClass = "sticky" if why_none else "hw"
+        if self._declared.lease_class != "hw" or lease.declaration.lease_class == lease_class:
+            return
+        lease.declaration = msgspec.structs.replace(self._declared, lease_class=lease_class)
+        self._say(
+            f"lease_class sticky in place of hw: {why_none}" if why_none else "lease_class hw: the controller ends it"
+        )
+        self._report_ns = -1  # the ledger counts by it
+
+    def leave(self) -> bool:
+        """Ask for leave to go uncapped, and wait for it a bounded time; True if it was granted."""
+        lease = self._lease
+        if lease is None or not self._is_capped:
+            return True
+        end_ns, ask_ns = self.now_ns() + round(LEAVE_S * 1e9), -1
+        while self.now_ns() < end_ns:
+            if self.now_ns() >= ask_ns:
+                self._report(self.now_ns(), is_leaving=True)
+                ask_ns = self.now_ns() + round(ASK_AGAIN_S * 1e9)
+            for grant in self._link.receive():
+                self._take(lease, self.now_ns(), grant)
+            if self._has_left:
+                return True
+            self._link.wait(50)
+        self._say(f"no leave within {LEAVE_S:g} s: the cap stays, at most {self._declared.safe_mw / 1000:g} W")
+        return False
+
+    @property
+    def cap_w(self) -> float | None:
+        """The cap that should act; None while nobody has capped this node."""
+        return self._lease.cap_mw / 1000 if self._lease and self._is_capped else None
+
+    @property
+    def limit_w(self) -> float | None:
+        """The highest cap that may still act; None while nobody has capped this node."""
+        return self._lease.limit_mw / 1000 if self._lease and self._is_capped else None
+
+    def close(self) -> None:
+        """Let go of the link. Jobs go on."""
+        if self._jobs:
+            self._jobs.close()
+        self._link.close()
+
+    def _take(self, lease: NodeLease, here_ns: int, grant: Grant) -> None:
+        before_mw, was_capped = lease.cap_mw, self._is_capped
+        if lease.take(here_ns, grant):
+            return  # late, doubled, or of a cluster agent that has been replaced: void, and nothing to tell
+        self._is_capped, self._has_left = True, grant.is_leave
+        if grant.cap_mw != before_mw or not was_capped:
+            self._change(here_ns, before_mw if was_capped else self._declared.tdp_mw)
+        elif self._changed_ns < 0:
+            lease.confirm("seen" if self._drew_mw > grant.cap_mw else "provisional")  # a renewal: it acts already
+
+    def _change(self, here_ns: int, before_mw: int) -> None:
+        assert self._lease is not None
+        self._changed_ns, self._window, self._drew_mw = here_ns, [0.0, 0.0], self._power_mw
+        self._is_raise = self._lease.cap_mw >= before_mw
+
+    def _judge(self, lease: NodeLease, here_ns: int, elapsed_s: float, power_w: float) -> None:
+        """Whether the new cap acts (rule 5 of docs/ledger.md)."""
+        began_ns = here_ns - round(elapsed_s * 1e9)  # of the interval that was measured
+        settled_ns = self._changed_ns + self._declared.settle_ms * 1_000_000
+        if here_ns == self._changed_ns or (not self._is_raise and began_ns < settled_ns):
+            return
+        self._window[0] += power_w * elapsed_s
+        self._window[1] += elapsed_s
+        if not self._is_raise and self._window[1] * 1e9 < WINDOW_NS:
+            return
+        mean_mw = 1000 * self._window[0] / self._window[1]
+        if mean_mw > CAP_TOLERANCE * lease.cap_mw:
+            self._window = [0.0, 0.0]  # not yet: a new window
+            return
+        lease.confirm("seen" if self._drew_mw > lease.cap_mw else "provisional")
+        self._changed_ns = -1
+        self._report(here_ns)  # at once: watts are waited for
+
+    def _report(self, here_ns: int, is_leaving: bool = False) -> None:
+        assert self._lease is not None
+        made: Report = self._lease.report(here_ns, self._power_mw, is_leaving)
+        units, instructions = self.work.tell()
+        self._link.send(
+            msgspec.structs.replace(
+                made,
+                energy_mj=round(self._energy_j * 1000),
+                asked_mw=self._lease.cap_mw if self._is_capped else -1,
+                quality=self._quality,
+                tag=self._tag,
+                tag_source=MEASURED if self._tag else "",
+                held=self._held,
+                units=units,
+                instructions=instructions,
+            )
+        )
+        self._held = ""
+        self._report_ns = here_ns + REPORT_NS
+
+    def _note_link(self) -> None:
+        if self._link.is_up != self._was_up:
+            if self._link.is_up:
+                self._say(f"{self._link.url}: the cluster agent is there")
+            elif self._was_up:
+                self._say(f"{self._link.url}: {self._link.why_down}; the cap holds until its lease is over")
+            elif self._link.why_down != "not connected yet":
+                self._say(f"{self._link.url}: {self._link.why_down}")
+            else:
+                return
+            self._was_up = self._link.is_up
+
+    def _why_silent(self) -> str:
+        return "the cluster agent grants nothing" if self._link.is_up else self._link.why_down
+
+
+def open_cluster_cap(
+    settings: Cluster, boot_id: str, say: Callable[[str], None], jobs: JobDesk | None = None
+) -> ClusterCap:
+    """With the keys that the settings name."""
+    from pathlib import Path
+
+    from nodectl.wire.keys import read_pair, read_public
+
+    is_open = settings.insecure and not settings.key
+    keys = None if is_open else read_pair(Path(settings.key))
+    server = None if is_open else read_public(settings.server_key)
+    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, say, jobs=jobs)

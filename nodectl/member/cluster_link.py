@@ -1,0 +1,203 @@
+"""The node's end of the link to its cluster agent: reports up, grants down, jobs both ways, and never a wait.
+
+libzmq owns the connection in a thread of its own: the handshake, encryption, reconnection with growing and
+jittered delays. What is left here never blocks, so the agent's loop may call it at every tick. Only the newest report
+waits while the link is slow or down: an older one could only bring a grant that is nearer its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import Final
+
+import zmq
+import zmq.utils.monitor
+
+from nodectl.jobs.job_runner import WAITING, Message
+from nodectl.shell.errors import UsageError
+from nodectl.wire.job_messages import DOWN, KINDS, MAX_START, JobQuery, NodeJobs, read_job_message
+from nodectl.wire.keys import KeyPair
+from nodectl.wire.power_messages import OLDEST, PROTOCOL, Envelope, Grant, Report, WireError, pack, read_grant, unpack
+
+RECONNECT_MS: Final = 200
+LAST_RECONNECT_MS: Final = 5_000
+"""Ours: from a fifth of a second, doubling, to half a lease; libzmq adds jitter of up to the first to each."""
+
+SILENT_MS: Final = 4_000
+"""Ours: a connection on which nothing sent was acknowledged for so long is opened anew (TCP_USER_TIMEOUT). Something is
+sent every second, but for the handshake, during which one end waits: there the kernel asks (keepalive). libzmq's
+heartbeats are not used: version 4.3.5 aborts the process when one is due, or comes, on a connection that is gone while
+messages of it wait to be read."""
+
+HANDSHAKE_MS: Final = 30_000
+"""Ours: how long a handshake may take between two that are there. It costs either end about a millisecond of processor
+time, and a cluster agent that has started shakes hands with all its nodes: with less patience those at the end of
+that queue would give up, begin again at its end, and cost as much once more."""
+
+PRESENCE: Final = (
+    (zmq.TCP_MAXRT, SILENT_MS),
+    (zmq.TCP_KEEPALIVE, 1),
+    (zmq.TCP_KEEPALIVE_IDLE, SILENT_MS // 2000),
+    (zmq.TCP_KEEPALIVE_INTVL, 1),
+    (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+)
+"""Options of both ends: when a connection is given up."""
+
+QUEUED: Final = 4
+"""Ours: messages waiting in libzmq in each direction; what does not fit is dropped, and a later one says it all."""
+
+_LOOPBACK: Final = ("tcp://127.", "tcp://[::1]", "tcp://localhost:", "ipc://", "inproc://")
+
+
+HANDSHAKES: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+"""What libzmq tells of handshakes that fail."""
+
+
+def why_refused(event: int) -> str:
+    """One of them in words; "" for another event."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "our key is not on its list (`clusterctl keys allow`)"
+    return "the handshake failed: is its public key the one given here?" if event & HANDSHAKES else ""
+
+
+def refuse_open_link(url: str, is_insecure: bool) -> None:
+    """Plain text only where it is asked for by name and cannot leave this machine."""
+    if not is_insecure:
+        raise UsageError(
+            f"{url}: no keys given, and nothing is sent unprotected (`clusterctl keys new`; docs/cluster.md)"
+        )
+    if not url.startswith(_LOOPBACK):
+        raise UsageError(f"{url}: without keys only this machine itself (tcp://127.0.0.1:PORT) may be reached")
+
+
+class ClusterLink:
+    """A connection to the cluster agent at ``url``, kept up for as long as this lives.
+
+    ``keys`` are this node's own, ``server_public`` is whom it trusts; both None with ``is_insecure`` on loopback.
+    """
+
+    def __init__(self, url: str, keys: KeyPair | None, server_public: str | None, is_insecure: bool = False) -> None:
+        if keys is None or server_public is None:
+            refuse_open_link(url, is_insecure)
+        self.url = url
+        self.is_up = False
+        self.why_down = "not connected yet"
+        self.dropped = 0
+        """Reports that a newer one replaced before they could be sent, and messages that were none."""
+        self.wants_jobs = False
+        """Whether the cluster agent has asked on this connection which jobs are here."""
+        self.job_queries = 0
+        """How often it has asked, on all connections."""
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(
+            HANDSHAKES | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+        )
+        self._waiting: Report | None = None
+        self._jobs_waiting: NodeJobs | None = None
+        self._job_messages: deque[Message] = deque(maxlen=WAITING)
+        self._peer_speaks = OLDEST
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),  # nothing is queued for a connection that is not there
+            (zmq.SNDHWM, QUEUED),
+            (zmq.RCVHWM, QUEUED),
+            (zmq.MAXMSGSIZE, MAX_START),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+            (zmq.RECONNECT_IVL_MAX, LAST_RECONNECT_MS),
+            *PRESENCE,
+        ):
+            self._socket.setsockopt(option, value)
+        if keys is not None and server_public is not None:
+            self._socket.curve_publickey = keys.public.encode()
+            self._socket.curve_secretkey = keys.secret.encode()
+            self._socket.curve_serverkey = server_public.encode()
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise UsageError(f"{url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
+
+    def send(self, report: Report) -> None:
+        """Send now, or as soon as that is possible unless a newer one comes first."""
+        self.dropped += self._waiting is not None
+        self._waiting = report
+        self._send_waiting()
+
+    def send_jobs(self, news: NodeJobs) -> None:
+        """Send now, or as soon as that is possible unless newer ones come first. Nothing to who has not asked."""
+        if self.wants_jobs:
+            self._jobs_waiting = news
+            self._send_waiting()
+
+    def receive(self) -> list[Grant]:
+        """The grants that have come; what has come of jobs is for ``job_messages``. What is neither, or of a kind not
+        known here, is passed over."""
+        self._look()
+        self._send_waiting()
+        grants: list[Grant] = []
+        with contextlib.suppress(zmq.Again):
+            for _ in range(2 * QUEUED):
+                try:
+                    self._take(unpack(self._socket.recv(zmq.NOBLOCK), DOWN), grants)
+                except WireError:
+                    self.dropped += 1
+        return grants
+
+    def job_messages(self) -> list[Message]:
+        """What ``receive`` found of jobs since this was called last."""
+        found = list(self._job_messages)
+        self._job_messages.clear()
+        return found
+
+    def wait(self, timeout_ms: int) -> None:
+        """Until something has come, or for so long; only for whoever has nothing else to do."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        poller.poll(timeout_ms)
+
+    def close(self) -> None:
+        """Let go at once; what has not been sent is lost."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+        self._context.term()
+
+    def _take(self, envelope: Envelope, grants: list[Grant]) -> None:
+        self._peer_speaks = min(envelope.speaks, PROTOCOL)
+        if envelope.kind == "grant":
+            grants.append(read_grant(envelope))
+        elif envelope.kind in KINDS:
+            message = read_job_message(envelope)
+            self.wants_jobs = True
+            self.job_queries += isinstance(message, JobQuery)
+            if not isinstance(message, JobQuery | NodeJobs):
+                self._job_messages.append(message)
+
+    def _send_waiting(self) -> None:
+        if self._waiting is not None:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(pack("report", self._waiting, self._peer_speaks), zmq.NOBLOCK)
+                self._waiting = None
+        if self._jobs_waiting is not None:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(pack("jobs", self._jobs_waiting, self._peer_speaks), zmq.NOBLOCK)
+                self._jobs_waiting = None
+
+    def _look(self) -> None:
+        """What libzmq has to say of the connection."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = zmq.utils.monitor.recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                self.is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    # it may have been replaced by an older one
+                    self._peer_speaks, self.wants_jobs, self._jobs_waiting = OLDEST, False, None
+                elif why := why_refused(event):
+                    self.why_down = why
+                elif event == zmq.EVENT_DISCONNECTED and "key" not in self.why_down:
+                    self.why_down = "the connection was lost"

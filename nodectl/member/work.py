@@ -1,0 +1,44 @@
+"""How much this node has worked, for the cluster agent: what its job says it has finished, and what its CPUs retired.
+
+Both are counts from this agent's start, so that a lost report loses nothing. Where a count has a gap since the report
+before, that report has none: a difference across a gap would pass as a slow second. CPUs that wait busily for a GPU
+retire instructions too: a node with a GPU at work tells none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from nodectl.decide.load_tag import has_gpu_work
+from pmu.readings import Quality, Sample
+
+UNKNOWN: Final = -1
+
+
+class WorkDone:
+    """``add`` every sample, ``tell`` with every report."""
+
+    def __init__(self) -> None:
+        self._units = self._instructions = 0.0
+        self._has_units = self._has_instructions = True
+
+    def add(self, sample: Sample) -> None:
+        """One interval."""
+        if sample.progress.quality == Quality.MEASURED:
+            self._units += sample.progress.units
+        else:
+            self._has_units = False
+        retired = float(sample.cpu.instructions.sum())  # NaN where a CPU could not be read
+        if np.isfinite(retired) and not has_gpu_work(sample):
+            self._instructions += retired
+        else:
+            self._has_instructions = False
+
+    def tell(self) -> tuple[int, int]:
+        """Units and instructions; ``UNKNOWN`` where not all since the last time was counted."""
+        units = round(self._units) if self._has_units else UNKNOWN
+        instructions = round(self._instructions) if self._has_instructions else UNKNOWN
+        self._has_units = self._has_instructions = True
+        return units, instructions

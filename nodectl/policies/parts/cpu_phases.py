@@ -1,0 +1,293 @@
+"""The phases of a CPU job: how one is recognised, and what each clock would cost in it.
+
+What one work item costs is ``beta * f_max / f + (1 - beta)``: a share beta scales with the clock, the rest waits for
+memory (Hsu and Kremer's model, also behind REGALE D2.3 §3.4). Beta is not measured anywhere, so two biased witnesses
+are heard. The share of stalled cycles gives it at once, at any clock, but counts stalls that overlap. The IPC per
+reference cycle at two clocks gives the loss itself, later, and counts instructions that did no work. A third one has
+no bias: units of progress per second, where the application tells them, but it takes its time, since units are few.
+
+A phase is known by its signature: IPC, watts and, where that event exists, stalls. At a lower clock all three move by
+amounts that are only predicted, so phases are told apart at the highest clock, where each has been measured; at other
+clocks the only question is whether an interval still looks like the phase it was taken for.
+
+Losses are reckoned with the estimate of beta where that is clearly below 1. Many codes are bound by the clock and have
+next to nothing to offer; what may be one of them, counters erring as they do, is taken for one, the less so the more
+the estimate rests on progress that was told.
+
+Watts are measured at every clock that has been used; the rest is a curve through those points, whose shape all phases
+share: they run on the same silicon.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from nodectl.policies.parts.cpu_progress import told_beta
+from nodectl.policies.parts.cpu_views import View
+from pmu.readings import type_f64
+
+PHASES = 12
+"""How many phases are remembered; the one longest unseen is forgotten first."""
+
+FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error", "told_share", "taken_beta")
+LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR, TOLD_SHARE, TAKEN_BETA = range(len(FACTS))
+"""Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it was last measured at
+the highest clock; ``share_s``: its seconds, fading over some minutes; ``told_share``: how much of what is known of
+beta, from 0 to 1, rests on the application's own units; ``taken_beta``: what losses are reckoned with."""
+
+CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
+IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
+"""Tables of ``curves``, each ``[phase, level]``. Means with their weights (``ipc`` and ``watts`` below the highest
+clock: shares of those at it); the seconds charged to the account; ``power``: watts of one package, as measured or
+predicted."""
+
+MEMORY_TICKS = 400.0
+"""Means forget with this weight, so that a slowly changing phase is followed (ours)."""
+
+SHARE_MEMORY_S = 300.0
+"""How long a phase's share of the run is remembered (ours)."""
+
+RECENT_TICKS = 5.0
+"""The same for watts at the highest clock: a package warms up for minutes, so watts at other clocks are kept as shares
+of what the phase drew at the highest clock shortly before (ours)."""
+
+IPC_WIDTH, WATTS_WIDTH, BETA_WIDTH = 0.10, 0.045, 0.08
+"""Two intervals of one phase lie no further apart than this, relative (beta: absolute). Ours: counters scatter by one
+or two percent and a barrier within an interval, whose waiting spins, adds up to a tenth to a low IPC; leakage moves a
+package's watts by some percent between cold and warm."""
+
+IPC_WIDTH_AT_TOP = 0.06
+"""The same at the highest clock, where phases are told apart: an odd interval costs nothing there (ours)."""
+
+BETA_SLACK, POWER_SLACK = 0.35, 0.4
+"""Where a phase has not been measured: how far beta may be off, and, relative, the watts a lower clock saves (ours)."""
+
+IPC_NOISE = 0.01
+"""Relative noise of a package's IPC in one interval (ours)."""
+
+WITNESS_ERROR = 0.15
+"""Relative standard error of each witness of beta (ours)."""
+
+MAYBE_CLOCK_BOUND = (0.55, 0.75)
+"""Codes bound by the clock have a beta about 0.9 (Linpack and IMB on Curie), no work has one above 1, and counters err
+by a fifth. So an estimate above the second is taken for 1, one below the first for itself, and in between for as much
+of both (ours)."""
+
+POWER_EXPONENT = 2.0
+"""Of the part of a package's power that follows the clock: between f (V flat) and f^3 (V proportional to f). Ours."""
+
+DYNAMIC_SHARE = 0.55
+"""That part's share at the highest clock, until measured (ours)."""
+
+GUESS_WEIGHT = 0.1
+"""Weight of the guess beside measured intervals, each of which weighs its squared drop of ``f^2`` (ours: about three
+intervals at nine tenths of the highest clock)."""
+
+UNKNOWN_WATTS = 100.0
+"""Of a package at its highest clock where no zone tells (ours)."""
+
+
+@dataclass(slots=True)
+class PhaseTable:
+    """What is known of each phase. A working copy: the state it came from stays as it was."""
+
+    facts: type_f64  # [PHASES, len(FACTS)]
+    curves: type_f64  # [len(CURVES), PHASES, levels]
+    clock: type_f64  # [levels] over the highest; the first may be above 1: turbo
+    time_s: float
+    told: type_f64 | None = None  # [len(TOLD), PHASES, levels]; None: the application does not tell
+    steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
+    drop: type_f64 = field(init=False)  # [levels] of what follows the clock in a package's power
+    is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
+
+    def __post_init__(self) -> None:
+        self.steepness = self.clock[0] / self.clock - 1.0
+        self.drop = 1.0 - (self.clock / self.clock[0]) ** POWER_EXPONENT
+        self.is_step = np.ones(len(self.clock), np.bool_)
+        np.less(self.clock[1:], self.clock[:-1], out=self.is_step[1:])
+
+    @staticmethod
+    def empty(levels: int) -> tuple[type_f64, type_f64]:
+        """``facts`` and ``curves`` of a table without phases."""
+        facts = np.zeros((PHASES, len(FACTS)))
+        facts[:, LAST_S] = facts[:, TOP_S] = -1.0
+        facts[:, BETA] = facts[:, TAKEN_BETA] = 1.0
+        return facts, np.zeros((len(CURVES), PHASES, levels))
+
+    # -- which phase is this -----------------------------------------------------------------------------------------
+
+    def looks_like(self, phase: int, view: View, level: int) -> bool:
+        """Whether an interval at ``level`` may belong to ``phase``."""
+        return self._distance(phase, view, level) <= 1.0
+
+    def shift(self, phase: int, view: View, level: int) -> float:
+        """How far, relative, IPC lies above what the phase has shown at this clock; 0 where that is hardly known."""
+        known = self._ipc(phase, level) if self.curves[IPC_N, phase, level] >= 3 else view.ipc
+        return float(np.log(view.ipc / known)) if view.ipc > 0 and known > 0 else 0.0
+
+    def recognise(self, view: View, other_than: int = -1) -> int:
+        """The phase nearest to an interval at the highest clock, ``other_than`` one; -1 = none is near enough."""
+        best, least = -1, 1.0
+        near = math.expm1(IPC_WIDTH_AT_TOP) * view.ipc
+        for phase, ipc in enumerate(self.curves[IPC, :, 0].tolist()):
+            if abs(ipc - view.ipc) <= near and phase != other_than:  # few are: the others need no closer look
+                distance = self._distance(phase, view, 0)
+                if distance <= least:
+                    best, least = phase, distance
+        return best
+
+    def _distance(self, phase: int, view: View, level: int) -> float:
+        """1 = as far apart as two intervals of one phase may be."""
+        facts, ipc, watts = self.facts[phase], self._ipc(phase, level), self.curves[POWER, phase]
+        slack_w = 0.0
+        if self.curves[IPC_N, phase, level] == 0:  # only predicted here: anything its beta may make of it will do
+            top, steepness = float(self.curves[IPC, phase, 0]), float(self.steepness[level])
+            beta, slack = (float(facts[BETA]), BETA_SLACK) if facts[BETA_ERROR] > 0 else (0.5, 0.7)
+            slowest, fastest = (
+                top / (1.0 + (beta + slack) * steepness),
+                top / (1.0 + max(beta - slack, 0.0) * steepness),
+            )
+            ipc = min(max(view.ipc, slowest), fastest)
+            slack_w = POWER_SLACK * float(watts[0] - watts[level])
+        distance = apart(view.ipc, ipc) / (IPC_WIDTH_AT_TOP if level == 0 else IPC_WIDTH)
+        if view.watts > 0 and self.curves[WATTS_N, phase, 0] > 0:
+            expected_w = float(watts[level])
+            highest_w = max(expected_w + slack_w, float(watts[0])) if slack_w else expected_w
+            expected_w = min(max(view.watts, expected_w - slack_w), highest_w)  # a lower clock may save nothing at all
+            distance = max(distance, apart(view.watts, expected_w) / WATTS_WIDTH)
+        if math.isfinite(view.beta) and facts[STALL_N] > 0:
+            distance = max(distance, abs(view.beta - float(facts[STALL_BETA])) / BETA_WIDTH)
+        return distance
+
+    def _ipc(self, phase: int, level: int) -> float:
+        ipc = self.curves[IPC, phase]
+        return float(ipc[0] if level == 0 else ipc[0] * ipc[level])
+
+    def open_row(self) -> tuple[int, float]:
+        """A fresh row in place of the phase longest unseen, and the seconds that one had lost."""
+        phase = int(np.argmin(self.facts[:, LAST_S]))
+        lost_s = float(self.lost_s(0.0)[phase])
+        facts, curves = PhaseTable.empty(len(self.clock))
+        self.facts[phase], self.curves[:, phase] = facts[phase], curves[:, phase]
+        if self.told is not None:
+            self.told[:, phase] = 0.0
+        return phase, lost_s
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    def learn(self, phase: int, level: int, view: View) -> None:
+        """Work one interval at one clock into the means of its phase. Those below the highest clock are shares of what
+        that showed before: what it shows later, of this phase or of one that looks like it, leaves them alone."""
+        ipc, watts = view.ipc, view.watts
+        if level > 0:
+            ipc /= max(float(self.curves[IPC, phase, 0]), 1e-9)
+            watts /= max(float(self.curves[WATTS, phase, 0]), 1e-9)
+        memory_ticks = RECENT_TICKS if level == 0 else MEMORY_TICKS
+        for mean, weight, value, most in ((IPC, IPC_N, ipc, MEMORY_TICKS), (WATTS, WATTS_N, watts, memory_ticks)):
+            if math.isfinite(value) and (level == 0 or self.curves[weight, phase, 0] > 0):
+                n = self.curves[weight, phase, level] = min(self.curves[weight, phase, level] + 1.0, most)
+                self.curves[mean, phase, level] += (value - self.curves[mean, phase, level]) / n
+        facts = self.facts[phase]
+        if level == 0:
+            facts[TOP_S] = self.time_s
+        if math.isfinite(view.beta):
+            facts[STALL_N] = min(facts[STALL_N] + 1.0, MEMORY_TICKS)
+            facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
+
+    def hear(self, phase: int, level: int, units: float, seconds: float, *, begins: bool) -> None:
+        """Count what the application has told of a stretch of time, which begins here or goes on."""
+        if self.told is not None:
+            self.told[:, phase] *= max(1.0 - seconds / SHARE_MEMORY_S, 0.0)
+            self.told[:, phase, level] += (units, seconds, float(begins))
+
+    def conclude(self, phase: int) -> None:
+        """Work out anew what each clock would cost in a phase that has learned something."""
+        beta, error, told = self._beta(phase)
+        low, high = MAYBE_CLOCK_BOUND
+        doubt = (1.0 - told) * min(max((beta - low) / (high - low), 0.0), 1.0)
+        self.facts[phase, BETA : TAKEN_BETA + 1] = beta, error, told, beta + doubt * (1.0 - beta)
+        self.curves[POWER, phase] = self._power(phase)
+
+    def pass_time(self, phase: int, level: int, elapsed_s: float) -> None:
+        """Charge an interval to a phase at a clock, and count it to the phase's share of the run."""
+        self.curves[SECONDS, phase, level] += elapsed_s
+        self.facts[:, SHARE_S] *= max(1.0 - elapsed_s / SHARE_MEMORY_S, 0.0)
+        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, TAKEN_BETA] * self.steepness[level])
+        self.facts[phase, LAST_S] = self.time_s
+
+    def _beta(self, phase: int) -> tuple[float, float, float]:
+        """Estimate and standard error of beta from all witnesses, and the share that the application's units have in
+        it; (1, 0, 0) while there is none."""
+        facts, ipc = self.facts[phase], self.curves[IPC, phase]
+        total = weighted = told = 0.0
+        if facts[STALL_N] > 0:
+            value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
+            weight = (WITNESS_ERROR * value + 0.02) ** -2
+            total, weighted = total + weight, weighted + weight * value
+        steepness = self.steepness
+        count = np.minimum(self.curves[IPC_N, phase], 30.0) * (steepness > 0)
+        leverage = float(count @ steepness**2)
+        if leverage > 0 and ipc[0] > 0:
+            below = count > 0
+            loss = 1.0 / ipc[below] - 1.0
+            value = min(max(float((count * steepness)[below] @ loss) / leverage, 0.0), 1.2)
+            weight = 1.0 / ((WITNESS_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
+            total, weighted = total + weight, weighted + weight * value
+        if self.told is not None:
+            value, variance = told_beta(self.told[:, phase], self.steepness)
+            told = 1.0 / variance
+            total, weighted = total + told, weighted + told * min(max(value, 0.0), 1.2)
+        return (min(weighted / total, 1.0), total**-0.5, told / total) if total > 0 else (1.0, 0.0, 0.0)
+
+    def _power(self, phase: int) -> type_f64:
+        """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
+        count, watts = self.curves[WATTS_N, phase], self.curves[WATTS, phase]
+        top = float(watts[0]) if count[0] > 0 else UNKNOWN_WATTS
+        common = self._fall(self.curves[WATTS_N], self.curves[WATTS], DYNAMIC_SHARE)
+        curve = 1.0 - self._fall(count[None], watts[None], common) * self.drop
+        known = np.flatnonzero(count > 0)[::-1]  # clocks ascend for interp; the last one is the highest
+        if len(known) > 1:
+            off = (watts[known] - curve[known]) * count[known] / (count[known] + 2.0)
+            off[-1] = 0.0  # its watts are no share, and need no correction
+            curve = curve + np.interp(self.clock, self.clock[known], off)
+        return np.asarray(top * np.minimum.accumulate(np.maximum(curve, 0.05)))
+
+    def _fall(self, count: type_f64, watts: type_f64, guess: float) -> float:
+        """The share of the watts at the highest clock that falls with ``drop``, by least squares from a guess."""
+        weight = np.minimum(count, 30.0) * self.drop  # drop is 0 at the highest clock
+        fallen = float((weight * (1.0 - watts)).sum())
+        return (fallen + GUESS_WEIGHT * guess) / (float((weight * self.drop).sum()) + GUESS_WEIGHT)
+
+    # -- what each clock costs ---------------------------------------------------------------------------------------
+
+    def loss(self, margin: float = 0.0) -> type_f64:
+        """Predicted loss ``[phase, level]``, with ``margin`` standard errors on top."""
+        beta = np.minimum(self.facts[:, TAKEN_BETA] + margin * self.facts[:, BETA_ERROR], 1.0)
+        return np.asarray(beta[:, None] * self.steepness)
+
+    def lost_s(self, margin: float) -> type_f64:
+        """Seconds lost so far in each phase, by what is known of it now."""
+        loss = self.loss(margin)
+        return np.asarray((self.curves[SECONDS] * loss / (1.0 + loss)).sum(axis=1))
+
+    def known(self) -> npt.NDArray[np.intp]:
+        """Rows in use."""
+        return np.flatnonzero(self.facts[:, LAST_S] >= 0)
+
+
+def apart(one: float, other: float) -> float:
+    """Distance of two positive readings on a logarithmic scale; infinite where one is not positive."""
+    return abs(float(np.log(one / other))) if one > 0 and other > 0 else float("inf")
+
+
+def agree(one: View, other: View) -> bool:
+    """Whether two intervals at one clock look like the same phase. A reading that neither has does not count."""
+    return (
+        apart(one.ipc, other.ipc) <= IPC_WIDTH
+        and not apart(one.watts, other.watts) > WATTS_WIDTH * (1.0 if one.watts > 0 and other.watts > 0 else np.inf)
+        and not abs(one.beta - other.beta) > BETA_WIDTH
+    )

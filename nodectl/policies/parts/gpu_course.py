@@ -1,0 +1,226 @@
+"""The course of one group of GPUs: a block is full or the load has changed, and what follows from it.
+
+    learning   blocks fit the phase: they are learned, and now and then the clock is chosen anew (``gpu_choice``)
+    leaving    power or traffic do not fit: the phase is over; if what is seen is clearly another known phase, that one
+               is recalled at once; else one looks, from the highest clock unless no phase it may be loses much here
+    looking    a guess after two pulses, for phases that nothing resembles; after a full block the nearest known phase,
+               or a new one
+
+The time between leaving a phase and knowing the next is charged to the next, and so is the block in which the change
+was noticed: else a job that changes often would lose more than its account shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from nodectl.policies.parts.gpu_choice import SEARCH, Limits, Params, choose, estimate
+from nodectl.policies.parts.gpu_curves import CurveBank
+from nodectl.policies.parts.gpu_phases import (
+    COUNT,
+    SECONDS,
+    STRANGE,
+    TICK_WATTS,
+    WATTS,
+    Phases,
+    Sight,
+    lost,
+    power_range,
+)
+from nodectl.policies.parts.gpu_state import (
+    BLOCK_RATE,
+    BLOCK_UTILIZATION,
+    BLOCK_WATTS,
+    PULSES,
+    RATE_SQUARES,
+    SETTLED_WINDOWS,
+    WATTS_SQUARES,
+    State,
+)
+
+MARGIN: Final = 2.0
+"""Ours: standard deviations by which the next phase must be stranger for that."""
+
+SAFE_TO_WAIT: Final = 0.05
+"""Ours: an unknown phase is looked at from where the clock is if none that it may be loses more than this there."""
+
+SHORT_WINDOW_S: Final = 0.5
+"""Ours: if traffic follows within this, it is waited for before a phase is recognised."""
+
+RESTARTS: Final = 3
+"""Ours: blocks of an unknown phase that are begun anew because power was not steady; the next is taken as it is."""
+
+
+@dataclass(slots=True)
+class Course:
+    """One group that needs a decision: row ``index`` of ``state``, which is written into."""
+
+    params: Params
+    bank: CurveBank
+    state: State
+    index: int
+    is_whole_percent: bool
+
+    def close_block(self) -> None:
+        """Learn from a full block if it fits the phase; else find out which phase this is."""
+        state, i = self.state, self.index
+        sight, level, phase = self._sight(), int(state.level[i]), int(state.phase[i])
+        phases, is_new = self._phases(), False
+        if phase < 0:
+            phase = phases.recognise(level, sight, int(state.doubted[i]), margin=0.0)
+            is_new = phase < 0
+            if is_new:
+                phase, lost_s = phases.forget_oldest()
+                state.forgotten_s[i] += lost_s
+                phases.learn(phase, level, sight, state.time_s)
+            self._enter(phase, blocks=0)
+        elif phases.strangeness(level, sight)[phase] > STRANGE:
+            self._leave(phases, sight)
+            return
+        self._learn_last(phases)
+        self._charge()
+        if not is_new:
+            state.last[i], state.last_level[i] = sight, level
+        state.blocks[i] -= 1
+        if state.blocks[i] <= 0:
+            self._choose(phases)
+        else:
+            self._expect(phases)
+
+    def _learn_last(self, phases: Phases) -> None:
+        """A block is learned once the next one has shown that the phase did not end in it."""
+        state, i = self.state, self.index
+        if state.last_level[i] >= 0:
+            sight = Sight(*state.last[i].tolist())
+            phases.learn(int(state.phase[i]), int(state.last_level[i]), sight, state.time_s)
+
+    def break_off(self, watts: float) -> None:
+        """Power is out of range: the phase is over, or a block of an unknown one was not steady."""
+        if self.state.phase[self.index] < 0:
+            self._settle(self.params.latency_s)
+            self._restart(int(self.state.blocks[self.index]) - 1)
+        else:
+            self._leave(self._phases(), Sight(np.nan, watts, 1.0))
+
+    def guess(self) -> None:
+        """Two pulses may suffice to recall a phase; if not, an unknown phase is looked at from the highest clock."""
+        state, i = self.state, self.index
+        phases = self._phases()
+        recalled = phases.recognise(int(state.level[i]), self._sight(), int(state.doubted[i]), MARGIN)
+        if recalled >= 0:
+            self._recall(phases, recalled)
+        elif state.level[i] > 0:
+            self._to_top()
+
+    def _leave(self, phases: Phases, sight: Sight) -> None:
+        """The phase is over. What may be a new one's time is not charged to the old one."""
+        state, i = self.state, self.index
+        level, phase = int(state.level[i]), int(state.phase[i])
+        state.doubted[i] = phase if state.last_level[i] < 0 else -1  # no block has confirmed it
+        recalled = phases.recognise(level, sight._replace(rate=np.nan), phase, 2.0 * MARGIN)
+        loss = phases.may_lose(level, sight._replace(rate=np.nan), phase)
+        self._to_limbo()
+        self._settle(self.params.latency_s)
+        if recalled >= 0:
+            self._recall(phases, recalled)
+        elif state.window_s[i] <= SHORT_WINDOW_S and loss <= SAFE_TO_WAIT:
+            state.reason[i] = SEARCH
+            self._restart(-1)
+        else:
+            self._to_top()
+
+    def _to_limbo(self) -> None:
+        state, i = self.state, self.index
+        state.limbo_s[i, state.level[i]] += state.since_s[i]
+        state.phase[i] = state.last_level[i] = -1
+        state.power_w[i] = state.range_w[i] = np.nan
+        state.since_s[i] = 0.0
+        state.sums[i] = 0.0
+        state.odd[i] = 0
+
+    def _to_top(self) -> None:
+        state, i = self.state, self.index
+        self._to_limbo()
+        if state.level[i] > 0:
+            self._settle(0.0)
+        state.level[i], state.reason[i] = 0, SEARCH
+        self._restart(-1)
+
+    def _enter(self, phase: int, blocks: int) -> None:
+        """The phase is known now, and answers for the time it took to find out."""
+        state, i = self.state, self.index
+        self._to_limbo()
+        state.table[i, phase, SECONDS] += state.limbo_s[i]
+        state.limbo_s[i] = 0.0
+        state.phase[i], state.doubted[i], state.blocks[i] = phase, -1, blocks
+
+    def _recall(self, phases: Phases, phase: int) -> None:
+        self._enter(phase, blocks=0)
+        self._choose(phases)
+
+    def _settle(self, since_move_s: float) -> None:
+        """A phase has begun: its traffic is there after two windows. The clock was moved ``since_move_s`` ago."""
+        window_s = self.state.window_s[self.index]
+        self.state.moved_s[self.index] = since_move_s - (2.0 - SETTLED_WINDOWS) * window_s
+
+    def _restart(self, blocks: int) -> None:
+        state, i = self.state, self.index
+        state.blocks[i] = blocks
+        state.sums[i], state.odd[i] = 0.0, 0
+        state.power_w[i] = state.range_w[i] = np.nan
+
+    def _choose(self, phases: Phases) -> None:
+        state, params, i = self.state, self.params, self.index
+        estimate(params, phases, int(state.phase[i]))
+        income = params.bound * params.aim
+        lost_s = float(lost(state.table[i]).sum() + state.forgotten_s[i])
+        limits = Limits(
+            allowance=min(max(income + (income * state.time_s - lost_s) / params.horizon_s, 0.0), 2.0 * params.bound),
+            room_s=income * (state.time_s + params.credit_s) - lost_s,
+            horizon_s=max(state.time_s, params.horizon_s),
+            settle_s=params.latency_s + SETTLED_WINDOWS * float(state.window_s[i]),
+            block_s=max(params.block_s, float(state.window_s[i])),
+        )
+        level, reason, blocks = choose(params, phases, int(state.phase[i]), int(state.level[i]), limits)
+        if level != state.level[i]:
+            state.moved_s[i] = 0.0
+            state.power_w[i] = state.range_w[i] = np.nan
+        state.level[i], state.reason[i], state.blocks[i] = level, reason, blocks
+        self._expect(phases)
+
+    def _expect(self, phases: Phases) -> None:
+        """Expect the power measured here; where there is none, what the first pulse showed."""
+        state, i = self.state, self.index
+        phase, level = int(state.phase[i]), int(state.level[i])
+        if phases.table[phase, COUNT, level] > 0:
+            state.power_w[i] = phases.table[phase, WATTS, level]
+            state.range_w[i] = state.power_w[i] * power_range(phases.facts[phase, TICK_WATTS])
+
+    def _sight(self) -> Sight:
+        sums = self.state.sums[self.index]
+        n = sums[PULSES]
+        rate, watts = sums[BLOCK_RATE] / n, sums[BLOCK_WATTS] / n
+        return Sight(
+            rate=float(rate),
+            watts=float(watts),
+            pulses=float(n),
+            utilization=float(sums[BLOCK_UTILIZATION] / n),
+            rate_variance=float(max(sums[RATE_SQUARES] / n - rate**2, 0.0)),
+            watts_variance=float(max(sums[WATTS_SQUARES] / n - watts**2, 0.0)),
+        )
+
+    def _charge(self) -> None:
+        """Book the time at this level to its phase, and start a new block."""
+        state, i = self.state, self.index
+        if state.phase[i] >= 0:
+            state.table[i, state.phase[i], SECONDS, state.level[i]] += state.since_s[i]
+        state.since_s[i] = 0.0
+        state.sums[i] = 0.0
+        state.odd[i] = 0
+
+    def _phases(self) -> Phases:
+        state, i = self.state, self.index
+        return Phases(state.table[i], state.facts[i], self.bank, self.params.noise, self.is_whole_percent)

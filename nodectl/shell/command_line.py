@@ -1,0 +1,129 @@
+"""What the commands ``nodectl`` and ``clusterctl`` are made of: a table of commands, and one way for errors to end.
+
+Commands are imported when they are called. Errors end as one line on stderr; exit status 0 success, 1 the run failed
+or a check did not hold, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+
+import click
+
+from nodectl.shell.errors import NodectlError, nearest
+
+Table: TypeAlias = Mapping[str, tuple[str, str, str]]
+"""By name: a command's module, its name there, and its summary."""
+
+EXTRAS: Final = {
+    "matplotlib": "plots", "mfusepy": "twin", "prometheus_client": "cluster", "pyarrow": "export", "pynvml": "nvidia",
+    "rich": "cli", "serial": "serial", "textual": "cli", "zmq": "cluster",
+}  # fmt: skip
+"""Modules that come with an extra of this package (pyproject.toml), and which."""
+
+_HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""How click (since 8.2) says that a group was called without a command; its message is the help text."""
+
+
+class LazyCommands(click.Group):
+    """A group that knows its commands' names and summaries without importing them."""
+
+    def __init__(self, *arguments: Any, table: Table, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, which is the order of first need."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; a usage error with the nearest name for an unknown one."""
+        if cmd_name not in self.table:
+            raise click.UsageError(f"no command {cmd_name!r}{nearest(cmd_name, self.table)}", ctx)
+        module, attribute, _ = self.table[cmd_name]
+        command = getattr(_imported(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in self.table.items()])
+
+
+def _imported(module: str) -> ModuleType:
+    """The module. What an import makes stays, so nothing looks through it for garbage, now or later: that takes a tenth
+    of a short command."""
+    if module in sys.modules or not gc.isenabled():
+        return importlib.import_module(module)
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def call(
+    commands: LazyCommands, program: str, arguments: Sequence[str] | None, expected: tuple[type[Exception], ...] = ()
+) -> int:
+    """Run a command line (None: this process's own) and return its exit status.
+
+    ``NodectlError`` and what else is ``expected`` become one line on stderr, as do wrong use and an extra that is not
+    installed.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    who = f"{program} {given[0]}" if given and given[0] in commands.table else program
+    try:
+        status = commands.main(args=given or ["--help"], prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except _HELP_INSTEAD as error:
+        print(error.format_message(), file=sys.stderr)
+        return 2
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else who
+        return _complain(path, f"{error.format_message()} (see `{path} --help`)", 2)
+    except click.ClickException as error:
+        return _complain(who, error.format_message(), error.exit_code)
+    except NodectlError as error:
+        return _complain(who, str(error), error.exit_status)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRAS:
+            raise
+        return _complain(who, needs_extras([error.name or ""]), 1)
+    except expected as error:
+        return _complain(who, str(error), 1)
+    except BrokenPipeError:
+        _close_stdout()  # the reader (`| head`) has gone
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _close_stdout()
+        return _complain(who, f"cannot write: {error.strerror}", 1)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain(who, "stopped", 130)
+
+
+def needs_extras(modules: Iterable[str]) -> str:
+    """What to install for these modules of ``EXTRAS``, in words."""
+    names = [module.partition(".")[0] for module in modules]
+    return f"needs {' and '.join(names)}: pip install 'nodectl[{','.join(EXTRAS[name] for name in names)}]'"
+
+
+def _close_stdout() -> None:
+    """Point stdout elsewhere, so that the interpreter does not complain at its end of what it cannot flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(who: str, what: str, status: int) -> int:
+    print(f"{who}: {' '.join(what.split())}", file=sys.stderr)
+    return status

@@ -1,0 +1,172 @@
+"""Files of settings: TOML read into checked types, and one clear line when something is set wrongly.
+
+A mistake is reported as ``FILE:LINE: what is wrong with KEY (nearest: NAME)``. ``tomllib`` gives no line numbers for
+keys, so the line is found by scanning the text for the table and key that the message is about.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from nodectl.shell.errors import UsageError, nearest
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ConfigError(UsageError):
+    """A setting is wrong; the message names file, line, key and the nearest valid name."""
+
+
+type_where = Callable[[tuple[str, ...]], str]
+"""Gives, for a key path, the place that a message about it starts with: ``FILE:LINE`` or a command line option."""
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file and its unchecked contents."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the settings: {reason}") from None
+    try:
+        return text, msgspec.toml.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(_toml_error(path, text, str(error))) from None
+
+
+def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
+    """A ``kind`` from plain values; ``ConfigError`` for keys, types and words that it does not have."""
+    given = list(_given(settings, kind, ()))
+    for path, _, expected, known in given:
+        if expected is None:
+            raise ConfigError(f"{where(path)}: unknown key {'.'.join(path)!r}{_hint(path[-1], known, kind)}")
+    for path in _oversized(settings, ()):
+        raise ConfigError(f"{where(path)}: {'.'.join(path)}: needs more than 64 bits")
+    for path, word, expected, _ in given:
+        words = typing.get_args(expected) if typing.get_origin(expected) is Literal else ()
+        if words and word not in words:
+            raise ConfigError(f"{where(path)}: no {'.'.join(path)} is called {word!r}{nearest(str(word), words)}")
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        reason, path = _split_path(str(error))
+        raise ConfigError(f"{where(path)}: {'.'.join(path)}: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def line_of(text: str, path: tuple[str, ...]) -> int:
+    """The line on which ``path`` is set in a TOML text, or that of its nearest table; 1 if neither is there."""
+    best_line, best_depth = 1, 0
+    for number, found in _keys_by_line(text):
+        depth = next(
+            (i for i, (a, b) in enumerate(zip(found, path, strict=False)) if a != b), min(len(found), len(path))
+        )
+        if depth > best_depth:
+            best_line, best_depth = number, depth
+    return best_line
+
+
+def is_address(text: str) -> bool:
+    """Whether a cluster agent can listen or be reached there: tcp://HOST:PORT, or ipc://PATH."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+_ADDRESS: Final = re.compile(r"tcp://[^/\s]+:\d{1,5}|ipc://.+")
+_UNITS: Final = (
+    "ns", "us", "ms", "s", "khz", "mhz", "ghz", "hz", "c", "k", "w", "mw", "kw", "bytes", "kb", "mb", "gb", "share",
+    "pct",
+)  # fmt: skip
+_BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
+_TABLE: Final = re.compile(rf"^\s*\[+\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*\]+")
+_KEY: Final = re.compile(rf"(?:^|[{{,])\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*=")
+
+
+def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE.match(line):
+            table = _dotted(header[1])
+            yield number, table
+            continue
+        outer = table
+        for position, key in enumerate(_KEY.finditer(line.split("#", 1)[0])):
+            names = _dotted(key[1])
+            yield number, (*outer, *names)
+            if position == 0:
+                outer = (*table, *names)  # what follows on the line is inside its inline table
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in re.findall(_BARE, text))
+
+
+def _given(
+    settings: Mapping[str, Any], kind: type[msgspec.Struct], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any, Any, tuple[str, ...]]]:
+    """Every key that is given, its value, its type (None: there is no such key), and the keys that its table has."""
+    fields = _fields(kind)
+    for key, value in settings.items():
+        yield (*path, key), value, fields.get(key), tuple(fields)
+        if (table := _table(fields.get(key))) and isinstance(value, Mapping):
+            yield from _given(value, table, (*path, key))
+
+
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _table(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a field holds, also one that may be left out; None: it holds no table that is known."""
+    choices = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    return next((one for one in choices if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
+
+
+def _tables(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[tuple[str, frozenset[str]]]:
+    """All tables by name ("" what is above them), and their keys."""
+    fields = _fields(kind)
+    yield ".".join(path), frozenset(fields)
+    for key, inner in fields.items():
+        if table := _table(inner):
+            yield from _tables(table, (*path, key))
+
+
+def _oversized(settings: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Whole numbers that neither an array nor a journal can hold."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _oversized(value, (*path, key))
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            yield (*path, key)
+
+
+def _hint(key: str, known: tuple[str, ...], kind: type[msgspec.Struct]) -> str:
+    """A key that is right but for its unit gets told the unit, one of another table the table; any other gets the
+    nearest name."""
+    stem, _, unit = key.rpartition("_")
+    for name in known:
+        known_stem, _, known_unit = name.rpartition("_")
+        if known_unit in _UNITS and ((stem == known_stem and unit in _UNITS) or key == known_stem):
+            return f": it is given in {known_unit} (nearest: {name})"
+    others = [table for table, keys in _tables(kind) if key in keys]
+    if others:
+        return f": it belongs {f'into [{others[0]}]' if others[0] else 'above all tables'}"
+    return nearest(key, known)
+
+
+def _split_path(message: str) -> tuple[str, tuple[str, ...]]:
+    reason, _, place = message.partition(" - at `$")
+    place = place.replace("[...]", "")  # an entry of a table or list, which msgspec does not name
+    return reason.replace("`", ""), tuple(part for part in place.rstrip("`").split(".") if part)
+
+
+def _toml_error(file: Path, text: str, message: str) -> str:
+    place = re.search(r"\(at line (\d+), column \d+\)", message)
+    line = int(place[1]) if place else max(len(text.splitlines()), 1)  # else "(at end of document)"
+    reason = re.sub(r"\s*\(at [^)]*\)", "", message)
+    return f"{file}:{line}: not TOML: {reason[:1].lower()}{reason[1:]}"

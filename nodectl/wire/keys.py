@@ -1,0 +1,101 @@
+"""Key pairs of the links between nodes and their cluster agent (CURVE: Curve25519, in Z85 text of 40 characters).
+
+A key file is TOML with ``public`` and ``secret``. Whoever reads the secret *is* that node, so a file that others than
+its owner may read is refused rather than used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nodectl.shell.errors import NodectlError
+
+_Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+A_PAIR: Final = (
+    "`clusterctl keys new` makes one, on the head node for all: carry a node's or a person's own to this file"
+)
+OF_THE_AGENT: Final = (
+    "copy the line `public = ...` of cluster.key on the head node into it: that is the cluster agent's"
+)
+
+
+class KeyFileError(NodectlError):
+    """A key cannot be had; the message names the file and the remedy."""
+
+
+class KeyPair(msgspec.Struct, frozen=True):
+    """Both halves, Z85."""
+
+    public: str
+    secret: str
+
+
+def is_key(text: str) -> bool:
+    """Whether this is the text of a key."""
+    return _Z85.fullmatch(text) is not None
+
+
+def read_pair(path: Path) -> KeyPair:
+    """The key pair of a file that only its owner can read."""
+    text = _text(path, A_PAIR)
+    mode = path.stat().st_mode
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise KeyFileError(f"{path}: others may read this secret key (mode {mode & 0o777:o}): chmod 600 it")
+    try:
+        pair = msgspec.toml.decode(text, type=KeyPair)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise KeyFileError(f"{path}: no key file: {error}; {A_PAIR}") from None
+    if not is_key(pair.public) or not is_key(pair.secret):
+        raise KeyFileError(f"{path}: no key file: a key has 40 characters of Z85; {A_PAIR}")
+    return pair
+
+
+def read_public(key_or_path: str, remedy: str = OF_THE_AGENT) -> str:
+    """A public key: given as text, or the ``public`` of a file. ``remedy``: where one is to be had."""
+    if is_key(key_or_path):
+        return key_or_path
+    path = Path(key_or_path)
+    try:
+        public = msgspec.toml.decode(_text(path, remedy), type=dict[str, str]).get("public", "")
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise KeyFileError(f"{path}: no key file: {error}; {remedy}") from None
+    if not is_key(public):
+        raise KeyFileError(f"{path}: holds no public key; {remedy}")
+    return public
+
+
+def write_pair(path: Path, pair: KeyPair) -> None:
+    """A new file, mode 0600 from its first byte on; never over another."""
+    quoted = f"public = '{pair.public}'\nsecret = '{pair.secret}'\n"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise KeyFileError(f"{path}: is there already; a key is never overwritten: remove it first") from None
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "w") as file:  # its end tries once more what a full disk refused
+            file.write(quoted)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
+
+
+def _text(path: Path, remedy: str) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise KeyFileError(f"{path}: cannot read the key: {why}; {remedy}") from None

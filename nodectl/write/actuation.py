@@ -1,0 +1,151 @@
+"""From decisions to hardware: this node's lock, the writer, the controller's link, and the watch over what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from nodectl.config import Config
+from nodectl.decide.decider import knob_names
+from nodectl.decide.decisions import Decisions
+from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
+from nodectl.knobs import EffectWatch, Outcome
+from nodectl.loop.survey import Survey
+from nodectl.write.lock import NodeLock
+from nodectl.write.restore import save_path
+from nodectl.write.saves import node_id
+from nodectl.write.writer import Writer
+from pmu.ports import Ports
+from pmu.readings import Sample
+
+if TYPE_CHECKING:
+    from nodectl.controller.delegation import Delegation
+
+
+TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
+"""Outcomes worth a notice; the others are the normal course of things."""
+
+
+class Actuation:
+    """Everything that a run which writes has and one that only looks has not.
+
+    The node's lock is taken before the writer looks at an earlier save and given up after the last knob is back: two
+    agents, whatever their state directories, never see each other's values as captured ones.
+    """
+
+    def __init__(self, ports: Ports, config: Config, survey: Survey, delegation: Delegation | None = None) -> None:
+        self._clock = ports.clock
+        self._lock = NodeLock(config.state_dir, ports.lock_path)
+        self._delegation = delegation
+        delegated = delegation.knobs if delegation else []
+        knobs = [*survey.knobs, *delegated]
+        self._writer = Writer(knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
+        self._watch = EffectWatch(survey.knobs, survey.layout)
+        self._own = {knob.name for knob in survey.knobs}
+        movable = self._own | set(delegation.rows if delegation else ())
+        names = [*knob_names(survey.layout), *([CAP_ROW] if config.caps_power else [])]
+        rows = [(row, name) for row, name in enumerate(names) if name in movable or name == CAP_ROW]
+        self._rows = np.array([row for row, _ in rows], np.int64)
+        self._names = [name for _, name in rows]
+        packages = [zone.name for zone in survey.layout.zones if zone.kind == "package"]
+        limits = [f"rapl/{package}/long_term_uw" for package in packages]
+        self._rapl = [name for name in limits if name in self._own]
+        self._n_packages = max(len(packages), 1)
+        boards = [f"gpu/{gpu.index}/power_limit_mw" for gpu in survey.layout.gpus]
+        self._boards = [name for name in boards if name in self._own]
+        self._cap_knobs = {knob.name for knob in delegated if knob.name.endswith("/cap_mw")}
+        self._lowest = {
+            name: domain.min_khz
+            for domain in survey.layout.domains
+            if (name := f"cpu/policy{domain.policy}/max_khz") in self._own
+        }
+        self._trouble = ""
+
+    def start(self) -> tuple[list[Outcome], list[str]]:
+        """Take the node and put back what an earlier run left moved; outcomes and remarks on its save."""
+        self._lock.acquire()
+        if self._delegation:
+            self._delegation.start()
+        earlier = self._writer.start()
+        if self._delegation:
+            self._delegation.look_for_lease(self._writer.captured)
+        return earlier.outcomes, earlier.remarks
+
+    def cap(self, packages_mw: int) -> PackageCap:
+        """Begin a tick under this cap: does a controller hold it, or must this node?"""
+        return self._delegation.update(packages_mw) if self._delegation else PackageCap(packages_mw, True)
+
+    @property
+    def held_mw(self) -> int:
+        """The node's cap that an earlier run's grant has left in force; 0: none."""
+        return self._writer.holds.get(CAP_ROW, 0)
+
+    @property
+    def trouble(self) -> str:
+        """What was wrong at the last ``apply`` with the knobs that hold the cap; empty if nothing was."""
+        return self._trouble
+
+    def hold(self, node_mw: int, packages_mw: int, boards_mw: Sequence[int]) -> None:
+        """The node's cap would be ``node_mw`` if the agent died now. From now on the knobs that hold it end at these
+        shares of the safe cap, or where they are if that is less. Where clocks alone hold it, nobody can say which of
+        them is safe for an unknown load: the lowest. ``SaveError``: not on the disk, so nothing may be capped."""
+        values = dict(zip(self._boards, boards_mw, strict=True)) | dict.fromkeys(self._cap_knobs, packages_mw)
+        values[CAP_ROW] = node_mw  # no knob: for the run after this one
+        values |= dict.fromkeys(self._rapl, packages_mw * 1000 // self._n_packages)
+        self._writer.hold(values if self._rapl or self._cap_knobs else values | self._lowest)
+
+    def end_at(self, lease: CapLease) -> None:
+        """The grant ends then. In each tick between ``cap`` and ``apply``: no cap stands without its end."""
+        if self._delegation:
+            self._delegation.end_at(lease)
+
+    @property
+    def why_no_lease(self) -> str:
+        """Why nothing but this machine's own programs end the cap (so that its class is not ``hw``); empty if something
+        does."""
+        if self._boards:
+            return "GPUs keep their limits, which no controller ends"
+        if not self._delegation:
+            return "no controller holds the cap"
+        return self._delegation.why_no_lease
+
+    def let_go(self) -> None:
+        """The node may leave its cluster: knobs end at their captured values."""
+        self._writer.hold({})
+
+    def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
+        """Look whether the clocks of this interval followed the last writes, then move what should move."""
+        outcomes = self._watch.judge(sample)
+        settings = dict(zip(self._names, decisions.values[self._rows].tolist(), strict=True))
+        if self._rapl and CAP_ROW in settings:
+            share_uw = settings[CAP_ROW] * 1000 // self._n_packages if decisions.cap.is_local else 0
+            settings |= dict.fromkeys(self._rapl, share_uw)
+        settings |= dict(zip(self._boards, boards_mw, strict=False))
+        if self._delegation:
+            outcomes += self._delegation.outcomes()
+            settings = self._delegation.settings(settings)
+        settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
+        written = self._writer.apply(settings)
+        self._watch.wrote(written, settings, self._clock.now_ns())
+        holding = {*self._rapl, *self._boards, *self._cap_knobs}
+        wrong = (one for one in (*outcomes, *written) if one.knob in holding and one.status in TROUBLE)
+        self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
+        return outcomes + written
+
+    def notices(self) -> list[str]:
+        """What the link to a controller has to tell people, each line once."""
+        return self._delegation.notices() if self._delegation else []
+
+    def stop(self) -> list[Outcome]:
+        """Put every knob back and give up the node."""
+        try:
+            if self._delegation:
+                self._delegation.before_restoring()
+            return self._writer.restore_all()
+        finally:
+            self._writer.close()
+            self._lock.release()
+            if self._delegation:
+                self._delegation.stop()

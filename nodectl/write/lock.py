@@ -1,0 +1,140 @@
+"""One agent per node: an exclusive lock on the node, and one on the state directory.
+
+The node's lock (``Ports.lock_path``) keeps two agents with different state directories from moving the same knobs, each
+taking the other's values for captured ones. The state directory's keeps one save from having two writers; an emulated
+node in this process has only that.
+
+The kernel drops a lock when its holder dies, however it dies, so there is no stale lock to clean up. The process id in
+the file only serves the message, and is left out when the disk is full; the lock itself is ``flock(2)`` on the open
+file, which no child inherits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Final
+
+from nodectl.shell.errors import NodectlError
+
+LOCK_NAME: Final = "lock"
+
+TRIES, BETWEEN_TRIES_S = 5, 0.01
+"""Ours: ``is_held`` holds a lock for an instant, which must not refuse a start."""
+
+
+class LockError(NodectlError):
+    """Another process holds the lock, or it cannot be taken; the message names its process id and the file."""
+
+
+class FileLock:
+    """One locked file, held from ``acquire`` to ``release``. ``claim`` says what its holder does, ``remedy`` what helps
+    who may not."""
+
+    def __init__(self, path: str, claim: str, remedy: str = "moving clocks needs root") -> None:
+        self._path = path
+        self._claim = claim
+        self._remedy = remedy
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Take the lock, creating the file and its directory if need be; ``LockError`` if it is taken."""
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileExistsError as error:
+            raise LockError(f"cannot use the lock {self._path}: its directory is none but a file") from error
+        except OSError as error:
+            remedy = f"; {self._remedy}" if isinstance(error, PermissionError) else ""
+            raise LockError(f"cannot use the lock {self._path}: {error.strerror}{remedy}") from error
+        try:
+            self._lock(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give it up; harmless when it is not held. The file stays: removing it would race with the next."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # the lock goes with the descriptor, whatever the file system says
+                os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _lock(self, fd: int) -> None:
+        for left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if not left:
+                    who = f"pid {_pid_in(fd)} {self._claim} (it holds {self._path})"
+                    raise LockError(f"{who}; stop it first") from error
+                time.sleep(BETWEEN_TRIES_S)
+            except OSError as error:
+                raise LockError(f"cannot lock {self._path}: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # a full disk takes the number out of a message, and nothing else
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+
+class NodeLock:
+    """All that a process must hold to move a node's knobs; also a context manager.
+
+    ``node_path`` is the node's own lock (``Ports.lock_path``), empty where nobody else can reach the node.
+    """
+
+    def __init__(self, state_dir: str, node_path: str = "") -> None:
+        paths = [node_path] if node_path else []
+        self._locks = [FileLock(path, "already runs this node") for path in (*paths, lock_path(state_dir))]
+
+    def acquire(self) -> None:
+        """Take the node, then the state directory; ``LockError``, and nothing is held, if either is taken."""
+        try:
+            for lock in self._locks:
+                lock.acquire()
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give both up; harmless when they are not held."""
+        for lock in reversed(self._locks):
+            lock.release()
+
+    def __enter__(self) -> NodeLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def lock_path(state_dir: str) -> str:
+    """The lock of a state directory."""
+    return os.path.join(state_dir, LOCK_NAME)
+
+
+def is_held(path: str) -> bool:
+    """Whether some process holds that lock now; False too where this one may not look."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _pid_in(fd: int) -> str:
+    try:
+        return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+    except OSError:
+        return "unknown"

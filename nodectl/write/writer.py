@@ -1,0 +1,322 @@
+"""The one place that moves hardware.
+
+``apply`` takes what the arbiter settled and answers with one outcome per knob; ``restore_all`` puts everything back.
+Both are plain messages (names and numbers in, outcomes out) and neither raises for what hardware or kernel refuse, so
+that the writer can live in a process of its own without its callers noticing.
+
+The order inside ``apply`` is the whole point:
+
+1. the first value of every knob that is to be moved for the first time is read and put on the disk (fsync);
+2. a knob that somebody else has moved since our last write is found out, and is theirs from then on;
+3. what is about to be written is recorded;
+4. only then is each knob set, and read back.
+
+If step 1 or 3 fails, nothing is written. Killed at any point, the save tells what to put back (``nodectl restore``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodectl.knobs.api import SIGNS, Knob, KnobError, Outcome
+from nodectl.write.restore import (
+    SETTLED,
+    Restoration,
+    deaf_to_signals,
+    is_ours,
+    put_back,
+    put_back_all,
+    restore_saved,
+    settle,
+)
+from nodectl.write.saves import Captured, Save, SaveError, read_save
+from pmu.ports import Clock
+
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+"""Ours: a knob that refused is tried again after a second, then twice that, up to a minute."""
+
+CHECKS_PER_APPLY = 2
+"""Ours: knobs at rest that are re-read at each ``apply``, in turn, so that a foreign writer is found out even while
+nothing is to be written, at the cost of two file reads."""
+
+NEVER_NS = 2**63 - 1
+
+_TROUBLE = ("refused", "no-effect", "foreign", "vanished")
+
+
+@dataclass(slots=True)
+class _Setting:
+    """One knob as this writer sees it. ``asked`` is the value that it was brought to, 0 for none of ours."""
+
+    knob: Knob
+    at_rest: Outcome
+    asked: int = 0
+    held: int | None = None  # what the hardware held when last looked at
+    trouble: Outcome | None = None  # repeated until it is time to try again
+    wanted: int = 0  # the value that met trouble
+    retry_ns: int = 0
+    retry_s: float = FIRST_RETRY_S
+
+
+class Writer:
+    """Writes knobs, and nobody else does. Also a context manager: ``start``, then restore whatever happens."""
+
+    def __init__(self, knobs: Sequence[Knob], save_path: str, boot_id: str, clock: Clock) -> None:
+        self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
+        self._save = Save(save_path, boot_id)
+        self._boot_id = boot_id
+        self._clock = clock
+        self._captured: dict[str, Captured] = {}
+        self._holds: dict[str, int] = {}
+        self._round: Iterator[str] = iter(())
+
+    def start(self) -> Restoration:
+        """Restore what an earlier run of this boot left behind. What cannot be restored yet stays captured: the older
+        capture may be the true original. Raises ``SaveError`` if the save is unusable; then nothing may be written."""
+        result = restore_saved(self._save.path, self._boot_id, self._find)
+        state = read_save(self._save.path)
+        self._captured, self._holds = state.knobs, state.holds
+        return result
+
+    @property
+    def captured(self) -> Mapping[str, str]:
+        """Knobs that have been moved, and what they were before."""
+        return {name: captured.value for name, captured in self._captured.items()}
+
+    @property
+    def holds(self) -> Mapping[str, int]:
+        """What ``hold`` was told last, by this run or an earlier one whose knobs still wait for leave."""
+        return self._holds if any(captured.hold is not None for captured in self._captured.values()) else {}
+
+    def hold(self, values: Mapping[str, int]) -> None:
+        """From now on these knobs are not put back to captured values, but to the lesser of where they are and these;
+        none: the node may leave its cluster. On the disk on return; ``SaveError`` otherwise."""
+        if values == self._holds:
+            return
+        self._note_what_restores_put(values)
+        self._save.hold(values)
+        self._holds = dict(values)
+        for name, captured in self._captured.items():
+            captured.hold = values.get(name)
+
+    def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
+        """Bring knobs to ``settings`` (``{name: value}``; 0 puts the knob back to its captured value).
+
+        Returns one outcome per name, in order. Never raises for a refusal; a knob in trouble is left alone for a while
+        (its last outcome is repeated) unless another value is asked of it.
+        """
+        now_ns = self._clock.now_ns()
+        outcomes: dict[str, Outcome] = {}
+        changes: dict[str, int] = {}
+        for name, value in settings.items():
+            setting = self._settings.get(name)
+            if setting is None:
+                outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
+            elif setting.trouble is None and value == setting.asked:
+                outcomes[name] = setting.at_rest
+            elif setting.trouble and now_ns < setting.retry_ns and (setting.wanted == value or _is_foreign(setting)):
+                outcomes[name] = setting.trouble
+            else:
+                outcomes[name] = setting.at_rest
+                changes[name] = value
+        for outcome in self._carry_out(changes):
+            outcomes[outcome.knob] = self._take_note(outcome, changes[outcome.knob], now_ns)
+        for outcome in self._check_some(changes):
+            outcomes[outcome.knob] = self._take_note(outcome, self._settings[outcome.knob].asked, now_ns)
+        return list(outcomes.values())
+
+    def restore(self, names: Iterable[str]) -> list[Outcome]:
+        """Put some knobs back, newest capture first: those whose sensor is gone, say. They may be moved again later."""
+        wanted = set(names)
+        return self._put_back({name: captured for name, captured in self._captured.items() if name in wanted})
+
+    def restore_all(self) -> list[Outcome]:
+        """Put every knob back, newest capture first. Doing it twice does nothing more; signals wait until it is done.
+
+        What cannot be put back now (busy, vanished) stays in the save for the next start or ``nodectl restore``.
+        """
+        return self._put_back(self._captured)
+
+    def close(self) -> None:
+        """Release the save file. Knobs are not touched: ``restore_all`` comes first."""
+        self._save.close()
+
+    def __enter__(self) -> Writer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.restore_all()
+        finally:
+            self.close()
+
+    def _find(self, name: str) -> Knob:
+        if name not in self._settings:
+            raise KnobError(f"this node has no knob {name} now", "vanished")
+        return self._settings[name].knob
+
+    def _carry_out(self, changes: Mapping[str, int]) -> list[Outcome]:
+        """Steps 1 to 4 for all knobs that are to change."""
+        releases = [name for name, value in changes.items() if value == 0]
+        writes = {name: value for name, value in changes.items() if value != 0}
+        outcomes = [self._release(name) for name in releases]
+        outcomes += self._capture([name for name in writes if name not in self._captured])
+        outcomes += self._find_foreign([name for name in writes if name in self._captured])
+        for outcome in outcomes:
+            writes.pop(outcome.knob, None)
+        if not writes:
+            return outcomes
+        try:
+            self._save.wrote(writes)
+        except SaveError as error:
+            return outcomes + [Outcome(name, "refused", str(error)) for name in writes]
+        for name, value in writes.items():
+            self._captured[name].note(value)
+        outcomes += [self._write(self._settings[name], value) for name, value in writes.items()]
+        with contextlib.suppress(SaveError):  # the longer file serves as well; the next append says what is wrong
+            self._save.compact(self._captured, self._holds)
+        return outcomes
+
+    def _capture(self, names: Sequence[str]) -> list[Outcome]:
+        """Read first values and put them on the disk; outcomes for the knobs where that failed."""
+        failed: list[Outcome] = []
+        values: dict[str, str] = {}
+        for name in names:
+            setting = self._settings[name]
+            try:
+                values[name] = setting.knob.read()
+                setting.held = int(values[name]) if values[name].isdigit() else None
+            except KnobError as error:
+                failed.append(Outcome(name, error.status, str(error), error.reason))
+        if values:
+            try:
+                self._save.capture(values)
+            except SaveError as error:
+                return failed + [Outcome(name, "refused", str(error)) for name in values]
+            self._captured |= {name: Captured(value, hold=self._holds.get(name)) for name, value in values.items()}
+        return failed
+
+    def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:
+        """Which of these (captured) knobs does the hardware not hold as we left them? Only those get an outcome."""
+        outcomes: list[Outcome] = []
+        for name in names:
+            knob, captured = self._settings[name].knob, self._captured[name]
+            try:
+                held = self._settings[name].held = knob.read_back()
+                if held is None or is_ours(knob, captured, held):
+                    continue
+                ours = captured.ours[-1] if captured.ours else captured.at_first
+                _, text = knob.explain(ours, held)
+            except KnobError as error:
+                outcomes.append(Outcome(name, error.status, str(error), error.reason))
+                continue
+            if not text:  # not firmware, not temperature: somebody
+                detail = f"somebody else set it to {held} {SIGNS[knob.unit]}; it is left to them"
+                outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
+        return outcomes
+
+    def _note_what_restores_put(self, values: Mapping[str, int]) -> None:
+        """A restore after an earlier run has put a knob to its safe value, which is no value of ours any more once
+        another takes its place: where the hardware still holds it, it is recorded as one."""
+        put: dict[str, int] = {}
+        for name, captured in self._captured.items():
+            if captured.hold is not None and captured.hold != values.get(name) and name in self._settings:
+                with contextlib.suppress(KnobError):
+                    held = self._settings[name].knob.read_back()
+                    if held is not None and self._settings[name].knob.holds(captured.hold, held):
+                        put[name] = captured.hold
+        if put:
+            self._save.wrote(put)
+            for name, value in put.items():
+                self._captured[name].note(value)
+
+    def _write(self, setting: _Setting, value: int) -> Outcome:
+        """Set one knob and read it back."""
+        knob, before = setting.knob, setting.held
+        try:
+            knob.set(value)
+            held = setting.held = knob.read_back()
+            if held is None or knob.holds(value, held):
+                setting.asked = value
+                reason, text = knob.overruled(value)
+                if text:
+                    return Outcome(knob.name, "no-effect", f"holds {value} {SIGNS[knob.unit]}, but {text}", reason)
+                return Outcome(knob.name, "written", str(value))
+            reason, text = knob.explain(value, held)
+        except KnobError as error:
+            return Outcome(knob.name, error.status, str(error), error.reason)
+        self._captured[knob.name].note(held)
+        with contextlib.suppress(SaveError):  # worth recording, but the hardware holds it already
+            self._save.wrote({knob.name: held})
+        if not text and held == before:
+            reason, text = "firmware", "the write was accepted and changed nothing"
+        elif not text:
+            reason, text = "foreign writer", "somebody else wrote at the same time"
+        return Outcome(knob.name, "no-effect", f"asked {value} {SIGNS[knob.unit]}, holds {held}: {text}", reason)
+
+    def _release(self, name: str) -> Outcome:
+        """Back to the captured value, which stays captured: the next write needs no new one."""
+        captured = self._captured.get(name)
+        setting = self._settings[name]
+        if captured is None:  # it holds no value of ours: all that ends is its trouble
+            return setting.at_rest
+        try:
+            outcome = put_back(setting.knob, captured)
+        except KnobError as error:
+            return Outcome(name, error.status, str(error), error.reason)
+        if outcome.status == "left":
+            return Outcome(name, "foreign", outcome.detail, "foreign writer")
+        if outcome.status == "restored":
+            setting.asked = 0
+        return outcome
+
+    def _put_back(self, captured: Mapping[str, Captured]) -> list[Outcome]:
+        if not captured:
+            return []
+        with deaf_to_signals():
+            outcomes = put_back_all(captured, self._find)
+            for outcome in outcomes:
+                if outcome.status in SETTLED:
+                    self._forget(self._settings[outcome.knob], outcome)
+            with contextlib.suppress(SaveError):  # the knobs are back; a save that outlives them restores nothing twice
+                settle(self._save, self._captured, outcomes)
+        return outcomes
+
+    def _forget(self, setting: _Setting, outcome: Outcome) -> None:
+        """A knob that is back may be moved anew; one that was left to somebody else is theirs for good."""
+        setting.asked, setting.trouble, setting.retry_s = 0, None, FIRST_RETRY_S
+        if outcome.status == "left":
+            setting.trouble = Outcome(outcome.knob, "foreign", outcome.detail, "foreign writer")
+            setting.retry_ns = NEVER_NS
+
+    def _check_some(self, changes: Mapping[str, int]) -> list[Outcome]:
+        """Re-read a few knobs that hold a value of ours and are not being changed, in turn."""
+        names: list[str] = []
+        for _ in range(min(CHECKS_PER_APPLY, len(self._captured))):
+            name = next(self._round, None)
+            if name is None:
+                self._round = iter(list(self._captured))
+                name = next(self._round)
+            setting = self._settings.get(name)
+            if setting and setting.asked and setting.trouble is None and name not in changes and name in self._captured:
+                names.append(name)
+        return self._find_foreign(names)
+
+    def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
+        """Keep a knob's trouble, and when to try again."""
+        setting = self._settings[outcome.knob]
+        if outcome.status in _TROUBLE:
+            is_same = setting.trouble is not None and setting.wanted == value
+            setting.retry_s = min(2 * setting.retry_s, LAST_RETRY_S) if is_same else FIRST_RETRY_S
+            setting.retry_ns = now_ns + round(setting.retry_s * 1e9)
+            setting.trouble, setting.wanted = outcome, value
+        else:
+            setting.trouble, setting.retry_s = None, FIRST_RETRY_S
+        return outcome
+
+
+def _is_foreign(setting: _Setting) -> bool:
+    return setting.trouble is not None and setting.trouble.status == "foreign"

@@ -1,0 +1,1 @@
+"""Slow, obvious implementations that the fast ones are held against."""

@@ -1,0 +1,82 @@
+"""hwmon: the temperatures and the board power that the machine's sensor chips give.
+
+coretemp (Intel) makes one device per package: temp1 is the package, temp(N+2) the core with core_id N. k10temp (AMD) is
+the fourth PCI function of each package's first die and numbers its inputs through. acpi_power_meter shows what the
+board draws. Temperatures are millidegrees in the sensor's own steps, power is microwatts.
+Source: Linux Documentation/hwmon/{coretemp,k10temp,acpi_power_meter,sysfs-interface}.rst, drivers/hwmon/coretemp.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twin.files.sysfs_nodes import Nodes
+from twin.machine import Sensor
+from twin.physics.model import Twin
+
+CLASS = "/sys/class/hwmon"
+
+STEP_MC = {"coretemp": 1000, "k10temp": 125}
+"""A digital readout counts whole degrees below Tjmax (IA32_THERM_STATUS), AMD's register eighths of a degree."""
+
+
+def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
+    """Add one hwmon device per chip; returns the chips' own folders."""
+    chips: dict[tuple[str, int], list[tuple[int, Sensor]]] = {}
+    for index, sensor in enumerate(twin.machine.sensors):
+        chips.setdefault((sensor.chip, sensor.chip_index), []).append((index, sensor))
+    folders = []
+    for number, ((chip, chip_index), sensors) in enumerate(chips.items()):
+        device, bus = _device(chip, chip_index)
+        folder = f"{device}/hwmon/hwmon{number}"
+        nodes.device(device, bus)
+        nodes.device(folder, CLASS)
+        nodes.link(f"{folder}/device", device)
+        nodes.link(f"{CLASS}/hwmon{number}", folder)
+        nodes.file(f"{folder}/name", f"{chip}\n")
+        _add_inputs(nodes, twin, folder, sensors)
+        folders.append(device)
+    return tuple(folders)
+
+
+def _device(chip: str, index: int) -> tuple[str, str]:
+    """Where a chip sits: its folder and its bus."""
+    if chip == "k10temp":
+        return f"/sys/devices/pci0000:00/0000:00:{0x18 + index:02x}.3", "/sys/bus/pci"
+    if chip == "power_meter":
+        return f"/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI000D:{index:02x}", "/sys/bus/acpi"
+    return f"/sys/devices/platform/{chip}.{index}", "/sys/bus/platform"
+
+
+def _add_inputs(nodes: Nodes, twin: Twin, folder: str, sensors: list[tuple[int, Sensor]]) -> None:
+    count = {"temperature": 0, "power": 0}
+    for index, sensor in sensors:
+        count[sensor.kind] += 1
+        number = count[sensor.kind]
+        if sensor.kind == "power":
+            nodes.file(f"{folder}/power{number}_average", _power_uw(twin, index))
+            nodes.file(f"{folder}/power{number}_label", f"{sensor.label}\n")
+            continue
+        if sensor.chip == "coretemp" and sensor.of == "core":
+            number = sensor.index % twin.machine.cores_per_socket + 2
+        stem = f"{folder}/temp{number}"
+        nodes.file(f"{stem}_input", _temperature_mc(twin, index, STEP_MC.get(sensor.chip, 1)))
+        nodes.file(f"{stem}_label", f"{sensor.label}\n")
+        if sensor.max_c:
+            nodes.file(f"{stem}_max", f"{round(sensor.max_c * 1000)}\n")
+        if sensor.critical_c:
+            nodes.file(f"{stem}_crit", f"{round(sensor.critical_c * 1000)}\n")
+            if sensor.chip == "coretemp":
+                nodes.file(f"{stem}_crit_alarm", _alarm(twin, index, sensor.critical_c))
+
+
+def _temperature_mc(twin: Twin, sensor: int, step_mc: int) -> Callable[[], str]:
+    return lambda: f"{twin.temperature_mc(sensor) // step_mc * step_mc}\n"
+
+
+def _power_uw(twin: Twin, sensor: int) -> Callable[[], str]:
+    return lambda: f"{twin.power_uw(sensor)}\n"
+
+
+def _alarm(twin: Twin, sensor: int, critical_c: float) -> Callable[[], str]:
+    return lambda: f"{twin.temperature_mc(sensor) >= critical_c * 1000:d}\n"

@@ -1,0 +1,109 @@
+"""PMUs as perf finds them: /sys/bus/event_source/devices/{cpu,msr,power,...}, links into /sys/devices.
+
+``perf`` and our own ``pmu`` learn here which type number a PMU has and how its events are encoded; only what the
+machine counts is listed. Where there is no generic back-end stall event (Skylake and later, Zen 2 and later), a machine
+may list one of its own under its vendor's name. Reference cycles that the core PMU cannot count come from ``mperf`` of
+the MSR PMU, at TSC rate while the CPU is not halted.
+Source: Linux arch/x86/events/{core,intel/core,amd/core,msr,rapl}.c; include/uapi/linux/perf_event.h.
+"""
+
+from __future__ import annotations
+
+from twin.files.sysfs_nodes import Nodes
+from twin.machine import Machine
+from twin.physics.model import Twin
+
+DEVICES = "/sys/bus/event_source/devices"
+
+PMU_TYPES = {"software": 1, "tracepoint": 2, "cpu": 4, "breakpoint": 5, "msr": 9, "power": 10}
+"""perf_event_attr.type: below 6 fixed by perf_event.h, above handed out in the order of registration."""
+
+_SHARED_FORMAT = {"umask": "config:8-15", "edge": "config:18", "inv": "config:23", "cmask": "config:24-31"}
+_FORMATS = {
+    "GenuineIntel": {"event": "config:0-7", **_SHARED_FORMAT, "pc": "config:19", "any": "config:21"},
+    "AuthenticAMD": {"event": "config:0-7,32-35", **_SHARED_FORMAT},
+}
+
+_CORE_EVENTS = {
+    "GenuineIntel": {
+        "cycles": ("cpu-cycles", "event=0x3c"),
+        "instructions": ("instructions", "event=0xc0"),
+        "llc-misses": ("cache-misses", "event=0x2e,umask=0x41"),
+        "reference-cycles": ("ref-cycles", "event=0x00,umask=0x03"),
+        "stalls": ("stalled-cycles-backend", "event=0xb1,umask=0x01,inv,cmask=0x01"),  # as Sandy Bridge's map has it
+    },
+    "AuthenticAMD": {
+        "cycles": ("cpu-cycles", "event=0x76"),
+        "instructions": ("instructions", "event=0xc0"),
+        "llc-misses": ("cache-misses", "event=0x64,umask=0x09"),
+        "reference-cycles": ("ref-cycles", "event=0x120"),  # Zen 4 on
+        "stalls": ("stalled-cycles-backend", "event=0x87,umask=0x01"),  # Zen 1
+    },
+}
+"""Names and encodings of the generic events, from the event maps of intel/core.c and amd/core.c."""
+
+_MSR_EVENTS = {"cycles": ("aperf", "event=0x01"), "reference-cycles": ("mperf", "event=0x02")}
+
+_ENERGY_EVENTS = {
+    "core": ("energy-cores", 1),
+    "package": ("energy-pkg", 2),
+    "dram": ("energy-ram", 3),
+    "uncore": ("energy-gpu", 4),
+    "psys": ("energy-psys", 5),
+}
+_ENERGY_SCALE = "2.3283064365386962890625e-10"  # rapl.c: 2^-32 J whatever the hardware's own unit
+
+
+def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
+    """Add every PMU of the machine; returns their folders below /sys/devices."""
+    machine = twin.machine
+    folders = []
+    for name, number in PMU_TYPES.items():
+        folder = f"/sys/devices/{name}"
+        nodes.device(folder, "/sys/bus/event_source")
+        nodes.file(f"{folder}/type", f"{number}\n")
+        nodes.link(f"{DEVICES}/{name}", folder)
+        folders.append(folder)
+    _add_core(nodes, machine)
+    _add_events(nodes, "msr", _MSR_EVENTS, [event for event in _MSR_EVENTS if event in machine.events])
+    _add_format(nodes, "msr", {"event": "config:0-63"})
+    _add_energy(nodes, machine)
+    return tuple(folders)
+
+
+def _add_core(nodes: Nodes, machine: Machine) -> None:
+    """The core PMU: generic events that the processor has, and raw ones named in the machine file."""
+    generic = [event for event in machine.events if event not in machine.raw_events]
+    if machine.reference_source == "msr":
+        generic = [event for event in generic if event != "reference-cycles"]
+    names = _CORE_EVENTS.get(machine.vendor, {})
+    _add_events(nodes, "cpu", names, [event for event in generic if event in names])
+    for name, terms in (text.split("/", 1) for text in machine.raw_events.values()):
+        nodes.file(f"/sys/devices/cpu/events/{name}", f"{terms}\n")
+    _add_format(nodes, "cpu", _FORMATS.get(machine.vendor, {}))
+    nodes.file("/sys/devices/cpu/rdpmc", "0\n")  # counters are read by system call only
+
+
+def _add_energy(nodes: Nodes, machine: Machine) -> None:
+    """RAPL once more as perf events: one CPU of each package counts for all (cpumask)."""
+    kinds = {zone.kind for zone in machine.zones if not zone.mmio}
+    folder = "/sys/devices/power"
+    for kind in sorted(kinds):
+        name, number = _ENERGY_EVENTS[kind]
+        nodes.file(f"{folder}/events/{name}", f"event=0x{number:02x}\n")
+        nodes.file(f"{folder}/events/{name}.unit", "Joules\n")
+        nodes.file(f"{folder}/events/{name}.scale", f"{_ENERGY_SCALE}\n")
+    first = {package: cpu for cpu, package in reversed(list(enumerate(machine.package_of)))}
+    nodes.file(f"{folder}/cpumask", ",".join(str(cpu) for cpu in sorted(first.values())) + "\n")
+    _add_format(nodes, "power", {"event": "config:0-7"})
+
+
+def _add_events(nodes: Nodes, pmu: str, names: dict[str, tuple[str, str]], events: list[str]) -> None:
+    for event in events:
+        name, terms = names[event]
+        nodes.file(f"/sys/devices/{pmu}/events/{name}", f"{terms}\n")
+
+
+def _add_format(nodes: Nodes, pmu: str, terms: dict[str, str]) -> None:
+    for term, bits in terms.items():
+        nodes.file(f"/sys/devices/{pmu}/format/{term}", f"{bits}\n")

@@ -1,0 +1,181 @@
+"""The /sys of the emulated node, and the files of /proc that say the same: contents and write semantics as the
+machine's kernel has them.
+
+One tree serves both worlds: in process it stands behind ``pmu.ports.Files`` (twin/in_process_node.py), outside behind a
+FUSE server. A path leads to an attribute through one dictionary; the value is computed from the twin at the moment of
+the read, so nothing is ever as stale as some updater's period. Faults are applied here, between the attribute and
+whoever reads or writes it.
+
+Source of the semantics: Linux 6.x, fs/kernfs/file.c, drivers/cpufreq, drivers/powercap, drivers/hwmon,
+arch/x86/events and Documentation/ABI/testing; each sibling file names its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+from twin.faults.active import Effect, Faults, type_standing
+from twin.files import procfs, sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap
+from twin.files.sysfs_nodes import PAGE_BYTES, Attribute, Nodes, as_string
+from twin.physics.model import Twin
+
+ROOTS = (
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+    "/sys/devices/virtual/powercap",
+    "/sys/class/powercap",
+    "/sys/class/hwmon",
+    "/sys/bus/event_source/devices",
+)
+"""What every twin shows. Devices that only some machines have (their own folders) come to it per machine."""
+
+
+class SysfsTree:
+    """Files, directories and links below /sys, and ``procfs.FILES``, by absolute path.
+
+    ``roots`` are the directories to mount: all the tree's other nodes lie below one of them. Faults of the machine file
+    are used when ``faults`` is None; ``host_stat`` is for ``procfs``. Errors are OSError with the errno of the real
+    kernel. What users have asked for is kept here, so a twin has one tree for its life.
+    """
+
+    def __init__(self, twin: Twin, faults: Faults | None = None, host_stat: Callable[[], str] | None = None) -> None:
+        self.twin = twin
+        self.faults = Faults(twin) if faults is None else faults
+        self._nodes = nodes = Nodes()
+        for root in ROOTS:
+            nodes.directory(root)
+        sysfs_cpu.add(nodes, twin)
+        self.policies = sysfs_cpufreq.add(nodes, twin)
+        procfs.add(nodes, twin, self.policies, host_stat)
+        self.zones = sysfs_powercap.add(nodes, twin)
+        device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin)]
+        self._storing = threading.Lock()  # one store at a time, as the kernel's own locks see to it
+        self.delayed_s = 0.0  # what slow files would have cost so far, were anybody waiting
+        self.roots: tuple[str, ...] = (*ROOTS, *device_roots)
+        self._found = dict(nodes.files)  # every name under which a file has been asked for
+        self.faults.know_files(nodes.names)
+
+    def kind(self, path: str) -> str | None:
+        """ "dir", "file" or "link" without following a last link; None if there is no such node."""
+        try:
+            path = self._nodes.real_parent(path)
+        except OSError:
+            return None
+        if path in self._nodes.links:
+            return "link"
+        if path in self._nodes.children:
+            return "dir"
+        attribute = self._nodes.files.get(path)
+        return "file" if attribute is not None and not self.faults.is_absent(self._standing(attribute)) else None
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, in the order they were made."""
+        real = self.realpath(path)
+        if real not in self._nodes.children:
+            raise _error(errno.ENOTDIR if real in self._nodes.files else errno.ENOENT, path)
+        return [name for name in self._nodes.children[real] if self.kind(f"{real.rstrip('/')}/{name}") is not None]
+
+    def readlink(self, path: str) -> str:
+        """The target as the link has it: relative to its own directory."""
+        real = self._nodes.real_parent(path)
+        if real not in self._nodes.links:
+            raise _error(errno.EINVAL if self.kind(path) else errno.ENOENT, path)
+        return self._nodes.links[real]
+
+    def mode(self, path: str) -> int:
+        """Permission bits of a file (links are not followed: 0777) or directory."""
+        match self.kind(path):
+            case "dir":
+                return 0o755
+            case "link":
+                return 0o777
+            case "file":
+                return self._nodes.files[self._nodes.real_parent(path)].mode
+        raise _error(errno.ENOENT, path)
+
+    def realpath(self, path: str) -> str:
+        """``path`` with all links followed; the last component need not exist."""
+        return self._nodes.real(path)
+
+    def find(self, path: str) -> Attribute:
+        """The file at ``path``, links followed."""
+        attribute = self._found.get(path)
+        if attribute is None:
+            real = self.realpath(path)
+            attribute = self._nodes.files.get(real)
+            if attribute is None:
+                raise _error(errno.EISDIR if real in self._nodes.children else errno.ENOENT, path)
+            self._found[path] = attribute
+        return attribute
+
+    def read(self, path: str) -> bytes:
+        """The file's whole content, computed now."""
+        return self.show(self.find(path)).encode()
+
+    def show(self, attribute: Attribute) -> str:
+        """What reading this attribute gives now."""
+        if attribute.show is None:
+            raise _error(errno.EACCES, attribute.path)
+        standing = self._standing(attribute)
+        try:
+            if not standing:
+                return attribute.show()
+            self.delayed_s += self.faults.delay_s(standing)
+            return self.faults.shown(standing, attribute.path, attribute.show, attribute.wraps_at)
+        except OSError as error:
+            raise _error(error.errno or errno.EIO, attribute.path) from None
+
+    def write(self, path: str, data: bytes) -> int:
+        """One ``write(2)``: returns the bytes taken, or raises OSError with what the store function answers.
+
+        A file without write permission cannot even be opened for it: EACCES, for root too, as sysfs has it
+        (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
+        """
+        attribute = self.find(path)
+        if attribute.store is None:
+            raise _error(errno.EACCES, path)
+        if not data:
+            return 0
+        standing = self._standing(attribute)
+        effect = Effect.FULL
+        if standing:
+            self.delayed_s += self.faults.delay_s(standing)
+            effect = self.faults.written(standing, attribute.path)
+        if effect is not Effect.DROPPED:
+            try:
+                with self._storing:
+                    attribute.store(as_string(data), effect is Effect.FULL)
+            except OSError as error:
+                raise _error(error.errno or errno.EIO, path) from None
+        return min(len(data), PAGE_BYTES)
+
+    def names(self) -> Mapping[str, str]:
+        """Every name that a file has, also through links to its directory: name to path without links."""
+        return self._nodes.names()
+
+    def delay_s(self, path: str) -> float:
+        """Seconds that an access to this file takes now (fault ``slow``); whoever serves it does the waiting."""
+        try:
+            standing = self._standing(self.find(path))
+        except OSError:
+            return 0.0
+        return self.faults.delay_s(standing) if standing else 0.0
+
+    def act(self) -> None:
+        """Let happen what the faults make happen by themselves by now (``Faults.act``)."""
+        self.faults.act(self.write)
+
+    def _standing(self, attribute: Attribute) -> type_standing:
+        """Faults on this file, found again when a fault has come or gone."""
+        if attribute.standing_generation != self.faults.generation:
+            generation = self.faults.generation
+            attribute.standing = self.faults.on_file(self._nodes.names_of(attribute.path))
+            attribute.standing_generation = generation
+        return attribute.standing
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

@@ -1,0 +1,341 @@
+"""The emulated node as an object: time, instruments, actuators, and the truth behind them.
+
+The physics is in C (``csrc/model*.c``); this module turns a machine and a workload into its tables and gives names to
+its numbers. A Twin may be read and acted on from other threads while it runs: the C side holds a mutex for at most
+1 ms of model time, and runs without the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from twin._model import ffi, lib
+from twin.errors import TwinError, nearest
+from twin.machine import EVENTS, Machine
+from twin.physics.model_structs import group_struct, node_struct, write_identity
+from twin.programs.workload import Workload
+from twin.programs.workload_phases import DEFAULT_NOISE
+
+START_NS = 1_000_000_000_000
+"""CLOCK_MONOTONIC at the start of virtual time: large, so that nobody takes zero for "never"."""
+
+GPU_MEMORY_BYTES: int = ffi.sizeof("twin_gpus_t")
+"""What ``gpu_memory`` must hold: one twin_gpus_t."""
+
+STEP_S = lib.TWIN_STEP_NS * 1e-9
+
+_DYNAMIC = {"schedutil", "ondemand", "conservative"}
+_FOLLOW_NS = 50_000_000
+type_i64 = npt.NDArray[np.int64]
+
+
+class StopFlag(Protocol):
+    """What ``run_realtime`` asks whether to go on: threading.Event and its like."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+
+
+class PhaseReport(msgspec.Struct, frozen=True):
+    """Seconds a group spent in a phase, and the joules drawn meanwhile: CPU packages with DRAM, GPUs, whole node."""
+
+    group: int
+    name: str
+    seconds: float
+    cpu_j: float
+    gpu_j: float
+    node_j: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The truth about the running workload, from its start until its end or now.
+
+    ``energy_j`` by part: ``package-N`` (without DRAM), ``dram-N``, ``gpu-N``, ``rest``, and their sum ``node``.
+    ``slowdown``: time taken / time the same work takes at the highest clocks - 1.
+    """
+
+    time_s: float
+    work_done: float
+    finished: bool
+    slowdown: float
+    energy_j: dict[str, float]
+    phases: tuple[PhaseReport, ...]
+
+
+class Twin:
+    """One emulated node.
+
+    ``gpu_memory`` is a writable buffer of at least ``GPU_BYTES`` that other processes may map (twin_gpus_t); without
+    it the GPUs' state is private to this process.
+    """
+
+    GPU_BYTES = GPU_MEMORY_BYTES
+
+    def __init__(
+        self, machine: Machine, workload: Workload | None = None, seed: int = 1, gpu_memory: Any | None = None
+    ) -> None:
+        self.machine = machine
+        self.workload = workload
+        memory = ffi.new("twin_gpus_t *") if gpu_memory is None else self._mapped(gpu_memory)
+        self._gpus = memory
+        write_identity(memory, machine)
+        keep: list[Any] = []
+        handle = lib.twin_model_new(node_struct(machine, seed, START_NS, keep), memory)
+        if handle == ffi.NULL:
+            raise TwinError("no memory for the node model")
+        self._model = ffi.gc(handle, lib.twin_model_free)
+        self._units = 0
+        self._requests: list[tuple[int, int, int, str]] = [
+            (domain.min_khz, domain.max_khz, domain.max_khz, machine.governor) for domain in machine.domains
+        ]
+        self._limits = [list(zone.constraints) for zone in machine.zones]
+        for domain in range(len(machine.domains)):
+            self._apply_domain(domain)
+        if workload is not None:
+            self.start_workload(workload)
+
+    # --- time ---
+
+    @property
+    def time_ns(self) -> int:
+        """Virtual CLOCK_MONOTONIC, on the 50 us grid."""
+        return int(lib.twin_model_time_ns(self._model))
+
+    @property
+    def age_ns(self) -> int:
+        """Model time since the twin was made; it does not jump when the twin begins to follow real time."""
+        return int(lib.twin_model_age_ns(self._model))
+
+    def advance(self, duration_s: float) -> None:
+        """Run the model for this long, rounded up to whole 50 us steps."""
+        steps = -(-round(duration_s * 1e9) // lib.TWIN_STEP_NS)
+        lib.twin_model_advance(self._model, max(steps, 0))
+
+    def run_realtime(self, stop: StopFlag) -> None:
+        """Keep model time at CLOCK_MONOTONIC until ``stop`` is set: the body of a thread."""
+        while not stop.is_set():
+            lib.twin_model_follow(self._model, _FOLLOW_NS)
+        lib.twin_model_unfollow(self._model)
+
+    # --- work ---
+
+    def start_workload(self, workload: Workload) -> None:
+        """Replace whatever runs by this workload, from now on."""
+        if workload.machine != self.machine.name:
+            raise TwinError(f'workload "{workload.name}" was fitted to "{workload.machine}", not "{self.machine.name}"')
+        keep: list[Any] = []
+        groups = ffi.new("twin_group_t[]", [group_struct(group, keep) for group in workload.groups])
+        if lib.twin_model_start(self._model, len(workload.groups), groups, workload.noise) != 0:
+            raise TwinError("no memory for the workload")
+        self.workload, self._units = workload, 0
+
+    def stop_workload(self) -> None:
+        """Run nothing from now on; what ran is as if it were killed."""
+        if lib.twin_model_start(self._model, 0, ffi.NULL, DEFAULT_NOISE) != 0:
+            raise TwinError("no memory to run nothing")
+        self.workload = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the workload has ended."""
+        return bool(lib.twin_model_finished(self._model))
+
+    def told_units(self) -> int | None:
+        """What the program that runs has counted of its own progress; None if it does not tell."""
+        for number, group in enumerate(self.workload.groups if self.workload else ()):
+            if group.telling:
+                progress = ffi.new("twin_progress_t *")
+                lib.twin_model_progress(self._model, number, progress)
+                # at a barrier the seconds are summed anew, and the last bit of a sum must not take a unit back
+                self._units = max(self._units, group.telling.finished(progress.done_s))
+                return self._units
+        return None
+
+    # --- instruments ---
+
+    def counters(self, events: Sequence[str]) -> type_i64:
+        """Cumulative counts, int64 ``[n_cpus, len(events)]``, whether or not this machine has such an event."""
+        columns = []
+        for event in events:
+            if event not in EVENTS:
+                raise TwinError(f'unknown event "{event}"{nearest(event, EVENTS)}')
+            columns.append(EVENTS.index(event))
+        out = np.empty((self.machine.cpus, lib.TWIN_EVENTS), np.int64)
+        lib.twin_model_counters(self._model, ffi.from_buffer("int64_t[]", out))
+        return out[:, columns]
+
+    def busy_idle_us(self) -> tuple[type_i64, type_i64]:
+        """Microseconds that each logical CPU was busy, and idle, since the twin began."""
+        busy, idle = np.empty(self.machine.cpus, np.int64), np.empty(self.machine.cpus, np.int64)
+        lib.twin_model_busy_us(self._model, ffi.from_buffer("int64_t[]", busy), ffi.from_buffer("int64_t[]", idle))
+        return busy, idle
+
+    def idle_us(self, cpu: int) -> int:
+        """Microseconds this logical CPU was idle."""
+        return int(self.busy_idle_us()[1][cpu])
+
+    def zone_energy_uj(self, zone: int) -> int:
+        """The zone's energy counter: moves each millisecond in whole units, wraps at the zone's range."""
+        return int(lib.twin_model_zone_uj(self._model, zone))
+
+    def set_zone_energy_uj(self, zone: int, energy_uj: int) -> None:
+        """Put the counter where a test wants it, for instance just before its wrap."""
+        lib.twin_model_set_zone_uj(self._model, zone, energy_uj)
+
+    def domain_khz(self, domain: int) -> int:
+        """The clock a domain runs at, after requests, latency and throttling."""
+        return int(lib.twin_model_domain_khz(self._model, domain))
+
+    def cpu_khz(self, cpu: int) -> int:
+        """The clock this logical CPU runs at."""
+        return self.domain_khz(self.machine.domain_of[cpu])
+
+    def temperature_mc(self, sensor: int) -> int:
+        """Thousandths of a degree Celsius at ``machine.sensors[sensor]``."""
+        which = self.machine.sensors[sensor]
+        read = lib.twin_model_core_c if which.of == "core" else lib.twin_model_package_c
+        return round(float(read(self._model, which.index)) * 1000)
+
+    def power_uw(self, sensor: int) -> int:
+        """Microwatts at ``machine.sensors[sensor]``: the whole node, or a package without DRAM."""
+        which = self.machine.sensors[sensor]
+        kind = lib.TWIN_ZONE_PSYS if which.of == "node" else lib.TWIN_ZONE_PACKAGE
+        return round(float(lib.twin_model_power_w(self._model, kind, which.index)) * 1e6)
+
+    # --- actuators: raw, unvalidated ---
+
+    def set_domain(
+        self,
+        domain: int,
+        min_khz: int | None = None,
+        max_khz: int | None = None,
+        setspeed_khz: int | None = None,
+        governor: str | None = None,
+    ) -> None:
+        """Change a clock domain's requests; what is None stays. The clock follows after the machine's latency."""
+        low, high, speed, mode = self._requests[domain]
+        self._requests[domain] = (
+            low if min_khz is None else min_khz,
+            high if max_khz is None else max_khz,
+            speed if setspeed_khz is None else setspeed_khz,
+            mode if governor is None else governor,
+        )
+        self._apply_domain(domain)
+
+    def set_zone_limit(
+        self,
+        zone: int,
+        constraint: int,
+        limit_uw: int | None = None,
+        window_us: int | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        """Change a zone's power limit; what is None stays. ``enabled`` is the zone's, not the constraint's."""
+        if enabled is not None:
+            lib.twin_model_enable_zone(self._model, zone, enabled)
+        if limit_uw is None and window_us is None:
+            return
+        now = self._limits[zone][constraint]
+        if limit_uw is not None:
+            now = msgspec.structs.replace(now, limit_w=limit_uw / 1e6)
+        if window_us is not None:
+            now = msgspec.structs.replace(now, window_us=window_us)
+        self._limits[zone][constraint] = now
+        lib.twin_model_set_limit(self._model, zone, constraint, now.limit_w, now.window_us * 1e-6)
+
+    @property
+    def gpus(self) -> Any:
+        """Pointer to twin_gpus_t: state to read, requests to write."""
+        return self._gpus
+
+    @property
+    def gpus_address(self) -> int:
+        """The same as a number, for ``twin_nvml_attach``."""
+        return int(ffi.cast("uintptr_t", self._gpus))
+
+    @property
+    def model_address(self) -> int:
+        """The C model as a number, for native code that calls the functions of model.h without the GIL."""
+        return int(ffi.cast("uintptr_t", self._model))
+
+    # --- truth ---
+
+    @property
+    def node_j(self) -> float:
+        """Joules that the whole node has drawn since the twin was made, whatever ran."""
+        return float(lib.twin_model_node_j(self._model))
+
+    def report(self) -> Report:
+        """What the workload has taken so far."""
+        packages = self.machine.sockets
+        parts = np.empty(3 * packages + self.machine.gpus + 1)
+        lib.twin_model_energy(self._model, ffi.from_buffer("double[]", parts))
+        energy: dict[str, float] = {}
+        for package in range(packages):
+            core, uncore, dram = (float(x) for x in parts[3 * package : 3 * package + 3])
+            energy[f"package-{package}"] = core + uncore
+            energy[f"dram-{package}"] = dram
+        for gpu in range(self.machine.gpus):
+            energy[f"gpu-{gpu}"] = float(parts[3 * packages + gpu])
+        energy["rest"] = float(parts[-1])
+        energy["node"] = float(parts.sum())
+        elapsed, done, share = self.progress()
+        return Report(
+            time_s=elapsed,
+            work_done=share,
+            finished=self.finished,
+            slowdown=elapsed / done - 1.0 if done > 0 else 0.0,
+            energy_j=energy,
+            phases=self._phases(),
+        )
+
+    def progress(self) -> tuple[float, float, float]:
+        """Elapsed seconds, seconds the same work takes at the highest clocks, share of the work done."""
+        elapsed, done, shares = 0.0, 0.0, [1.0]
+        progress = ffi.new("twin_progress_t *")
+        for number, group in enumerate(self.workload.groups if self.workload else ()):
+            lib.twin_model_progress(self._model, number, progress)
+            if group.repeat == 0:
+                continue
+            if progress.elapsed_s >= elapsed:
+                elapsed, done = progress.elapsed_s, progress.done_s
+            shares.append(progress.done_s / progress.total_s)
+        return elapsed, done, min(shares) if len(shares) > 1 else 0.0
+
+    def _phases(self) -> tuple[PhaseReport, ...]:
+        reports = []
+        for number, group in enumerate(self.workload.groups if self.workload else ()):
+            rows = np.empty((len(group.phases), 4))
+            lib.twin_model_phases(self._model, number, ffi.from_buffer("double[]", rows))
+            reports += [
+                PhaseReport(number, phase.truth.name, *(float(x) for x in row))
+                for phase, row in zip(group.phases, rows, strict=True)
+            ]
+        return tuple(reports)
+
+    # --- to C ---
+
+    def _apply_domain(self, domain: int) -> None:
+        low, high, speed, governor = self._requests[domain]
+        lib.twin_model_set_domain(self._model, domain, low, high, speed, self._governor(governor))
+
+    def _governor(self, name: str) -> int:
+        active = self.machine.driver in ("intel_pstate", "amd-pstate-epp")
+        if name in _DYNAMIC or (name == "powersave" and active):  # there "powersave" scales with load
+            return int(lib.TWIN_DYNAMIC)
+        known = {"performance": lib.TWIN_PERFORMANCE, "powersave": lib.TWIN_POWERSAVE, "userspace": lib.TWIN_USERSPACE}
+        if name not in known:
+            raise TwinError(f'unknown governor "{name}"{nearest(name, (*known, *_DYNAMIC))}')
+        return int(known[name])
+
+    def _mapped(self, buffer: Any) -> Any:
+        view = ffi.from_buffer("char[]", buffer, require_writable=True)
+        if len(view) < self.GPU_BYTES:
+            raise TwinError(f"GPU memory holds {len(view)} bytes, needs {self.GPU_BYTES}")
+        self._view = view
+        return ffi.cast("twin_gpus_t *", view)

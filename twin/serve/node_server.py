@@ -1,0 +1,195 @@
+"""The process behind a served twin: the model in real time, its files, its counters, its GPUs, its control socket.
+
+It is forked by the run's first process inside its namespaces and belongs to them for life: it goes when they go, and
+with its own end every file and counter of the twin answers ENOTCONN. It never unmounts anything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+
+from twin._kernel import lib
+from twin.errors import TwinError
+from twin.faults.active import Faults
+from twin.faults.fault import Fault
+from twin.files import procfs
+from twin.files.sysfs_tree import SysfsTree
+from twin.machine import Machine
+from twin.physics.model import Twin
+from twin.programs.workload import Workload
+from twin.serve import fuse_tree, namespace
+from twin.serve.control import ControlSocket
+from twin.serve.doors import Doors
+from twin.serve.mirror import Mirror
+from twin.serve.perf_events import EventNames
+from twin.serve.perf_service import PerfService
+
+TICK_S = 0.005
+"""Period of what happens by itself (foreign writers, faults that begin or end). Ours; the model has its own thread."""
+
+_SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): nobody can cut the memory from under a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to serve, settled before the server is forked.
+
+    ``report`` is where the truth is written at the end: a directory by descriptor (the run's /run and /dev are not the
+    host's), and a name.
+    """
+
+    machine: Machine
+    workload: Workload | None
+    seed: int
+    faults: tuple[Fault, ...]
+    report: tuple[int, str] | None
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The server's first message: by which devices its files and counters are known, and what to cover with them.
+
+    ``roots`` are directories of /sys, ``settings`` places below /proc of which programs get a private copy.
+    """
+
+    tree_device: int = 0
+    counters_device: int = 0
+    roots: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    error: str = ""
+
+
+STOP, LISTENER, GO = b"stop", b"listener", b"go"
+"""Messages of the first process to its server, and the answer to ``LISTENER``: the command may start."""
+
+
+def serve(plan: Plan, channel: socket.socket) -> NoReturn:
+    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the first process."""
+    status = 1
+    try:
+        lib.process_rename(b"nodectl-twin")
+        os.setsid()  # Ctrl-C on the terminal is for the command
+        _detach_standard_files()
+        try:
+            server = _Server(plan)
+        except (TwinError, OSError) as error:
+            channel.send(msgspec.json.encode(Ready(error=str(error))))
+            os._exit(1)
+        channel.send(msgspec.json.encode(server.ready))
+        server.converse(channel)
+        status = 0
+    finally:
+        os._exit(status)  # no exit handlers: libfuse's would unmount, and the rest is the launcher's
+
+
+class _Server:
+    """All parts of one served twin."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._memory = _gpu_memory()
+        self._twin = Twin(plan.machine, None, plan.seed, gpu_memory=self._memory)
+        self._faults = Faults(self._twin)
+        self._tree = SysfsTree(self._twin, self._faults, _host_stat())
+        for fault in plan.faults:
+            self._faults.add(fault)
+        settings = Mirror()
+        tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
+        self._doors = Doors(tree_device, (*procfs.FILES, *settings.roots))
+        self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
+        self._stop = threading.Event()
+        self._began_s = time.monotonic()
+        ControlSocket(
+            {
+                "status": self._status,
+                "report": lambda _: self._report(),
+                "fault-add": lambda given: self._faults.add_line(given["line"]),
+                "fault-remove": lambda given: self._faults.remove(given["fault"]),
+                "fault-list": lambda _: [[n, str(fault), stands] for n, fault, stands in self._faults.listing()],
+            }
+        )
+        self.ready = Ready(tree_device, self._counters.device, self._tree.roots, settings.roots)
+        threading.Thread(target=self._twin.run_realtime, args=(self._stop,), name="model", daemon=True).start()
+        threading.Thread(target=self._tick, name="faults", daemon=True).start()
+
+    def converse(self, channel: socket.socket) -> None:
+        """Follow the first process until it says stop or is gone."""
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+            if message == LISTENER and descriptors:
+                self._doors.open(descriptors[0], self._counters.answer)
+                if self._plan.workload is not None:
+                    self._twin.start_workload(self._plan.workload)
+                channel.send(GO)
+            elif message in (STOP, b""):
+                break
+        self._stop.set()
+        if self._plan.report:
+            directory, name = self._plan.report
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=directory)
+            with os.fdopen(fd, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(self._report())) + b"\n")
+
+    def _report(self) -> dict[str, Any]:
+        """The truth about the workload, labelled for what it is, and what it takes to run the same again."""
+        workload = self._plan.workload
+        what = {"workload": workload.name, "seed": workload.seed, "bias": workload.bias} if workload else {}
+        truth: dict[str, Any] = msgspec.to_builtins(self._twin.report())
+        return {"emulated": True, "machine": self._plan.machine.name, **what, **truth}
+
+    def _tick(self) -> None:
+        while not self._stop.wait(TICK_S):
+            self._tree.act()
+            self._counters.follow_faults()
+
+    def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "machine": self._plan.machine.name,
+            "server": os.getpid(),
+            "for_s": time.monotonic() - self._began_s,
+            "has_workload": self._plan.workload is not None,
+            "finished": self._twin.finished,
+            "told_units": self._twin.told_units(),
+            "open_counters": self._counters.open_counters,
+            "faults": len(self._faults.listing()),
+        }
+
+
+def _gpu_memory() -> mmap.mmap:
+    """Shared memory for the GPUs' state, sealed against change of size, and the link by which programs find it."""
+    fd = os.memfd_create("nodectl-twin-gpus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, Twin.GPU_BYTES)
+    fcntl.fcntl(fd, *_SEALS)
+    os.symlink(f"/proc/{os.getpid()}/fd/{fd}", namespace.GPUS)
+    return mmap.mmap(fd, Twin.GPU_BYTES)
+
+
+def _host_stat() -> Callable[[], str]:
+    """Reads the host's /proc/stat, which is opened now: later its name leads to the twin's, that is, to ourselves."""
+    fd = os.open(procfs.STAT, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read() -> str:
+        parts: list[bytes] = []
+        while part := os.pread(fd, 1 << 20, sum(map(len, parts))):
+            parts.append(part)
+        return b"".join(parts).decode()
+
+    return read
+
+
+def _detach_standard_files() -> None:
+    """Let go of the command's standard input and output, so that a pipe closes with the command."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
