@@ -27,7 +27,15 @@ from firmware_bridge.scmi.messages.header import (
     unpack_header,
 )
 from firmware_bridge.scmi.messages.message import WIRES, Body, Failed, Message, Wire, values_of, wire_of
-from firmware_bridge.scmi.protocols import vendor
+from firmware_bridge.scmi.protocols import (  # noqa: F401  (importing declares the messages)
+    base,
+    common,
+    performance,
+    power_capping,
+    sensor,
+    telemetry,
+    vendor,
+)
 
 SPOKEN: Final[dict[int, tuple[int, ...]]] = {
     Protocol.BASE: (0x20000, 0x20001),
