@@ -20,7 +20,8 @@ if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
 
 from twin._kernel import ffi, lib
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, within
+from twin.serve.spare_counters import SpareCounters
 
 CPUS, COLUMNS = 4, 5
 ENABLED, RUNNING, ID, GROUP, LOST = 1, 2, 4, 8, 16
@@ -56,7 +57,7 @@ class Counters:
 
     def number(self, **spec: int) -> int:
         default = {"kind": lib.EVENT_COUNTER, "cpu": 0, "task": -1, "real_fd": -1}
-        return int(lib.events_open(self.table, ffi.new("event_spec_t *", default | spec)))
+        return int(lib.events_open(self.table, ffi.new("event_spec_t *", default | spec), 0))
 
     def open(self, **spec: int) -> int:
         number = self.number(**spec)
@@ -260,3 +261,38 @@ def test_a_slow_counter_does_not_hold_up_the_others(counters: Counters, fds: lis
     slow.join()
     lib.events_set_fault(counters.table, 0, 0, {"kind": lib.COUNTER_WELL})
     assert not is_held_up and time.monotonic() - begin_s >= 1.5
+
+
+def test_a_spare_counter_is_nobodys_until_it_is_opened_and_then_counts_from_zero() -> None:
+    counters = Counters()
+    spare = int(lib.events_spare(counters.table))
+    fd = int(lib.fuse_open_counter(counters.mount_fd, spare))
+    assert spare > 0 and fd >= 0 and lib.events_count(counters.table) == 0
+    counters.advance(0, 1000)
+    spec = ffi.new("event_spec_t *", {"kind": lib.EVENT_COUNTER, "cpu": 0, "task": -1, "real_fd": -1})
+    assert lib.events_open(counters.table, spec, spare) == spare == os.fstat(fd).st_ino
+    assert lib.events_count(counters.table) == 1
+    counters.advance(0, 7)
+    assert int.from_bytes(os.read(fd, 8), "little") == 7
+    os.close(fd)
+    counters.await_open(0)
+
+
+def test_a_refused_call_leaves_its_spare_counter_for_the_next() -> None:
+    counters = Counters()
+    spare = int(lib.events_spare(counters.table))
+    wrong = ffi.new("event_spec_t *", {"kind": lib.EVENT_COUNTER, "cpu": CPUS, "task": -1, "real_fd": -1})
+    assert lib.events_open(counters.table, wrong, spare) == -errno.EINVAL
+    right = ffi.new("event_spec_t *", {"kind": lib.EVENT_COUNTER, "cpu": 0, "task": -1, "real_fd": -1})
+    assert lib.events_open(counters.table, right, spare) == spare
+
+
+def test_spare_counters_are_opened_again_once_calls_have_ceased() -> None:
+    counters = Counters()
+    spare = SpareCounters(counters.table, counters.mount_fd)
+    assert within(PATIENCE_S, lambda: len(spare) == spare.size > 0)
+    taken = [spare.take() for _ in range(spare.size + 1)]
+    assert len({number for number, _ in taken}) == spare.size + 1, "the last was opened at the call"
+    assert within(PATIENCE_S, lambda: len(spare) == spare.size)
+    for _, fd in taken:
+        os.close(fd)

@@ -61,7 +61,8 @@ typedef struct {
 typedef struct event_table event_table_t;
 
 event_table_t *events_new(counter_source_t source);
-int64_t events_open(event_table_t *table, const event_spec_t *spec);              /* id > 1, or -errno */
+int64_t events_spare(event_table_t *table); /* id of an event whose file can be opened in advance, or -errno */
+int64_t events_open(event_table_t *table, const event_spec_t *spec, uint64_t spare); /* id > 1, or -errno; 0: no spare */
 int events_real_fd(event_table_t *table, uint64_t id);                            /* -1: none or no such event */
 int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t size); /* bytes, or -errno */
 int events_ioctl(event_table_t *table, uint64_t id, uint32_t command, uint64_t argument, uint64_t *out);

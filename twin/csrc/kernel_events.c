@@ -48,6 +48,7 @@ typedef struct event {
     struct event *leader;  /* itself when alone or leading */
     struct event *sibling; /* next member, leader first */
     int enabled, active, n_members;
+    int is_spare;          /* its file is open, and no program has it yet */
     int64_t value, reading; /* count so far; reading of the source when last settled */
     int64_t enabled_ns, settled_ns;
     int64_t frozen;         /* value that a stuck counter shows */
@@ -60,7 +61,8 @@ struct event_table {
     pthread_mutex_t lock;
     counter_source_t source;
     uint32_t next_generation, next_slot;
-    int n_events;
+    int n_events;            /* that programs have */
+    int n_taken;             /* slots, spare ones included */
     event_t *slots[SLOTS];   /* by the low bits of the id */
     int64_t *counts;         /* [n_cpus][n_columns]: the last reading of the whole node */
     counter_fault_t *faults; /* [n_cpus][n_columns] */
@@ -212,34 +214,59 @@ static int refusal(const event_table_t *table, const event_spec_t *spec, const e
         return EINVAL; /* a group is on one CPU or in one task, and a member cannot lead another group */
     if (leader && leader->n_members >= KERNEL_GROUP)
         return E2BIG;
-    if (table->n_events >= (int)SLOTS - 1)
-        return EMFILE;
     return 0;
 }
 
-int64_t events_open(event_table_t *table, const event_spec_t *spec)
+/* A new event in a slot of its own; NULL and `error` if there is none. */
+static event_t *take_slot(event_table_t *table, int *error)
 {
-    pthread_mutex_lock(&table->lock);
-    event_t *leader = spec->leader ? find(table, spec->leader) : NULL;
     event_t *event = NULL;
-    int error = refusal(table, spec, leader);
-    if (!error && !(event = calloc(1, sizeof *event)))
-        error = ENOMEM;
-    if (error) {
-        pthread_mutex_unlock(&table->lock);
-        return -error;
-    }
-
+    *error = table->n_taken >= (int)SLOTS - 1 ? EMFILE : ENOMEM;
+    if (*error == EMFILE || !(event = calloc(1, sizeof *event)))
+        return NULL;
     do {
         table->next_slot = (table->next_slot + 1) & (SLOTS - 1);
         table->next_generation += table->next_slot == 0;
     } while (table->slots[table->next_slot]);
     event->id = (uint64_t)(table->next_generation + 1) << SLOT_BITS | table->next_slot;
+    event->leader = event;
+    event->n_members = 1;
+    table->slots[table->next_slot] = event;
+    table->n_taken++;
+    *error = 0;
+    return event;
+}
+
+int64_t events_spare(event_table_t *table)
+{
+    int error;
+    pthread_mutex_lock(&table->lock);
+    event_t *event = take_slot(table, &error);
+    if (event) {
+        event->is_spare = 1;
+        event->spec = (event_spec_t){.kind = EVENT_ZERO, .task = -1, .real_fd = -1};
+    }
+    int64_t id = event ? (int64_t)event->id : -error;
+    pthread_mutex_unlock(&table->lock);
+    return id;
+}
+
+int64_t events_open(event_table_t *table, const event_spec_t *spec, uint64_t spare)
+{
+    pthread_mutex_lock(&table->lock);
+    event_t *leader = spec->leader ? find(table, spec->leader) : NULL;
+    event_t *event = NULL;
+    int error = refusal(table, spec, leader);
+    if (!error)
+        event = spare ? find(table, spare) : take_slot(table, &error);
+    if (!event) {
+        pthread_mutex_unlock(&table->lock);
+        return -(error ? error : EBADF);
+    }
+
+    event->is_spare = 0;
     event->spec = *spec;
     event->enabled = !spec->disabled;
-    event->n_members = 1;
-    event->leader = event;
-    table->slots[table->next_slot] = event;
     table->n_events++;
 
     settle(table, event); /* only takes the first reading: the count starts at 0 */
@@ -266,7 +293,8 @@ void events_release(event_table_t *table, uint64_t id)
     pthread_mutex_lock(&table->lock);
     event_t *event = find(table, id);
     if (event) {
-        settle(table, event);
+        if (!event->is_spare)
+            settle(table, event);
         if (event->leader != event) {
             event_t *before = event->leader;
             while (before->sibling != event)
@@ -286,7 +314,8 @@ void events_release(event_table_t *table, uint64_t id)
         if (event->spec.real_fd >= 0)
             close(event->spec.real_fd);
         table->slots[id & (SLOTS - 1)] = NULL;
-        table->n_events--;
+        table->n_events -= !event->is_spare;
+        table->n_taken--;
         free(event);
     }
     pthread_mutex_unlock(&table->lock);

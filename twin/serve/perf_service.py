@@ -31,6 +31,7 @@ from twin.faults.active import Faults
 from twin.physics.model import Twin
 from twin.serve.mirror import Mirror
 from twin.serve.perf_events import PERF_TYPE_SOFTWARE, EventNames
+from twin.serve.spare_counters import SpareCounters
 
 _NO_GROUP, _OUTPUT, _CGROUP, _CLOEXEC = 1, 2, 4, 8
 _ALL_FLAGS = 15
@@ -76,6 +77,7 @@ class PerfService:
         self._fuse_fd, self._mount_fd = descriptors[0], descriptors[1]
         threading.Thread(target=lib.fuse_serve, args=(self._table, self._fuse_fd), name="counters", daemon=True).start()
         self.device = os.fstat(self._mount_fd).st_dev
+        self._spare = SpareCounters(self._table, self._mount_fd)
 
     @property
     def open_counters(self) -> int:
@@ -217,15 +219,14 @@ class PerfService:
         return int(lib.events_real_fd(self._table, spec["leader"])) if spec["leader"] else -1
 
     def _open(self, spec: Mapping[str, int]) -> int:
-        number = lib.events_open(self._table, ffi.new("event_spec_t *", spec))
-        if number < 0:
+        number, fd = self._spare.take()
+        error = -number if number < 0 else -lib.events_open(self._table, ffi.new("event_spec_t *", spec), number)
+        if error > 0:
+            if number >= 0:
+                self._spare.give_back((number, fd))
             if spec["real_fd"] >= 0:
                 os.close(spec["real_fd"])
-            raise _CallError(-number)
-        fd: int = lib.fuse_open_counter(self._mount_fd, number)
-        if fd < 0:
-            lib.events_release(self._table, number)
-            raise _CallError(-fd)
+            raise _CallError(error)
         return fd
 
 
