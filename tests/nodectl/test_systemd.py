@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pmu.system import LOCK_DIRECTORY
+from tests.sealed_systemd import SealedSystemd, sealed_systemd
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
@@ -144,143 +144,39 @@ while True:
     time.sleep(0.05)
 """
 
-SEALED_INIT = """
-set -eu
-stage=$1 cgroup=$2
-mount --make-rprivate /
-mount --bind "$stage" /srv
-for place in $(awk '{print $2}' /proc/mounts | sort -u); do
-    [ "$place" = /srv ] || [ "$place" = /proc ] || mount -o remount,bind,ro "$place" 2>/dev/null || true
-done
-for place in sys irq bus sysrq-trigger; do  # the rest of /proc is about processes, and is this namespace's own
-    [ ! -e /proc/$place ] || { mount --bind /proc/$place /proc/$place; mount -o remount,bind,ro /proc/$place; }
-done
-for place in / /dev /proc/sys; do  # a mistake here must never reach the machine this runs on
-    how=$(awk -v at="$place" '$2 == at {how = $4} END {print how}' /proc/mounts)
-    case $how in ro*) ;; *) echo "not sealed: $place"; exit 97 ;; esac
-done
-for place in /run /var /tmp; do mount -t tmpfs tmpfs "$place"; done
-mkdir -p /var/lib /run/systemd /tmp/dev/pts /tmp/dev/shm
-for node in null zero full random urandom tty; do touch /tmp/dev/$node; mount --bind /dev/$node /tmp/dev/$node; done
-touch /tmp/dev/console
-mount --bind /srv/console /tmp/dev/console
-mount --rbind /tmp/dev /dev
-mount -t overlay -o lowerdir=/etc,upperdir=/srv/etc,workdir=/srv/etc-work overlay /etc
-mount -t overlay -o lowerdir=/sys,upperdir=/srv/sys,workdir=/srv/sys-work overlay /sys
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-export container=nodectl-test
-exec /lib/systemd/systemd --unit=nodectl-test.target --log-target=console --show-status=0
-"""
-"""An init for the new PID namespace: all that exists is read-only, what an init writes to is private, and none of the
-distribution's own units is started. A plain systemd here would clean this machine's /tmp and set its sysctls."""
-
 LIMIT = "devices/system/cpu/cpufreq/policy0/scaling_max_freq"
 
 
-class SealedSystemd:
-    """systemd as PID 1 of its own namespaces, with the agent's unit on a cpufreq tree of plain files."""
-
-    def __init__(self, stage, cgroup_root):
-        self.stage = stage
-        self.cgroup = Path(cgroup_root) / f"nodectl-test-{os.getpid()}"
-        for name in ("etc/systemd/system/nodectl-agent.service.d", "etc-work", "sys-work", f"sys/{LIMIT}"):
-            (stage / name).mkdir(parents=True)
-        (stage / "sys" / LIMIT).rmdir()
-        (stage / "sys" / LIMIT).write_text("3200000\n")
-        (stage / "agent.py").write_text(AGENT)
-        units = stage / "etc/systemd/system"
-        text = UNIT.read_text().replace("/opt/nodectl/bin/nodectl run", f"{sys.executable} /srv/agent.py")
-        text = text.replace("/opt/nodectl/bin/nodectl", f"{sys.executable} -m nodectl.cli")
-        (units / UNIT.name).write_text(text)
-        (units / "nodectl-agent.service.d/test.conf").write_text(
-            "[Unit]\nDefaultDependencies=no\n[Service]\n"
-            f"Environment=PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1\n"
-            "ProtectHome=no\n"  # the checkout may be in one
-            "WatchdogSec=1s\nRestartSec=500ms\nStandardOutput=append:/srv/log\nStandardError=append:/srv/log\nReadWritePaths=/srv\n"
-        )
-        (units / "nodectl-test.target").write_text("[Unit]\nDefaultDependencies=no\nWants=nodectl-agent.service\n")
-        (stage / "init.sh").write_text(SEALED_INIT)
-
-    def __enter__(self):
-        self.cgroup.mkdir()
-        namespaces = [
-            "--pid",
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--cgroup",
-            "--net",
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-        ]
-        enter = f'echo $$ > "{self.cgroup}/cgroup.procs"; exec unshare {" ".join(namespaces)} sh "$@"'
-        with (self.stage / "console").open("w") as console:
-            self.process = subprocess.Popen(
-                ["sh", "-c", enter, "sh", str(self.stage / "init.sh"), str(self.stage), str(self.cgroup)],
-                stdout=console,
-                stderr=console,
-                stdin=subprocess.DEVNULL,
-            )
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()  # the kernel ends a PID namespace with its init
-        self.process.wait()
-        for attempt in range(50):
-            leftovers = sorted((path for path in self.cgroup.rglob("*") if path.is_dir()), reverse=True)
-            try:
-                for path in (*leftovers, self.cgroup):
-                    path.rmdir()
-                return
-            except OSError:  # its processes are still being taken down
-                time.sleep(0.02 * (attempt + 1))
+class Node(SealedSystemd):
+    """The agent's unit, with a program of ours, on a cpufreq tree of plain files."""
 
     @property
     def limit(self):
         return int((self.stage / "sys" / LIMIT).read_text() or 0)
 
-    @property
-    def log(self):
-        log = self.stage / "log"
-        return (log.read_text() if log.exists() else "") + (self.stage / "console").read_text()
-
-    def assert_comes(self, condition, what, seconds=60.0):
-        """Poll: there is no bus in there to ask."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline and self.process.poll() is None, f"{what} did not come:\n{self.log}"
-            time.sleep(0.02)
-
     def agents(self):
         """Process ids of the agent, as this machine sees them."""
-        found = []
-        for entry in self.cgroup.rglob("cgroup.procs"):
-            for pid in entry.read_text().split():
-                command = Path(f"/proc/{pid}/cmdline")
-                if command.exists() and b"/srv/agent.py" in command.read_bytes():
-                    found.append(int(pid))
-        return found
-
-
-def cgroup_root():
-    """Where cgroup v2 is mounted, or None."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    return next((fields[1] for fields in mounts if fields[2] == "cgroup2"), None)
+        return self.pids("/srv/agent.py")
 
 
 @pytest.fixture
 def systemd(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("a systemd of one's own needs root")
-    if not Path("/lib/systemd/systemd").exists():
-        pytest.skip("systemd is missing: install systemd")
-    if cgroup_root() is None or not Path("/srv").is_dir():
-        pytest.skip("a systemd of one's own needs a cgroup v2 hierarchy and an empty /srv to stand on")
-    hidden = ("/tmp/", "/var/", "/run/", "/dev/", "/srv/")
-    if str(ROOT).startswith(hidden) or sys.executable.startswith(hidden):
-        pytest.skip(f"{ROOT} is where that systemd has its private files; check the project out elsewhere")
-    return SealedSystemd(tmp_path, cgroup_root())
+    node = sealed_systemd(tmp_path, Node)
+    (tmp_path / "sys" / LIMIT).parent.mkdir(parents=True)
+    (tmp_path / "sys" / LIMIT).write_text("3200000\n")
+    (tmp_path / "agent.py").write_text(AGENT)
+    node.add(
+        UNIT,
+        "[Service]\n"
+        f"Environment=PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1\n"
+        "ProtectHome=no\n"  # the checkout may be in one
+        "WatchdogSec=1s\nRestartSec=500ms\nReadWritePaths=/srv\n",
+        {
+            "/opt/nodectl/bin/nodectl run": f"{sys.executable} /srv/agent.py",
+            "/opt/nodectl/bin/nodectl": f"{sys.executable} -m nodectl.cli",
+        },
+    )
+    return node
 
 
 def test_the_sealed_agent_can_do_its_work_and_nothing_else(systemd):

@@ -1,0 +1,124 @@
+"""The head node's units under a real systemd: they start as shipped, grant a cap, return after a kill, and stop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_agent.cli import main
+from tests.sealed_systemd import ROOT, SealedSystemd, install, sealed_systemd
+
+UNITS = ROOT / "systemd"
+USER, UID = "clusterctl", 64990
+SETTINGS = """
+mode = "cap"
+listen = "tcp://127.0.0.1:7410"
+[budget]
+w = 1000.0
+[nodes]
+tdp_w = 500.0
+lease_s = 2.0
+failing_together = 0
+"""
+QUIET = "[Service]\nEnvironment=PYTHONDONTWRITEBYTECODE=1\n"
+NODE = Path(__file__).parents[1] / "fabric" / "scripted_node.py"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> SealedSystemd:
+    """A head node as systemd/README.md makes it."""
+    systemd = sealed_systemd(tmp_path)
+    install(tmp_path, "clusterctl=cluster_agent.start:clusterctl")
+    etc = tmp_path / "etc"
+    for name, line in (("passwd", f"{USER}:x:{UID}:{UID}::/:/usr/sbin/nologin"), ("group", f"{USER}:x:{UID}:")):
+        (etc / name).write_text(Path("/etc", name).read_text() + line + "\n")
+    keys = etc / "nodectl" / "keys"
+    assert main(["keys", "new", "cluster", "--dir", str(keys)]) == 0
+    assert main(["keys", "new", "n0", "--role", "node", "--dir", str(keys)]) == 0
+    shutil.copytree(keys, tmp_path / "node-keys")
+    for path in (keys, *keys.rglob("*")):
+        os.chown(path, UID, UID)
+    (etc / "nodectl" / "cluster.toml").write_text(SETTINGS)
+    systemd.add(UNITS / "clusterctl.service", QUIET + "WatchdogSec=2s\n")
+    return systemd
+
+
+PROGRAM = "/opt/nodectl/bin/clusterctl"
+SERVE = f"{PROGRAM}\0serve"
+
+
+def shown(head: SealedSystemd) -> Any:
+    """What ``clusterctl budget show`` says in there; None while nobody answers."""
+    done = head.run(PROGRAM, "budget", "show", "--json")
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+@contextlib.contextmanager
+def node(head: SealedSystemd) -> Iterator[Path]:
+    """A node agent in there, and the file that is its hardware: the cap in mW."""
+    hardware = head.stage / "n0.cap"
+    hardware.write_text("500000")
+    arguments = ["n0", "tcp://127.0.0.1:7410", "/srv/node-keys", "/srv/n0.cap", "boot-1"]
+    command = head.command("/opt/nodectl/bin/python", str(NODE), *arguments)
+    with (head.stage / "node.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
+    try:
+        yield hardware
+    finally:
+        process.kill()
+        process.wait()
+
+
+def epoch(head: SealedSystemd) -> int:
+    return max(int(found) for found in re.findall(r"epoch (\d+)", head.log))
+
+
+def test_the_unit_as_shipped_grants_a_cap_returns_after_kill_and_hang_and_stops(head: SealedSystemd) -> None:
+    with head:
+        head.assert_comes(lambda: shown(head), "an answer")
+        with node(head) as hardware:
+            assert head.run(PROGRAM, "budget", "set", "300").returncode == 0
+            head.assert_comes(lambda: int(hardware.read_text()) <= 300_000, "a cap within the budget")
+            (killed,) = head.pids(SERVE)
+            os.kill(killed, signal.SIGKILL)
+            head.assert_comes(lambda: epoch(head) == 2 and shown(head), "the cluster agent after a kill")
+            (hung,) = head.pids(SERVE)
+            assert hung != killed
+            os.kill(hung, signal.SIGSTOP)
+            head.assert_comes(lambda: epoch(head) == 3 and shown(head), "the cluster agent after a hang")
+            assert int(hardware.read_text()) <= 300_000
+        stopped = head.run("systemctl", "stop", "clusterctl")
+        assert (stopped.returncode, head.pids(SERVE)) == (0, [])
+        state = head.run("systemctl", "show", "clusterctl", "--property=Result,ActiveState").stdout
+        assert set(state.split()) == {"Result=success", "ActiveState=inactive"}, head.log
+
+
+def test_the_metrics_unit_as_shipped_answers_prometheus(head: SealedSystemd) -> None:
+    head.add(UNITS / "clusterctl-metrics.service", QUIET)
+    fetch = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9741/metrics').read().decode())"
+    with head:
+        head.assert_comes(
+            lambda: "clusterctl_budget_watts 1000.0" in head.run("/opt/nodectl/bin/python", "-c", fetch).stdout,
+            "the budget as Prometheus reads it",
+        )
+
+
+def test_a_wrong_setting_is_one_line_and_no_endless_restart(head: SealedSystemd) -> None:
+    settings = head.stage / "etc" / "nodectl" / "cluster.toml"
+    settings.write_text(SETTINGS.replace("w = 1000.0", "w = -1.0"))
+    with head:
+        head.assert_comes(lambda: "cluster.toml" in head.log, "the complaint")
+        failed = ["ActiveState=failed", "NRestarts=0", "Result=exit-code"]
+        show = ["systemctl", "show", "clusterctl", "--property=ActiveState,NRestarts,Result"]
+        head.assert_comes(lambda: sorted(head.run(*show).stdout.split()) == failed, "the end")
+    assert len((head.stage / "log").read_text().splitlines()) == 1
