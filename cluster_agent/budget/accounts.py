@@ -124,6 +124,10 @@ class Accounts(Mapping[str, Account]):
     is_off = _column(np.bool_)
     is_awaited = _column(np.bool_)
     """Whether it is to be switched on as soon as the budget has room for its boot."""
+    has_claimed = _column(np.bool_)
+    """Whether it has once reported an epoch that this ledger had not given."""
+    is_disbelieved = _column(np.bool_)
+    """Whether its last report had such an epoch and was not believed in that."""
     owes_epoch = _column(np.bool_)
     """Whether the ledger still waits for it to acknowledge the epoch: a lease of an older ledger may be in force."""
 

@@ -39,6 +39,9 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import NOTHING, LedgerStore, Snapshot
 from nodectl.wire.power_messages import Declaration, Grant, Report
 
+EPOCH_LEAP: Final = 1 << 20
+"""Ours: as many restarts a store may have lost. 2**62 epochs fit into a message."""
+
 CLOCK_RATE_ERROR: Final = 1e-3
 """Clocks of nodes and of this machine run at rates within this of true time."""
 
@@ -403,11 +406,20 @@ class Ledger:
         accounts.backed_mw[unbacked] = np.minimum(accounts.backed_mw[unbacked], backed_mw)
 
     def _mind_epoch(self, now_s: float, at: Ints, seen_epoch: Ints) -> None:
-        """A node has heard of an epoch that is not ours: we are deposed, or the store has lost one."""
-        is_foreign = (seen_epoch == self.epoch) & (self.accounts.sequence[at] == 0)
-        if (is_foreign | (seen_epoch > self.epoch)).any():
+        """A node has heard of an epoch that is not ours: we are deposed, or the store has lost one, or it lies.
+
+        It is believed once, and not if the epoch is so far ahead that no store can have lost the way to it. So a node
+        that lies can neither keep the ledger young, in which nobody's cap is raised, nor use up the epochs.
+        """
+        accounts = self.accounts
+        is_claim = (seen_epoch > self.epoch) | ((seen_epoch == self.epoch) & (accounts.sequence[at] == 0))
+        is_lie = is_claim & (accounts.has_claimed[at] | (seen_epoch > self.epoch + EPOCH_LEAP))
+        accounts.is_disbelieved[at] = is_lie
+        accounts.has_claimed[at] |= is_claim
+        believed = seen_epoch[is_claim & ~is_lie]
+        if len(believed):
             self._store.commit(self.epoch, {}, NOTHING, NOTHING)  # raises if we are deposed
-            self.epoch = self._store.take_over(int(seen_epoch.max()) + 1).epoch
+            self.epoch = self._store.take_over(int(believed.max()) + 1).epoch
             self._is_certain = False
             self._be_young(now_s)
 

@@ -88,6 +88,7 @@ class Alarms:
         is_early = unreached_mw > 0 and now_s < self._awaited_until_s and "short" not in self
         is_short = plan.short_mw > 0 and len(self._ledger.accounts) > 0 and not is_early
         self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
+        self.set("disbelieved", self._disbelieved(now_s))
         breach_mw = self._ledger.breach_mw(now_s)
         if breach_mw > 0:
             breach_mw -= self._drawn_mw(now_s, reports)
@@ -131,6 +132,19 @@ class Alarms:
         return (
             f"{short} ({len(mop_mw)} nodes at their MOPs need {sum(mop_mw.values()) / 1000:g} W: {named}"
             f"{', ...' if len(mop_mw) > NAMED else ''}): set at least {budget_w + short_w:g} W, or switch nodes off"
+        )
+
+    def _disbelieved(self, now_s: float) -> str:
+        """Which nodes report an epoch that no cluster agent can have given; "" if none."""
+        accounts = self._ledger.accounts
+        places = np.flatnonzero(accounts.is_disbelieved & self._ledger.is_within_reach(now_s))
+        if not len(places):
+            return ""
+        names = ", ".join(accounts.names[at] for at in places[:NAMED].tolist())
+        more = ", ..." if len(places) > NAMED else ""
+        return (
+            f"{len(places)} nodes report grants of a cluster agent that is not there, and take none of ours:"
+            f" restart their agents; if that does not help, revoke their keys ({names}{more})"
         )
 
     def _unreached(self, now_s: float) -> tuple[int, str]:

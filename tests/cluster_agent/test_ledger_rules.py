@@ -12,7 +12,7 @@ from benchmarks.ledger_store import FaultyStore
 from cluster_agent.budget.accounts import Accounts, after_lease_s
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import DeposedError
-from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.budget.ledger import EPOCH_LEAP, Ledger, Terms
 from nodectl.wire.power_messages import Declaration, LeaseClass
 from tests.cluster_agent.test_ledger import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
 
@@ -882,6 +882,33 @@ def test_whatever_node_of_a_batch_has_heard_of_a_newer_epoch() -> None:
     one.hear(2.0, report("b", 2000, 200, sequence=1, epoch=1, seen_epoch=1),
              report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=7))  # fmt: skip
     assert one.epoch == 8
+
+
+def test_a_node_that_claims_a_second_epoch_is_not_believed_and_hinders_nobody() -> None:
+    one = two()
+    one.hear(2.0, report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=7))
+    one.hear(3.0, report("a", 3000, 300, sequence=1, epoch=1, seen_epoch=one.epoch + 1))
+    assert one.epoch == 8 and list(one.accounts.is_disbelieved) == [True, False]
+    one.hear(5.0, report("b", 5000, 200, sequence=1, epoch=1, seen_epoch=9))
+    assert (one.epoch, one.accounts.is_disbelieved[1]) == (10, False), "another node is believed"
+    one.hear(6.0, report("a", 6000, 300, sequence=1, epoch=1, seen_epoch=7))
+    assert not one.accounts.is_disbelieved[0]
+
+
+@pytest.mark.parametrize(("ahead", "is_believed"), [(EPOCH_LEAP, True), (EPOCH_LEAP + 1, False)])
+def test_an_epoch_that_is_too_far_ahead_is_a_lie(ahead: int, is_believed: bool) -> None:
+    one = two()
+    claimed = one.epoch + ahead
+    one.hear(2.0, report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=claimed))
+    assert one.epoch == (claimed + 1 if is_believed else 1)
+    assert (one.accounts.is_disbelieved[0], one.is_young) == (not is_believed, is_believed)
+
+
+def test_a_lie_in_a_batch_does_not_decide_the_epoch() -> None:
+    one = two()
+    one.hear(2.0, report("b", 2000, 200, sequence=1, epoch=1, seen_epoch=5),
+             report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=2**62 - 1))  # fmt: skip
+    assert one.epoch == 6 and list(one.accounts.is_disbelieved) == [True, False]
 
 
 def one_stored(is_certain: bool = True) -> Ledger:

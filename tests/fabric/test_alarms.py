@@ -171,3 +171,25 @@ def test_in_observe_mode_nothing_is_lowered_and_the_alarm_says_why():
     ]
     capped.lower_to(600.0)
     assert capped.made.budget_view(capped.now_s).lowering_s is None and capped.said == []
+
+
+@pytest.mark.parametrize("claimed", [2**62 - 1, 40])
+def test_a_node_that_lies_about_epochs_is_an_alarm_and_the_other_still_gets_its_caps(claimed):
+    capped = Capped()
+    epoch = capped.made.ledger.epoch
+    for further in range(5):  # again and again; the first is believed if it can be true
+        capped.leases[0]._seen_epoch = max(claimed, 0) + further
+        capped.pass_to(capped.now_s + 2.0)
+    assert capped.made.ledger.epoch == (epoch if claimed > 2**20 else claimed + 1)
+    assert any("1 nodes report grants of a cluster agent that is not there" in alarm for alarm in capped.alarms)
+    capped.pass_to(capped.now_s + 30.0)
+    capped.lower_to(700.0)
+    capped.pass_to(capped.now_s + 30.0)
+    before_mw = capped.leases[1].limit_mw
+    capped.lower_to(750.0)
+    capped.pass_to(capped.now_s + 30.0)
+    assert capped.leases[1].limit_mw > before_mw, "a raise"
+    assert sum(lease.limit_mw for lease in capped.leases) <= 750_000
+    capped.leases[0] = NodeLease("n0", "boot-1", DECLARED, capped.leases[0].limit_mw, round(capped.now_s * S))
+    capped.pass_to(capped.now_s + 5.0)
+    assert not any("not there" in alarm for alarm in capped.alarms), "its agent has been restarted"
