@@ -223,7 +223,8 @@ class Runs:
         if last.slowdown is not None:
             job.account.slowdown = max(last.slowdown, job.account.slowdown or 0.0)
         began_s = last.started_s or job.started_s or last.ended_s
-        job.account.node_s += max(last.ended_s - began_s, 0.0)
+        ran_s = self._now() - (job.started_s or began_s)  # by our own clock: the node's may be wrong, or lie
+        job.account.node_s += min(max(last.ended_s - began_s, 0.0), max(ran_s, 0.0))
         one.take_back(node.name, last.ended_s)
         if all(part.is_over for part in one.parts.values()):
             del self.by_row[one.row]

@@ -6,7 +6,7 @@ A job is one row of the cluster agent's database: the columns that are searched 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -22,8 +22,10 @@ class JobStore:
     """All jobs. Every method raises ``ClusterError`` when the disk refuses, and then did nothing; those that write
     raise ``DeposedError`` once another cluster agent has taken the epoch (``own``)."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, say: Callable[[str], None] = lambda line: None) -> None:
+        """``say`` takes a line for each record that cannot be read; the job is left out, its record as it is."""
+        self._database, self._say = database, say
+        self._damaged: set[int] = set()
         self._epoch: int | None = None
         self._writing: sqlite3.Connection | None = None
 
@@ -122,8 +124,17 @@ class JobStore:
             connection.execute("DELETE FROM node_power WHERE name = ?", (name,))
 
     def _select(self, rest: str, values: tuple[object, ...]) -> list[Job]:
-        rows = self._database.rows(f"SELECT body FROM job {rest}", values)
-        return [_DECODER.decode(body) for (body,) in rows]
+        found = []
+        for number, body in self._database.rows(f"SELECT id, body FROM job {rest}", values):
+            try:
+                found.append(_DECODER.decode(body))
+            except msgspec.DecodeError as error:
+                if number not in self._damaged:
+                    self._damaged.add(number)
+                    self._say(
+                        f"ALARM: job {number} is left out: its record in {self._database.path} is damaged: {error}"
+                    )
+        return found
 
 
 _ENCODER: Final = msgspec.json.Encoder()

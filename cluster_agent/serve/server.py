@@ -223,7 +223,7 @@ class Server:
             self.router.send(grant)
 
     def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobSide:
-        store = JobStore(self.database)
+        store = JobStore(self.database, self._say)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
         return JobSide(

@@ -79,18 +79,23 @@ class JobForget(msgspec.Struct, frozen=True):
     attempt: Number
 
 
+UnixSeconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e11)]
+Slowdown: TypeAlias = Annotated[float, Meta(ge=-0.99, le=1e6)]
+"""Bounds refuse NaN and infinities too, which JSON cannot store."""
+
+
 class JobPart(msgspec.Struct, frozen=True):
     """A job's part on a node. ``status``: its exit status, or minus the signal that ended it. Times: Unix seconds."""
 
     job: Number
     attempt: Number
     phase: Phase
-    status: int = 0
+    status: Annotated[int, Meta(ge=-64, le=255)] = 0
     cause: Cause = ""
-    started_s: float = 0.0
-    ended_s: float = 0.0
+    started_s: UnixSeconds = 0.0
+    ended_s: UnixSeconds = 0.0
     detail: Annotated[str, Meta(max_length=300)] = ""
-    slowdown: float | None = None  # extra time as a share, where the node can tell (emulated work can)
+    slowdown: Slowdown | None = None  # extra time as a share, where the node can tell (emulated work can)
 
 
 class NodeJobs(msgspec.Struct, frozen=True):

@@ -21,7 +21,17 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.router import BURST, LARGEST, Router
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.shell.errors import UsageError
-from nodectl.wire.job_messages import MAX_START, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
+from nodectl.wire.job_messages import (
+    KINDS,
+    MAX_START,
+    JobForget,
+    JobPart,
+    JobQuery,
+    JobSignal,
+    JobStart,
+    NodeJobs,
+    read_job_message,
+)
 from nodectl.wire.keys import KeyFileError, read_pair, read_public
 from nodectl.wire.power_messages import (
     MAX_BYTES,
@@ -29,6 +39,7 @@ from nodectl.wire.power_messages import (
     PROTOCOL,
     Envelope,
     Grant,
+    Report,
     WireError,
     pack,
     read_grant,
@@ -355,6 +366,26 @@ def test_watts_are_whole_numbers_of_milliwatts_that_a_node_can_have_or_the_messa
     with pytest.raises(WireError):
         read_grant(unpack_fields("grant", granted | {"cap_mw": wrong}))
     assert read_report(unpack_fields("report", made)) and read_grant(unpack_fields("grant", granted))
+
+
+@pytest.mark.parametrize("field", ["started_s", "ended_s", "slowdown"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e300, -1.0])
+def test_a_time_or_slowdown_that_cannot_be_makes_the_message_none(field, wrong):
+    made = msgspec.to_builtins(NodeJobs("n0", "b1", [JobPart(7, 1, "ended", started_s=1.0, ended_s=2.0)]))
+    assert read_job_message(unpack_fields("jobs", made)).parts[0].ended_s == 2.0
+    made["parts"][0][field] = wrong
+    with pytest.raises(WireError):
+        read_job_message(unpack_fields("jobs", made))
+
+
+def test_every_float_that_a_message_can_carry_is_bounded():
+    unbounded = []
+    for kind in (Report, Grant, *KINDS.values(), JobPart):
+        for field in msgspec.inspect.type_info(kind).fields:
+            for one in getattr(field.type, "types", (field.type,)):
+                if isinstance(one, msgspec.inspect.FloatType) and None in (one.ge, one.le):
+                    unbounded.append(f"{kind.__name__}.{field.name}")
+    assert unbounded == []
 
 
 def unpack_fields(kind, fields):

@@ -23,7 +23,7 @@ from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
 from lab.emulated.emulated_jobs import TwinJobs
-from nodectl.wire.job_messages import NodeJobs
+from nodectl.wire.job_messages import JobPart, NodeJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
 from twin.errors import TwinError
@@ -314,6 +314,33 @@ def test_a_job_that_cannot_be_stored_is_not_accepted(tmp_path: Path) -> None:
         for _ in range(100):
             partition.submit(0, "root", JobSpec(["x" * 4000], 10, "/"))
     assert len(partition.jobs) == len(JobStore(database).find())
+
+
+@pytest.mark.parametrize("body", [b'{"id": 1, "ended_s": "never"}', b"\xff\x00", b""])
+def test_a_damaged_record_of_a_job_is_left_out_and_reported_once(tmp_path: Path, body: bytes) -> None:
+    database, said = Database(tmp_path / "cluster.db"), []
+    before = Partition(["n00"], EASY, JobStore(database), lambda: 0.0)
+    kept = [before.submit(0, "root", JobSpec(["true"], 10, "/")).id for _ in range(3)]
+    with database.writing() as connection:
+        connection.execute("UPDATE job SET body = ? WHERE id = ?", (body, kept.pop(1)))
+    store = JobStore(database, said.append)
+    assert list(Partition(["n00"], EASY, store, lambda: 0.0).jobs) == kept == [job.id for job in store.find()]
+    assert [line.partition(": its record in ")[0] for line in said] == ["ALARM: job 2 is left out"]
+    assert database.rows("SELECT body FROM job WHERE id = 2") == [(body,)], "for whoever repairs it"
+
+
+def test_a_node_cannot_account_for_more_time_than_has_passed() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=5, nodes=1, walltime_s=50)
+    fake.settle()
+    began_s = fake.now_s
+    (node,) = fake.nodes.values()
+    (key,) = node.parts
+    fake.now_s += 3.0
+    node.parts[key] = JobPart(*key, "ended", started_s=1.0, ended_s=9e10)
+    fake.report()
+    fake.settle()
+    assert (job.state, job.account.node_s) == ("done", fake.now_s - began_s)
 
 
 def test_a_job_that_waits_says_for_what() -> None:
