@@ -1,5 +1,24 @@
 #include "scheduler_inside.h"
 
+/* When enough processors are expected to be free for the head, which does not fit now, and what it leaves over then. */
+static int64_t reserve_head(const scheduler_t *s, int64_t now_s, int64_t free, int64_t *left_over)
+{
+    int64_t width = s->queue[s->head].width, reserved_s = INT64_MAX, expected = free;
+
+    *left_over = 0;
+    for (int32_t i = scheduler_first_ahead(s, now_s); i < s->n_running; i++) {
+        int64_t end_s = ends_after(s->running[i].expected_end_s, now_s);
+        if (end_s > reserved_s) /* not at once: all that ends at that time adds to what is left over */
+            break;
+        expected += s->running[i].width;
+        if (expected >= width) {
+            reserved_s = end_s;
+            *left_over = expected - width;
+        }
+    }
+    return reserved_s;
+}
+
 /*
  * EASY (Lifka 1995; Mu'alem and Feitelson 2001): the head, which does not fit, gets the earliest time at which enough
  * processors are expected to be free. Another job may start now if it ends by then, or if it fits into what the head
@@ -8,26 +27,14 @@
 static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
 {
     const waiting_t *head = &s->queue[s->head];
-    int64_t reserved_s = INT64_MAX, left_over = 0;
-    int64_t expected = free;
-
-    for (int32_t i = scheduler_first_ahead(s, now_s); i < s->n_running; i++) {
-        int64_t end_s = ends_after(s->running[i].expected_end_s, now_s);
-        if (end_s > reserved_s)
-            break;
-        expected += s->running[i].width;
-        if (expected >= head->width) {
-            reserved_s = end_s;
-            left_over = expected - head->width;
-        }
-    }
-
+    int64_t left_over, reserved_s = reserve_head(s, now_s, free, &left_over);
     int shortest_first = s->composition.scan == SCAN_SHORTEST;
     const waiting_t *next = shortest_first ? s->shortest : head + 1;
     const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
     int32_t count = 0, narrowest = head->width;
     for (; next < end; next++) {
         int ends_in_time = next->estimate_s <= reserved_s - now_s;
+        /* the shortest-first list has the head and jobs that have started as well */
         if (next->width > free || (!ends_in_time && next->width > left_over) || s->has_started[next->job] ||
             next->job == head->job) {
             narrowest = next->width < narrowest ? next->width : narrowest;
@@ -37,12 +44,12 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_
         s->overtook[next->job] = 1;
         scheduler_start(s, now_s, next->job);
         free -= next->width;
-        if (!ends_in_time)
+        if (!ends_in_time) /* it runs on next to the head */
             left_over -= next->width;
-        if (free < s->narrowest)
+        if (free < s->narrowest) /* nobody else fits */
             break;
     }
-    if (next >= end)
+    if (next >= end) /* all were seen, so this is the narrowest that waits */
         s->narrowest = narrowest;
     return count;
 }

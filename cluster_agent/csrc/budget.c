@@ -173,6 +173,35 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
     return 1;
 }
 
+/* What the job takes of the joules that the head leaves over: all of its own if it ends before the head starts; else its
+ * own until then, and from then on what the two draw above the limit together. */
+static double taken_from_head_j(int64_t now_s, int64_t needed_uw, int64_t length_s, const reservation_t *head,
+                                int ends_in_time)
+{
+    if (ends_in_time)
+        return joules(needed_uw, length_s);
+    return joules(needed_uw, head->at_s - now_s) +
+           (joules(head->above_uw + needed_uw, head->length_s) - joules(head->above_uw, head->length_s));
+}
+
+/* Whether these joules pay for what the job makes the node draw above the limit. On a path a refusal holds for the rest
+ * of the pass, for this job and all that need no less, as long as no node is woken. */
+static int pays_above_limit(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need,
+                            double payable_j)
+{
+    power_t *p = s->power;
+    int remembers = p->model.budget.test == TEST_PATH && !need->wake_uw;
+    refusal_t wanted = {need->busy_uw, need->delay_s + power_stretched(p, s->jobs.request_s[job], level)};
+
+    if (remembers && is_refused(&p->ledger, &wanted))
+        return 0;
+    if (taken_j(s, now_s, job, level, need, payable_j) <= payable_j)
+        return 1;
+    if (remembers)
+        refuse(&p->ledger, &wanted);
+    return 0;
+}
+
 int budget_allows_behind(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need,
                          int64_t length_s, const reservation_t *reserved, int ends_in_time, double *cost_j)
 {
@@ -180,36 +209,25 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
     const budget_t *budget = &p->model.budget;
     int64_t needed_uw = need->busy_uw + need->wake_uw;
     int64_t drawn_uw = p->ledger.drawn_uw + needed_uw;
-    double stored_j = scheduler_stored_j(s);
-    int is_reserved = reserved->at_s < budget->to_s;
+    double stored_j = scheduler_stored_j(s), reserved_j = 0.0;
+    int is_reserved = reserved->at_s < budget->to_s; /* a head that starts after the budget's end needs none of it */
 
     *cost_j = 0.0;
     if (!p->ledger.is_open)
         return 1;
-    if (is_reserved && ends_in_time)
-        *cost_j = joules(needed_uw, length_s);
-    else if (is_reserved)
-        *cost_j = joules(needed_uw, reserved->at_s - now_s) +
-                  (joules(reserved->above_uw + needed_uw, reserved->length_s) -
-                   joules(reserved->above_uw, reserved->length_s));
+    if (is_reserved) {
+        *cost_j = taken_from_head_j(now_s, needed_uw, length_s, reserved, ends_in_time);
+        reserved_j = reserved->reserved_j;
+    }
     if (*cost_j > budget_left_over_j(s, reserved))
         return 0;
-    double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
-    if (budget->rule == BUDGET_REDUCEPC) {
+    if (budget->rule == BUDGET_REDUCEPC) { /* it sets the head's joules aside as watts until the head starts */
         double aside_uw = is_reserved ? reserved_j * 1e6 / (double)(reserved->at_s - now_s) : 0.0;
         return stored_j >= 0.0 && (double)drawn_uw <= (double)budget->limit_uw - aside_uw;
     }
     if (drawn_uw <= budget->limit_uw)
         return stored_j >= 0.0;
-    int is_told = budget->test == TEST_PATH && !need->wake_uw;
-    refusal_t asked = {need->busy_uw, need->delay_s + power_stretched(p, s->jobs.request_s[job], level)};
-    if (stored_j < reserved_j || (is_told && is_refused(&p->ledger, &asked)))
-        return 0;
-    if (taken_j(s, now_s, job, level, need, stored_j - reserved_j) <= stored_j - reserved_j)
-        return 1;
-    if (is_told)
-        refuse(&s->power->ledger, &asked);
-    return 0;
+    return stored_j >= reserved_j && pays_above_limit(s, now_s, job, level, need, stored_j - reserved_j);
 }
 
 double budget_left_over_j(const scheduler_t *s, const reservation_t *reserved)

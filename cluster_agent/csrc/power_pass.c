@@ -210,19 +210,28 @@ static int64_t left_uw(const power_t *p, int32_t k, int64_t at_s, int64_t runnin
     return at->cap_uw - at->idle_uw - at->off_uw - at->switching_uw - cold_uw - running_uw;
 }
 
-/* Whether the job will fit from `at_s` at this level, if running jobs end as expected. */
-static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t row, int64_t running_uw,
-                    int64_t present_cold_uw, reservation_t *found)
+/* A point of the search for a reservation: its time (found.at_s), and what will be drawn and stored then. */
+typedef struct {
+    reservation_t found;
+    int32_t row;   /* the plan's, at that time */
+    int32_t ended; /* so many of the running jobs are expected to have ended */
+    int64_t running_uw, drawn_uw, present_cold_uw;
+    double stored_j;
+} search_t;
+
+/* Whether the job will fit from the search's time on at this level, if running jobs end as expected. */
+static int will_fit(const scheduler_t *s, int32_t job, int32_t level, search_t *at)
 {
     const power_t *p = s->power;
+    reservation_t *found = &at->found;
     int64_t width = s->jobs.width[job], busy_uw = width * extra_uw(p, job, level);
     int64_t end_s = found->at_s + power_stretched(p, s->jobs.request_s[job], level);
 
     found->left_over_uw = NO_CAP;
-    for (int32_t k = row; k < p->n_rows && (k == row || p->rows[k].from_s < end_s); k++) {
+    for (int32_t k = at->row; k < p->n_rows && (k == at->row || p->rows[k].from_s < end_s); k++) {
         if (width > p->available[k])
             return 0;
-        int64_t most_uw = left_uw(p, k, found->at_s, running_uw, present_cold_uw);
+        int64_t most_uw = left_uw(p, k, found->at_s, at->running_uw, at->present_cold_uw);
         if (most_uw == NO_CAP)
             continue;
         int64_t needed_uw = busy_uw + (k == p->row ? will_wake_uw(p, width) : 0);
@@ -230,55 +239,84 @@ static int will_fit(const scheduler_t *s, int32_t job, int32_t level, int32_t ro
             return 0;
         found->left_over_uw = least(most_uw - needed_uw, found->left_over_uw);
     }
-    found->narrowest = narrowest_row(p, row, end_s);
+    found->narrowest = narrowest_row(p, at->row, end_s);
     found->left_over = p->available[found->narrowest] - width;
     return 1;
+}
+
+/* Whether the head will fit before `next_s` in processors, watts and joules; the highest frequency that does. */
+static int head_will_fit(scheduler_t *s, int64_t now_s, int32_t head, int64_t next_s, search_t *at)
+{
+    const power_t *p = s->power;
+    int64_t width = s->jobs.width[head], at_s = at->found.at_s;
+    int64_t least_uw = width * extra_uw(p, head, lowest_of(p, head));
+
+    if (at_s == now_s && !p->ledger.is_open) /* now it does not fit, unless it lacks only joules */
+        return 0;
+    if (width > p->available[at->row] || least_uw > left_uw(p, at->row, at_s, at->running_uw, at->present_cold_uw))
+        return 0;
+    for (int32_t level = 0; level <= lowest_of(p, head); level++) {
+        int64_t head_uw = width * extra_uw(p, head, level) + will_wake_uw(p, width);
+        if (will_fit(s, head, level, at) &&
+            budget_will_allow(s, now_s, head, level, head_uw, at->drawn_uw, at->stored_j, next_s, &at->found) &&
+            (at->found.at_s == at_s || will_fit(s, head, level, at))) /* again where it waits for joules */
+            return 1;
+        at->found.at_s = at_s;
+    }
+    return 0;
+}
+
+/* When anything changes after the search's time: a job ends, a row of the plan begins, the budget ends. */
+static int64_t next_change(const scheduler_t *s, int64_t now_s, const search_t *at)
+{
+    const power_t *p = s->power;
+    int64_t budget_s = p->ledger.is_open ? p->model.budget.to_s : INT64_MAX;
+    int64_t end_s = at->ended < s->n_running ? ends_after(s->running[at->ended].expected_end_s, now_s) : INT64_MAX;
+    int64_t row_s = at->row + 1 < p->n_rows ? p->rows[at->row + 1].from_s : INT64_MAX;
+    return least(least(end_s, row_s), at->found.at_s < budget_s ? budget_s : INT64_MAX);
+}
+
+/* Moves the search to `next_s`: joules are stored until then, jobs end, rows of the plan begin. */
+static void search_from(scheduler_t *s, int64_t now_s, int64_t next_s, search_t *at)
+{
+    power_t *p = s->power;
+
+    if (p->ledger.is_open)
+        at->stored_j += (double)(p->model.budget.limit_uw - at->drawn_uw) * (double)(next_s - at->found.at_s) / 1e6;
+    at->found.at_s = next_s;
+    for (; at->ended < s->n_running && ends_after(s->running[at->ended].expected_end_s, now_s) <= next_s; at->ended++) {
+        int32_t job = s->running[at->ended].job;
+        at->running_uw -= p->extra_uw[job];
+        at->drawn_uw -= p->extra_uw[job];
+        for (int32_t k = p->row; k < p->n_rows; k++)
+            p->available[k] += scheduler_held_below(s, job, p->rows[k].kept);
+    }
+    while (at->row + 1 < p->n_rows && p->rows[at->row + 1].from_s <= next_s)
+        at->row++;
 }
 
 /* The earliest time, after now, at which the head is expected to fit in processors and in watts. */
 static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
 {
     power_t *p = s->power;
-    reservation_t found = {.at_s = now_s};
-    int32_t row = p->row, ended = 0;
-    int64_t running_uw = p->running_uw, drawn_uw = p->ledger.drawn_uw, present_cold_uw = power_cold_uw(s, now_s, 1);
-    int64_t least_uw = s->jobs.width[head] * extra_uw(p, head, lowest_of(p, head));
-    double stored_j = scheduler_stored_j(s);
+    search_t at = {
+        .found = {.at_s = now_s},
+        .row = p->row,
+        .running_uw = p->running_uw,
+        .drawn_uw = p->ledger.drawn_uw,
+        .present_cold_uw = power_cold_uw(s, now_s, 1),
+        .stored_j = scheduler_stored_j(s),
+    };
 
-    for (int32_t k = row; k < p->n_rows; k++)
+    for (int32_t k = at.row; k < p->n_rows; k++)
         p->available[k] = p->outlook[k].free;
     for (;;) {
-        int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
-        int64_t row_s = row + 1 < p->n_rows ? p->rows[row + 1].from_s : INT64_MAX;
-        int64_t next_s = end_s < row_s ? end_s : row_s;
-        if (p->ledger.is_open && found.at_s < p->model.budget.to_s && p->model.budget.to_s < next_s)
-            next_s = p->model.budget.to_s;
-        int may_fit = (found.at_s > now_s || p->ledger.is_open) && s->jobs.width[head] <= p->available[row] &&
-                      least_uw <= left_uw(p, row, found.at_s, running_uw, present_cold_uw);
-        for (int32_t level = 0; may_fit && level <= lowest_of(p, head); level++) {
-            int64_t at_s = found.at_s;
-            int64_t head_uw =
-                s->jobs.width[head] * extra_uw(p, head, level) + will_wake_uw(p, s->jobs.width[head]);
-            if (will_fit(s, head, level, row, running_uw, present_cold_uw, &found) &&
-                budget_will_allow(s, now_s, head, level, head_uw, drawn_uw, stored_j, next_s, &found) &&
-                (found.at_s == at_s || will_fit(s, head, level, row, running_uw, present_cold_uw, &found)))
-                return found;
-            found.at_s = at_s;
-        }
+        int64_t next_s = next_change(s, now_s, &at);
+        if (head_will_fit(s, now_s, head, next_s, &at))
+            return at.found;
         if (next_s == INT64_MAX)
             return (reservation_t){.at_s = INT64_MAX};
-        if (p->ledger.is_open)
-            stored_j += (double)(p->model.budget.limit_uw - drawn_uw) * (double)(next_s - found.at_s) / 1e6;
-        found.at_s = next_s;
-        for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= found.at_s; ended++) {
-            int32_t job = s->running[ended].job;
-            running_uw -= p->extra_uw[job];
-            drawn_uw -= p->extra_uw[job];
-            for (int32_t k = p->row; k < p->n_rows; k++)
-                p->available[k] += scheduler_held_below(s, job, p->rows[k].kept);
-        }
-        while (row + 1 < p->n_rows && p->rows[row + 1].from_s <= found.at_s)
-            row++;
+        search_from(s, now_s, next_s, &at);
     }
 }
 

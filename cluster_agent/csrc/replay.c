@@ -360,77 +360,123 @@ static int hears_ends(const replay_t *r)
     return r->meter && r->meter->model.reacts_to_ends && scheduler_row(r->scheduler)->cap_uw != NO_CAP;
 }
 
-int32_t replay_run(replay_t *r, int32_t until_ended)
+/* Inside the loop only: nothing to return yet. Apart from all REPLAY_*. */
+#define GO_ON INT32_MAX
+
+/* When the next event of each kind happens, and the first of them; INT64_MAX: never. */
+typedef struct {
+    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, first_s;
+} next_t;
+
+static int64_t earlier(int64_t a, int64_t b)
 {
-    for (;;) {
-        if (r->is_order_due && r->is_pass_due) {
+    return a < b ? a : b;
+}
+
+static next_t look_ahead(replay_t *r)
+{
+    next_t next = {
+        .submission_s = next_submission(r),
+        .end_s = events_first(&r->ends),
+        .overrun_s = events_first(&r->overruns),
+        .power_s = next_power(r),
+        .reading_s = next_reading(r),
+        .switch_s = next_switch(r),
+    };
+    next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
+    next.first_s = earlier(next.first_s, earlier(next.reading_s, next.switch_s));
+    return next;
+}
+
+/* What must be done before time moves on: the pass, the policy's reaction, the meter's reading. */
+static int32_t finish_instant(replay_t *r)
+{
+    if (r->is_pass_due) {
+        if (r->is_order_due) { /* the caller orders the queue first; the next call makes the pass */
             r->is_order_due = 0;
             return REPLAY_PASS_DUE;
         }
-        if (r->is_pass_due) {
-            int32_t status = pass(r);
-            if (status < 0)
-                return status;
-        }
-        if (r->is_reaction_due) {
-            r->is_reaction_due = 0;
-            return REPLAY_POWER_DUE;
-        }
-        if (r->has_no_memory || (r->meter && meter_now(r) < 0))
-            return REPLAY_NO_MEMORY;
-        int64_t submission_s = next_submission(r), end_s = events_first(&r->ends), overrun_s = events_first(&r->overruns);
-        int64_t power_s = next_power(r), reading_s = next_reading(r), switch_s = next_switch(r);
-        int64_t next_s = submission_s < end_s ? submission_s : end_s;
-        next_s = overrun_s < next_s ? overrun_s : next_s;
-        next_s = power_s < next_s ? power_s : next_s;
-        next_s = reading_s < next_s ? reading_s : next_s;
-        next_s = switch_s < next_s ? switch_s : next_s;
-        if (next_s > r->now_s || r->batch == BATCH_INSTANT) {
-            int32_t status = place(r);
-            if (status < 0)
-                return status;
-        }
-        if (next_s == INT64_MAX) {
+        int32_t status = pass(r);
+        if (status < 0)
+            return status;
+    }
+    if (r->is_reaction_due) {
+        r->is_reaction_due = 0;
+        return REPLAY_POWER_DUE;
+    }
+    return r->has_no_memory || (r->meter && meter_now(r) < 0) ? REPLAY_NO_MEMORY : GO_ON;
+}
+
+/* One event by itself, submissions before ends: its pass comes before the next event of the same instant. */
+static void take_event(replay_t *r, const next_t *next)
+{
+    if (next->overrun_s == next->first_s)
+        overrun_job(r);
+    else if (next->submission_s == next->first_s)
+        submit_job(r);
+    else
+        end_job(r);
+}
+
+/* All ends, overruns and submissions of the instant. */
+static void take_instant(replay_t *r, const next_t *next)
+{
+    r->is_reaction_due = next->end_s == next->first_s && hears_ends(r);
+    while (events_first(&r->ends) == next->first_s)
+        end_job(r);
+    while (events_first(&r->overruns) == next->first_s)
+        overrun_job(r);
+    while (next_submission(r) == next->first_s)
+        submit_job(r);
+}
+
+/* Moves time to the first of what comes next, and lets it happen. */
+static int32_t move_on(replay_t *r, const next_t *next)
+{
+    r->now_s = next->first_s;
+    if (r->meter) /* what was drawn until now, before anything changes */
+        meter_pass(r->meter, r->now_s);
+    if (r->batch == BATCH_EVENT)
+        take_event(r, next);
+    else
+        take_instant(r, next);
+    if (next->switch_s == r->now_s)
+        switch_nodes(r);
+    if (next->reading_s == r->now_s)
+        read_joules(r);
+    r->is_order_due = r->pauses_before_passes;
+    if (next->power_s == r->now_s) { /* the plan changes: the policy reacts, then comes the pass */
+        follow_plan(r);
+        r->is_pass_due = 1;
+        r->is_reaction_due = 0;
+        return REPLAY_POWER_DUE;
+    }
+    if (r->is_reaction_due && r->meter->model.reacts_to_ends == ENDS_BEFORE_PASS) {
+        r->is_reaction_due = 0;
+        return REPLAY_POWER_DUE;
+    }
+    return GO_ON;
+}
+
+int32_t replay_run(replay_t *r, int32_t until_ended)
+{
+    for (;;) {
+        int32_t status = finish_instant(r);
+        if (status != GO_ON)
+            return status;
+        next_t next = look_ahead(r);
+        /* with single events, the machine gives out processors only at the end of the instant */
+        if ((next.first_s > r->now_s || r->batch == BATCH_INSTANT) && (status = place(r)) < 0)
+            return status;
+        if (next.first_s == INT64_MAX) {
             if (r->answering)
                 answering_finish(r->answering, r->now_s);
             return REPLAY_ENDED;
         }
         if (r->ended >= until_ended)
             return REPLAY_PAUSED;
-        r->now_s = next_s;
-        if (r->meter)
-            meter_pass(r->meter, next_s);
-        if (r->batch == BATCH_EVENT) {
-            if (overrun_s == next_s)
-                overrun_job(r);
-            else if (submission_s == next_s)
-                submit_job(r);
-            else
-                end_job(r);
-        } else {
-            r->is_reaction_due = end_s == next_s && hears_ends(r);
-            while (events_first(&r->ends) == next_s)
-                end_job(r);
-            while (events_first(&r->overruns) == next_s)
-                overrun_job(r);
-            while (next_submission(r) == next_s)
-                submit_job(r);
-        }
-        if (switch_s == next_s)
-            switch_nodes(r);
-        if (reading_s == next_s)
-            read_joules(r);
-        r->is_order_due = r->pauses_before_passes;
-        if (power_s == next_s) {
-            follow_plan(r);
-            r->is_pass_due = 1;
-            r->is_reaction_due = 0;
-            return REPLAY_POWER_DUE;
-        }
-        if (r->is_reaction_due && r->meter->model.reacts_to_ends == ENDS_BEFORE_PASS) {
-            r->is_reaction_due = 0;
-            return REPLAY_POWER_DUE;
-        }
+        if ((status = move_on(r, &next)) != GO_ON)
+            return status;
     }
 }
 

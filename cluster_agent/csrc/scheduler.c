@@ -15,37 +15,53 @@ static size_t places_alike(const scheduler_t *s)
     return 2 * (size_t)s->jobs.n_jobs + 1;
 }
 
+/* Nonzero: no memory. The columns that a composition does not need are empty. */
+static int make_columns(scheduler_t *s)
+{
+    int32_t n = s->jobs.n_jobs;
+    int keeps_alike = s->composition.history == HISTORY_SIMILAR;
+    void *made[] = {
+        s->queue = column(n, sizeof *s->queue),
+        s->shortest = column(n, sizeof *s->shortest),
+        s->running = column(n, sizeof *s->running),
+        s->users = column(s->jobs.n_users, sizeof *s->users),
+        s->alike = column(keeps_alike ? n : 0, sizeof *s->alike),
+        s->first_alike = column(keeps_alike ? places_alike(s) : 0, sizeof *s->first_alike),
+        s->moved = column(s->composition.fixed == FIXED_AT_START ? n : 0, sizeof *s->moved),
+        s->submit_s = column(n, sizeof *s->submit_s),
+        s->reserved_s = column(n, sizeof *s->reserved_s),
+        s->is_reserved = column(n, sizeof *s->is_reserved),
+        s->started_s = column(n, sizeof *s->started_s),
+        s->estimate_s = column(n, sizeof *s->estimate_s),
+        s->first_estimate_s = column(n, sizeof *s->first_estimate_s),
+        s->corrections = column(n, sizeof *s->corrections),
+        s->overtook = column(n, sizeof *s->overtook),
+        s->has_started = column(n, sizeof *s->has_started),
+    };
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (!made[i])
+            return -1;
+    return 0;
+}
+
+static int make_learner(scheduler_t *s)
+{
+    if (s->composition.estimate != ESTIMATE_LEARNED)
+        return 0;
+    s->learner = learner_new(&s->composition.learning, &s->jobs);
+    return s->learner ? 0 : -1;
+}
+
 scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
 {
     scheduler_t *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    int32_t n = jobs->n_jobs;
     s->composition = *composition;
     s->jobs = *jobs;
     s->free = composition->processors;
     s->narrowest = INT32_MAX;
-    s->queue = column(n, sizeof *s->queue);
-    s->shortest = column(n, sizeof *s->shortest);
-    s->running = column(n, sizeof *s->running);
-    s->users = column(jobs->n_users, sizeof *s->users);
-    int keeps_alike = composition->history == HISTORY_SIMILAR;
-    s->alike = column(keeps_alike ? n : 0, sizeof *s->alike);
-    s->first_alike = column(keeps_alike ? places_alike(s) : 0, sizeof *s->first_alike);
-    s->moved = column(composition->fixed == FIXED_AT_START ? n : 0, sizeof *s->moved);
-    s->submit_s = column(n, sizeof *s->submit_s);
-    s->reserved_s = column(n, sizeof *s->reserved_s);
-    s->is_reserved = column(n, sizeof *s->is_reserved);
-    s->started_s = column(n, sizeof *s->started_s);
-    s->estimate_s = column(n, sizeof *s->estimate_s);
-    s->first_estimate_s = column(n, sizeof *s->first_estimate_s);
-    s->corrections = column(n, sizeof *s->corrections);
-    s->overtook = column(n, sizeof *s->overtook);
-    s->has_started = column(n, sizeof *s->has_started);
-    if (!s->queue || !s->shortest || !s->running || !s->users || !s->alike || !s->first_alike || !s->moved ||
-        !s->submit_s || !s->reserved_s || !s->is_reserved || !s->started_s || !s->estimate_s || !s->first_estimate_s ||
-        !s->corrections || !s->overtook || !s->has_started || profile_reserve(&s->profile, 64) < 0 ||
-        (composition->estimate == ESTIMATE_LEARNED && !(s->learner = learner_new(&composition->learning, jobs)))) {
+    if (make_columns(s) < 0 || profile_reserve(&s->profile, 64) < 0 || make_learner(s) < 0) {
         scheduler_free(s);
         return NULL;
     }
@@ -463,46 +479,69 @@ static void guard(scheduler_t *s, int64_t now_s)
     s->queue[s->head] = next;
 }
 
+/* Starts heads in turn as long as they fit; how many. */
+static int32_t start_heads(scheduler_t *s, int64_t now_s, int64_t *free, int32_t *starts)
+{
+    int32_t count = 0;
+    for (;;) {
+        if (s->composition.guard > 0.0 && s->head < s->tail)
+            guard(s, now_s);
+        if (s->head == s->tail || s->queue[s->head].width > *free)
+            return count;
+        *free -= s->queue[s->head].width;
+        starts[count++] = s->queue[s->head].job;
+        scheduler_start(s, now_s, s->queue[s->head++].job);
+    }
+}
+
+/* A pass in processors alone: heads in turn, then whoever may start behind them. How many start; -1: no memory. */
+static int32_t decide_processors(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
+{
+    int keeps_places = s->composition.backfill == BACKFILL_COMPRESS; /* its reservations start the heads, too */
+    int32_t count = keeps_places ? 0 : start_heads(s, now_s, &free, starts);
+    if (!keeps_places && (s->tail - s->head <= 1 || free <= 0))
+        return count;
+    int32_t backfilled = backfill_jobs(s, now_s, free, starts + count);
+    return backfilled < 0 ? -1 : count + backfilled;
+}
+
+/* A pass in processors and watts. */
+static int32_t decide_power(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    int32_t in_turn = 0, backfilled = power_decide(s, now_s, starts, &in_turn);
+    return backfilled < 0 ? -1 : in_turn + backfilled;
+}
+
+/* Takes the started jobs out of the queue. */
+static int32_t leave_queue(scheduler_t *s, int32_t count, int32_t most_gaps)
+{
+    s->n_waiting -= count;
+    close_gaps(s, most_gaps);
+    return count;
+}
+
 static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
-    int32_t count = 0, backfilled = 0;
     int64_t free = free_now(s, now_s);
 
-    if (s->ways) {
-        count = moldable_decide(s, now_s, starts);
-        s->n_waiting -= count;
-        close_gaps(s, 0);
-        return count;
-    }
-    int keeps_places = s->composition.backfill == BACKFILL_COMPRESS;
+    if (s->ways)
+        return leave_queue(s, moldable_decide(s, now_s, starts), 0);
     if (s->power)
         power_begin_pass(s, now_s);
     if (s->ranks)
         priority_charge(s, now_s);
-    if (free < s->narrowest && !keeps_places)
+    /* nobody fits, however many wait; but reservations are compressed in each pass */
+    if (free < s->narrowest && s->composition.backfill != BACKFILL_COMPRESS)
         return 0;
     if (s->ranks)
         priority_order(s, now_s);
-    if (s->power)
-        backfilled = power_decide(s, now_s, starts, &count);
-    while (!s->power && !keeps_places) {
-        if (s->composition.guard > 0.0 && s->head < s->tail)
-            guard(s, now_s);
-        if (s->head == s->tail || s->queue[s->head].width > free)
-            break;
-        free -= s->queue[s->head].width;
-        starts[count++] = s->queue[s->head].job;
-        scheduler_start(s, now_s, s->queue[s->head++].job);
-    }
-    if (keeps_places || (!s->power && s->tail - s->head > 1 && free > 0))
-        backfilled = backfill_jobs(s, now_s, free, starts + count);
-    if (backfilled < 0)
+    int32_t count = s->power ? decide_power(s, now_s, starts) : decide_processors(s, now_s, free, starts);
+    if (count < 0)
         return -1;
-    s->n_waiting -= count + backfilled;
-    close_gaps(s, s->power && !s->ranks && !s->is_reordered ? s->n_waiting / 4 : 0);
+    leave_queue(s, count, s->power && !s->ranks && !s->is_reordered ? (s->n_waiting - count) / 4 : 0);
     if (s->ranks) /* the guard puts jobs where their priorities do not */
         s->ranks->n_ordered = s->composition.guard > 0.0 ? 0 : s->tail - s->head;
-    return count + backfilled;
+    return count;
 }
 
 int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)

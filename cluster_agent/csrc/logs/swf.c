@@ -62,6 +62,35 @@ static void reject(swf_found_t *found, int reason, int64_t line, int32_t column)
     }
 }
 
+static const char *skip_blanks(const char *at, const char *end)
+{
+    while (at < end && is_blank(*at))
+        at++;
+    return at;
+}
+
+/* Reads the columns of one job from `*at`, which is moved behind the last that is a number; how many there are. */
+static int32_t read_job(const char **at, const char *end, int64_t *columns, int64_t capacity, int *is_cut)
+{
+    for (int32_t column = 0; column < SWF_COLUMNS; column++) {
+        *at = skip_blanks(*at, end);
+        if (*at == end || !number(at, end, &columns[column * capacity], is_cut))
+            return column;
+    }
+    return SWF_COLUMNS;
+}
+
+/* Why the line that begins at `begin` is no job: reading stopped at `at`, in this column. */
+static void reject_line(swf_found_t *found, int64_t line, const char *begin, const char *at, const char *end,
+                        int32_t column)
+{
+    int32_t there = at == end ? column : count_columns(begin, end);
+    if (there < SWF_COLUMNS)
+        reject(found, SWF_TOO_FEW, line, there);
+    else
+        reject(found, SWF_NO_NUMBER, line, column + 1);
+}
+
 void swf_parse(const char *text, int64_t size, int64_t capacity, int64_t *columns, int64_t *lines, swf_found_t *found)
 {
     const char *end_of_text = text + size;
@@ -70,37 +99,21 @@ void swf_parse(const char *text, int64_t size, int64_t capacity, int64_t *column
     memset(found, 0, sizeof *found);
     for (int64_t line = 1; text < end_of_text; line++) {
         const char *end = memchr(text, '\n', (size_t)(end_of_text - text));
-        const char *at = text;
         if (!end)
             end = end_of_text;
+        const char *begin = skip_blanks(text, end), *at = begin;
         text = end + 1;
-        while (at < end && is_blank(*at))
-            at++;
-        if (at == end || *at == ';')
+        if (begin == end || *begin == ';') /* empty, or a comment */
             continue;
-
-        const char *begin = at;
-        int32_t column = 0;
         int is_cut = 0;
-        for (; column < SWF_COLUMNS; column++) {
-            while (at < end && is_blank(*at))
-                at++;
-            if (at == end || !number(&at, end, &columns[column * capacity + job], &is_cut))
-                break;
+        int32_t column = read_job(&at, end, columns + job, capacity, &is_cut);
+        if (column < SWF_COLUMNS) {
+            reject_line(found, line, begin, at, end, column);
+            continue;
         }
-        if (column == SWF_COLUMNS) {
-            lines[job++] = line;
-            if (is_cut && found->cut++ == 0)
-                found->first_cut_line = line;
-        } else if (at == end) {
-            reject(found, SWF_TOO_FEW, line, column);
-        } else {
-            int32_t columns_there = count_columns(begin, end);
-            if (columns_there < SWF_COLUMNS)
-                reject(found, SWF_TOO_FEW, line, columns_there);
-            else
-                reject(found, SWF_NO_NUMBER, line, column + 1);
-        }
+        lines[job++] = line;
+        if (is_cut && found->cut++ == 0)
+            found->first_cut_line = line;
     }
     found->jobs = job;
 }
