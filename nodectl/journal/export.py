@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,7 +108,7 @@ class _View:
         self._gpus = [f"gpu/{gpu.index}" for gpu in layout.gpus]
         self._zones = [zone.name for zone in layout.zones]
         self._sides = {side: _first_of(keyframe, side) for side in registry.DOMAINS}
-        self._knobs_before: tuple[list[int], list[int]] | None = None
+        self._knobs_before: list[tuple[int, int]] | None = None  # value and bound of each
 
     def blocks(self, record: Record) -> Iterator[type_block]:
         """All rows of one record."""
@@ -143,29 +143,30 @@ class _View:
         return {"target": request.target, "reason": words, "loss": request.loss, "saved_w": request.saved_w}
 
     def _knobs(self, record: Record) -> type_block:
-        """Knobs that changed at this record."""
+        """Knobs that changed at this record, and knobs that no policy moves but that have an outcome."""
         if not record.has_decided and not record.outcomes:
             return {"part": []}
-        names = self.keyframe.knobs
-        values, bounds = record.values.tolist(), record.bound.tolist()
         outcomes = {outcome.knob: outcome for outcome in record.outcomes}
-        before = self._knobs_before
-        rows = [
-            row
-            for row, name in enumerate(names)
-            if name in outcomes or before is None or (before[0][row], before[1][row]) != (values[row], bounds[row])
-        ]
-        self._knobs_before = (values, bounds)
-        others = [name for name in outcomes if name not in names]
-        chosen = [names[row] for row in rows] + others
-        found = [outcomes.get(name) for name in chosen]
+        rows = self._changed_knobs(record, outcomes)
+        rows += [(name, None, "") for name in outcomes if name not in self.keyframe.knobs]
+        found = [outcomes.get(name) for name, _, _ in rows]
         return {
-            "part": chosen,
-            "value": [*(values[row] for row in rows), *(None for _ in others)],
-            "bound": [*(BOUNDS[bounds[row]] for row in rows), *("" for _ in others)],
+            "part": [name for name, _, _ in rows],
+            "value": [value for _, value, _ in rows],
+            "bound": [bound for _, _, bound in rows],
             "outcome": [outcome.status if outcome else "" for outcome in found],
             "detail": [outcome.detail if outcome else "" for outcome in found],
         }
+
+    def _changed_knobs(self, record: Record, outcomes: Container[str]) -> list[tuple[str, int | None, str]]:
+        """Name, value and bound of each knob where value, bound or outcome is new."""
+        now = list(zip(record.values.tolist(), record.bound.tolist(), strict=True))
+        before, self._knobs_before = self._knobs_before, now
+        return [
+            (name, now[row][0], BOUNDS[now[row][1]])
+            for row, name in enumerate(self.keyframe.knobs)
+            if name in outcomes or before is None or before[row] != now[row]
+        ]
 
 
 def _first_of(keyframe: Keyframe, side: registry.type_domain) -> tuple[int, Policy] | None:

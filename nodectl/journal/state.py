@@ -50,6 +50,11 @@ def encode_state(value: Any) -> Any:
         return [type(value).__name__, [encode_state(item) for item in value]]
     if type(value) is dict:
         return ["dict", [[encode_state(key), encode_state(item)] for key, item in value.items()]]
+    return _encode_object(value)
+
+
+def _encode_object(value: Any) -> list[Any]:
+    """A dataclass or Struct as its module, name and fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
     elif isinstance(value, msgspec.Struct):

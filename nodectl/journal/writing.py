@@ -44,7 +44,7 @@ from nodectl.journal.state import encode_state
 from nodectl.knobs.api import Outcome
 from nodectl.write.lock import FileLock
 from pmu.layout import Layout
-from pmu.readings import NOTHING_TOLD, RawSweep
+from pmu.readings import NOTHING_TOLD, RawSweep, type_i64
 
 DEFAULT_MAX_BYTES = 1_000_000_000
 SEGMENTS, LARGEST_SEGMENT = 8, 64_000_000
@@ -136,7 +136,16 @@ class JournalWriter:
         sizes = tuple(decision.request.target.size for decision in decisions.policies)
         self._shape = Shape(self._layout, sizes, len(decisions.knobs))
         before = self._shape.raw_ints(self._previous) if self._previous else np.zeros(self._shape.n_raw, np.int64)
-        keyframe = Keyframe(
+        data = frame(KEYFRAME, encode_keyframe(self._keyframe(raw, decisions, before)))
+        if begins_segment:
+            self._begin_segment(len(data))
+        self._write(data)
+        self._row = self._shape.start(before)
+
+    def _keyframe(self, raw: RawSweep, decisions: Decisions, before: type_i64) -> Keyframe:
+        """All that a reader needs to decide again from this tick on; ``before``: the previous sweep's readings."""
+        previous = self._previous
+        return Keyframe(
             version=__version__,
             run=self._run,
             sequence=self._sequence,
@@ -149,14 +158,9 @@ class JournalWriter:
                 RecordedPolicy(d.policy, d.request.target.size, msgspec.to_builtins(d.params), encode_state(d.state))
                 for d in decisions.policies
             ),
-            previous=(self._previous.time_ns, before.astype("<i8").tobytes()) if self._previous else None,
-            told=self._previous.progress if self._previous else NOTHING_TOLD,
+            previous=(previous.time_ns, before.astype("<i8").tobytes()) if previous else None,
+            told=previous.progress if previous else NOTHING_TOLD,
         )
-        data = frame(KEYFRAME, encode_keyframe(keyframe))
-        if begins_segment:
-            self._begin_segment(len(data))
-        self._write(data)
-        self._row = self._shape.start(before)
 
     def _news(self, outcomes: Sequence[Outcome]) -> list[RecordedOutcome]:
         news = []

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from nodectl.knobs.api import SIGNS, Knob, KnobError, Outcome, Reason
-from pmu.layout import Layout
+from pmu.layout import FrequencyDomain, Layout
 from pmu.readings import Sample, type_f64
 
 TOLERANCE = 0.05
@@ -93,8 +93,7 @@ class _Signals:
 
     def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
         self._size = len(row_of)
-        domains = [(row_of.get(f"cpu/policy{d.policy}/max_khz"), d) for d in layout.domains]
-        known = [(row, domain) for row, domain in domains if row is not None]
+        known = _clock_limits(row_of, layout)
         self._domain_rows = np.array([row for row, _ in known], np.int64)
         self._base_khz = np.array([domain.base_khz or np.inf for _, domain in known])
         self.rounding = np.zeros(self._size)
@@ -103,8 +102,7 @@ class _Signals:
         self._starts = np.cumsum([0, *(len(domain.cpus) for _, domain in known)])[:-1].astype(np.int64)
         self._clock_rows = _pairs(row_of, [f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus])
         self._board_rows = _pairs(row_of, [f"gpu/{gpu.index}/power_limit_mw" for gpu in layout.gpus])
-        packages = [zone.name if zone.kind == "package" else "" for zone in layout.zones]
-        self._zone_rows = [_pairs(row_of, [f"rapl/{p}/{term}_term_uw" for p in packages]) for term in ("long", "short")]
+        self._zone_rows = [_package_limits(row_of, layout, term) for term in ("long", "short")]
 
     def of(self, sample: Sample) -> tuple[type_f64, type_f64]:
         """``seen`` and, for clocks of busy parts, the ``floor`` they should reach; both [n_knobs], NaN where nothing
@@ -125,6 +123,18 @@ class _Signals:
             for rows, zones in self._zone_rows:
                 seen[rows] = sample.energy_j[zones] / sample.elapsed_s * 1e6
         return seen, floor
+
+
+def _clock_limits(row_of: Mapping[str, int], layout: Layout) -> list[tuple[int, FrequencyDomain]]:
+    """The clock domains whose limit is a knob of this run, each with the knob's row."""
+    rows = [(row_of.get(f"cpu/policy{domain.policy}/max_khz"), domain) for domain in layout.domains]
+    return [(row, domain) for row, domain in rows if row is not None]
+
+
+def _package_limits(row_of: Mapping[str, int], layout: Layout, term: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the packages' power limits, and the positions of their energy zones."""
+    packages = [zone.name if zone.kind == "package" else "" for zone in layout.zones]
+    return _pairs(row_of, [f"rapl/{package}/{term}_term_uw" for package in packages])
 
 
 def _pairs(row_of: Mapping[str, int], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

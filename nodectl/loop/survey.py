@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -59,18 +59,9 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
     lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS} | {"power": _no_power_knob(config, found)}
     if not config.decides:
         return config, [f"no {reason}" for reason in _lacking_sensors(found) if reason]
-    wanted = [
-        *(side for side in registry.DOMAINS if _is_wanted(config, side)),
-        *(["power"] if config.caps_power else []),
-    ]
-    if not wanted:
-        raise NodectlError("nothing to optimize: no policy and no cap on either side; set one, or monitor")
-    if all(lacks[side] for side in wanted):
-        reasons = "; ".join(lacks[side] for side in wanted)
-        raise NodectlError(f"cannot optimize this node: {reasons} (see `nodectl doctor`; `--mode monitor` still runs)")
-    notices = [f"{side} side left alone: {lacks[side]}" for side in wanted if lacks[side] and side != "power"]
-    if config.caps_power and lacks["power"]:
-        raise NodectlError(f"cannot cap this node's power: {lacks['power']} (see `nodectl doctor`)")
+    wanted = [side for side in registry.DOMAINS if _is_wanted(config, side)]
+    _check_feasible([*wanted, "power"] if config.caps_power else wanted, lacks)
+    notices = [f"{side} side left alone: {lacks[side]}" for side in wanted if lacks[side]]
     none = PolicyChoice(registry.NONE)
     fitted = msgspec.structs.replace(
         config,
@@ -78,6 +69,17 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
         gpu_policy=none if lacks["gpu"] else config.gpu_policy,
     )
     return fitted, notices
+
+
+def _check_feasible(wanted: Sequence[str], lacks: Mapping[str, str]) -> None:
+    """``NodectlError`` unless one of the wanted parts lacks nothing; a wanted cap in watts must lack nothing."""
+    if not wanted:
+        raise NodectlError("nothing to optimize: no policy and no cap on either side; set one, or monitor")
+    if all(lacks[side] for side in wanted):
+        reasons = "; ".join(lacks[side] for side in wanted)
+        raise NodectlError(f"cannot optimize this node: {reasons} (see `nodectl doctor`; `--mode monitor` still runs)")
+    if "power" in wanted and lacks["power"]:
+        raise NodectlError(f"cannot cap this node's power: {lacks['power']} (see `nodectl doctor`)")
 
 
 def _is_wanted(config: Config, side: str) -> bool:

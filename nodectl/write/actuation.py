@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,12 +12,13 @@ from nodectl.config import Config
 from nodectl.decide.decider import knob_names
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
-from nodectl.knobs import EffectWatch, Outcome
+from nodectl.knobs import EffectWatch, Knob, Outcome
 from nodectl.loop.survey import Survey
 from nodectl.write.lock import NodeLock
 from nodectl.write.restore import save_path
 from nodectl.write.saves import node_id
 from nodectl.write.writer import Writer
+from pmu.layout import Layout
 from pmu.ports import Ports
 from pmu.readings import Sample
 
@@ -26,6 +28,32 @@ if TYPE_CHECKING:
 
 TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
 """Outcomes worth a notice; the others are the normal course of things."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CapKnobs:
+    """The knobs of this run that keep a cap in watts, by name."""
+
+    boards: list[str]  # power limits of GPUs
+    rapl: list[str]  # long-term limits of packages
+    n_packages: int
+    controller: set[str]  # caps of an SCMI controller
+    lowest_khz: dict[str, int]  # clock limits, each with the lowest clock of its domain
+
+    @classmethod
+    def of(cls, layout: Layout, own: Collection[str], delegated: Iterable[Knob]) -> _CapKnobs:
+        """``own``: the names of this node's own knobs; ``delegated``: the controller's."""
+        packages = [zone.name for zone in layout.zones if zone.kind == "package"]
+        limits = [f"rapl/{package}/long_term_uw" for package in packages]
+        boards = [f"gpu/{gpu.index}/power_limit_mw" for gpu in layout.gpus]
+        lowest_khz = {f"cpu/policy{domain.policy}/max_khz": domain.min_khz for domain in layout.domains}
+        return cls(
+            boards=[name for name in boards if name in own],
+            rapl=[name for name in limits if name in own],
+            n_packages=max(len(packages), 1),
+            controller={knob.name for knob in delegated if knob.name.endswith("/cap_mw")},
+            lowest_khz={name: khz for name, khz in lowest_khz.items() if name in own},
+        )
 
 
 class Actuation:
@@ -49,18 +77,7 @@ class Actuation:
         rows = [(row, name) for row, name in enumerate(names) if name in movable or name == CAP_ROW]
         self._rows = np.array([row for row, _ in rows], np.int64)
         self._names = [name for _, name in rows]
-        packages = [zone.name for zone in survey.layout.zones if zone.kind == "package"]
-        limits = [f"rapl/{package}/long_term_uw" for package in packages]
-        self._rapl = [name for name in limits if name in self._own]
-        self._n_packages = max(len(packages), 1)
-        boards = [f"gpu/{gpu.index}/power_limit_mw" for gpu in survey.layout.gpus]
-        self._boards = [name for name in boards if name in self._own]
-        self._cap_knobs = {knob.name for knob in delegated if knob.name.endswith("/cap_mw")}
-        self._lowest = {
-            name: domain.min_khz
-            for domain in survey.layout.domains
-            if (name := f"cpu/policy{domain.policy}/max_khz") in self._own
-        }
+        self._cap_knobs = _CapKnobs.of(survey.layout, self._own, delegated)
         self._trouble = ""
 
     def start(self) -> tuple[list[Outcome], list[str]]:
@@ -91,10 +108,11 @@ class Actuation:
         """The node's cap would be ``node_mw`` if the agent died now. From now on the knobs that hold it end at these
         shares of the safe cap, or where they are if that is less. Where clocks alone hold it, nobody can say which of
         them is safe for an unknown load: the lowest. ``SaveError``: not on the disk, so nothing may be capped."""
-        values = dict(zip(self._boards, boards_mw, strict=True)) | dict.fromkeys(self._cap_knobs, packages_mw)
+        knobs = self._cap_knobs
+        values = dict(zip(knobs.boards, boards_mw, strict=True)) | dict.fromkeys(knobs.controller, packages_mw)
         values[CAP_ROW] = node_mw  # no knob: for the run after this one
-        values |= dict.fromkeys(self._rapl, packages_mw * 1000 // self._n_packages)
-        self._writer.hold(values if self._rapl or self._cap_knobs else values | self._lowest)
+        values |= dict.fromkeys(knobs.rapl, packages_mw * 1000 // knobs.n_packages)
+        self._writer.hold(values if knobs.rapl or knobs.controller else values | knobs.lowest_khz)
 
     def end_at(self, lease: CapLease) -> None:
         """The grant ends then. In each tick between ``cap`` and ``apply``: no cap stands without its end."""
@@ -105,7 +123,7 @@ class Actuation:
     def why_no_lease(self) -> str:
         """Why nothing but this machine's own programs end the cap (so that its class is not ``hw``); empty if something
         does."""
-        if self._boards:
+        if self._cap_knobs.boards:
             return "GPUs keep their limits, which no controller ends"
         if not self._delegation:
             return "no controller holds the cap"
@@ -117,19 +135,19 @@ class Actuation:
 
     def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
         """Look whether the clocks of this interval followed the last writes, then move what should move."""
-        outcomes = self._watch.judge(sample)
+        outcomes, knobs = self._watch.judge(sample), self._cap_knobs
         settings = dict(zip(self._names, decisions.values[self._rows].tolist(), strict=True))
-        if self._rapl and CAP_ROW in settings:
-            share_uw = settings[CAP_ROW] * 1000 // self._n_packages if decisions.cap.is_local else 0
-            settings |= dict.fromkeys(self._rapl, share_uw)
-        settings |= dict(zip(self._boards, boards_mw, strict=False))
+        if knobs.rapl and CAP_ROW in settings:
+            share_uw = settings[CAP_ROW] * 1000 // knobs.n_packages if decisions.cap.is_local else 0
+            settings |= dict.fromkeys(knobs.rapl, share_uw)
+        settings |= dict(zip(knobs.boards, boards_mw, strict=False))
         if self._delegation:
             outcomes += self._delegation.outcomes()
             settings = self._delegation.settings(settings)
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
         written = self._writer.apply(settings)
         self._watch.wrote(written, settings, self._clock.now_ns())
-        holding = {*self._rapl, *self._boards, *self._cap_knobs}
+        holding = {*knobs.rapl, *knobs.boards, *knobs.controller}
         wrong = (one for one in (*outcomes, *written) if one.knob in holding and one.status in TROUBLE)
         self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
         return outcomes + written

@@ -119,7 +119,7 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     if is_alone and present == captured.value and present.isdigit():
         return Outcome(knob.name, "restored", f"is at {present}, as captured")
     if present.isdigit() and not is_ours(knob, captured, int(present)):
-        reason, text = knob.explain(captured.ours[-1] if captured.ours else captured.at_first, int(present))
+        _, text = knob.explain(captured.ours[-1] if captured.ours else captured.at_first, int(present))
         if not text:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
             return Outcome(knob.name, "left", detail, "foreign writer")
@@ -128,6 +128,11 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
         way = f"go from {present} to {captured.value}" if is_told else f"be {captured.value}; where it is {_UNTOLD}"
         return Outcome(knob.name, "restored", f"would {way}")
     knob.restore(captured.value)
+    return _after_restoring(knob, captured, present)
+
+
+def _after_restoring(knob: Knob, captured: Captured, before: str) -> Outcome:
+    """Read the knob back: is it at its captured value, and if not, who is in the way?"""
     held = knob.read_back()
     if held is None:
         return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNTOLD}")
@@ -141,7 +146,7 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
             detail = f"our value was withdrawn, and {held} is still in force: is it now another agent's channel?"
             return Outcome(knob.name, "no-effect", detail, "firmware")
         return Outcome(knob.name, "restored", f"our value was withdrawn; {held} is somebody else's and stays")
-    return Outcome(knob.name, "restored", f"{present} to {captured.value}")
+    return Outcome(knob.name, "restored", f"{before} to {captured.value}")
 
 
 def put_under(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:

@@ -167,15 +167,17 @@ class Writer:
         outcomes += self._find_foreign([name for name in writes if name in self._captured])
         for outcome in outcomes:
             writes.pop(outcome.knob, None)
-        if not writes:
-            return outcomes
+        return outcomes + self._record_and_write(writes) if writes else outcomes
+
+    def _record_and_write(self, writes: Mapping[str, int]) -> list[Outcome]:
+        """Steps 3 and 4: nothing is written that the save does not have."""
         try:
             self._save.wrote(writes)
         except SaveError as error:
-            return outcomes + [Outcome(name, "refused", str(error)) for name in writes]
+            return [Outcome(name, "refused", str(error)) for name in writes]
         for name, value in writes.items():
             self._captured[name].note(value)
-        outcomes += [self._write(self._settings[name], value) for name, value in writes.items()]
+        outcomes = [self._write(self._settings[name], value) for name, value in writes.items()]
         with contextlib.suppress(SaveError):  # the longer file serves as well; the next append says what is wrong
             self._save.compact(self._captured, self._holds)
         return outcomes

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pmu.findings import Finding, absent, read_number, read_or_none
@@ -67,13 +68,9 @@ class Rapl:
 
 def find(files: Files) -> Rapl:
     """Zones in the tree's order, each energy once."""
-    try:
-        entries = [name for name in files.listdir(POWERCAP) if re.fullmatch(r"[\w-]+(:\d+)+", name)]
-    except OSError:
-        entries = []
+    entries = _entries(files)
     if not entries:
         return Rapl((), (), (absent("rapl", "energy", f"{POWERCAP} has no zones: {_why_no_zones(files)}"),))
-    entries.sort(key=lambda name: (name.startswith(MMIO), _numbers(name)))
     zones: list[EnergyZone] = []
     limits: list[PowerLimit] = []
     findings: list[Finding] = []
@@ -82,22 +79,36 @@ def find(files: Files) -> Rapl:
         own = read_or_none(files, f"{POWERCAP}/{entry}/name") or entry
         parent = names.get(entry.rpartition(":")[0])
         names[entry] = name = f"{parent}/{own}" if parent else own
-        seen = next((zone for zone in zones if zone.name == name), None)
-        if seen is not None:
-            why = f"the same energy as {seen.path} by memory-mapped registers: read once; its limits are its own"
-            findings.append(Finding(f"{name} ({entry})", "energy", present=True, why=why))
-        else:
-            zone = _zone(files, entry, name)
-            finding = _energy_finding(files, zone)
-            findings.append(finding)
-            if finding.readable:
-                zones.append(zone)
+        zone, finding = _energy(files, entry, name, zones)
+        findings.append(finding)
+        if zone is not None:
+            zones.append(zone)
         zone_limits = _limits(files, entry, name)
         limits += zone_limits
         findings += [_limit_finding(limit) for limit in zone_limits]
         if name.startswith("package") and not parent and not zone_limits:
             findings.append(absent(f"{name} limits", "limit", "the zone has no constraints (AMD shows energy only)"))
     return Rapl(tuple(zones), tuple(limits), tuple(findings))
+
+
+def _entries(files: Files) -> list[str]:
+    """Folders of zones: parents first, and memory-mapped ones last, so that a zone there twice is read by MSR."""
+    try:
+        entries = [name for name in files.listdir(POWERCAP) if re.fullmatch(r"[\w-]+(:\d+)+", name)]
+    except OSError:
+        return []
+    return sorted(entries, key=lambda name: (name.startswith(MMIO), _numbers(name)))
+
+
+def _energy(files: Files, entry: str, name: str, known: Sequence[EnergyZone]) -> tuple[EnergyZone | None, Finding]:
+    """The zone, if its energy can be read and is not one of ``known``, and its finding."""
+    seen = next((zone for zone in known if zone.name == name), None)
+    if seen is not None:
+        why = f"the same energy as {seen.path} by memory-mapped registers: read once; its limits are its own"
+        return None, Finding(f"{name} ({entry})", "energy", present=True, why=why)
+    zone = _zone(files, entry, name)
+    finding = _energy_finding(files, zone)
+    return zone if finding.readable else None, finding
 
 
 def max_power_w(zone: EnergyZone) -> float:
