@@ -13,7 +13,8 @@ known from the start. Steps with empty watts lift the cap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,43 +37,53 @@ class Cap:
 
 def read_caps(text: str) -> list[Cap]:
     """The caps of a file, in order of time; ``WrongUseError`` with file and line for the first that is wrong."""
+    (first_line, header), *rows = _rows(text) or [(1, [])]
+    names = tuple(word.strip() for word in header)
+    known = [(*form, *more) for form in (WINDOWS, STEPS) for more in ((), ("announced_s",))]
+    if names not in known:
+        wanted = " or ".join(",".join(form) for form in known[::2])
+        raise WrongUseError(f"{text}:{first_line}: the first line must be {wanted}[,announced_s]")
+    caps: list[Cap] = []
+    for number, row in rows:
+        where = f"{text}:{number}"
+        cap = _cap(_numbers(where, names, row))
+        if caps and "to_s" not in names:  # a step ends where the next begins
+            caps[-1] = replace(caps[-1], to_s=cap.from_s)
+            if cap.from_s <= caps[-1].from_s:
+                raise WrongUseError(f"{where}: from_s {cap.from_s} is not after that of the line above; sort the lines")
+        elif caps and cap.from_s < caps[-1].to_s:
+            raise WrongUseError(
+                f"{where}: from_s {cap.from_s} is before the end of the window above; sort or join them"
+            )
+        _check_times(where, cap)
+        caps.append(cap)
+    return [cap for cap in caps if cap.watts < float("inf")]
+
+
+def _rows(path: str) -> list[tuple[int, list[str]]]:
+    """The lines that are neither empty nor comments, with their numbers."""
     import csv  # only here: most replays have no file of caps
 
     try:
-        content = Path(text).read_text()
+        content = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise WrongUseError(f"{text}: cannot read the caps: {reason}") from None
-    rows = [
-        (number, row)
-        for number, row in enumerate(csv.reader(content.splitlines()), 1)
-        if any(row) and row[0][:1] != "#"
-    ]
-    header = tuple(word.strip() for word in rows[0][1]) if rows else ()
-    known = [(*names, *more) for names in (WINDOWS, STEPS) for more in ((), ("announced_s",))]
-    if header not in known:
-        wanted = " or ".join(",".join(names) for names in known[::2])
-        raise WrongUseError(f"{text}:{rows[0][0] if rows else 1}: the first line must be {wanted}[,announced_s]")
-    has_ends = header[1] == "to_s"
-    caps: list[Cap] = []
-    for number, row in rows[1:]:
-        where = f"{text}:{number}"
-        values = _numbers(where, header, row)
-        from_s, watts = int(values["from_s"]), values["watts"]
-        if not has_ends and caps:
-            caps[-1] = Cap(caps[-1].from_s, from_s, caps[-1].watts, caps[-1].announced_s)
-            if from_s <= caps[-1].from_s:
-                raise WrongUseError(f"{where}: from_s {from_s} is not after that of the line above; sort the lines")
-        if has_ends and caps and from_s < caps[-1].to_s:
-            raise WrongUseError(f"{where}: from_s {from_s} is before the end of the window above; sort or join them")
-        to_s = int(values["to_s"]) if has_ends else FOREVER_S
-        if to_s <= from_s:
-            raise WrongUseError(f"{where}: to_s {to_s} is not after from_s {from_s}")
-        announced_s = int(values.get("announced_s", 0))
-        if announced_s > from_s:
-            raise WrongUseError(f"{where}: announced_s {announced_s} is after from_s {from_s}")
-        caps.append(Cap(from_s, to_s, watts, announced_s))
-    return [cap for cap in caps if cap.watts < float("inf")]
+        raise WrongUseError(f"{path}: cannot read the caps: {reason}") from None
+    lines = enumerate(csv.reader(content.splitlines()), 1)
+    return [(number, row) for number, row in lines if any(row) and row[0][:1] != "#"]
+
+
+def _cap(values: Mapping[str, float]) -> Cap:
+    """The cap of one line, with an end or, of a step, without."""
+    to_s, announced_s = int(values.get("to_s", FOREVER_S)), int(values.get("announced_s", 0))
+    return Cap(int(values["from_s"]), to_s, values["watts"], announced_s)
+
+
+def _check_times(where: str, cap: Cap) -> None:
+    if cap.to_s <= cap.from_s:
+        raise WrongUseError(f"{where}: to_s {cap.to_s} is not after from_s {cap.from_s}")
+    if cap.announced_s > cap.from_s:
+        raise WrongUseError(f"{where}: announced_s {cap.announced_s} is after from_s {cap.from_s}")
 
 
 def _numbers(where: str, header: tuple[str, ...], row: list[str]) -> dict[str, float]:

@@ -12,6 +12,7 @@ linear between (thesis §4.5), or measured per frequency.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -229,29 +230,40 @@ def _problems(found: MachineFile) -> Any:
     if not found.nodes:
         yield "nodes", "at least one group of nodes is needed"
     for group in found.nodes:
-        levels = len(group.frequency_mhz)
-        for key in ("count", "cores"):
-            if getattr(group, key) < 1:
-                yield f"nodes.{key}", "must be 1 or more"
-        for key in ("busy_w", "busy_max_w", "slowdown"):
-            values = getattr(group, key)
-            if (values or key == "busy_w") and len(values) != levels:
-                yield f"nodes.{key}", f"has {len(values)} values for the {levels} of frequency_mhz"
-        if list(group.frequency_mhz) != sorted(set(group.frequency_mhz), reverse=True):
-            yield "nodes.frequency_mhz", "must begin at the highest and fall"
-        if list(group.slowdown) != sorted(group.slowdown) or (group.slowdown and group.slowdown[0] != 1):
-            yield "nodes.slowdown", "must begin with 1 and never fall"
-        if any(watts < group.idle_w for watts in group.busy_w + group.busy_max_w):
-            yield "nodes.busy_w", f"is below idle_w = {group.idle_w:g}"
-        if list(group.busy_max_w or group.busy_w) != sorted(group.busy_max_w or group.busy_w, reverse=True):
-            yield "nodes.busy_w", "must fall with the frequency"
-        for key in ("off_w", "boot_s", "boot_j", "switch_off_s", "switch_off_j", "idle_w"):
-            if not 0 <= getattr(group, key) < 1e9:
-                yield f"nodes.{key}", "must be 0 or more"
-        if group.off_w > group.idle_w:
-            yield "nodes.off_w", f"is above idle_w = {group.idle_w:g}"
+        for key, problem in _group_problems(group):
+            yield f"nodes.{key}", problem
     for key, value in found.degradation.items():
         if value < 1:
             yield f"degradation.{key}", "must be 1 or more"
     if found.topology.chassis_per_rack and not found.topology.nodes_per_chassis:
         yield "topology.chassis_per_rack", "needs nodes_per_chassis"
+
+
+def _group_problems(group: NodeGroup) -> Iterator[tuple[str, str]]:
+    """What is out of range in one group of nodes, as (key, problem)."""
+    for key in ("count", "cores"):
+        if getattr(group, key) < 1:
+            yield key, "must be 1 or more"
+    yield from _level_problems(group)
+    for key in ("off_w", "boot_s", "boot_j", "switch_off_s", "switch_off_j", "idle_w"):
+        if not 0 <= getattr(group, key) < 1e9:
+            yield key, "must be 0 or more"
+    if group.off_w > group.idle_w:
+        yield "off_w", f"is above idle_w = {group.idle_w:g}"
+
+
+def _level_problems(group: NodeGroup) -> Iterator[tuple[str, str]]:
+    """The columns by frequency: as many values as frequencies, which fall; then watts fall and slowdowns rise."""
+    levels, most_w = len(group.frequency_mhz), group.busy_max_w or group.busy_w
+    for key in ("busy_w", "busy_max_w", "slowdown"):
+        values = getattr(group, key)
+        if (values or key == "busy_w") and len(values) != levels:
+            yield key, f"has {len(values)} values for the {levels} of frequency_mhz"
+    if list(group.frequency_mhz) != sorted(set(group.frequency_mhz), reverse=True):
+        yield "frequency_mhz", "must begin at the highest and fall"
+    if list(group.slowdown) != sorted(group.slowdown) or (group.slowdown and group.slowdown[0] != 1):
+        yield "slowdown", "must begin with 1 and never fall"
+    if any(watts < group.idle_w for watts in group.busy_w + group.busy_max_w):
+        yield "busy_w", f"is below idle_w = {group.idle_w:g}"
+    if list(most_w) != sorted(most_w, reverse=True):
+        yield "busy_w", "must fall with the frequency"

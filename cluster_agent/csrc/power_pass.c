@@ -213,8 +213,9 @@ static int64_t left_uw(const power_t *p, int32_t k, int64_t at_s, int64_t runnin
 /* A point of the search for a reservation: its time (found.at_s), and what will be drawn and stored then. */
 typedef struct {
     reservation_t found;
-    int32_t row;   /* the plan's, at that time */
-    int32_t ended; /* so many of the running jobs are expected to have ended */
+    int64_t least_uw; /* what the head needs at its lowest frequency */
+    int32_t row;      /* the plan's, at that time */
+    int32_t ended;    /* so many of the running jobs are expected to have ended */
     int64_t running_uw, drawn_uw, present_cold_uw;
     double stored_j;
 } search_t;
@@ -249,11 +250,10 @@ static int head_will_fit(scheduler_t *s, int64_t now_s, int32_t head, int64_t ne
 {
     const power_t *p = s->power;
     int64_t width = s->jobs.width[head], at_s = at->found.at_s;
-    int64_t least_uw = width * extra_uw(p, head, lowest_of(p, head));
 
     if (at_s == now_s && !p->ledger.is_open) /* now it does not fit, unless it lacks only joules */
         return 0;
-    if (width > p->available[at->row] || least_uw > left_uw(p, at->row, at_s, at->running_uw, at->present_cold_uw))
+    if (width > p->available[at->row] || at->least_uw > left_uw(p, at->row, at_s, at->running_uw, at->present_cold_uw))
         return 0;
     for (int32_t level = 0; level <= lowest_of(p, head); level++) {
         int64_t head_uw = width * extra_uw(p, head, level) + will_wake_uw(p, width);
@@ -301,6 +301,7 @@ static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
     power_t *p = s->power;
     search_t at = {
         .found = {.at_s = now_s},
+        .least_uw = s->jobs.width[head] * extra_uw(p, head, lowest_of(p, head)),
         .row = p->row,
         .running_uw = p->running_uw,
         .drawn_uw = p->ledger.drawn_uw,

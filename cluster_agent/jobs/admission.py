@@ -70,22 +70,26 @@ def check_runs(job: Job, nodes: Collection[Node]) -> None:
     refusing = [node for node in nodes if not can_run(job, node)]
     if not refusing:
         raise WrongUseError(f"{spec.nodes} nodes asked for, and {len(able)} emulated ones run `{spec.command[0]}`")
-    only = refusing[0].runs_only
+    raise WrongUseError(_why_refused(job, refusing))
+
+
+def _why_refused(job: Job, refusing: list[Node]) -> str:
+    """Why these nodes, emulated ones, do not run the job, and what they would run."""
+    words, only = job.spec.command[1:], refusing[0].runs_only
     form = f"`{only} NAME TIME [UNIT]`"
     named = [node for node in refusing if node.runs_only and _names_command(job, node)]
     if not named:
-        what = spec.command[0] if _is_plain(job) else "a script, a prolog or an epilog"
-        raise WrongUseError(
+        what = job.spec.command[0] if _is_plain(job) else "a script, a prolog or an epilog"
+        return (
             f"{what} cannot run on {_names(refusing)}: emulated nodes run {form} and nothing else"
             " (`nodectl twin workloads` lists the names)"
         )
-    words = spec.command[1:]
     if len(words) not in (2, 3):
-        raise WrongUseError(f"{shlex.join(spec.command)}: emulated nodes run {form}, e.g. `{only} hpl 60s`")
+        return f"{shlex.join(job.spec.command)}: emulated nodes run {form}, e.g. `{only} hpl 60s`"
     if wrong := next((word for word in words[1:] if not _is_time(word)), ""):
-        raise WrongUseError(f"{wrong!r} is no time above 0 such as 30s or 2min: emulated nodes run {form}")
+        return f"{wrong!r} is no time above 0 such as 30s or 2min: emulated nodes run {form}"
     known = {name for node in named for name in node.runs_names}
-    raise WrongUseError(f"{_names(named)} cannot run a workload {words[0]!r}{nearest(words[0], known)}")
+    return f"{_names(named)} cannot run a workload {words[0]!r}{nearest(words[0], known)}"
 
 
 def runners(job: Job, nodes: Collection[Node]) -> list[Node]:

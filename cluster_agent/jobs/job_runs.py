@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.times import Times
 from nodectl.jobs.job_runner import Message
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, NodeJobs
+from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, NodeJobs, Phase
 
 Happening: TypeAlias = Literal["start", "end"]
 
@@ -82,21 +82,24 @@ class Run:
     def outcome(self) -> tuple[State, int | None, str]:
         """State, exit status and reason of the job, all parts being over."""
         job, lasts = self.job, [part.last for part in self.parts.values() if part.last is not None]
-        lost = [last for last in lasts if last.phase == "lost"]
-        refused = [last for last in lasts if last.phase == "refused"]
         failed = [last for last in lasts if last.status != 0]
+        status = failed[0].status if failed else 0
         if job.is_cancelled:
-            return "cancelled", failed[0].status if failed else 0, job.reason
-        if lost:
-            return "lost", None, lost[0].detail
-        if refused:
-            return "failed", None, refused[0].detail
+            return "cancelled", status, job.reason
+        if lost := _first(lasts, "lost"):
+            return "lost", None, lost.detail
+        if refused := _first(lasts, "refused"):
+            return "failed", None, refused.detail
         if any(last.cause == "walltime" for last in lasts):
-            return "timeout", failed[0].status if failed else 0, f"its {job.spec.walltime_s} s were over"
+            return "timeout", status, f"its {job.spec.walltime_s} s were over"
         if failed:
-            own = [last for last in failed if last.cause == ""] or failed
-            return "failed", own[0].status, own[0].detail or job.reason
+            own = next((last for last in failed if last.cause == ""), failed[0])
+            return "failed", own.status, own.detail or job.reason
         return "done", 0, ""
+
+
+def _first(lasts: Iterable[JobPart], phase: Phase) -> JobPart | None:
+    return next((last for last in lasts if last.phase == phase), None)
 
 
 class Runs:

@@ -15,7 +15,7 @@ Here is no clock and no process; times are Unix seconds that do not jump.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -96,23 +96,31 @@ class Power:
         """What follows from time and from the nodes that each queued job wants, in the queue's order."""
         now_s, nodes = self._now(), list(nodes)
         for node in nodes:
-            node.idle_s = (now_s if node.idle_s is None else node.idle_s) if node.state == "idle" else None
-            if node.switched is not None and node.switched.is_moving:
-                self._progress(node, node.switched, now_s)
+            self._follow(node, now_s)
         idle = [node for node in nodes if node.state == "idle"]
-        can_boot = [node for node in nodes if node.switched and node.switched.state == "off"]
-        can_boot = [node for node in can_boot if node.switched and not node.switched.is_by_hand and not node.drained]
         coming = sum(node.state == "booting" and not node.drained for node in nodes)
+        can_boot = [node for node in nodes if _may_boot_by_itself(node)]
         needed = _needed(queued, len(idle) + coming + len(can_boot))
-        missing = needed - len(idle) - coming
         for n, node in enumerate(can_boot):
-            self._want(node, n < missing)
-        if self.times.idle_off_s <= 0:
-            return
-        surplus = len(idle) + coming - max(needed, self.times.keep_idle)
-        for node in reversed(idle):  # jobs are given the first
+            self._want(node, n < needed - len(idle) - coming)
+        if self.times.idle_off_s > 0:
+            self._switch_off_idle(idle, len(idle) + coming - max(needed, self.times.keep_idle), now_s)
+
+    def _follow(self, node: Node, now_s: float) -> None:
+        """Since when the node is idle; a switch under way may have taken too long."""
+        if node.state != "idle":
+            node.idle_s = None
+        elif node.idle_s is None:
+            node.idle_s = now_s
+        if node.switched is not None and node.switched.is_moving:
+            self._progress(node, node.switched, now_s)
+
+    def _switch_off_idle(self, idle: Sequence[Node], surplus: int, now_s: float) -> None:
+        """Switch off as many as ``surplus`` of the nodes that were idle for long, the last ones first: the scheduler
+        gives jobs the first ones."""
+        for node in reversed(idle):
             if surplus <= 0:
-                break
+                return
             if node.idle_s is not None and now_s - node.idle_s >= self.times.idle_off_s:
                 self.switch_off(node)
                 surplus -= 1
@@ -255,6 +263,12 @@ class Power:
             one.reason = problem
             one.tries, one.tried_s, one.is_done = one.tries + 1, self._now() + after_s, False
         self._store.switch(one)
+
+
+def _may_boot_by_itself(node: Node) -> bool:
+    """Whether the queue may have it switched on: it is off, and nobody has said what it is to be."""
+    one = node.switched
+    return one is not None and one.state == "off" and not one.is_by_hand and not node.drained
 
 
 def _needed(queued: Iterable[int], most: int) -> int:

@@ -5,7 +5,9 @@ A replay of a whole log takes the same steps in C (``csrc/replay.c``); a propert
 
 from __future__ import annotations
 
-from cluster_agent.scheduler.interfaces import Clock, Kind, Machine, Scheduler
+from collections.abc import Sequence
+
+from cluster_agent.scheduler.interfaces import Clock, Event, Kind, Machine, Scheduler
 
 
 def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
@@ -16,30 +18,43 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
         change_s = scheduler.next_change_s()
         is_change_due = change_s is not None and change_s <= now_s
         if not events and not is_change_due:
-            times = [time_s for time_s in (machine.next_event_s(), change_s) if time_s is not None]
-            if not clock.wait_until(min(times, default=None)):
+            if not _wait(clock, machine.next_event_s(), change_s):
                 return
             continue
-        is_pass_due = is_change_due
-        has_ended = False
-        for kind, job in events:
-            if kind is Kind.SUBMITTED:
-                is_pass_due |= scheduler.submit(now_s, job)
-            elif kind is Kind.ENDED:
-                scheduler.end(job)
-                is_pass_due = has_ended = True
-            elif kind in (Kind.CAP, Kind.ROOM):
-                is_pass_due = True
-            else:
-                machine.expect(now_s, job, scheduler.overrun(job))
+        is_pass_due, has_ended = _report(scheduler, machine, now_s, events)
         is_asked = is_change_due and scheduler.advance(now_s)
         if is_asked or (has_ended and scheduler.reacts_to_ends == "before"):
             _react(scheduler, machine, now_s)
-        if is_pass_due:
-            for job in scheduler.decide(now_s):
-                machine.start(scheduler.begins_s(now_s, job), job, scheduler.expected_end_s(job), scheduler.level(job))
+        if is_pass_due or is_change_due:
+            _start(scheduler, machine, now_s)
         if has_ended and not is_asked and scheduler.reacts_to_ends == "after":
             _react(scheduler, machine, now_s)
+
+
+def _wait(clock: Clock, *times_s: int | None) -> bool:
+    """Until the first of these; None: never. False: the clock says that it is over."""
+    return clock.wait_until(min((time_s for time_s in times_s if time_s is not None), default=None))
+
+
+def _start(scheduler: Scheduler, machine: Machine, now_s: int) -> None:
+    for job in scheduler.decide(now_s):
+        machine.start(scheduler.begins_s(now_s, job), job, scheduler.expected_end_s(job), scheduler.level(job))
+
+
+def _report(scheduler: Scheduler, machine: Machine, now_s: int, events: Sequence[Event]) -> tuple[bool, bool]:
+    """Report events to the scheduler: is a pass due, and has a job ended?"""
+    is_pass_due = has_ended = False
+    for kind, job in events:
+        if kind is Kind.SUBMITTED:
+            is_pass_due |= scheduler.submit(now_s, job)
+        elif kind is Kind.ENDED:
+            scheduler.end(job)
+            is_pass_due = has_ended = True
+        elif kind in (Kind.CAP, Kind.ROOM):
+            is_pass_due = True
+        else:
+            machine.expect(now_s, job, scheduler.overrun(job))
+    return is_pass_due, has_ended
 
 
 def _react(scheduler: Scheduler, machine: Machine, now_s: int) -> None:

@@ -131,16 +131,21 @@ class Composition:
             raise ValueError("reservations that are kept leave nothing for a guard to do")
         if self.order is not None and self.priority is not None:
             raise ValueError("a queue has one order: by a rule, or by priorities")
-        if self.power is not None and self.guard is not None:
-            raise ValueError("a policy that knows watts has no guard")
-        if self.power is not None and (self.shadow > 1 or self.fixed == "start"):
-            raise ValueError("a policy that knows watts goes with shadow=1 and fixed=submission")
-        if self.power is not None and (self.ties != "instant" or self.backfill not in ("none", "easy")):
-            raise ValueError("watts go with ties=instant and with EASY or no backfilling")
+        if self.power is not None:
+            self._check_with_power()
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
         if self.idle_off_s is not None and not self.goes_with_watts:
             raise ValueError(f"idle_off_s goes with {WITH_WATTS}")
+
+    def _check_with_power(self) -> None:
+        """``goes_with_watts``, with the reason why not."""
+        if self.guard is not None:
+            raise ValueError("a policy that knows watts has no guard")
+        if self.shadow > 1 or self.fixed == "start":
+            raise ValueError("a policy that knows watts goes with shadow=1 and fixed=submission")
+        if self.ties != "instant" or self.backfill not in ("none", "easy"):
+            raise ValueError("watts go with ties=instant and with EASY or no backfilling")
 
     @property
     def goes_with_watts(self) -> bool:

@@ -125,13 +125,7 @@ def moldable(
 ) -> tuple[MoldableJobs, list[int], list[Finding]]:
     """The jobs on nodes of so many cores, which of the workload's they are, and why others are left out."""
     jobs, names = workload.jobs, list(tables.true)
-    number = workload.log.columns[EXECUTABLE, workload.row]
-    if tables.is_generated:
-        number = np.where(number > 0, number, np.maximum(workload.log.columns[USER, workload.row], 1))
-        table = ((number - 1) % len(names)).tolist()
-    else:
-        place = {name: at for at, name in enumerate(names)}
-        table = [place.get(str(one), -1) for one in number.tolist()]
+    table = _table_of_jobs(workload, tables)
     nodes = -(-jobs.width.astype(np.int64) // cores)
 
     @cache
@@ -154,13 +148,26 @@ def moldable(
         left_out.setdefault(reason, []).append(int(workload.log.lines[workload.row[job]]))
     findings = [Finding(what, "dropped", len(at), min(at), how) for (what, how), at in left_out.items()]
     if findings and (is_strict or not kept):
-        first = findings[0]
-        more = ", or leave out --strict" if kept else ""
-        where = f"{workload.log.path}:{first.first_line}"
-        raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.remedy}{more}")
+        raise TraceError(_why_unusable(workload.log.path, findings[0], bool(kept)))
     of_jobs = [table[job] for job in kept]
     known = ScaledRows(list(tables.known.values()), of_jobs, scale)
     truth = None if tables.errors is None else ScaledRows(list(tables.true.values()), of_jobs, scale)
     columns = {name: getattr(jobs, name)[kept].copy() for name in Jobs.__slots__}
     columns["width"] = nodes[kept].astype(np.int32)
     return MoldableJobs(Jobs(**columns), known, truth), kept, findings
+
+
+def _table_of_jobs(workload: Workload, tables: Tables) -> list[int]:
+    """For each job the position of its application's table; -1: there is none."""
+    number = workload.log.columns[EXECUTABLE, workload.row]
+    if tables.is_generated:
+        number = np.where(number > 0, number, np.maximum(workload.log.columns[USER, workload.row], 1))
+        generated: list[int] = ((number - 1) % len(tables.true)).tolist()
+        return generated
+    place = {name: at for at, name in enumerate(tables.true)}
+    return [place.get(str(one), -1) for one in number.tolist()]
+
+
+def _why_unusable(path: str, first: Finding, may_drop: bool) -> str:
+    more = ", or leave out --strict" if may_drop else ""
+    return f"{path}:{first.first_line}: {first.what} (first of {first.count}): {first.remedy}{more}"

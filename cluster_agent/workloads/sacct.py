@@ -31,6 +31,7 @@ NEEDED: Final = ("JobID", "Submit", "Start", "End", "NNodes")
 ENERGY_STEPS_LEFT_OUT: Final = ("extern",)
 """Covers the whole allocation again."""
 
+NO_TIME: Final = ("", "None", "Unknown")
 UNITS_KIB: Final = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30, "P": 1 << 40}
 MIC_NAMES: Final = ("mic", "phi")
 
@@ -68,15 +69,12 @@ def read_sacct(path: str, is_strict: bool = False) -> NodeTrace:
 
 
 def _job(row: Mapping[str, str], steps_j: float) -> dict[str, Any]:
-    state = row.get("State", "").split(" ")[0]  # "CANCELLED by 1000"
-    if row["Start"] in ("", "None", "Unknown") or state in ("PENDING", "REQUEUED", "RESIZING"):
-        raise Unusable("jobs that did not run", "leave them out with sacct --state")
-    if row["End"] in ("", "None", "Unknown") or state in ("RUNNING", "SUSPENDED"):
-        raise Unusable("jobs that have not ended", "choose an earlier --endtime")
+    _check_has_run(row)
     start_s, end_s = _time(row, "Start"), _time(row, "End")
     units = _count(row, "NNodes")
     cores = _count(row, "NCPUS" if "NCPUS" in row else "AllocCPUS")
-    tres = _tres(row.get("AllocTRES") or row.get("ReqTRES") or row.get("AllocGRES") or row.get("ReqGRES") or "")
+    resources = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+    tres = _tres(next((row[name] for name in resources if row.get(name)), ""))
     joules = _joules(row) or steps_j
     submit_s, run_s = _time(row, "Submit"), end_s - start_s
     return {
@@ -95,6 +93,15 @@ def _job(row: Mapping[str, str], steps_j: float) -> dict[str, Any]:
         "user": row.get("User", ""),
         "text": " ".join(row[name] for name in ("JobName", "Account", "Partition") if row.get(name)),
     }
+
+
+def _check_has_run(row: Mapping[str, str]) -> None:
+    """``Unusable`` unless the job has started and ended."""
+    state = row.get("State", "").split(" ")[0]  # "CANCELLED by 1000"
+    if row["Start"] in NO_TIME or state in ("PENDING", "REQUEUED", "RESIZING"):
+        raise Unusable("jobs that did not run", "leave them out with sacct --state")
+    if row["End"] in NO_TIME or state in ("RUNNING", "SUSPENDED"):
+        raise Unusable("jobs that have not ended", "choose an earlier --endtime")
 
 
 def _time(row: Mapping[str, str], column: str) -> int:

@@ -104,36 +104,18 @@ class Rates:
         """A node worked at ``rate`` (per second; -1: not known) on ``job`` (empty: none), whose table is ``model``, and
         drew ``power_mw``. ``cap_mw``: the cap that held it back, -1 if none did. ``need_mw``: as ``needs`` knows it.
         ``like``: jobs of this name are alike, so that the next one begins with what was learned of the last."""
-        before = self._job_on.get(node)
-        if before is not None and before != job:
-            del self._job_on[node]
-            left = self._jobs.get(before)
-            if left is not None and left.nodes.pop(node, None) is not None and not left.nodes:
-                self._end(self._jobs.pop(before))
+        self._forget_other(node, job)
         if not job or model is None or rate < 0 or power_mw < 0 or kind not in TRUST:
             return
-        known = self._jobs.get(job)
-        if known is None or known.model is not model or TRUST[kind] > TRUST[known.kind]:
-            loss, variance = self._past.get((like, kind, model), (1.0, TABLE_ERROR**2 / TRUST[kind]))
-            known = self._jobs[job] = _Job(kind, model, like, variance, loss)
+        known = self._job(job, kind, model, like)
         if TRUST[kind] < TRUST[known.kind]:
             return
         self._job_on[node] = job
         one = known.nodes.get(node)
         if one is None:
             one = known.nodes[node] = _Node(_Window(cap_mw, now_s + self._settle_s))
-        window = one.now
-        if abs(cap_mw - window.cap_mw) > 0.01 * max(cap_mw, 0):
-            window = one.now = _Window(cap_mw, now_s + self._settle_s)
-        if now_s < window.begin_s:
-            return
-        window.n += 1
-        window.rate += rate
-        window.power_mw += power_mw
-        if now_s - window.begin_s < self._window_s:
-            return
-        one.now = _Window(cap_mw, now_s)
-        if window.rate <= 0:  # none of its units was finished
+        window = self._filled(one, now_s, rate, power_mw, cap_mw)
+        if window is None or window.rate <= 0:  # 0: none of its units was finished
             return
         last, one.before = one.before, window
         if last is None:
@@ -143,6 +125,39 @@ class Rates:
             _compare(known, 0.0, 0.0, observed)
         elif need_mw >= 0:  # else an unknown draw would pass as another loss
             _compare(known, _lost(model, last, tdp_mw, need_mw), _lost(model, window, tdp_mw, need_mw), observed)
+
+    def _forget_other(self, node: str, job: str) -> None:
+        """The node has left the job that it worked on before; the last node of a job ends it."""
+        before = self._job_on.get(node)
+        if before is None or before == job:
+            return
+        del self._job_on[node]
+        left = self._jobs.get(before)
+        if left is not None and left.nodes.pop(node, None) is not None and not left.nodes:
+            self._end(self._jobs.pop(before))
+
+    def _job(self, job: str, kind: str, model: SpeedModel, like: str) -> _Job:
+        """What is known of the job. It begins again with another table, or with a kind of rate that is trusted more."""
+        known = self._jobs.get(job)
+        if known is None or known.model is not model or TRUST[kind] > TRUST[known.kind]:
+            loss, variance = self._past.get((like, kind, model), (1.0, TABLE_ERROR**2 / TRUST[kind]))
+            known = self._jobs[job] = _Job(kind, model, like, variance, loss)
+        return known
+
+    def _filled(self, one: _Node, now_s: float, rate: float, power_mw: int, cap_mw: int) -> _Window | None:
+        """Add a report to the node's window; the window, once it is as long as it is to be. The next follows it."""
+        window = one.now
+        if abs(cap_mw - window.cap_mw) > 0.01 * max(cap_mw, 0):
+            window = one.now = _Window(cap_mw, now_s + self._settle_s)
+        if now_s < window.begin_s:
+            return None
+        window.n += 1
+        window.rate += rate
+        window.power_mw += power_mw
+        if now_s - window.begin_s < self._window_s:
+            return None
+        one.now = _Window(cap_mw, now_s)
+        return window
 
     def learned(self, job: str) -> Learned | None:
         """None: no rate is known."""

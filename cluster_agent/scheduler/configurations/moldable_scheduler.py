@@ -112,20 +112,25 @@ class MoldableScheduler(OneFrequency):
         at_s = None if row is None else self._earliest_s(now_s, row)
         if row is None or at_s is None:
             return started  # it can never run; that is found out before the replay begins
-        _, nodes, uw = next(step for step in self._free(now_s) if step[0] == at_s)
-        left_nodes, left_uw = nodes - row.nodes, uw - row.uw
+        return started + self._backfill(now_s, others, row, at_s)
+
+    def _backfill(self, now_s: int, others: Sequence[int], head: Configuration, head_s: int) -> list[int]:
+        """Start jobs that leave the head its nodes and watts at ``head_s``."""
+        started: list[int] = []
+        _, nodes, uw = next(step for step in self._free(now_s) if step[0] == head_s)
+        left_nodes, left_uw = nodes - head.nodes, uw - head.uw
         for job in others:
             free_nodes, free_uw = self._free(now_s)[0][1:]
             if free_nodes < self._least_nodes or free_uw < self._least_uw:
                 break  # there is room for nobody, however many wait
-            other = self.starts_now(now_s, job)
-            if other is None:
+            row = self.starts_now(now_s, job)
+            if row is None:
                 continue
-            ends_in_time = now_s + length_s(other) <= at_s
-            if ends_in_time or (other.nodes <= left_nodes and other.uw <= left_uw):
-                if not ends_in_time:
-                    left_nodes, left_uw = left_nodes - other.nodes, left_uw - other.uw
-                started.append(self._start(now_s, job, other))
+            ends_in_time = now_s + length_s(row) <= head_s
+            if ends_in_time or (row.nodes <= left_nodes and row.uw <= left_uw):
+                if not ends_in_time:  # it runs on next to the head
+                    left_nodes, left_uw = left_nodes - row.nodes, left_uw - row.uw
+                started.append(self._start(now_s, job, row))
         return started
 
     def starts_now(self, now_s: int, job: int) -> Configuration | None:

@@ -5,7 +5,7 @@ phases *react* and *idle*. The plan is a list of rows, each valid until the next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, NamedTuple
@@ -33,6 +33,39 @@ class Row(NamedTuple):
     off_uw: int
     switching_uw: int
     bonus_uw: int
+
+
+def _lowest_level(machine: Machine, power: Power) -> int:
+    """The lowest frequency that the policy gives, as a position in the machine's list."""
+    node, lowest = machine.node, 0
+    if power.floor_mhz is not None:
+        allowed = [i for i, mhz in enumerate(node.frequency_mhz) if mhz >= power.floor_mhz]
+        if not allowed:
+            highest = node.frequency_mhz[0]
+            raise WrongUseError(f"{machine.name}: {power.floor_mhz} MHz is above its highest, {highest}")
+        lowest = allowed[-1]
+    if power.floor_share is not None:
+        busy_w = node.busy_max_w or node.busy_w
+        lowest = max(i for i, watts in enumerate(busy_w) if watts >= power.floor_share * busy_w[0])
+    return lowest
+
+
+def _planned_w(machine: Machine, power: Power, lowest: int) -> tuple[float, ...]:
+    """What a busy node is planned to draw at each frequency: its most, or what the policy gives for the highest."""
+    node = machine.node
+    planned_w = node.busy_max_w or node.busy_w
+    if power.node_w is None:
+        return planned_w
+    if not power.node_w > node.idle_w:
+        raise WrongUseError(f"{machine.name}: {power.node_w:g} W for a busy node is not above its idle watts")
+    if lowest:
+        raise WrongUseError(f"{machine.name}: watts of a node are given for its highest frequency only")
+    return (power.node_w, *planned_w[1:])
+
+
+def _most_nodes(at_s: int, spans: Iterable[tuple[int, int, int]]) -> int:
+    """The most of (nodes, from, to) at this time; 0: none."""
+    return max((nodes for nodes, from_s, to_s in spans if from_s <= at_s < to_s), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +98,8 @@ class Watts:
         if len(machine.groups) > 1:
             raise WrongUseError(f"{machine.name}: watts are replayed on machines of one kind of nodes, not several")
         node, given = machine.node, power or Power()
-        lowest = 0
-        if given.floor_mhz is not None:
-            allowed = [i for i, mhz in enumerate(node.frequency_mhz) if mhz >= given.floor_mhz]
-            if not allowed:
-                highest = node.frequency_mhz[0]
-                raise WrongUseError(f"{machine.name}: {given.floor_mhz} MHz is above its highest, {highest}")
-            lowest = allowed[-1]
-        if given.floor_share is not None:
-            busy_w = node.busy_max_w or node.busy_w
-            lowest = max(i for i, watts in enumerate(busy_w) if watts >= given.floor_share * busy_w[0])
-
-        planned_w = node.busy_max_w or node.busy_w
-        if given.node_w is not None:
-            if not given.node_w > node.idle_w:
-                raise WrongUseError(f"{machine.name}: {given.node_w:g} W for a busy node is not above its idle watts")
-            planned_w = (given.node_w, *planned_w[1:])
-            if lowest:
-                raise WrongUseError(f"{machine.name}: watts of a node are given for its highest frequency only")
+        lowest = _lowest_level(machine, given)
+        planned_w = _planned_w(machine, given, lowest)
 
         def share(watts: float) -> int:
             return round(watts * UW / node.cores)
@@ -129,9 +146,9 @@ class Watts:
         rows: list[Row] = []
         for at_s in sorted(time for time in times if time >= now_s and time < 2**61):
             cap_w = min((cap.watts for cap in caps if cap.from_s <= at_s < cap.to_s), default=None)
-            off_nodes = max((one.nodes for one in offs if one.from_s <= at_s < one.to_s), default=0)
-            leaving = max((one.nodes for one in offs if one.from_s - off_s <= at_s < one.from_s), default=0)
-            booting = max((one.nodes for one in offs if one.to_s <= at_s < one.to_s + boot_s), default=0)
+            off_nodes = _most_nodes(at_s, ((one.nodes, one.from_s, one.to_s) for one in offs))
+            leaving = _most_nodes(at_s, ((one.nodes, one.from_s - off_s, one.from_s) for one in offs))
+            booting = _most_nodes(at_s, ((one.nodes, one.to_s, one.to_s + boot_s) for one in offs))
             row = self._row(at_s, cap_w, off_nodes, max(leaving - off_nodes, 0), max(booting - off_nodes, 0))
             if not rows or row[1:] != rows[-1][1:]:
                 rows.append(row)
