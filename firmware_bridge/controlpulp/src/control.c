@@ -76,6 +76,7 @@ void control_substitute(struct control *c, const struct sensors *in)
         int first = d * DOMAIN_CORES, failed = 0;
         int32_t hottest = FALLBACK_MK;
         bool is_failed[DOMAIN_CORES] = {false};
+        /* which readings are implausible, and for how many slots each has been the same */
         for (int j = 0; j < DOMAIN_CORES; j++) {
             int32_t reading = in->temperature_mk[first + j];
             if (reading < PLAUSIBLE_LOW_MK || reading > PLAUSIBLE_HIGH_MK) {
@@ -87,13 +88,14 @@ void control_substitute(struct control *c, const struct sensors *in)
                 c->same_reading[first + j] = 0;
             }
         }
-        int32_t low = INT32_MAX, high = INT32_MIN;
+        /* the highest reading that is beyond suspicion */
+        int32_t high = INT32_MIN;
         for (int j = 0; j < DOMAIN_CORES; j++) {
             if (is_failed[j] || c->same_reading[first + j] >= STUCK_SLOTS)
                 continue;
-            low = min32(low, in->temperature_mk[first + j]);
             high = max32(high, in->temperature_mk[first + j]);
         }
+        /* a suspect one is stuck if a sound one is hotter */
         for (int j = 0; j < DOMAIN_CORES; j++) {
             int32_t reading = in->temperature_mk[first + j];
             bool is_stuck = c->same_reading[first + j] >= STUCK_SLOTS && high > reading + STUCK_MOVE_MK;
@@ -102,6 +104,7 @@ void control_substitute(struct control *c, const struct sensors *in)
         }
         if (failed)
             hottest = max32(hottest, high);
+        /* what the law works with */
         for (int j = 0; j < DOMAIN_CORES; j++) {
             c->temperature_mk[first + j] = is_failed[j] ? hottest : in->temperature_mk[first + j];
             if (is_failed[j])

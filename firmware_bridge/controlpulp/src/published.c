@@ -105,25 +105,58 @@ static int32_t freq_for(const struct control *c, int domain, int64_t power_uw, i
 
 /* ---- one slot ---- */
 
+/* The clocks that the domain's common voltage allows, and the power that they would take; the sum of it. */
+static int64_t ask_domain(struct control *c, int d, int32_t target_khz, int32_t freq[CORES], int32_t power[CORES],
+                          int32_t idle[CORES])
+{
+    int first = d * DOMAIN_CORES;
+    int64_t wanted = 0;
+    for (int i = first; i < first + DOMAIN_CORES; i++)
+        freq[i] = target_khz;
+    int32_t level = vote(&freq[first]);
+    for (int i = first; i < first + DOMAIN_CORES; i++) {
+        if (freq[i] > chip_freq_khz[level])
+            c->reasons[i] |= REASON_VOLTAGE;
+        freq[i] = min32(freq[i], chip_freq_khz[level]);
+        idle[i] = bounded_uw(c, i, FREQ_MIN_KHZ, 0);
+        power[i] = bounded_uw(c, i, freq[i], level);
+        wanted += power[i];
+    }
+    return wanted;
+}
+
+/* The domain's next clocks and voltage: one clock for all of its cores if they got less power than they wanted. */
+static void settle_domain(struct control *c, int d, const int32_t freq[CORES], const int32_t power[CORES],
+                          int64_t wanted)
+{
+    int first = d * DOMAIN_CORES;
+    int64_t sum = 0;
+    int32_t fastest = FREQ_MIN_KHZ;
+    for (int i = first; i < first + DOMAIN_CORES; i++) {
+        sum += power[i];
+        fastest = max32(fastest, freq[i]);
+    }
+    int32_t common = sum < wanted ? freq_for(c, d, sum, fastest) : fastest;
+    fastest = FREQ_MIN_KHZ;
+    for (int i = first; i < first + DOMAIN_CORES; i++) {
+        if (common < freq[i] && !(c->reasons[i] & REASON_THERMAL))
+            c->reasons[i] |= REASON_PACKAGE_CAP;
+        c->next.freq_khz[i] = clamp32(min32(freq[i], common), FREQ_MIN_KHZ, FREQ_MAX_KHZ);
+        control_emergency(c, i);
+        fastest = max32(fastest, c->next.freq_khz[i]);
+    }
+    c->next.level[d] = chip_level_for(fastest);
+    for (int i = first; c->margin_uw != INT32_MAX && i < first + DOMAIN_CORES; i++)
+        c->margin_uw -= bounded_uw(c, i, c->next.freq_khz[i], c->next.level[d]);
+}
+
 void published_step(struct control *c, const struct sensors *in, const struct demand *want)
 {
     int32_t freq[CORES], power[CORES], idle[CORES];
-    int64_t wanted[DOMAINS] = {0};
+    int64_t wanted[DOMAINS];
     adapt(c, in, want->cap_uw[0] ? want->cap_uw[0] : INT32_MAX);
-    for (int d = 0; d < DOMAINS; d++) {
-        int first = d * DOMAIN_CORES;
-        for (int i = first; i < first + DOMAIN_CORES; i++)
-            freq[i] = want->target_khz[d];
-        int32_t level = vote(&freq[first]);
-        for (int i = first; i < first + DOMAIN_CORES; i++) {
-            if (freq[i] > chip_freq_khz[level])
-                c->reasons[i] |= REASON_VOLTAGE;
-            freq[i] = min32(freq[i], chip_freq_khz[level]);
-            idle[i] = bounded_uw(c, i, FREQ_MIN_KHZ, 0);
-            power[i] = bounded_uw(c, i, freq[i], level);
-            wanted[d] += power[i];
-        }
-    }
+    for (int d = 0; d < DOMAINS; d++)
+        wanted[d] = ask_domain(c, d, want->target_khz[d], freq, power, idle);
     cap(c, power, idle, c->budget_uw);
     for (int i = 0; i < CORES; i++) {
         int32_t out = control_thermal_uw(c, i, power[i], idle[i]);
@@ -132,25 +165,6 @@ void published_step(struct control *c, const struct sensors *in, const struct de
         power[i] += out;
     }
     c->margin_uw = want->cap_uw[0] ? want->cap_uw[0] - c->correction_uw : INT32_MAX;
-    for (int d = 0; d < DOMAINS; d++) {
-        int first = d * DOMAIN_CORES;
-        int64_t sum = 0;
-        int32_t fastest = FREQ_MIN_KHZ;
-        for (int i = first; i < first + DOMAIN_CORES; i++) {
-            sum += power[i];
-            fastest = max32(fastest, freq[i]);
-        }
-        int32_t common = sum < wanted[d] ? freq_for(c, d, sum, fastest) : fastest; /* nothing taken: as asked */
-        fastest = FREQ_MIN_KHZ;
-        for (int i = first; i < first + DOMAIN_CORES; i++) {
-            if (common < freq[i] && !(c->reasons[i] & REASON_THERMAL))
-                c->reasons[i] |= REASON_PACKAGE_CAP;
-            c->next.freq_khz[i] = clamp32(min32(freq[i], common), FREQ_MIN_KHZ, FREQ_MAX_KHZ);
-            control_emergency(c, i);
-            fastest = max32(fastest, c->next.freq_khz[i]);
-        }
-        c->next.level[d] = chip_level_for(fastest);
-        for (int i = first; c->margin_uw != INT32_MAX && i < first + DOMAIN_CORES; i++)
-            c->margin_uw -= bounded_uw(c, i, c->next.freq_khz[i], c->next.level[d]);
-    }
+    for (int d = 0; d < DOMAINS; d++)
+        settle_domain(c, d, freq, power, wanted[d]);
 }

@@ -68,6 +68,11 @@ static int32_t describe_levels(struct scmi *s, struct call *c)
 
 /* ---- limits ---- */
 
+static bool is_beyond_clocks(uint32_t khz)
+{
+    return khz && (khz < FREQ_MIN_KHZ || khz > FREQ_MAX_KHZ);
+}
+
 /* Zero leaves a limit as it is; limits between two levels are drawn in to the level below. */
 int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max, uint32_t min)
 {
@@ -78,8 +83,7 @@ int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max
     struct request *own = &s->fw->requests.of[agent];
     uint32_t top = max ? max : (uint32_t)own->limit_max_khz[domain];
     uint32_t bottom = min ? min : (uint32_t)own->limit_min_khz[domain];
-    if ((max == 0 && min == 0) || (max && (max < FREQ_MIN_KHZ || max > FREQ_MAX_KHZ)) ||
-        (min && (min < FREQ_MIN_KHZ || min > FREQ_MAX_KHZ)))
+    if ((max == 0 && min == 0) || is_beyond_clocks(max) || is_beyond_clocks(min))
         return SCMI_OUT_OF_RANGE;
     if (top && bottom > top)
         return SCMI_INVALID_PARAMETERS;

@@ -70,6 +70,19 @@ static bool mark(const char *name, bool *marks)
     return false;
 }
 
+/* What belongs together in the options, as far as each by itself was right: 0, or the exit status. */
+static int check_choice(const struct choice *choice, int folders)
+{
+    const char *problem = geometry_problem(&choice->geometry);
+    if (problem)
+        return wrong_use("--areas, --registers: ", problem);
+    if (!choice->plant != !choice->state)
+        return wrong_use("--plant and --state belong together", "");
+    if (choice->fifo && strcmp(choice->fifo, "try") && strcmp(choice->fifo, "require"))
+        return wrong_use("--fifo takes try or require, not ", choice->fifo);
+    return folders == 1 ? 0 : wrong_use("exactly one FOLDER for the agents' sockets is wanted", "");
+}
+
 /* 0: go on; -1: nothing more to do; else the exit status. */
 static int read_choice(int argc, char **argv, struct choice *out)
 {
@@ -103,17 +116,9 @@ static int read_choice(int argc, char **argv, struct choice *out)
         else if (option == '?')
             return wrong_use("no such option, or its value is missing: ", argv[optind - 1]);
     }
-    const char *problem = geometry_problem(&out->geometry);
-    if (problem)
-        return wrong_use("--areas, --registers: ", problem);
-    if (!out->plant != !out->state)
-        return wrong_use("--plant and --state belong together", "");
-    if (out->fifo && strcmp(out->fifo, "try") && strcmp(out->fifo, "require"))
-        return wrong_use("--fifo takes try or require, not ", out->fifo);
-    if (argc - optind != 1)
-        return wrong_use("exactly one FOLDER for the agents' sockets is wanted", "");
-    out->folder = argv[optind];
-    return 0;
+    int status = check_choice(out, argc - optind);
+    out->folder = status ? NULL : argv[optind];
+    return status;
 }
 
 /* ---- what it needs of the machine ---- */
