@@ -551,12 +551,30 @@ static int do_mount(doors_t *doors, const door_call_t *call)
     return result;
 }
 
+static int is_sysfs_or_procfs(const doors_t *doors, int at)
+{
+    struct statfs kind;
+    return is_root_of(at, doors->sysfs_device) || (fstatfs(at, &kind) == 0 && kind.f_type == PROC_MAGIC);
+}
+
+/* With all that lies in it, and the kernel's own sysfs below, which mount_new put there. */
+static int unmount_all(const char *target)
+{
+    struct statfs kind;
+    if (umount2(target, MNT_DETACH))
+        return -errno;
+    int below = open(target, O_PATH | O_CLOEXEC);
+    if (below >= 0 && fstatfs(below, &kind) == 0 && kind.f_type == SYSFS_MAGIC)
+        umount2(target, MNT_DETACH);
+    close(below);
+    return 0;
+}
+
 /* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. In a copy
  * ("umount -R" after "mount --rbind /sys DIR") they go with the sysfs or procfs in which they lie. */
 static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, const char *target)
 {
     char path[PATH_MAX];
-    struct statfs kind;
     path_of(at, path);
     if (is_root_of(at, doors->tree_device))
         return *path && !is_laid(doors, at) && may_mount(call) ? 0 : -EINVAL;
@@ -565,14 +583,7 @@ static int judge_unmount(const doors_t *doors, const door_call_t *call, int at, 
     int is_lazy = call->args[1] == MNT_DETACH, is_own = !strcmp(path, "/sys") || !strcmp(path, "/proc");
     if ((call->args[1] && !is_lazy) || (is_own && !is_lazy) || !*target || !may_mount(call))
         return GO_ON; /* the run's own are busy, as on any node */
-    if (!is_root_of(at, doors->sysfs_device) && (fstatfs(at, &kind) || kind.f_type != PROC_MAGIC))
-        return GO_ON;
-    int error = umount2(target, MNT_DETACH) ? -errno : 0;
-    int below = error ? -1 : open(target, O_PATH | O_CLOEXEC);
-    if (below >= 0 && fstatfs(below, &kind) == 0 && kind.f_type == SYSFS_MAGIC)
-        umount2(target, MNT_DETACH); /* what mount_new put there */
-    close(below);
-    return error;
+    return is_sysfs_or_procfs(doors, at) ? unmount_all(target) : GO_ON;
 }
 
 static int do_unmount(doors_t *doors, const door_call_t *call)

@@ -133,34 +133,49 @@ static void average_limits(twin_model_t *m)
         }
 }
 
+/* The highest power that the limits allow, less while the package is too hot; what its cores draw by switching. */
+static double cooled_w(const twin_model_t *m, int32_t p, double allowed_w, double *dynamic_w)
+{
+    double hottest = 0, most_w = 0.97 * m->tick_w[p]; /* ours: heat takes 3 % a step until the die is below its limit */
+
+    *dynamic_w = 1e-3;
+    for (int32_t c = 0; c < m->node.n_cores; c++)
+        if (m->node.package_of[c] == p) {
+            *dynamic_w += m->core_dynamic_w[c];
+            if (m->core_c[c] > hottest)
+                hottest = m->core_c[c];
+        }
+    return hottest > m->node.throttle_c && allowed_w > most_w ? most_w : allowed_w;
+}
+
+/* Moves the package's highest clock towards the one at which it would draw `allowed_w`. */
+static void move_cap(twin_model_t *m, int32_t p, double allowed_w, double dynamic_w)
+{
+    double lowest_hz = m->node.clock_hz[0], highest_hz = m->node.clock_hz[m->node.n_levels - 1];
+
+    if (isinf(allowed_w)) {
+        m->cap_hz[p] = highest_hz;
+        return;
+    }
+    double excess = (m->tick_w[p] - allowed_w) / (2.0 * dynamic_w); /* power falls about with the clock's square */
+    excess = excess > 0.2 ? 0.2 : excess < -0.2 ? -0.2 : excess;
+    m->cap_hz[p] *= 1.0 - 0.3 * excess;
+    if (m->cap_hz[p] > highest_hz)
+        m->cap_hz[p] = highest_hz;
+    if (m->cap_hz[p] < lowest_hz)
+        m->cap_hz[p] = lowest_hz;
+}
+
 static void cap_package(twin_model_t *m, int32_t p, double allowed_w)
 {
     const double *hz = m->node.clock_hz;
     int32_t top = m->node.n_levels - 1, level;
-    double dynamic = 1e-3, hottest = 0, power = m->tick_w[p], excess;
+    double dynamic_w, cooler_w = cooled_w(m, p, allowed_w, &dynamic_w);
 
-    for (int32_t c = 0; c < m->node.n_cores; c++)
-        if (m->node.package_of[c] == p) {
-            dynamic += m->core_dynamic_w[c];
-            if (m->core_c[c] > hottest)
-                hottest = m->core_c[c];
-        }
-    if (hottest > m->node.throttle_c && allowed_w > 0.97 * power)
-        allowed_w = 0.97 * power; /* ours: heat takes 3 % a step until the die is below its limit */
-    if (isinf(allowed_w)) {
-        m->cap_hz[p] = hz[top];
-    } else {
-        excess = (power - allowed_w) / (2.0 * dynamic); /* power falls about with the square of the clock */
-        excess = excess > 0.2 ? 0.2 : excess < -0.2 ? -0.2 : excess;
-        m->cap_hz[p] *= 1.0 - 0.3 * excess;
-        if (m->cap_hz[p] > hz[top])
-            m->cap_hz[p] = hz[top];
-        if (m->cap_hz[p] < hz[0])
-            m->cap_hz[p] = hz[0];
-    }
+    move_cap(m, p, cooler_w, dynamic_w);
     for (level = 0; level < top && hz[level + 1] <= m->cap_hz[p];)
         level++;
-    if (level < top) {
+    if (level < top) { /* between two levels: the upper one for its share of the ticks */
         m->cap_carry[p] += (m->cap_hz[p] - hz[level]) / (hz[level + 1] - hz[level]);
         if (m->cap_carry[p] >= 1.0) {
             m->cap_carry[p] -= 1.0;

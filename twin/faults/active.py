@@ -205,17 +205,7 @@ class Faults:
                 raise _os_error(s.fault.value, _read_errno(path), path)
         text = show()
         for s in active:
-            match s.fault.kind:
-                case "stuck":
-                    text = s.memory.setdefault(path, text if s.fault.value is None else f"{s.fault.value}\n")
-                case "absurd":
-                    text = f"{_absurd(path) if s.fault.value is None else s.fault.value}\n"
-                case "wrap" if wraps_at:
-                    margin = _DEFAULT_MARGIN_UJ if s.fault.value is None else whole(s.fault.value)
-                    offset = s.memory.setdefault(path, wraps_at - margin - int(text))
-                    text = f"{(int(text) + offset) % wraps_at}\n"
-                case "locked" if path.endswith("/enabled") and _lock_is_known(s.fault):
-                    text = "0\n"  # intel_rapl_common.c get_domain_enable: a domain locked by the BIOS reads disabled
+            text = _spoiled(s, text, path, wraps_at)
         return text
 
     def written(self, standing: type_standing, path: str) -> Effect:
@@ -394,6 +384,23 @@ def _write_errno(path: str) -> str:
     if "/powercap/" in path:
         return "ENOSYS" if path.endswith("/enabled") else "ENODATA"
     return "EINVAL" if "/cpufreq/" in path else "EIO"
+
+
+def _spoiled(standing: _Standing, text: str, path: str, wraps_at: int) -> str:
+    """What a read shows under this fault instead of ``text``."""
+    fault, memory = standing.fault, standing.memory
+    match fault.kind:
+        case "stuck":
+            text = memory.setdefault(path, text if fault.value is None else f"{fault.value}\n")
+        case "absurd":
+            text = f"{_absurd(path) if fault.value is None else fault.value}\n"
+        case "wrap" if wraps_at:
+            margin = _DEFAULT_MARGIN_UJ if fault.value is None else whole(fault.value)
+            offset = memory.setdefault(path, wraps_at - margin - int(text))
+            text = f"{(int(text) + offset) % wraps_at}\n"
+        case "locked" if path.endswith("/enabled") and _lock_is_known(fault):
+            text = "0\n"  # intel_rapl_common.c get_domain_enable: a domain locked by the BIOS reads disabled
+    return text
 
 
 def _absurd(path: str) -> int:

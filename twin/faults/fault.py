@@ -151,20 +151,29 @@ def check_target(fault: Fault, machine: Machine, files: Iterable[str] | None) ->
     """TwinError unless the target exists on this machine; ``files`` None: its files are not known yet."""
     where = f"fault {str(fault)!r}"
     scope, *rest = fault.target.split(":")
-    if scope == "gpu" and rest[0] != "*" and not (rest[0].isdigit() and int(rest[0]) < machine.gpus):
-        there = f"GPUs 0-{machine.gpus - 1}" if machine.gpus else "no GPU"
-        raise TwinError(f"{where}: machine {machine.name} has {there}")
-    if scope == "gpu" and len(rest) == 2 and rest[1].startswith("gpm") and machine.gpu and not machine.gpu.has_gpm:
-        raise TwinError(f"{where}: the GPUs of machine {machine.name} have no GPM (Hopper on)")
+    if scope == "gpu":
+        _check_gpu(rest, machine, where)
     if scope == "perf":
-        if not any(fnmatchcase(event, rest[0]) for event in machine.events):
-            raise TwinError(
-                f'{where}: machine {machine.name} has no event "{rest[0]}"{nearest(rest[0], machine.events)}'
-            )
-        if len(rest) > 1 and not (rest[1].isdigit() and int(rest[1]) < machine.cpus):
-            raise TwinError(f"{where}: machine {machine.name} has CPUs 0-{machine.cpus - 1}")
+        _check_counter(rest, machine, where)
     if is_path(fault.target) and files is not None:
         _check_path(fault, where, list(files))
+
+
+def _check_gpu(target: Sequence[str], machine: Machine, where: str) -> None:
+    number, *reading = target
+    if number != "*" and not (number.isdigit() and int(number) < machine.gpus):
+        there = f"GPUs 0-{machine.gpus - 1}" if machine.gpus else "no GPU"
+        raise TwinError(f"{where}: machine {machine.name} has {there}")
+    if any(name.startswith("gpm") for name in reading) and machine.gpu and not machine.gpu.has_gpm:
+        raise TwinError(f"{where}: the GPUs of machine {machine.name} have no GPM (Hopper on)")
+
+
+def _check_counter(target: Sequence[str], machine: Machine, where: str) -> None:
+    event, *cpu = target
+    if not any(fnmatchcase(known, event) for known in machine.events):
+        raise TwinError(f'{where}: machine {machine.name} has no event "{event}"{nearest(event, machine.events)}')
+    if cpu and not (cpu[0].isdigit() and int(cpu[0]) < machine.cpus):
+        raise TwinError(f"{where}: machine {machine.name} has CPUs 0-{machine.cpus - 1}")
 
 
 def gpu_readings(target: str) -> tuple[str, ...]:

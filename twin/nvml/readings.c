@@ -219,6 +219,22 @@ static uint32_t sampled_reading(unsigned int type)
     }
 }
 
+/* The samples of the ring that were taken after `last_seen_us`, as many as there is room for; how many. */
+static uint32_t copy_samples(const twin_gpu_sample_t *ring, uint32_t held, unsigned long long last_seen_us,
+                             unsigned int type, nvmlSample_t *samples, uint32_t room)
+{
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < held && used < room; i++) {
+        if (ring[i].time_us <= last_seen_us)
+            continue;
+        samples[used].timeStamp           = ring[i].time_us;
+        samples[used].sampleValue.ullVal  = 0;
+        samples[used++].sampleValue.uiVal = sample_value(&ring[i], type);
+    }
+    return used;
+}
+
 /*
  * Samples taken after `last_seen_us`, oldest first; when the buffer is short the rest is had by asking again from the
  * last one returned. Without a buffer the answer is the size of one that always suffices.
@@ -228,7 +244,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int 
 {
     const twin_gpu_t *gpu;
     twin_gpu_sample_t ring[TWIN_SAMPLES];
-    uint32_t held, used = 0;
+    uint32_t held;
     bool has_room       = count != NULL && (samples == NULL || *count > 0);
     bool is_whole       = type < NVML_SAMPLINGTYPE_COUNT && value_type != NULL && has_room;
     nvmlReturn_t status = twin_device(device, is_whole ? count : NULL, &gpu);
@@ -247,13 +263,6 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int 
     status = twin_read_samples(gpu, ring, &held);
     if (status != NVML_SUCCESS)
         return status;
-    for (uint32_t i = 0; i < held && used < *count; i++) {
-        if (ring[i].time_us <= last_seen_us)
-            continue;
-        samples[used].timeStamp           = ring[i].time_us;
-        samples[used].sampleValue.ullVal  = 0;
-        samples[used++].sampleValue.uiVal = sample_value(&ring[i], type);
-    }
-    *count = used;
-    return used > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    *count = copy_samples(ring, held, last_seen_us, type, samples, *count);
+    return *count > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }

@@ -154,13 +154,8 @@ class PerfService:
         return not is_counting_leader and call.cpu < self._real_cpus
 
     def _spec(self, call: Any, attr: Any, leader: int) -> dict[str, int]:
-        """What to open, checked in the kernel's order of errors (perf_event_open in kernel/events/core.c)."""
-        if call.flags & ~_ALL_FLAGS or (call.task == -1 and call.cpu == -1) or call.task < -1 or call.cpu < -1:
-            raise _CallError(errno.EINVAL)
-        if call.flags & (_OUTPUT | _CGROUP) or attr.sample_period or attr.precise:
-            raise _CallError(errno.EOPNOTSUPP)  # counting only, as a PMU without interrupt
-        if call.cpu >= self._n_cpus or leader < 0 or (leader and (attr.pinned or attr.exclusive)):
-            raise _CallError(errno.EINVAL)
+        """What to open, once the call is found to be one that can be served."""
+        self._check_arguments(call, attr, leader)
         self._check_rights(call, attr)
         spec = {
             "kind": lib.EVENT_ZERO,
@@ -173,6 +168,15 @@ class PerfService:
         }
         describe = self._software if attr.type == PERF_TYPE_SOFTWARE else self._hardware
         return spec | describe(attr, spec)
+
+    def _check_arguments(self, call: Any, attr: Any, leader: int) -> None:
+        """In the kernel's order of errors (perf_event_open in kernel/events/core.c)."""
+        if call.flags & ~_ALL_FLAGS or (call.task == -1 and call.cpu == -1) or call.task < -1 or call.cpu < -1:
+            raise _CallError(errno.EINVAL)
+        if call.flags & (_OUTPUT | _CGROUP) or attr.sample_period or attr.precise:
+            raise _CallError(errno.EOPNOTSUPP)  # counting only, as a PMU without interrupt
+        if call.cpu >= self._n_cpus or leader < 0 or (leader and (attr.pinned or attr.exclusive)):
+            raise _CallError(errno.EINVAL)
 
     def _check_rights(self, call: Any, attr: Any) -> None:
         """EACCES by /proc/sys/kernel/perf_event_paranoid (Linux Documentation/admin-guide/perf-security.rst)."""
