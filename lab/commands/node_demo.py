@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
 from nodectl.shell.command_line import needs_extras
 from nodectl.shell.errors import NodectlError, UsageError
+
+if TYPE_CHECKING:
+    from lab.node_demo.served import LiveRun
 
 CAPTION = """
 saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the same
@@ -75,22 +78,8 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     say("EMULATED: every figure below comes from a model of the machine it names, not from that machine.\n")
     say(f"1. The daemon on {live_case.machine} running {live_case.workload} for about {seconds:.0f} s ...")
     live = served.live_run(live_case, out / JOURNAL, out / TRUTH, virtual)
-    how = "served, real time" if live.served else f"virtual time, not served: {live.why_virtual}"
-    summary = live.summary
-    say(f"   {how}")
-    say(f"   the agent's own account: {summary.line()}")
-    say(
-        f"   the model's truth, against the highest clock: GPU boards {live.gpu_saving:+.1%} saved, whole node "
-        f"{live.node_saving:+.1%} saved, {live.slowdown:+.1%} time"
-    )
-    say(
-        "   (the agent charges itself with a margin and guesses what it saved: its account is the more pessimistic one)"
-    )
-    say(
-        f"   period {summary.period_ms:g} ms, lateness p50 {summary.lateness.p50_ms or 0:.2f} ms, sweep p50 "
-        f"{summary.sweep.p50_ms or 0:.2f} ms, own code p50 {summary.own_code.p50_ms or 0:.2f} ms, "
-        f"{summary.missed_periods} of {summary.ticks} periods missed\n"
-    )
+    for line in _live_lines(live):
+        say(line)
     node_figures.over_time(out / JOURNAL, f"{live_case.workload} on {live_case.machine}", out / "demo-over-time.png")
 
     cases = comparison.CASES[::6] if quick else comparison.CASES
@@ -114,6 +103,22 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     files = f"demo-over-time.png, demo-energy-time.png, demo.json, {JOURNAL}/" + (f", {TRUTH}" if live.served else "")
     say(f"\nEMULATED. {took_s:.0f} s. In {out}/: {files}")
     return 0
+
+
+def _live_lines(live: LiveRun) -> list[str]:
+    """What the real-time run came to, for people."""
+    summary = live.summary
+    return [
+        "   served, real time" if live.served else f"   virtual time, not served: {live.why_virtual}",
+        f"   the agent's own account: {summary.line()}",
+        f"   the model's truth, against the highest clock: GPU boards {live.gpu_saving:+.1%} saved, whole node "
+        f"{live.node_saving:+.1%} saved, {live.slowdown:+.1%} time",
+        "   (the agent charges itself with a margin and guesses what it saved: its account is the more pessimistic "
+        "one)",
+        f"   period {summary.period_ms:g} ms, lateness p50 {summary.lateness.p50_ms or 0:.2f} ms, sweep p50 "
+        f"{summary.sweep.p50_ms or 0:.2f} ms, own code p50 {summary.own_code.p50_ms or 0:.2f} ms, "
+        f"{summary.missed_periods} of {summary.ticks} periods missed\n",
+    ]
 
 
 def _delegated(out: Path, as_json: bool) -> int:

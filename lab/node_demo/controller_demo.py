@@ -242,9 +242,7 @@ def _outage(
     lowest_w = min(node_w for at_s, node_w in CAPS_W if _is_during_outage(at_s)) - REST_W
     above = np.flatnonzero(watts[killed:returned] > AT_CAP * lowest_w)
     under = killed + int(above[-1]) + 1 if above.size else killed
-    since_return = caps[round(RETURNED_S * 1e9) // TICK_NS :]
-    again = np.flatnonzero((since_return > 0) & (since_return <= lowest_w * 1e3))
-    again_s = RETURNED_S + int(again[0]) * TICK_NS / 1e9 if again.size else None
+    again_s = _in_force_again_s(caps, lowest_w)
     next_s = min(at_s for at_s, _ in CAPS_W if at_s > RETURNED_S)
     handed = [at_s for at_s, ghz in ticks if at_s > RETURNED_S and ghz * 1e6 >= MAX_KHZ]
     since = watts[_slot(again_s or RETURNED_S) + WITHIN : _slot(next_s)]
@@ -261,6 +259,13 @@ def _outage(
         slots_above_after=int((since > AT_CAP * lowest_w).sum()),
         highest_after_w=float(since.max()),
     )
+
+
+def _in_force_again_s(caps: NDArray[np.float64], cap_w: float) -> float | None:
+    """When the returned controller has a cap in force again that is no higher than this; None: never."""
+    since_return = caps[round(RETURNED_S * 1e9) // TICK_NS :]
+    again = np.flatnonzero((since_return > 0) & (since_return <= cap_w * 1e3))
+    return RETURNED_S + int(again[0]) * TICK_NS / 1e9 if again.size else None
 
 
 def lines(result: Run) -> list[str]:
