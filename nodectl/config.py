@@ -196,16 +196,20 @@ def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("cluster", name), "is outside 0..600 s"
 
 
+def _url_problem(url: str) -> str:
+    """What is wrong with the URL of a controller; empty if nothing is."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCMI_SCHEMES:
+        return f"{url!r} is no SCMI URL, e.g. scmi+shm:/run/scmi.sock{nearest(scheme, SCMI_SCHEMES)}"
+    if not rest and scheme != "scmi+inproc":
+        return f"{url!r} names no socket or device"
+    return f"{url!r} holds a '#', which separates the domain in a knob's name" if "#" in url else ""
+
+
 def _scmi_problems(scmi: Scmi) -> Iterator[tuple[tuple[str, ...], str]]:
     if scmi.url:
-        scheme, colon, rest = scmi.url.partition(":")
-        if not colon or scheme not in SCMI_SCHEMES:
-            example = "scmi+shm:/run/scmi.sock"
-            yield ("scmi", "url"), f"{scmi.url!r} is no SCMI URL, e.g. {example}{nearest(scheme, SCMI_SCHEMES)}"
-        elif not rest and scheme != "scmi+inproc":
-            yield ("scmi", "url"), f"{scmi.url!r} names no socket or device"
-        elif "#" in scmi.url:
-            yield ("scmi", "url"), f"{scmi.url!r} holds a '#', which separates the domain in a knob's name"
+        if problem := _url_problem(scmi.url):
+            yield ("scmi", "url"), problem
         if not scmi.knobs:
             yield ("scmi", "knobs"), f'is empty: nothing would be delegated; e.g. "{CAP_ROW}" = "package"'
     elif scmi.knobs:

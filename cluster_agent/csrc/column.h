@@ -11,4 +11,12 @@ static inline void *column(int32_t count, size_t size)
     return calloc(count > 0 ? (size_t)count : 1, size);
 }
 
+static inline int is_all_there(void *const *columns, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!columns[i])
+            return 0;
+    return 1;
+}
+
 #endif

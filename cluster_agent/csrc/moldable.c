@@ -358,6 +358,32 @@ static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
     return m->scale[job] > reach->scale;
 }
 
+/* Starts jobs behind the head that leave it its nodes and watts at `at_s`; `left`: what it does not need then. */
+static int32_t backfill(scheduler_t *s, int64_t now_s, int64_t at_s, room_t left, int32_t *starts)
+{
+    ways_t *w = s->ways;
+    int32_t count = 0;
+    for (int32_t i = s->head + 1; i < s->tail; i++) {
+        if (s->free < w->least_nodes || w->free_uw < w->least_uw)
+            break; /* there is room for nobody, however many wait */
+        int32_t job = s->queue[i].job;
+        int32_t row = is_beyond_reach(s, now_s, job) ? NONE : starts_now(s, now_s, job);
+        if (row == NONE)
+            continue;
+        const configuration_t *one = &w->model.rows[row];
+        if (now_s + length_s(w, job, row) > at_s) { /* it runs on next to the head */
+            if (!fits(one, left.nodes, left.uw))
+                continue;
+            left.nodes -= one->nodes;
+            left.uw -= one->uw;
+        }
+        s->overtook[job] = 1;
+        starts[count++] = job;
+        start(s, now_s, job, row);
+    }
+    return count;
+}
+
 int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     ways_t *w = s->ways;
@@ -380,25 +406,7 @@ int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         ends++;
     const room_t *room = room_by_ends(s);
     room_t left = {.nodes = room[ends].nodes - w->model.rows[row].nodes, .uw = room[ends].uw - w->model.rows[row].uw};
-    for (int32_t i = s->head + 1; i < s->tail; i++) {
-        if (s->free < w->least_nodes || w->free_uw < w->least_uw)
-            break; /* there is room for nobody, however many wait */
-        int32_t job = s->queue[i].job;
-        int32_t other = is_beyond_reach(s, now_s, job) ? NONE : starts_now(s, now_s, job);
-        if (other == NONE)
-            continue;
-        const configuration_t *one = &w->model.rows[other];
-        if (now_s + length_s(w, job, other) > at_s) {
-            if (!fits(one, left.nodes, left.uw))
-                continue;
-            left.nodes -= one->nodes;
-            left.uw -= one->uw;
-        }
-        s->overtook[job] = 1;
-        starts[count++] = job;
-        start(s, now_s, job, other);
-    }
-    return count;
+    return count + backfill(s, now_s, at_s, left, starts + count);
 }
 
 void scheduler_impossible(scheduler_t *s, uint8_t *never)

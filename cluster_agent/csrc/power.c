@@ -8,6 +8,24 @@
  * Making and unmaking
  ****************************************************************/
 
+/* Below 0: no memory. */
+static int make_columns(power_t *p, int32_t n)
+{
+    void *made[] = {
+        p->interval_first = column(n, sizeof *p->interval_first),
+        p->interval_count = column(n, sizeof *p->interval_count),
+        p->highest = column(n, sizeof *p->highest),
+        p->since_s = column(n, sizeof *p->since_s),
+        p->done_s = column(n, sizeof *p->done_s),
+        p->level = column(n, sizeof *p->level),
+        p->limit_s = column(n, sizeof *p->limit_s),
+        p->extra_uw = column(n, sizeof *p->extra_uw),
+        p->woken = column(n, sizeof *p->woken),
+        p->ledger.falls = column(n, sizeof *p->ledger.falls),
+    };
+    return is_all_there(made, sizeof made / sizeof *made) ? 0 : -1;
+}
+
 int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
 {
     power_t *p = s->power = calloc(1, sizeof *p);
@@ -15,20 +33,8 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
         return -1;
     int32_t n = s->jobs.n_jobs;
     p->model = *model;
-    p->interval_first = column(n, sizeof *p->interval_first);
-    p->interval_count = column(n, sizeof *p->interval_count);
-    p->highest = column(n, sizeof *p->highest);
-    p->since_s = column(n, sizeof *p->since_s);
-    p->done_s = column(n, sizeof *p->done_s);
-    p->level = column(n, sizeof *p->level);
-    p->limit_s = column(n, sizeof *p->limit_s);
-    p->extra_uw = column(n, sizeof *p->extra_uw);
-    p->woken = column(n, sizeof *p->woken);
-    p->ledger.falls = column(n, sizeof *p->ledger.falls);
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
-    if (!p->interval_first || !p->interval_count || !p->highest || !p->since_s || !p->done_s || !p->level ||
-        !p->limit_s || !p->extra_uw || !p->woken || !p->ledger.falls ||
-        placement_init(&p->placement, s->composition.processors) < 0 ||
+    if (make_columns(p, n) < 0 || placement_init(&p->placement, s->composition.processors) < 0 ||
         kinds_init(&p->kinds, n, s->composition.scan == SCAN_SHORTEST) < 0)
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};

@@ -15,7 +15,7 @@ static size_t places_alike(const scheduler_t *s)
     return 2 * (size_t)s->jobs.n_jobs + 1;
 }
 
-/* Nonzero: no memory. The columns that a composition does not need are empty. */
+/* Below 0: no memory. The columns that a composition does not need are empty. */
 static int make_columns(scheduler_t *s)
 {
     int32_t n = s->jobs.n_jobs;
@@ -38,10 +38,7 @@ static int make_columns(scheduler_t *s)
         s->overtook = column(n, sizeof *s->overtook),
         s->has_started = column(n, sizeof *s->has_started),
     };
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        if (!made[i])
-            return -1;
-    return 0;
+    return is_all_there(made, sizeof made / sizeof *made) ? 0 : -1;
 }
 
 static int make_learner(scheduler_t *s)

@@ -392,18 +392,25 @@ class Partition:
                 if node.switched is None:
                     self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
             one = self.runs.on(node)
-            if one is None:
-                continue
-            part = one.parts[node.name]
-            if silent_s > self._times.lost_after_s:
-                self.runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
-            elif part.first_told_s is not None and part.last is None and (
-                now_s - part.first_told_s > self._times.start_within_s and node.is_up
-            ):  # fmt: skip
-                reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
-                self.drain(node.name, reason, 0)
-                self._say(f"{node.name}: {reason}: draining")
-                self.runs.lose(one, node, f"{node.name} {reason}")
+            if one is not None:
+                self._watch_run(one, node, now_s)
+
+    def _watch_run(self, one: Run, node: Node, now_s: float) -> None:
+        """The node has a job: the job loses it if it was silent for too long, or did not start the job in time."""
+        part, silent_s = one.parts[node.name], now_s - node.heard_s
+        if silent_s > self._times.lost_after_s:
+            self.runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
+        elif node.is_up and self._is_start_overdue(part, now_s):
+            reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
+            self.drain(node.name, reason, 0)
+            self._say(f"{node.name}: {reason}: draining")
+            self.runs.lose(one, node, f"{node.name} {reason}")
+
+    def _is_start_overdue(self, part: Part, now_s: float) -> bool:
+        """Whether the node got the start long ago, and has not said a word of it."""
+        if part.first_told_s is None or part.last is not None:
+            return False
+        return now_s - part.first_told_s > self._times.start_within_s
 
     def _switch(self) -> None:
         """What is wanted of nodes that can be switched off and on."""

@@ -22,6 +22,7 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
                 return
             continue
         is_pass_due, has_ended = _report(scheduler, machine, now_s, events)
+        # a policy reacts once per instant: when the plan changes, else to ends, before or after the pass
         is_asked = is_change_due and scheduler.advance(now_s)
         if is_asked or (has_ended and scheduler.reacts_to_ends == "before"):
             _react(scheduler, machine, now_s)
