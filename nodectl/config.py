@@ -25,7 +25,7 @@ MODES: Final[tuple[type_mode, ...]] = ("monitor", "optimize")
 
 
 class PolicyChoice(msgspec.Struct, frozen=True):
-    """A policy by its registry name, ``none`` for no policy on that side, and its parameters."""
+    """A policy by its name or file (``FILE.py[:NAME]``), ``none`` for no policy on that side, and its parameters."""
 
     name: str
     params: dict[str, Any] = {}

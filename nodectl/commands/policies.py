@@ -1,4 +1,7 @@
-"""``nodectl policies``: what can be chosen, with its parameters and where it comes from."""
+"""``nodectl policies``: what can be chosen, with its parameters and where it comes from.
+
+``origin`` is null for what ships with nodectl.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,41 @@ import msgspec
 
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
+from nodectl.shell.extension import Extension
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policies(as_json: bool) -> None:
     """List every policy with its parameters, their defaults, and its source."""
-    rows = [_described(name, domain) for domain in registry.DOMAINS for name in registry.names(domain)]
+    found = [registry.find(name, domain) for domain in registry.DOMAINS for name in registry.names(domain)]
+    rows = [_described(one) for one in [*found, *registry.added()]]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
         return
     for row in rows:
         click.echo(f"{row['name']}  ({row['domain']}): {row['summary']}")
         click.echo(f"    source: {row['source']}")
+        if row["origin"]:
+            click.echo(f"    from: {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
         params = ", ".join(f"{key}={_short(value)}" for key, value in row["params"].items())
         click.echo(
             textwrap.fill(f"parameters: {params or 'none'}", 110, initial_indent=" " * 4, subsequent_indent=" " * 8)
         )
     click.echo("The suffix of a side may be left out where the side is clear: --gpu-policy fixed means fixed-gpu.")
-    click.echo(f"{registry.NONE!r} leaves a side alone.")
+    click.echo(f"{registry.NONE!r} leaves a side alone. FILE.py[:NAME] is a policy of your own (docs/extending.md).")
 
 
-def _described(name: str, domain: registry.type_domain) -> dict[str, Any]:
-    policy = registry.policy(name, domain)
+def _described(found: Extension[Policy]) -> dict[str, Any]:
+    policy = found.value
     return {
-        "name": name,
-        "domain": domain,
+        "name": policy.name,
+        "domain": policy.domain,
         "summary": policy.summary,
         "source": policy.source,
         "params": _defaults(policy),
         "reasons": list(policy.reasons),
+        "origin": msgspec.to_builtins(found.origin),
     }
 
 

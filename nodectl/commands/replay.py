@@ -12,23 +12,32 @@ import msgspec
 from nodectl.journal import Journal, Record, open_journal
 from nodectl.journal.decide_again import ReplayReport
 from nodectl.journal.decide_again import replay as decide_again
+from nodectl.shell.errors import UsageError
+from nodectl.shell.extension import is_file
 
 
 @click.command()
 @click.argument("journal", type=click.Path())
 @click.option("--export", "target", metavar="FILE", help="Write FILE (.csv or .parquet) instead of replaying.")
+@click.option("--cpu-policy", metavar="FILE.py[:NAME]", help="The file of the CPU policy, if it came from one.")
+@click.option("--gpu-policy", metavar="FILE.py[:NAME]", help="The file of the GPU policy, if it came from one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def replay(journal: str, target: str | None, as_json: bool) -> int:
+def replay(journal: str, target: str | None, cpu_policy: str | None, gpu_policy: str | None, as_json: bool) -> int:
     """Decide every tick of JOURNAL (a directory, or one segment) again from its recorded sweeps.
 
     Decisions are compared byte for byte. Exit status 1 if any differs (the first record and field that does is named)
-    or if the journal is damaged. The end of a killed run, which may be cut short, is only reported.
+    or if the journal is damaged. The end of a killed run, which may be cut short, is only reported. So is a policy of
+    your own whose file is not the one recorded.
     """
     recorded = open_journal(journal)
     if target:
         return _export(recorded, target, as_json)
+    files = {side: file for side, file in (("cpu", cpu_policy), ("gpu", gpu_policy)) if file is not None}
+    for side, file in files.items():
+        if not is_file(file):
+            raise UsageError(f"--{side}-policy {file}: not FILE.py[:NAME]")
     with _progress(recorded, "replaying") as advance:
-        report = decide_again(recorded, advance)
+        report = decide_again(recorded, advance, files)
     _tell(report.problems)
     if as_json:
         fields = {**msgspec.to_builtins(report), "equal": report.is_equal, "speed": report.speed}

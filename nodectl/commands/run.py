@@ -21,6 +21,7 @@ from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.summary import Summary
 from nodectl.policies import registry
 from nodectl.shell.errors import NodectlError, nearest
+from nodectl.shell.extension import below, split
 from nodectl.shell.log import saying
 from nodectl.shell.notify import Notifier
 from nodectl.shell.settings import ConfigError, line_of, read_toml
@@ -62,8 +63,8 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 @click.option("--mode", type=click.Choice(["monitor", "optimize"]), help="Only look, or move clocks.")
 @click.option("--dry-run", is_flag=True, help="Decide and journal what would be done; write nothing.")
 @click.option("--period", callback=milliseconds, metavar="TIME", help="Time between two samples, e.g. 100ms.")
-@click.option("--cpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
-@click.option("--gpu-policy", metavar="NAME[:KEY=VALUE,...]", help="See `nodectl policies`.")
+@click.option("--cpu-policy", metavar="NAME|FILE.py[:NAME][:KEY=VALUE,...]", help="See `nodectl policies`.")
+@click.option("--gpu-policy", metavar="NAME|FILE.py[:NAME][:KEY=VALUE,...]", help="See `nodectl policies`.")
 @click.option("--cap-w", type=float, metavar="WATTS", help="Cap the whole node's mean power; 0 is no cap.")
 @click.option("--cluster", metavar="URL", help="Be capped by the cluster agent there, e.g. tcp://head:7410.")
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
@@ -153,6 +154,9 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
     if file is None and Path(DEFAULT_PATH).exists():
         file = Path(DEFAULT_PATH)
     text, settings = read_toml(file) if file else ("", {})
+    for table in (settings.get(f"{side}_policy") for side in registry.DOMAINS):
+        if file and isinstance(table, dict) and "name" in table:
+            table["name"] = below(file.parent, table["name"])
     if given.get(("mode",), ("", ""))[1] == "monitor":
         settings.pop("dry_run", None)  # what the file says of optimizing does not concern a run that only looks
     for path, (_, value) in given.items():
@@ -171,15 +175,15 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
 
 
 def policy_choice(text: str, option: str) -> dict[str, Any]:
-    """``NAME`` or ``NAME:KEY=VALUE,...`` as the table that a settings file would hold."""
-    name, _, rest = text.partition(":")
+    """``NAME`` or ``NAME:KEY=VALUE,...`` as the table that a settings file would hold. The name may be a file."""
+    name, rest = split(text)
     params: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise ConfigError(f"{option}: {part!r} is not KEY=VALUE")
         params[key.strip()] = _value(value.strip())
-    return {"name": name, "params": params}
+    return {"name": below(Path.cwd(), name), "params": params}
 
 
 def _value(text: str) -> Any:

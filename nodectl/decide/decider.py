@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from nodectl.config import Config
+from nodectl.config import Config, PolicyChoice
 from nodectl.decide import power_walk, temperature_limit
 from nodectl.decide.arbiter import CAP, ClockTable, SharedClocks, arbitrate, domain_clocks, gpu_clocks
 from nodectl.decide.decisions import Decisions, PolicyDecision
@@ -20,6 +20,7 @@ from nodectl.decide.node_cap import CAP_ROW, NO_CAP, PackageCap
 from nodectl.knobs.effect import BUSY_SHARE
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
+from nodectl.shell.extension import Extension, Origin
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_i64
 
@@ -71,6 +72,16 @@ class Decider:
             self._choose(config, states)
             self._domain_cap = _everywhere(config.caps.cpu_max_khz, len(self._domains))
             self._gpu_cap = _everywhere(config.caps.gpu_max_mhz, len(self._gpus))
+
+    @property
+    def extensions(self) -> list[Extension[Policy]]:
+        """Those of the policies at work that do not ship with nodectl."""
+        return [side.found for side in (self._cpu, self._gpu) if side and side.found.origin]
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """Where those came from, by the policy's name."""
+        return {found.value.name: found.origin for found in self.extensions if found.origin}
 
     @property
     def policies(self) -> tuple[Policy | None, Policy | None]:
@@ -131,16 +142,18 @@ class Decider:
 
     def _choose(self, config: Config, states: Mapping[str, Any]) -> None:
         if self._layout.cpus and config.cpu_policy.name != registry.NONE:
-            policy = registry.policy(config.cpu_policy.name, "cpu")
-            self._cpu = _Side(policy, registry.params(policy, config.cpu_policy.params), self._layout, states)
+            self._cpu = self._chosen(config.cpu_policy, "cpu", states)
         if self._layout.gpus and config.gpu_policy.name != registry.NONE:
-            policy = registry.policy(config.gpu_policy.name, "gpu")
-            self._gpu = _Side(policy, registry.params(policy, config.gpu_policy.params), self._layout, states)
+            self._gpu = self._chosen(config.gpu_policy, "gpu", states)
         if self._layout.gpus and config.caps.gpu_temperature_c:
             limit = temperature_limit.ThermalParams(limit_c=config.caps.gpu_temperature_c)
-            self._thermal = _Side(temperature_limit.POLICY, limit, self._layout, states)
+            self._thermal = _Side(Extension(temperature_limit.POLICY), limit, self._layout, states)
         if self._caps_power and self._layout.domains:
-            self._walk = _Side(power_walk.POLICY, power_walk.WalkParams(), self._layout, states)
+            self._walk = _Side(Extension(power_walk.POLICY), power_walk.WalkParams(), self._layout, states)
+
+    def _chosen(self, choice: PolicyChoice, domain: registry.type_domain, states: Mapping[str, Any]) -> _Side:
+        found = registry.find(choice.name, domain)
+        return _Side(found, registry.params(found.value, choice.params), self._layout, states)
 
 
 def _lower(first: type_i64 | None, second: type_i64 | None) -> type_i64 | None:
@@ -157,8 +170,11 @@ def _everywhere(cap: int, size: int) -> type_i64 | None:
 class _Side:
     """One policy at work on this node, and the state it handed back last."""
 
-    def __init__(self, policy: Policy, params: msgspec.Struct, layout: Layout, states: Mapping[str, Any]) -> None:
-        self.policy, self._params, self._layout = policy, params, layout
+    def __init__(
+        self, found: Extension[Policy], params: msgspec.Struct, layout: Layout, states: Mapping[str, Any]
+    ) -> None:
+        policy = found.value
+        self.found, self.policy, self._params, self._layout = found, policy, params, layout
         self._state = states[policy.name] if policy.name in states else policy.initial(params, layout)
 
     def next(self, sample: Sample, told: Callable[[Any], Any] = lambda state: state) -> PolicyDecision:

@@ -6,14 +6,19 @@ processor, and a sum taken in another order may end in another bit.
 
 Each run in the journal starts from the states at its first keyframe; from there on states are carried as in the agent,
 and later keyframes of the run are compared with them too.
+
+A policy of a file is run again only if the caller names the file: a journal is data, and must not decide what is run.
+Other code than was recorded, of a file or of an installed package, is replayed all the same, since where the decisions
+begin to differ is what its author asks; the report says that it is other code.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -26,6 +31,7 @@ from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.journal import Journal, JournalError, Keyframe, Loss, Record
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.policies.api import Request
+from nodectl.shell.extension import is_file
 from pmu.decode import decode
 
 _REQUEST_FIELDS = ("target", "reason", "loss", "saved_w")
@@ -72,14 +78,22 @@ class ReplayReport:
         return self.recorded_s / self.replay_s if self.replay_s > 0 else 0.0
 
 
-def replay(journal: Journal, progress: Callable[[Record], None] = lambda record: None) -> ReplayReport:
-    """Decide every recorded tick again and compare. ``JournalError`` if a recorded run cannot be set up here."""
+def replay(
+    journal: Journal,
+    progress: Callable[[Record], None] = lambda record: None,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> ReplayReport:
+    """Decide every recorded tick again and compare. ``JournalError`` if a recorded run cannot be set up here.
+
+    ``files``: by side of the node ("cpu"), the file of the policy there, ``FILE.py[:NAME]``, if it came from one.
+    """
     report = ReplayReport()
+    others: list[str] = []
     begin = time.perf_counter()
     run: _Run | None = None
     for record in journal:
         if run is None or not run.continues_with(record):
-            run = _Run(record)
+            run = _Run(record, files, others)
         difference = run.next(record)
         if record.has_decided and record.follows_keyframe:
             names = (policy.name for policy in record.keyframe.policies)
@@ -92,14 +106,16 @@ def replay(journal: Journal, progress: Callable[[Record], None] = lambda record:
             report.first = report.first or difference
         progress(record)
     report.replay_s = time.perf_counter() - begin
-    report.problems, report.loss = list(journal.problems), journal.loss
+    report.problems, report.loss = [*dict.fromkeys(others), *journal.problems], journal.loss
     return report
 
 
 class _Run:
     """One unbroken stretch of a recorded run, decided again."""
 
-    def __init__(self, first: Record) -> None:
+    def __init__(self, first: Record, files: Mapping[str, str], others: list[str]) -> None:
+        """``others`` gets a line for each policy whose code is not what was recorded."""
+        self._files, self._others = files, others
         self._run = first.keyframe.run
         self._start_ns = first.raw.time_ns
         self._next = first.sequence
@@ -119,7 +135,8 @@ class _Run:
             return None
         keyframe = record.keyframe
         if self._decider is None:
-            self._decider = _decider(keyframe)
+            self._decider = _decider(keyframe, self._files)
+            self._others += _others(keyframe, self._decider)
         decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw), record.cap)
         for name, recorded, replayed in _differences(record, decisions):
             at_s = (record.raw.time_ns - self._start_ns) / 1e9
@@ -131,12 +148,17 @@ class _AsConfigured(msgspec.Struct):
     """Parameters come from the recorded settings, not from here."""
 
 
-def _decider(keyframe: Keyframe) -> Decider:
+def _decider(keyframe: Keyframe, files: Mapping[str, str]) -> Decider:
     """The decider of a recorded run, as it was at a keyframe."""
     try:
-        config = msgspec.convert(keyframe.config, Config)
-        Decider(keyframe.layout, config)  # imports the policies' modules, which the states' classes come from
-        modules = [name for name in sys.modules if name.startswith(("nodectl.", "pmu."))]
+        config = _with_files(msgspec.convert(keyframe.config, Config), keyframe.run, files)
+        # imports the policies' modules, which the states' classes come from
+        added = Decider(keyframe.layout, config).extensions
+        modules = [
+            name
+            for name in sys.modules
+            if name.startswith(("nodectl.", "pmu.")) or any(found.owns(name) for found in added)
+        ]
         resume = [
             PolicyDecision(policy.name, _AsConfigured(), decode_state(policy.state, modules), Request.free(policy.size))
             for policy in keyframe.policies
@@ -144,6 +166,34 @@ def _decider(keyframe: Keyframe) -> Decider:
         return Decider(keyframe.layout, config, resume)
     except (msgspec.ValidationError, StateError, TypeError) as error:
         raise JournalError(f"run {keyframe.run[:8]} (nodectl {keyframe.version}) cannot be set up: {error}") from error
+
+
+def _with_files(config: Config, run: str, files: Mapping[str, str]) -> Config:
+    """The settings with the files that the caller names in place of those recorded."""
+    chosen = {}
+    for side, choice in (("cpu", config.cpu_policy), ("gpu", config.gpu_policy)):
+        if is_file(choice.name) and side not in files:
+            raise JournalError(
+                f"run {run[:8]} was recorded with a policy of a file, which a journal does not start by itself:"
+                f" --{side}-policy {choice.name}"
+            )
+        if not is_file(choice.name) and side in files:
+            raise JournalError(
+                f"run {run[:8]} was recorded with {choice.name}, which is no file: leave out --{side}-policy"
+            )
+        if side in files:
+            chosen[f"{side}_policy"] = msgspec.structs.replace(choice, name=files[side])
+    return msgspec.structs.replace(config, **chosen)
+
+
+def _others(keyframe: Keyframe, decider: Decider) -> list[str]:
+    """A line for each policy whose code is not what the run was recorded with."""
+    now = decider.origins
+    return [
+        f"{name}: run {keyframe.run[:8]} was recorded with other code ({recorded.origin}); here: {now[name]}"
+        for name, recorded in keyframe.added.items()
+        if name in now and now[name].sha256 != recorded.origin.sha256
+    ]
 
 
 def _differences(record: Record, decisions: Decisions) -> Iterator[tuple[str, str, str]]:

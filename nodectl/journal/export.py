@@ -21,7 +21,6 @@ from nodectl.decide.decisions import BOUNDS
 from nodectl.journal.format import JournalError, Keyframe
 from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
-from nodectl.policies.api import Policy
 from nodectl.shell.errors import UsageError
 from pmu.decode import decode
 from pmu.readings import NOTHING_TOLD, Quality
@@ -136,9 +135,8 @@ class _View:
         found = self._sides[side]
         if found is None or not record.has_decided:
             return {}
-        position, policy = found
+        position, reasons = found
         request = record.requests[position]
-        reasons = policy.reasons
         words = [reasons[code] if code < len(reasons) else str(code) for code in request.reason.tolist()]
         return {"target": request.target, "reason": words, "loss": request.loss, "saved_w": request.saved_w}
 
@@ -169,11 +167,15 @@ class _View:
         ]
 
 
-def _first_of(keyframe: Keyframe, side: registry.type_domain) -> tuple[int, Policy] | None:
-    """The policy that wishes for this side of the node, and its position; limits come after it."""
+def _first_of(keyframe: Keyframe, side: registry.type_domain) -> tuple[int, tuple[str, ...]] | None:
+    """The position of the policy that wishes for this side of the node, and its reasons; limits come after it."""
     for position, recorded in enumerate(keyframe.policies):
+        if added := keyframe.added.get(recorded.name):
+            if added.domain == side:
+                return position, added.reasons
+            continue
         try:
-            return position, registry.policy(recorded.name, side)
+            return position, registry.policy(recorded.name, side).reasons
         except registry.PolicyError:
             continue  # the other side's
     return None

@@ -26,6 +26,7 @@ import numpy as np
 from nodectl.journal.packing import Row
 from nodectl.policies.api import Request
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.extension import Origin
 from pmu.layout import Layout
 from pmu.readings import GPU_FIELDS, NOTHING_TOLD, RawProgress, RawSweep, type_i64, type_u8
 
@@ -57,13 +58,21 @@ class RecordedPolicy(msgspec.Struct, frozen=True, array_like=True):
     state: Any
 
 
+class AddedPolicy(msgspec.Struct, frozen=True):
+    """A policy that does not ship with nodectl, so that a journal can be read where it is not installed."""
+
+    domain: str
+    reasons: tuple[str, ...]
+    origin: Origin
+
+
 class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that does not change from tick to tick, and where the ticks continue from.
 
     ``run`` names one run of the agent; ``sequence`` counts its records from 0 and is that of the next record.
     ``wall_time_ns`` (Unix time) and ``monotonic_ns`` were read together, to tell when a tick was. ``previous`` is the
     sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run. ``told``: the
-    application's count in that sweep.
+    application's count in that sweep. ``added``: the policies that do not ship with nodectl, by name.
     """
 
     version: str
@@ -77,6 +86,7 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     policies: tuple[RecordedPolicy, ...]
     previous: tuple[int, bytes] | None
     told: RawProgress = NOTHING_TOLD
+    added: dict[str, AddedPolicy] = {}
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -188,8 +198,11 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def encode_keyframe(keyframe: Keyframe) -> bytes:
-    """A keyframe's payload."""
-    return zlib.compress(_ENCODER.encode(keyframe), 1)
+    """A keyframe's payload. If all policies ship with nodectl it has no key ``added``, as before there were others."""
+    fields = msgspec.structs.asdict(keyframe)
+    if not keyframe.added:
+        del fields["added"]
+    return zlib.compress(_ENCODER.encode(fields), 1)
 
 
 def decode_keyframe(payload: bytes) -> Keyframe:

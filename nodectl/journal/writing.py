@@ -19,13 +19,14 @@ import msgspec
 import numpy as np
 
 from nodectl import __version__
-from nodectl.decide.decisions import Decisions
+from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.decide.node_cap import NO_CAP
 from nodectl.journal.format import (
     KEYFRAME,
     MAGIC,
     RECORD,
     SEGMENT_PATTERN,
+    AddedPolicy,
     CappedRecord,
     JournalError,
     Keyframe,
@@ -40,8 +41,10 @@ from nodectl.journal.format import (
     segment_name,
 )
 from nodectl.journal.packing import Row, pack
-from nodectl.journal.state import encode_state
+from nodectl.journal.state import StateError, encode_state
 from nodectl.knobs.api import Outcome
+from nodectl.policies.api import Policy
+from nodectl.shell.extension import Extension
 from nodectl.write.lock import FileLock
 from pmu.layout import Layout
 from pmu.readings import NOTHING_TOLD, RawSweep, type_i64
@@ -53,15 +56,25 @@ LOCK_NAME = ".lock"
 
 class JournalWriter:
     """Appends one run to the journal in ``directory``. Raises ``JournalError`` when it cannot write, ``LockError`` when
-    another run writes there."""
+    another run writes there. ``added``: policies that do not ship with nodectl."""
 
     def __init__(
-        self, directory: str | Path, layout: Layout, config: msgspec.Struct, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        directory: str | Path,
+        layout: Layout,
+        config: msgspec.Struct,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        added: Sequence[Extension[Policy]] = (),
     ) -> None:
         self._dir = Path(directory)
         self._layout = layout
         self._config = msgspec.to_builtins(config)
         self._max_bytes = max_bytes
+        self._added = {
+            found.value.name: AddedPolicy(found.value.domain, found.value.reasons, found.origin)
+            for found in added
+            if found.origin
+        }
         self._segment_bytes = min(max_bytes // SEGMENTS, LARGEST_SEGMENT)
         self._run = uuid.uuid4().hex
         self._sequence = 0
@@ -154,12 +167,10 @@ class JournalWriter:
             layout=self._layout,
             config=self._config,
             knobs=decisions.knobs,
-            policies=tuple(
-                RecordedPolicy(d.policy, d.request.target.size, msgspec.to_builtins(d.params), encode_state(d.state))
-                for d in decisions.policies
-            ),
+            policies=tuple(map(_recorded, decisions.policies)),
             previous=(previous.time_ns, before.astype("<i8").tobytes()) if previous else None,
             told=previous.progress if previous else NOTHING_TOLD,
+            added=self._added,
         )
 
     def _news(self, outcomes: Sequence[Outcome]) -> list[RecordedOutcome]:
@@ -200,3 +211,11 @@ class JournalWriter:
         self._size += written
         if written != len(data):  # the disk is full: what follows would be unreadable
             raise JournalError(f"{self._dir / segment_name(self._number)}: no space left")
+
+
+def _recorded(decision: PolicyDecision) -> RecordedPolicy:
+    try:
+        state = encode_state(decision.state)
+    except StateError as error:
+        raise JournalError(f"{decision.policy}: {error}") from None
+    return RecordedPolicy(decision.policy, decision.request.target.size, msgspec.to_builtins(decision.params), state)

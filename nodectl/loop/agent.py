@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nodectl.config import Config
@@ -32,7 +32,9 @@ from nodectl.loop.pace import Pace
 from nodectl.loop.sensor_watch import SensorWatch
 from nodectl.loop.summary import RunAccount, Summary, Timing
 from nodectl.loop.survey import Survey, at_present_limits, fit_to_node, survey
+from nodectl.policies.api import Policy
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.extension import Extension
 from nodectl.write.actuation import Actuation
 from nodectl.write.restore import left_behind
 from nodectl.write.saves import node_id
@@ -90,7 +92,9 @@ class Agent:
             instruments = Instruments(ports, layout, reads)
             opened.callback(_close, instruments)
             decider = Decider(layout, fitted)
-            journal = _open_journal(fitted, layout, notices)
+            for name, origin in decider.origins.items():
+                say(f"policy {name}: {origin}")
+            journal = _open_journal(fitted, layout, decider.extensions, notices)
             if journal:
                 opened.callback(_close, journal)
             not_read = [f"{row.name} ({row.why})" for row in found.sensor_rows if _is_dead_gpu(row)]
@@ -314,12 +318,14 @@ def _delegation(ports: Ports, config: Config, connect: Callable[[], Client] | No
     return Delegation(settings, ThreadedLink(settings.url))
 
 
-def _open_journal(config: Config, layout: Layout, notices: Notices) -> JournalWriter | None:
+def _open_journal(
+    config: Config, layout: Layout, added: Sequence[Extension[Policy]], notices: Notices
+) -> JournalWriter | None:
     if not config.journal.max_bytes:
         return None
     directory = config.journal_dir
     try:
-        return JournalWriter(directory, layout, config, config.journal.max_bytes)
+        return JournalWriter(directory, layout, config, config.journal.max_bytes, added)
     except (NodectlError, OSError) as error:
         if config.journal.dir:  # requested by name, so the run does not go without it
             raise NodectlError(f"{directory}: cannot keep a journal: {error}") from None

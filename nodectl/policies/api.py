@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy, registered in ``nodectl.policies.registry``.
+    """One policy: of ``nodectl.policies.registry``, of an installed package, or of a file (docs/extending.md).
 
     ``params`` is a frozen msgspec.Struct type whose defaults are conservative; ``initial(params, layout)`` gives
     the first state (a frozen dataclass or msgspec.Struct of numbers and numpy arrays); ``decide(params, layout,

@@ -1,20 +1,26 @@
-"""Every policy by its name, imported only when it is asked for.
+"""Every policy by its name, imported only when it is asked for; those that a site adds, also by their file.
 
 A name that exists on both sides of the node carries the side as suffix; in a place that is about one side
 (``cpu_policy``, ``--gpu-policy``) the suffix may be left out: ``fixed`` is ``fixed-gpu`` there.
+Packages announce policies of theirs in the group ``nodectl.policies``; ``FILE.py[:NAME]`` is one of a file.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
 import msgspec
+import numpy as np
 
-from nodectl.policies.api import Policy
+from nodectl.policies.api import Policy, Request
 from nodectl.shell.errors import UsageError, nearest
+from nodectl.shell.extension import Extension, ExtensionError, Extensions, is_file, located, misfit, misfit_params
+from pmu.layout import Layout
 
 type_domain = Literal["cpu", "gpu"]
 DOMAINS: Final[tuple[type_domain, ...]] = ("cpu", "gpu")
@@ -46,23 +52,94 @@ class PolicyError(UsageError):
 
 
 def names(domain: type_domain | None = None) -> list[str]:
-    """The registered names, of one side or of both."""
+    """The names of the policies that ship, of one side or of both."""
     return [name for name, (side, _, _) in _WHERE.items() if domain in (None, side)]
+
+
+def added() -> list[Extension[Policy]]:
+    """The policies of installed packages, by name."""
+    return [extension for name in _ADDED.names() if (extension := _ADDED.find(name))]
 
 
 def policy(name: str, domain: type_domain) -> Policy:
     """The policy called ``name`` for that side of the node; ``PolicyError`` with the nearest name if there is none."""
+    return find(name, domain).value
+
+
+def find(name: str, domain: type_domain) -> Extension[Policy]:
+    """The same with where it came from; ``name`` may be a file."""
     full = name if name in _WHERE else f"{name}-{domain}"
-    side, module, attribute = _WHERE.get(full, (None, "", ""))
-    if side is None and full in _LIMITS:
-        side, module, attribute = _LIMITS[full]
+    extension = _found(name) or (None if is_file(name) else _found(full))
+    if extension:
+        side: type_domain | None = extension.value.domain
+    else:
+        side, module, attribute = _WHERE.get(full, _LIMITS.get(full, (None, "", "")))
     if side != domain:
         problem = f"{name!r} is a {side} policy" if side else f"no {domain} policy is called {name!r}"
-        raise PolicyError(problem + nearest(name, [*names(domain), NONE]), "name")
+        known = [] if is_file(name) else [*names(domain), *_ADDED.names(), NONE]
+        raise PolicyError(problem + nearest(name, known), "name")
+    if extension:
+        return _guarded(extension)
     try:
-        return cast(Policy, getattr(importlib.import_module(module), attribute))
+        return Extension(cast(Policy, getattr(importlib.import_module(module), attribute)))
     except ModuleNotFoundError as error:
         raise PolicyError(f"{full}: its module cannot be imported: {error}", "name") from None
+
+
+def _found(name: str) -> Extension[Policy] | None:
+    try:
+        return _ADDED.find(name)
+    except ExtensionError as error:
+        raise PolicyError(str(error), "name") from None
+
+
+def _misfit(policy: Policy) -> str:
+    """What is wrong with a policy that was added; empty: nothing that can be seen before it runs."""
+    if policy.domain not in DOMAINS:
+        return f"domain: {policy.domain!r} is none of {', '.join(DOMAINS)}"
+    if problem := misfit_params(policy.params):
+        return f"params: {problem}"
+    for name, parameters in _CALLED_WITH.items():
+        if problem := misfit(getattr(policy, name), *parameters):
+            return f"{name}: {problem}"
+    return ""
+
+
+_CALLED_WITH: Final = {"initial": ("params", "layout"), "decide": ("params", "layout", "state", "sample")}
+_SHORT: Final = [name.removesuffix(f"-{side}") for name, (side, _, _) in _WHERE.items()]
+_ADDED: Final = Extensions("nodectl.policies", Policy, "POLICY", {*_WHERE, *_SHORT, *_LIMITS, NONE}, _misfit)
+
+
+def _guarded(extension: Extension[Policy]) -> Extension[Policy]:
+    """The policy, whose errors and wrong answers end the run in one line rather than reach the arbiter."""
+    policy = extension.value
+
+    def decide(params: Any, layout: Layout, state: Any, sample: Any) -> Any:
+        size = len(layout.cpus if policy.domain == "cpu" else layout.gpus)
+        check = functools.partial(_wrong, size=size, n_reasons=len(policy.reasons))
+        return extension.guarded(policy.decide, check)(params, layout, state, sample)
+
+    initial = extension.guarded(policy.initial, lambda state: "")
+    return dataclasses.replace(extension, value=dataclasses.replace(policy, initial=initial, decide=decide))
+
+
+def _wrong(answer: Any, size: int, n_reasons: int) -> str:
+    """What is wrong with an answer of ``decide``; empty: nothing."""
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Request)):
+        return "decide did not return (state, Request)"
+    for name, kind in _REQUEST_KINDS.items():
+        column = getattr(answer[1], name)
+        if not (isinstance(column, np.ndarray) and column.dtype == kind and column.shape == (size,)):
+            given = f"{column.dtype} of shape {column.shape}" if isinstance(column, np.ndarray) else repr(column)
+            return f"decide returned a {name} that is no array of {size} {kind.__name__}: {given}"
+    if size and answer[1].target.min() < 0:
+        return f"decide returned a target below 0: {answer[1].target.min()}"
+    if size and answer[1].reason.max() >= n_reasons:
+        return f"decide returned the reason {answer[1].reason.max()}, and there are {n_reasons}"
+    return ""
+
+
+_REQUEST_KINDS: Final = {"target": np.int64, "reason": np.uint8, "loss": np.float64, "saved_w": np.float64}
 
 
 def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
@@ -80,6 +157,8 @@ def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
             raise PolicyError(f"{chosen.name}: {reason}", "params", *([named] if named else [])) from None
         key = place.rstrip("`")
         raise PolicyError(f"{chosen.name}: {key}: {reason.replace('`', '').lower()}", "params", key) from None
+    except (ArithmeticError, LookupError, AttributeError) as error:  # in the __post_init__ of one that was added
+        raise PolicyError(located(error), "params") from None
 
 
 def check(name: str, domain: type_domain, given: Mapping[str, Any]) -> None:
