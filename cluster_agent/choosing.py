@@ -1,4 +1,7 @@
-"""``NAME[:key=value,...]`` on a command line or in a file: the parameters of something that is chosen by name."""
+"""``NAME[:key=value,...]`` on a command line or in a file: the parameters of something that is chosen by name.
+
+What a site adds may be chosen by its file instead of a name: ``FILE.py[:NAME][:key=value,...]``.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ import msgspec
 
 from cluster_agent.errors import WrongUseError
 from nodectl.shell.errors import nearest
+from nodectl.shell.extension import located, split
 
 _Params = TypeVar("_Params", bound=msgspec.Struct)
 
 
 def read_params(option: str, text: str, name: str, kind: type[_Params]) -> _Params:
-    """What stands behind the name in ``text``, as ``kind``; ``WrongUseError`` in one line that begins with ``option``
-    and the text."""
-    rest = text.partition(":")[2]
+    """What follows the name in ``text``, as ``kind``; ``WrongUseError`` in one line that begins with ``option`` and the
+    text."""
+    rest = split(text)[1]
     known = {field.name: field.type for field in msgspec.structs.fields(kind)}
     given: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
@@ -33,8 +37,13 @@ def read_params(option: str, text: str, name: str, kind: type[_Params]) -> _Para
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        key = str(error).rpartition("`$.")[2].rstrip("`")
+        reason, _, place = str(error).rpartition("`$.")
+        if not reason:  # of the parameters' own __post_init__
+            raise WrongUseError(f"{option} {text}: {error}") from None
+        key = place.rstrip("`")
         raise WrongUseError(f"{option} {text}: {key} cannot be {given[key]!r}: a number is needed") from None
+    except (ArithmeticError, LookupError, AttributeError) as error:  # the same, of parameters that a site adds
+        raise WrongUseError(f"{option} {text}: {located(error)}") from None
 
 
 def values(kind: type[msgspec.Struct]) -> dict[str, list[str]]:

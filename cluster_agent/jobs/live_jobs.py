@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
@@ -36,6 +37,7 @@ from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.queue import patient
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
 
@@ -73,6 +75,8 @@ class Partition:
         power: PowerTimes | None = None,
     ) -> None:
         check_live(composition)
+        if composition.order:
+            composition = replace(composition, order=patient(composition.order, say))
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []

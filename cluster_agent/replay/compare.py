@@ -70,11 +70,16 @@ class Difference:
 def name_of(policy: str) -> str:
     """``NAME:key=value,...`` as ``Run.policy`` has it."""
     choice = registry.choose(policy)
-    return short_name(choice.policy.name, {key: getattr(choice.params, key) for key in choice.params.__struct_fields__})
+    parameters = {key: getattr(choice.params, key) for key in choice.params.__struct_fields__}
+    return short_name(choice.policy.name, parameters, choice.origin.sha256 if choice.origin else "")
 
 
-def short_name(name: str, parameters: dict[str, Any]) -> str:
-    """Without the parameters that are as by default."""
+def short_name(name: str, parameters: dict[str, Any], sha256: str = "") -> str:
+    """Without the parameters that are as by default. ``sha256``: of a policy that does not ship with nodectl; it stands
+    in the name, so that two versions of a file can be compared, and nothing is run to know its defaults."""
+    if sha256:
+        given = [f"{key}={value}" for key, value in parameters.items() if value is not None]
+        return ":".join([f"{name}@{sha256[:8]}", *([",".join(given)] if given else [])])
     defaults = registry.policy(name).params()
     given = [f"{key}={value}" for key, value in parameters.items() if value != getattr(defaults, key, None)]
     return ":".join([name, *([",".join(given)] if given else [])])
@@ -107,7 +112,7 @@ def read(folder: Path) -> Run:
         metrics = msgspec.json.decode((folder / name).read_bytes())
         name = "manifest.json"
         chosen, trace = manifest["policy"], manifest["trace"]
-        policy = short_name(chosen["name"], chosen["parameters"])
+        policy = short_name(chosen["name"], chosen["parameters"], chosen.get("origin", {}).get("sha256", ""))
         machine = manifest["machine"].get("processors", manifest["machine"].get("nodes"))
         loop = f"{manifest['closed_loop']}, seed {manifest['seed']}" if manifest.get("closed_loop") else None
         parts = {"machine": machine, "cap": manifest["cap"], "closed loop": loop}

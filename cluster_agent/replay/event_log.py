@@ -32,6 +32,7 @@ from cluster_agent.scheduler.interfaces import Clock, Machine, Scheduler
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.power_phases import Ends, Reaction
+from nodectl.shell.extension import Origin
 
 VERSION = 2
 
@@ -50,10 +51,11 @@ class Setting(msgspec.Struct, frozen=True):
     job_watts: str | None = None
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     event_log: int
     setting: Setting
     sha256: str  # of the trace
+    origin: Origin | None = None  # of a policy that does not ship with nodectl
 
 
 class LoggedScheduler:
@@ -125,11 +127,11 @@ class LoggedScheduler:
 
 
 @contextmanager
-def writing(path: str, setting: Setting, sha256: str) -> Iterator[IO[bytes]]:
+def writing(path: str, setting: Setting, sha256: str, origin: Origin | None = None) -> Iterator[IO[bytes]]:
     """The file, with its first line written; gzipped if it is called so. ``ClusterError`` if it cannot be written."""
     try:
         with gzip.open(path, "wb", 1) if path.endswith(".gz") else open(path, "wb") as file:
-            file.write(msgspec.json.encode(_Header(VERSION, setting, sha256)) + b"\n")
+            file.write(msgspec.json.encode(_Header(VERSION, setting, sha256, origin)) + b"\n")
             yield file  # type: ignore[misc]  # a GzipFile writes bytes too
     except OSError as error:
         raise ClusterError(f"{path}: {error.strerror or error}; choose another --log") from None
@@ -183,14 +185,15 @@ def write_log(
     machine: Machine,
     start_s: Int64s,
     meter: ReplayMeter | None = None,
+    origin: Origin | None = None,
 ) -> None:
     """Run the engine's loop and log it. ``start_s``: when a replay of whole logs started each job, -1 never.
-    ``meter``: that of the scheduler.
+    ``meter``: that of the scheduler. ``origin``: of a policy that does not ship with nodectl.
 
     ``ClusterError`` if the loop starts any at another time.
     """
     clock, started = JumpingClock(), _Started(machine)
-    with writing(path, setting, sha256) as file:
+    with writing(path, setting, sha256, origin) as file:
         if meter is not None:
             meter.follow(clock, file)
         run(LoggedScheduler(scheduler, clock, file), clock, started)
@@ -239,6 +242,7 @@ class EventLog:
             raise ClusterError(f"{path}:1: event log version {header.event_log}; this is for version {VERSION}")
         self.setting = header.setting
         self.sha256 = header.sha256
+        self.origin = header.origin
 
     def check(self, scheduler: Scheduler, jobs: int, meter: ToldMeter | None = None) -> int:
         """Tell ``scheduler`` (and its ``meter``) what the log tells; the lines that were compared.

@@ -245,6 +245,7 @@ def manifest_of(
         "policy": {
             "name": choice.policy.name,
             "parameters": {field: value for field, value in given.items() if value is not None},
+            **({"origin": msgspec.to_builtins(choice.origin)} if choice.origin else {}),
         },
         "seed": None,  # nothing here is drawn
         "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},

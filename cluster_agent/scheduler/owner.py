@@ -7,26 +7,20 @@ other). Every composition says whether it owns watts; sharers always do.
 
 from __future__ import annotations
 
-from typing import Final
-
+from cluster_agent.budget.sharers.registry import method
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.policies import registry
-from nodectl.shell.errors import nearest
-
-SHARERS: Final = ("fspc", "aapc", "minimal-slowdown")
-"""What divides a partition's budget among its nodes while jobs run."""
 
 
 def check_owner(policy: str, sharer: str | None) -> None:
     """``WrongUseError`` in one line if a partition with this policy and this sharer would have two owners of watts.
 
-    ``policy`` is ``NAME[:key=value,...]``, ``sharer`` one of ``SHARERS``, or None where no budget is shared.
+    ``policy`` is ``NAME[:key=value,...]``, ``sharer`` a sharer's name or file, or None where no budget is shared.
     """
     choice = registry.choose(policy)
     if sharer is None:
         return
-    if sharer not in SHARERS:
-        raise WrongUseError(f"no sharer is called {sharer!r}{nearest(sharer, SHARERS)}; see `clusterctl policies`")
+    method(sharer)
     if choice.composed.owns_watts:
         raise WrongUseError(
             f"policy {policy} and sharer {sharer} would both own the partition's watts; leave out the sharer, or choose"

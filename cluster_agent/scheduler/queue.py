@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.policy_phases import Order, Queue
+from nodectl.shell.extension import in_one_line
 
 
 def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int, int] | Int64s) -> Queue:
@@ -23,6 +24,28 @@ def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int,
         width=jobs.width[job],
         user=jobs.user[job],
     )
+
+
+def patient(order: Order, say: Callable[[str], None]) -> Order:
+    """``order`` for a live partition: while it raises errors, or answers what is no order, the queue stays as it is,
+    and jobs go on to start. ``say`` is called when that begins and when it is over."""
+    trouble = ""
+
+    def ordered(queue: Queue, now_s: int) -> Int64s:
+        nonlocal trouble
+        before = trouble
+        try:
+            positions, trouble = served(order, queue, now_s), ""
+        except Exception as error:
+            positions = np.arange(len(queue.job))
+            trouble = in_one_line(error)
+        if trouble and not before:
+            say(f"ALARM: the policy does not order the queue, which stays as it is: {trouble}")
+        elif before and not trouble:
+            say("the alarm is over: the policy orders the queue again")
+        return positions
+
+    return ordered
 
 
 def served(order: Order, queue: Queue, now_s: int) -> Int64s:

@@ -111,7 +111,9 @@ class Partition:
     def replan(self, now_s: float) -> None:
         """Ask the sharer anew."""
         was_young = self.ledger.is_young
+        self.sharing.trouble = ""
         self.plan = self._planned(now_s)
+        self.alarms.set("sharer", self.sharing.trouble)
         self._spendable_mw = self.ledger.spendable_mw(now_s)
         self._need_s = now_s + NEED_S
         # a plan for nobody is no update: the first node that is heard does not wait

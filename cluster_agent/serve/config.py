@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from cluster_agent.budget.ledger import Terms
+from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.power_switching import PowerTimes
@@ -18,6 +19,7 @@ from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
+from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.settings import ConfigError, checked, is_address, line_of, read_toml
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
@@ -119,6 +121,9 @@ def milliwatts(watts: float) -> int:
 def read_settings(path: Path) -> Settings:
     """``ConfigError`` with file, line, key and remedy."""
     text, given = read_toml(path)
+    for table, key in ((given, "sharer"), (given.get("jobs"), "policy")):
+        if isinstance(table, dict) and key in table:
+            table[key] = below(path.parent, table[key])
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -155,11 +160,12 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "nodes.lease_s", f"{nodes.lease_s:g} s is outside 2..300: nodes report once a second"
     if not 0.1 <= nodes.gap_s <= 3600.0:
         yield "nodes.gap_s", f"{nodes.gap_s:g} s is outside 0.1..3600: watts are shared anew at most so often"
-    sharer = settings.sharer.partition(":")[0].strip()
+    sharer = split(settings.sharer)[0]
     try:
-        check_owner("fcfs", sharer)
-    except WrongUseError as error:
-        yield "sharer", str(error)
+        sharers.choose(settings.sharer)
+    except (WrongUseError, ExtensionFailedError) as error:
+        yield "sharer", str(error).removeprefix("sharer ")
+        return
     if settings.jobs is not None:
         yield from _job_problems(settings.jobs, sharer)
 
@@ -168,7 +174,7 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
     try:
         check_owner(jobs.policy, sharer)
         _ = jobs.composition
-    except WrongUseError as error:
+    except (WrongUseError, ExtensionFailedError) as error:
         yield "jobs.policy", str(error).removeprefix("--policy ")
     if not 3.0 <= jobs.down_after_s < math.inf:
         yield "jobs.down_after_s", f"{jobs.down_after_s:g} s is less than 3: nodes speak of their jobs once a second"

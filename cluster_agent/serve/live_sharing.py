@@ -1,16 +1,24 @@
-"""The sharers at work: what they see of a live partition, and their reason for each node's cap."""
+"""The sharers at work: what they see of a live partition, and their reason for each node's cap.
+
+A sharer that raises an error, or answers what it must not, does not cost the partition its budget: the watts of that
+plan are shared by ``fspc``, which needs nothing but each node's MOP and TDP, and ``trouble`` says what happened. The
+last caps would not do: the budget may have been lowered and nodes may have come since.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cluster_agent.budget.accounts import NONE, Ints
 from cluster_agent.budget.ledger import Ledger
-from cluster_agent.budget.sharers import registry
+from cluster_agent.budget.sharers import fspc, registry
+from cluster_agent.budget.sharers.api import flaw
 from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
 from cluster_agent.budget.sharers.view import Why as SharersWhy
+from nodectl.shell.extension import in_one_line, where_defined
 
 NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 
@@ -28,6 +36,9 @@ class Sharing:
         """``WrongUseError`` for a sharer or parameter that does not exist."""
         self.name = text
         chosen = registry.choose(text)
+        self.origin = chosen.origin
+        self.trouble = ""
+        """What went wrong since this was emptied."""
         self._sharer, self.models = chosen.share, chosen.method.models(chosen.params)
         self._jobs, self._need_mw = jobs, need_mw
         self._at: Ints | None = None
@@ -42,9 +53,21 @@ class Sharing:
             view = View.of(names, accounts.tdp_mw[at], accounts.mop_mw[at], self._jobs(), self._need_mw())
         else:
             view = self._last[0]
-        shares = self._sharer(view, available_mw)
+        shares = self._asked(view, available_mw)
         self._at, self._last, self._index = at, (view, shares), {}
         return shares.caps_mw
+
+    def _asked(self, view: View, available_mw: int) -> Shares:
+        try:
+            shares = self._sharer(view, available_mw)
+            wrong = flaw(shares, view, available_mw)
+            problem = f"{where_defined(self._sharer)}: {wrong}" if wrong else ""
+        except (Exception, SystemExit) as error:
+            problem = in_one_line(error)
+        if not problem:
+            return shares
+        self.trouble = f"the sharer {self.name} failed, and {fspc.METHOD.name} shares the watts: {problem}"
+        return dataclasses.replace(fspc.share(view, available_mw), note=f"{self.name} failed")
 
     def why(self, name: str) -> SharersWhy:
         """Why the node had its cap at the last ``share``; without a sharer's name where it had none then."""

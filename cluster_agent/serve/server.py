@@ -25,6 +25,7 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.people import Caller, Request, answer
 from cluster_agent.fabric.router import Router
 from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.scheduler.policies import registry
 from cluster_agent.serve.budget_feed import Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.budget_service import Partition
@@ -92,6 +93,8 @@ class Server:
             lambda: self.jobs.sharers_jobs() if self.jobs else (),
             lambda: self.jobs.need_mw() if self.jobs else {},
         )
+        if sharing.origin:
+            say(f"sharer {settings.sharer}: {sharing.origin}")
         keys = None if settings.insecure else read_pair(directory / OWN_KEY)
         is_observing = settings.mode == "observe"
         self.database = Database(Path(settings.store))
@@ -206,6 +209,8 @@ class Server:
             self.router.send(grant)
 
     def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobSide:
+        if origin := registry.choose(settings.policy).origin:
+            self._say(f"policy {settings.policy}: {origin}")
         store = JobStore(self.database, self._say)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]

@@ -52,10 +52,12 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     except ImportError as error:
         raise WrongUseError(f"the demo needs the extras `cluster`, `twin` and `plots` ({error})") from None
     from cluster_agent.budget.sharers.registry import choose
+    from nodectl.shell.extension import below
 
     if quick:
         nodes, seconds, sharers = 4, 20.0, sharers or SHARERS[-1:]
     sharers = sharers or SHARERS
+    sharers = tuple(below(Path.cwd(), sharer) for sharer in sharers)  # whose settings are elsewhere
     for sharer in sharers:
         choose(sharer)
     try:

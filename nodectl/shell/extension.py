@@ -90,6 +90,11 @@ def located(error: BaseException, root: str = "") -> str:
     return f"{inside[-1][0]}:{inside[-1][1]}: {what}" if inside else what
 
 
+def in_one_line(error: BaseException) -> str:
+    """An error of ours in its own words, any other with its place."""
+    return str(error) if isinstance(error, NodectlError) else located(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Extension(Generic[T]):
     """A policy or sharer and where it came from. ``origin`` is None for what ships with nodectl; ``root``: the file or
@@ -117,7 +122,7 @@ class Extension(Generic[T]):
                     raise
                 raise self.failure(function, error) from error
             if check and (problem := check(answer)):
-                raise ExtensionFailedError(f"{_line_of(function)}: {problem}")
+                raise ExtensionFailedError(f"{where_defined(function)}: {problem}")
             return answer
 
         return call
@@ -127,7 +132,7 @@ class Extension(Generic[T]):
         if isinstance(error, NodectlError):
             return error
         where = located(error, self.root)
-        return ExtensionFailedError(where if where.startswith(self.root) else f"{_line_of(function)}: {where}")
+        return ExtensionFailedError(where if where.startswith(self.root) else f"{where_defined(function)}: {where}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +314,8 @@ def _defined(source: bytes, name: str) -> int:
     return 1
 
 
-def _line_of(function: Callable[..., Any]) -> str:
+def where_defined(function: Callable[..., Any]) -> str:
+    """``FILE:LINE`` of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.owner import SHARERS, check_owner
+from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.policies import registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
@@ -19,7 +20,7 @@ def test_a_policy_and_a_sharer_go_together_only_if_the_policy_knows_no_watts(nam
     check_owner(name, None)
     owns = registry.choose(name).composed.owns_watts
     assert not (name in KNOW_NO_WATTS and owns)
-    for sharer in SHARERS:
+    for sharer in sharers.names():
         if not owns:
             check_owner(name, sharer)
             continue

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from cluster_agent.budget.sharers.speed import SpeedModel
-from cluster_agent.budget.sharers.view import Shares, Tag, View
+from cluster_agent.budget.sharers.view import Reason, Shares, Tag, View
 from cluster_agent.errors import ClusterError
 
 Sharer: TypeAlias = Callable[[View, int], Shares]
@@ -39,6 +40,37 @@ class Method:
 
 class BudgetTooSmallError(ClusterError):
     """Not even the minimal operating power of every node fits."""
+
+
+def flaw(shares: object, view: View, available_mw: int) -> str:
+    """What is wrong with a sharer's answer; empty: nothing."""
+    if not isinstance(shares, Shares):
+        return "the sharer did not return Shares"
+    n, m = len(view.nodes), len(view.jobs)
+    columns = {"caps_mw": n, "reason": n, "owner": n, "tag": m, "speed": m}
+    for name, size in columns.items():
+        column = getattr(shares, name)
+        kinds = "f" if name == "speed" else "iu"
+        if not isinstance(column, np.ndarray) or column.shape != (size,) or column.dtype.kind not in kinds:
+            return f"{name} is no array of {size} {'numbers' if name == 'speed' else 'whole numbers'}"
+    low_mw, high_mw = np.minimum(view.mop_mw, view.tdp_mw), np.maximum(view.mop_mw, view.tdp_mw)
+    outside = np.flatnonzero((shares.caps_mw < low_mw) | (shares.caps_mw > high_mw))
+    if len(outside):
+        at = int(outside[0])
+        return (
+            f"the cap of {view.nodes[at]}, {shares.caps_mw[at] / 1000:g} W, is not within its MOP and TDP,"
+            f" {low_mw[at] / 1000:g} to {high_mw[at] / 1000:g} W"
+        )
+    over_mw = int(shares.caps_mw.sum()) - available_mw
+    if over_mw > 0:
+        return f"the caps add up to {over_mw / 1000:g} W more than there is"
+    if n and not (shares.reason.min() >= 0 and shares.reason.max() < len(Reason)):
+        return "reason has a number that is no Reason"
+    if n and not (shares.owner.min() >= -1 and shares.owner.max() < m):
+        return "owner has a number that is no job"
+    if m and not (shares.tag.min() >= 0 and shares.tag.max() < len(Tag)):
+        return "tag has a number that is no Tag"
+    return ""
 
 
 def check_budget(view: View, available_mw: int) -> None:

@@ -1,7 +1,12 @@
-"""Every sharer by its name, imported only when it is asked for. A choice is written ``NAME[:key=value,...]``."""
+"""Every sharer by its name, imported only when it is asked for; those that a site adds, also by their file.
+
+A choice is written ``NAME[:key=value,...]``. Packages announce sharers of theirs in the group ``clusterctl.sharers``;
+``FILE.py[:NAME][:key=value,...]`` is one of a file.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import Final, cast
 
@@ -11,6 +16,17 @@ from cluster_agent.budget.sharers.api import Method, Sharer
 from cluster_agent.choosing import read_params
 from cluster_agent.errors import WrongUseError
 from nodectl.shell.errors import nearest
+from nodectl.shell.extension import (
+    Extension,
+    ExtensionError,
+    ExtensionFailedError,
+    Extensions,
+    Origin,
+    misfit,
+    misfit_params,
+    split,
+    where_defined,
+)
 
 _MODULES: Final = {
     "fspc": "cluster_agent.budget.sharers.fspc",
@@ -26,25 +42,64 @@ class Choice(msgspec.Struct, frozen=True):
     method: Method
     params: msgspec.Struct
     share: Sharer
+    origin: Origin | None = None
+    """None: it ships with nodectl."""
 
 
 def names() -> list[str]:
-    """The registered names, simplest first."""
+    """The names of the sharers that ship, simplest first."""
     return list(_MODULES)
+
+
+def added() -> list[Extension[Method]]:
+    """The sharers of installed packages, by name."""
+    return [find(name) for name in _ADDED.names()]
 
 
 def method(name: str) -> Method:
     """The method called ``name``; ``WrongUseError`` with the nearest name if there is none."""
-    if name not in _MODULES:
-        raise WrongUseError(f"no sharer is called {name!r}{nearest(name, _MODULES)}; one of {', '.join(_MODULES)}")
-    return cast(Method, importlib.import_module(_MODULES[name]).METHOD)
+    return find(name).value
+
+
+def find(name: str) -> Extension[Method]:
+    """The same with where it came from; ``name`` may be a file."""
+    try:
+        if found := _ADDED.find(name):
+            return found
+        if name not in _MODULES:
+            known = [*_MODULES, *_ADDED.names()]
+            raise WrongUseError(f"no sharer is called {name!r}{nearest(name, known)}; one of {', '.join(known)}")
+    except ExtensionError as error:
+        raise WrongUseError(str(error)) from None
+    return Extension(cast(Method, importlib.import_module(_MODULES[name]).METHOD))
+
+
+def _misfit(method: Method) -> str:
+    """What is wrong with a sharer that was added; empty: nothing that can be seen before it runs."""
+    if problem := misfit_params(method.params):
+        return f"params: {problem}"
+    for name in ("compose", "models"):
+        if problem := misfit(getattr(method, name), "params"):
+            return f"{name}: {problem}"
+    return ""
+
+
+_ADDED: Final = Extensions("clusterctl.sharers", Method, "METHOD", _MODULES.keys(), _misfit)
 
 
 def choose(text: str) -> Choice:
     """``NAME[:key=value,...]`` as a sharer; ``WrongUseError`` in one line otherwise."""
-    chosen = method(text.partition(":")[0].strip())
+    found = find(split(text)[0])
+    chosen = found.value
+    if found.origin:
+        own = {"compose": found.guarded(chosen.compose), "models": found.guarded(chosen.models)}
+        chosen = dataclasses.replace(chosen, **own)
     params = read_params("sharer", text, chosen.name, chosen.params)
     try:
-        return Choice(text, chosen, params, chosen.compose(params))
+        share = chosen.compose(params)
+        if problem := misfit(share, "view", "available_mw"):
+            raise ExtensionFailedError(f"{where_defined(chosen.compose)}: what it returned {problem}")
+        share = found.guarded(share, lambda shares: "") if found.origin else share
+        return Choice(text, chosen, params, share, found.origin)
     except ValueError as error:
         raise WrongUseError(f"sharer {text}: {error}") from None

@@ -24,6 +24,7 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads import rte
 from nodectl import __version__
 from nodectl.shell.errors import nearest
+from nodectl.shell.extension import below, is_file
 
 SHIPPED = Path(__file__).parents[2] / "campaigns"
 DONE = "campaign.json"
@@ -118,6 +119,7 @@ def read_campaign(path: Path) -> Campaign:
     for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations", "job_watts"):
         if not getattr(asked, key):
             raise WrongUseError(f"{path}: {key}: the list is empty; leave the key out, or list something")
+    asked = msgspec.structs.replace(asked, policies=tuple(below(path.parent, text) for text in asked.policies))
     for text in asked.policies:
         try:
             registry.choose(text)
@@ -148,11 +150,13 @@ def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell
         if trace not in sha256:
             where = f"--trace {trace}" if traces else f"{trace}: traces"
             raise WrongUseError(f"{where}: there is no such file")
-        words = [Path(trace).name.partition(".")[0], instance, policy, Path(machine).stem, Path(cap).stem, loop]
+        called = Path(policy).name if is_file(policy) else policy
+        words = [Path(trace).name.partition(".")[0], instance, called, Path(machine).stem, Path(cap).stem, loop]
         words += [Path(one).name for one in (rows, drawn) if one]
         words += [f"seed={seed}"] if loop else []
         name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
-        source = inspect.getfile(registry.choose(policy).policy.compose)
+        choice = registry.choose(policy)
+        source = choice.origin.file if choice.origin else inspect.getfile(choice.policy.compose)
         cell = Cell(arguments, sha256 | {"policy": _sha256(source, known)}, __version__)
         if cells.get(name, cell) != cell:  # files of one name in two folders
             name += "__" + hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]

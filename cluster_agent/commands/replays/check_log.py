@@ -20,7 +20,8 @@ from cluster_agent.workloads.text_tables import has_nodes
 @click.command(name="check-log")
 @click.argument("log", type=click.Path())
 @click.option("--trace", metavar="FILE", help="The trace, if it is no longer where it was.")
-def check_log(log: str, trace: str | None) -> int:
+@click.option("--policy", metavar="FILE.py[:NAME]", help="The file of the policy, if it came from one.")
+def check_log(log: str, trace: str | None, policy: str | None) -> int:
     """Tell a scheduler of the same policy the events of LOG (`clusterctl replay --log`) and compare every decision.
 
     The first decision that differs is said with its line; exit status 1.
@@ -30,7 +31,9 @@ def check_log(log: str, trace: str | None) -> int:
     if trace is not None:
         setting = msgspec.structs.replace(setting, trace=trace)
     _is_the_same(setting.trace, told)
-    choice = registry.choose(setting.policy)
+    choice = registry.choose(registry.in_place_of(setting.policy, policy))
+    if told.origin and choice.origin and told.origin.sha256 != choice.origin.sha256:
+        click.echo(f"{log}: made with other code ({told.origin}); here: {choice.origin}", err=True)
     scheduler: Scheduler
     meter = ToldMeter()
     if has_nodes(setting.trace):

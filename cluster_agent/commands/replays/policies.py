@@ -1,7 +1,7 @@
 """``clusterctl policies``: what can be chosen, with its parameters and the papers it comes from.
 
 Policies say which job starts when, for replays and partitions; sharers divide a partition's budget of watts among its
-nodes (``budget.sharers``).
+nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.budget.sharers.api import Method
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.api import Policy
+from nodectl.shell.extension import Extension
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policies(as_json: bool) -> None:
     """List every scheduling policy and every sharer of a budget with its parameters (the default first) and papers."""
-    of_kinds: dict[str, list[Policy] | list[Method]] = {
-        "policy": [registry.policy(name) for name in registry.names()],
-        "sharer": [sharers.method(name) for name in sharers.names()],
+    of_kinds: dict[str, list[Extension[Policy]] | list[Extension[Method]]] = {
+        "policy": [*map(registry.find, registry.names()), *registry.added()],
+        "sharer": [*map(sharers.find, sharers.names()), *sharers.added()],
     }
     rows: list[dict[str, Any]] = [
         {
-            "name": one.name,
+            "name": one.value.name,
             "kind": kind,
-            "summary": one.summary,
-            "source": one.source,
-            "parameters": choosing.values(one.params),
+            "summary": one.value.summary,
+            "source": one.value.source,
+            "parameters": choosing.values(one.value.params),
+            "origin": msgspec.to_builtins(one.origin),
         }
         for kind, listed in of_kinds.items()
         for one in listed
@@ -43,5 +45,7 @@ def policies(as_json: bool) -> None:
     for row in rows:
         kind = "" if row["kind"] == "policy" else f" ({row['kind']} of a budget)"
         click.echo(f"{row['name']}{kind}: {row['summary']}\n    {row['source']}")
+        if row["origin"]:
+            click.echo(f"    from {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
         for key, values in row["parameters"].items():
             click.echo(f"    {key}={'|'.join(values)}")

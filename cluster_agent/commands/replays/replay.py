@@ -37,7 +37,10 @@ MOST_PROCESSORS = 2**31 - 1
 @click.command()
 @click.argument("trace", type=click.Path())
 @click.option(
-    "--policy", default="easy", metavar="NAME[:KEY=VALUE,...]", help="Default: easy; see `clusterctl policies`."
+    "--policy",
+    default="easy",
+    metavar="NAME|FILE.py[:NAME][:KEY=VALUE,...]",
+    help="Default: easy; see `clusterctl policies`.",
 )
 @click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
 @click.option("--cap", metavar="WATTS|FILE[:PROFILE]|rte:FILE:...", help="Power cap; needs a machine with watts.")
@@ -131,7 +134,8 @@ def replay(
             composition, workload.jobs, workload.processors, watts, caps, meter or unmetered, workload.users
         )
         simulated = simulated_machine(workload, composition, watts)
-        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, result.schedule.start_s, meter)
+        start_s = result.schedule.start_s
+        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, start_s, meter, choice.origin)
     measured = measures.measure(result)
     if swf_file:
         outputs.write_swf(swf_file, workload, result.schedule.start_s, result.run_s, policy)

@@ -86,7 +86,8 @@ def replay_with_configurations(
         of, result = _replayed(setting, composition, of, advance)
     if log_file:
         scheduler, simulated = of.scheduler(composition)
-        write_log(log_file, setting, of.workload.log.sha256, scheduler, simulated, result.start_s)
+        sha256, origin = of.workload.log.sha256, choice.origin
+        write_log(log_file, setting, sha256, scheduler, simulated, result.start_s, origin=origin)
     if swf_file:
         held = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
         workload = of.workload_of_jobs()

@@ -47,7 +47,7 @@ def replay_nodes(
     if log_file:
         simulated = CappedMachine(jobs.jobs, limit, lambda left: None)
         scheduler = scheduler_of(composition, jobs, nodes, limit)
-        write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s)
+        write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
     measured = measure_nodes(result)
     if out:
         command = ["clusterctl", *sys.argv[1:]]

@@ -1,11 +1,14 @@
-"""Every policy by its name, imported only when it is asked for.
+"""Every policy by its name, imported only when it is asked for; those that a site adds, also by their file.
 
-A choice is written ``NAME[:key=value,...]``.
+A choice is written ``NAME[:key=value,...]``. Packages announce policies of theirs in the group ``clusterctl.policies``;
+``FILE.py[:NAME][:key=value,...]`` is one of a file.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -18,6 +21,18 @@ from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.errors import nearest
+from nodectl.shell.extension import (
+    Extension,
+    ExtensionError,
+    ExtensionFailedError,
+    Extensions,
+    Origin,
+    is_file,
+    misfit,
+    misfit_params,
+    split,
+    where_defined,
+)
 
 _MODULES: Final = {
     "fcfs": "cluster_agent.scheduler.policies.fcfs",
@@ -49,6 +64,8 @@ class Choice(msgspec.Struct, frozen=True):
     policy: Policy
     params: msgspec.Struct
     composed: Composition | NodeComposition | MoldableComposition
+    origin: Origin | None = None
+    """None: it ships with nodectl."""
 
     @property
     def composition(self) -> Composition:
@@ -97,15 +114,45 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def names() -> list[str]:
-    """The registered names, simplest first."""
+    """The names of the policies that ship, simplest first."""
     return list(_MODULES)
+
+
+def added() -> list[Extension[Policy]]:
+    """The policies of installed packages, by name."""
+    return [find(name) for name in _ADDED.names()]
 
 
 def policy(name: str) -> Policy:
     """The policy called ``name``; ``WrongUseError`` with the nearest name if there is none."""
-    if name not in _MODULES:
-        raise WrongUseError(f"no policy is called {name!r}{nearest(name, _MODULES)}; see `clusterctl policies`")
-    return cast(Policy, importlib.import_module(_MODULES[name]).POLICY)
+    return find(name).value
+
+
+def find(name: str) -> Extension[Policy]:
+    """The same with where it came from; ``name`` may be a file."""
+    try:
+        if found := _ADDED.find(name):
+            return found
+        if name not in _MODULES:
+            known = [*_MODULES, *_ADDED.names()]
+            raise WrongUseError(f"no policy is called {name!r}{nearest(name, known)}; see `clusterctl policies`")
+    except ExtensionError as error:
+        raise WrongUseError(str(error)) from None
+    return Extension(cast(Policy, importlib.import_module(_MODULES[name]).POLICY))
+
+
+def _misfit(policy: Policy) -> str:
+    """What is wrong with a policy that was added; empty: nothing that can be seen before it runs."""
+    if problem := misfit_params(policy.params):
+        return f"params: {problem}"
+    if problem := misfit(policy.compose, "params"):
+        return f"compose: {problem}"
+    if policy.on_processors is not None and (problem := misfit(policy.on_processors, "params")):
+        return f"on_processors: {problem}"
+    return ""
+
+
+_ADDED: Final = Extensions("clusterctl.policies", Policy, "POLICY", _MODULES.keys(), _misfit)
 
 
 def values(policy: Policy) -> dict[str, list[str]]:
@@ -115,9 +162,52 @@ def values(policy: Policy) -> dict[str, list[str]]:
 
 def choose(text: str) -> Choice:
     """``NAME[:key=value,...]`` as a policy that is ready to run; ``WrongUseError`` in one line otherwise."""
-    chosen = policy(text.partition(":")[0].strip())
+    found = _guarded(find(split(text)[0]))
+    chosen = found.value
     params = choosing.read_params("--policy", text, chosen.name, chosen.params)
-    return Choice(text, chosen, params, _composed(text, chosen.compose, params))
+    return Choice(text, chosen, params, _composed(text, chosen.compose, params), found.origin)
+
+
+def in_place_of(recorded: str, given: str | None) -> str:
+    """The choice that was recorded, where a file counts only if the caller names it (``FILE.py[:NAME]``): what was
+    recorded is data, and must not decide what is run."""
+    choice, rest = split(recorded)
+    if is_file(choice) and given is None:
+        raise WrongUseError(f"{choice} is a file, which a log does not start by itself: --policy {choice}")
+    if given is None:
+        return recorded
+    if not is_file(choice):
+        raise WrongUseError(f"--policy {given}: the log was made with {choice}, which is no file; leave it out")
+    if split(given)[1] or not is_file(given):
+        raise WrongUseError(f"--policy {given}: not FILE.py[:NAME]; the parameters are those of the log")
+    return f"{given}:{rest}" if rest else given
+
+
+def _guarded(found: Extension[Policy]) -> Extension[Policy]:
+    """The policy; if it was added, errors of its functions are one line that names theirs."""
+    if found.origin is None:
+        return found
+    chosen = found.value
+
+    def guarded(compose: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def composed(params: Any) -> Any:
+            made = found.guarded(compose)(params)
+            if not isinstance(made, Composition | NodeComposition | MoldableComposition):
+                raise ExtensionFailedError(f"{where_defined(compose)}: compose did not return a Composition")
+            phases = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+            own = {name: found.guarded(phase, _any) for name, phase in phases.items() if inspect.isfunction(phase)}
+            return dataclasses.replace(made, **own)
+
+        return composed
+
+    on_processors = guarded(chosen.on_processors) if chosen.on_processors else None
+    guarded_policy = dataclasses.replace(chosen, compose=guarded(chosen.compose), on_processors=on_processors)
+    return dataclasses.replace(found, value=guarded_policy)
+
+
+def _any(answer: Any) -> str:
+    """An order is checked where it is used (``scheduler.queue``)."""
+    return ""
 
 
 def _composed(text: str, compose: Callable[[Any], _Composed], params: msgspec.Struct) -> _Composed:
