@@ -125,6 +125,7 @@ class Reason(enum.IntEnum):
     SLOWED = 8
     FULL_SPEED = 9
     NEED = 10
+    OWN = 11
 
 
 _WORDS: Final = {
@@ -139,6 +140,7 @@ _WORDS: Final = {
     Reason.SLOWED: "slowed with all nodes of its job: the budget leaves no more, or a watt more gains other jobs more",
     Reason.FULL_SPEED: "full speed by the table of its model, and a guard",
     Reason.NEED: "full speed: what it was measured to draw without being held back, and a guard",
+    Reason.OWN: "by a rule of this sharer's own",
 }
 
 

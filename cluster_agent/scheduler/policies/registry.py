@@ -19,6 +19,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.errors import nearest
 from nodectl.shell.extension import (
@@ -194,15 +195,25 @@ def _guarded(found: Extension[Policy]) -> Extension[Policy]:
             made = found.guarded(compose)(params)
             if not isinstance(made, Composition | NodeComposition | MoldableComposition):
                 raise ExtensionFailedError(f"{where_defined(compose)}: compose did not return a Composition")
-            phases = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-            own = {name: found.guarded(phase, _any) for name, phase in phases.items() if inspect.isfunction(phase)}
-            return dataclasses.replace(made, **own)
+            return _with_guarded_phases(found, made)
 
         return composed
 
     on_processors = guarded(chosen.on_processors) if chosen.on_processors else None
     guarded_policy = dataclasses.replace(chosen, compose=guarded(chosen.compose), on_processors=on_processors)
     return dataclasses.replace(found, value=guarded_policy)
+
+
+def _with_guarded_phases(found: Extension[Policy], made: Any) -> Any:
+    """A composition, or what it does with watts, whose functions are guarded."""
+    own: dict[str, Any] = {}
+    for field in dataclasses.fields(made):
+        phase = getattr(made, field.name)
+        if inspect.isfunction(phase):
+            own[field.name] = found.guarded(phase, _any)
+        elif isinstance(phase, Power):
+            own[field.name] = _with_guarded_phases(found, phase)
+    return dataclasses.replace(made, **own)
 
 
 def _any(answer: Any) -> str:

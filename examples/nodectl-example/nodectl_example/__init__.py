@@ -1,0 +1,1 @@
+"""Policies of a site: one file each, announced in pyproject.toml."""
