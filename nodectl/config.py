@@ -16,6 +16,7 @@ import msgspec
 
 from nodectl.decide.node_cap import CAP_ROW
 from nodectl.shell.errors import nearest
+from nodectl.shell.extension import same_name
 from nodectl.shell.settings import ConfigError, checked, is_address, type_where
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
@@ -145,6 +146,11 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
             registry.check(choice.name, domain, choice.params)
         except registry.PolicyError as error:
             raise ConfigError(f"{where((f'{domain}_policy', *error.key))}: {error}") from None
+    if same_name(config.cpu_policy.name, config.gpu_policy.name):
+        raise ConfigError(
+            f"{where(('gpu_policy', 'name'))}: {config.gpu_policy.name}: the file of the CPU policy has the same name,"
+            " by which a journal knows them: rename one"
+        )
     return config
 
 

@@ -73,6 +73,13 @@ def is_file(choice: str) -> bool:
     return _FILE.fullmatch(choice) is not None
 
 
+def same_name(first: str, second: str) -> bool:
+    """Whether two choices are different files of one name."""
+    files = [found["file"] for choice in (first, second) if (found := _FILE.fullmatch(choice))]
+    paths = {os.path.abspath(file) for file in files}
+    return len(paths) == 2 and len({os.path.basename(path) for path in paths}) == 1
+
+
 def below(folder: Path, choice: Any) -> Any:
     """The choice with an absolute path, which so far was relative to ``folder``; names stay as they are."""
     found = _FILE.fullmatch(choice) if isinstance(choice, str) else None
@@ -252,20 +259,19 @@ _MODULES: Final[dict[Path, tuple[ModuleType, Origin, bytes]]] = {}
 
 
 def _loaded(path: Path) -> tuple[ModuleType, Origin, bytes]:
-    """The file as a module. It is called by the file's name, dot and all, which no import can have."""
+    """The file as a module. It is called by the file's name, dot and all, which no import can have: so a recorded state
+    finds its class again wherever the file is. Of two files of one name that is the one that was chosen last."""
     if path in _MODULES:
+        sys.modules[path.name] = _MODULES[path][0]
         return _MODULES[path]
     source = _own_file(path)
-    name = path.name
-    while name in sys.modules:  # a file of that name in another folder
-        name += "+"
-    module = ModuleType(name)
+    module = ModuleType(path.name)
     module.__file__ = str(path)
-    sys.modules[name] = module
+    sys.modules[path.name] = module
     try:
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
+        del sys.modules[path.name]
         raise ExtensionError(located(error, str(path))) from None
     _MODULES[path] = module, Origin(str(path), hashlib.sha256(source).hexdigest()), source
     return _MODULES[path]
