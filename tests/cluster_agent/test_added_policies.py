@@ -1,0 +1,154 @@
+"""``clusterctl replay`` and its kin with a policy of a site's own file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.cli import main
+
+LOG = "; MaxProcs: 10\n" + "".join(
+    f"{n} {n} -1 100 {width} -1 -1 {width} 100 -1 1 3 -1 -1 -1 -1 -1 -1\n" for n, width in enumerate((9, 8, 1, 4, 2), 1)
+)
+MINE = """
+import msgspec
+import numpy as np
+from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
+
+class Params(msgspec.Struct, frozen=True):
+    sign: int = 1
+    def __post_init__(self):
+        if self.sign not in (1, -1):
+            raise ValueError("sign has to be 1 or -1")
+
+def compose(params):
+    def order(queue, now_s):
+        return np.argsort(params.sign * queue.width, kind="stable")
+    return Composition(order=order, backfill="none")
+
+POLICY = Policy("narrow", "a policy", "ours", Params, compose)
+"""
+
+
+def write(folder: Path, text: str = MINE) -> Path:
+    path = folder / "mine.py"
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+def instead(old: str, new: str) -> str:
+    assert MINE.count(old) == 1
+    return MINE.replace(old, new)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "small.swf"
+    path.write_text(LOG)
+    return path
+
+
+def starts(folder: Path) -> list[str]:
+    header, *rows = (folder / "jobs.csv").read_text().splitlines()
+    at = header.split(",").index("starting_time")
+    return [row.split(",")[at] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "choice", "status", "said"),
+    [
+        (None, "", 2, "mine.py: cannot read it: No such file or directory"),
+        ("def f(:\n", "", 2, "mine.py:1: invalid syntax"),
+        (MINE, ":POLIC", 2, "mine.py: defines no POLIC (nearest: POLICY)"),
+        (MINE, ":compose", 2, "mine.py:13: compose is no cluster_agent.scheduler.policies.api.Policy"),
+        (instead('"narrow"', '"easy"'), "", 2, "mine.py:18: POLICY is called 'easy', which ships with nodectl"),
+        (instead("def compose(params)", "def compose()"), "", 2, "mine.py:18: POLICY: compose: cannot be called with"),
+        (MINE, ":sgn=1", 2, "narrow has no parameter 'sgn' (nearest: sign)"),
+        (MINE, ":POLICY:sign=0", 2, "mine.py:POLICY:sign=0: sign has to be 1 or -1"),
+        (instead('raise ValueError("sign has to be 1 or -1")', "{}[0]"), ":sign=0", 2, "mine.py:11: KeyError: 0"),
+        (instead("return Composition(", "return dict("), "", 1, "mine.py:13: compose did not return a Composition"),
+        (instead("queue.width", "queue.watts"), "", 1,
+         "mine.py:15: AttributeError: 'Queue' object has no attribute 'watts'"),
+        (instead("order(queue, now_s)", "order(queue)"), "", 1, "mine.py:14: TypeError: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line_and_leaves_nothing_behind(
+    log: Path, capsys: pytest.CaptureFixture[str], text: str | None, choice: str, status: int, said: str
+) -> None:
+    path = log.with_name("mine.py") if text is None else write(log.parent, text)
+    out = log.with_name("out")
+    assert main(["replay", str(log), "--policy", f"{path}{choice}", "--out", str(out)]) == status
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.err.count("\n") == 1 and shown.out == ""
+    assert not out.exists()
+
+
+def test_a_replay_with_a_file_is_recorded_checked_and_compared_with_another_version(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = log.parent
+    path, events = write(folder), folder / "events.log"
+    for name, sign in (("up", 1), ("down", -1)):
+        chosen = f"{path}:sign={sign}"
+        arguments = ["--policy", chosen, "--out", str(folder / "out" / name), "--log", str(events)]
+        assert main(["replay", str(log), *arguments]) == 0
+    assert starts(folder / "out" / "up") == ["1", "201", "3", "101", "101"]
+    assert starts(folder / "out" / "down") == ["1", "101", "201", "201", "201"]
+
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    made_from = json.loads((folder / "out" / "down" / "manifest.json").read_text())
+    assert made_from["policy"] == {
+        "name": "narrow", "parameters": {"sign": -1}, "origin": {"file": str(path), "sha256": sha256},
+    }  # fmt: skip
+    header = json.loads(events.read_text().splitlines()[0])
+    assert header["origin"] == {"file": str(path), "sha256": sha256}
+
+    capsys.readouterr()
+    assert main(["report", str(folder / "out"), "--out", str(folder / "report")]) == 0
+    shown = capsys.readouterr().out
+    assert f"narrow@{sha256[:8]}:sign=-1" in shown and f"narrow@{sha256[:8]}:sign=1" in shown
+
+    assert main(["check-log", str(events)]) == 2
+    assert capsys.readouterr().err.endswith(f"which a log does not start by itself: --policy {path}\n")
+    assert main(["check-log", str(events), "--policy", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+    (folder / "new").mkdir()
+    other = write(folder / "new", instead("params.sign * queue", "queue"))
+    assert main(["check-log", str(events), "--policy", str(other)]) == 1
+    made_with, differs = capsys.readouterr().err.splitlines()
+    assert "made with other code" in made_with and str(path) in made_with and str(other) in made_with
+    assert "this scheduler" in differs
+
+
+def test_a_replay_with_a_policy_that_ships_records_no_file(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = log.parent
+    assert main(["replay", str(log), "--out", str(folder / "out"), "--log", str(folder / "events.log")]) == 0
+    assert json.loads((folder / "out" / "manifest.json").read_text())["policy"].keys() == {"name", "parameters"}
+    header = json.loads((folder / "events.log").read_text().splitlines()[0])
+    assert list(header) == ["event_log", "setting", "sha256"]
+    capsys.readouterr()
+    assert main(["check-log", str(folder / "events.log"), "--policy", str(write(folder))]) == 2
+    assert "the log was made with easy, which is no file; leave it out" in capsys.readouterr().err
+
+
+def test_a_campaign_takes_a_file_next_to_it_and_replays_again_when_that_changes(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = log.parent
+    path = write(folder)
+    campaign = folder / "campaign.toml"
+    campaign.write_text("policies = ['mine.py:sign=-1', 'easy']\ntraces = ['small.swf']\n")
+    arguments = ["campaign", str(campaign), "--out", str(folder / "out")]
+    for done_before in (0, 2):
+        assert main(arguments) == 0
+        assert f"2 replays, {done_before} done before" in capsys.readouterr().err
+    assert (folder / "out" / "small__mine.py-sign=-1" / "jobs.csv").exists()
+    path.write_text(MINE + "# another version\n")
+    assert main(arguments) == 0
+    assert "2 replays, 1 done before" in capsys.readouterr().err
