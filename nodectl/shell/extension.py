@@ -9,9 +9,7 @@ An error in such code is one line that begins with its file and line.
 
 from __future__ import annotations
 
-import ast
 import functools
-import hashlib
 import inspect
 import os
 import re
@@ -222,7 +220,7 @@ class Extensions(Generic[T]):
                 f"package {package}: {file}:{_defined(_bytes(file), entry.attr)}: announced as {entry.name!r}, but"
                 f" called {own_name!r}"
             )
-        origin = Origin(file, hashlib.sha256(_bytes(file)).hexdigest(), package, version)
+        origin = Origin(file, _sha256(_bytes(file)), package, version)
         return Extension(value, origin, _root(sys.modules[top]), top)
 
     def _refuse(self, value: Any, name: str, where: Callable[[], str]) -> None:
@@ -273,7 +271,7 @@ def _loaded(path: Path) -> tuple[ModuleType, Origin, bytes]:
     except (Exception, SystemExit) as error:
         del sys.modules[path.name]
         raise ExtensionError(located(error, str(path))) from None
-    _MODULES[path] = module, Origin(str(path), hashlib.sha256(source).hexdigest()), source
+    _MODULES[path] = module, Origin(str(path), _sha256(source)), source
     return _MODULES[path]
 
 
@@ -298,6 +296,12 @@ def _own_file(path: Path) -> bytes:
         raise ExtensionError(f"{path}: cannot read it: {error.strerror}") from None
 
 
+def _sha256(content: bytes) -> str:
+    import hashlib  # loads OpenSSL, which takes longer than the rest of this file
+
+    return hashlib.sha256(content).hexdigest()
+
+
 def _bytes(file: str) -> bytes:
     return Path(file).read_bytes()
 
@@ -310,6 +314,8 @@ def _root(module: ModuleType) -> str:
 
 def _defined(source: bytes, name: str) -> int:
     """The line of a module at which a name gets its value, 1 if that cannot be seen."""
+    import ast
+
     for statement in ast.parse(source).body:
         named = [getattr(statement, "name", None)]  # of a function or class
         named += [getattr(target, "id", None) for target in getattr(statement, "targets", [])]

@@ -110,7 +110,7 @@ def test_a_replay_with_a_file_is_recorded_checked_and_compared_with_another_vers
     assert header["origin"] == {"file": str(path), "sha256": sha256}
 
     capsys.readouterr()
-    assert main(["report", str(folder / "out"), "--out", str(folder / "report")]) == 0
+    assert main(["report", str(folder / "out")]) == 0
     shown = capsys.readouterr().out
     assert f"narrow@{sha256[:8]}:sign=-1" in shown and f"narrow@{sha256[:8]}:sign=1" in shown
 

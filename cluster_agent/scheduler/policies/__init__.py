@@ -1,1 +1,1 @@
-"""The policies: one file each, named in ``registry``. How to add one: docs/policies.md."""
+"""The policies: one file each, named in ``registry``. How to add one: docs/extending.md."""
