@@ -35,7 +35,7 @@ from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
 from firmware_bridge.scmi.protocols.telemetry import TELEMETRY, LeaseLeft, LeaseLeftResponse, LeaseUntil
 from nodectl.decide.node_cap import CapLease
-from nodectl.knobs.api import KnobError, Reason
+from nodectl.knobs.api import KnobError, Reason, WholeNumber
 
 DISABLED: Final = "disabled"
 """The captured value of a power domain without a cap."""
@@ -76,11 +76,10 @@ def lease_left(controller: Controller, domain: CapDomain) -> LeaseLeftResponse |
         return "the controller's firmware is older than leases with a set end (vendor protocol 0x80, message 0x8)"
 
 
-class ScmiKnob:
+class ScmiKnob(WholeNumber):
     """What the three kinds share. ``wanted`` is the value that we last set, ``held`` what the controller held when last
     looked at, in the knob's unit; both None while unknown. ``trouble`` says why the last look brought nothing."""
 
-    unit: str
     latency_s = LATENCY_S
 
     def __init__(self, asks: Asks, url: str, domain: str, kind: str) -> None:

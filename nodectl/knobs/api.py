@@ -71,6 +71,20 @@ class KnobError(Exception):
         self.reason = reason
 
 
+class WholeNumber:
+    """What knobs have in common whose values are whole numbers of ``unit``."""
+
+    unit: str
+
+    def number(self, text: str) -> int | None:
+        """The digits as a number; None for a released state, such as "unlocked"."""
+        return int(text) if text.isdigit() else None
+
+    def shown(self, value: int) -> str:
+        """The number and its unit."""
+        return f"{value} {SIGNS[self.unit]}"
+
+
 class Knob(Protocol):
     """One setting of the hardware.
 
@@ -94,6 +108,12 @@ class Knob(Protocol):
 
     def restore(self, captured: str) -> None:
         """Put back what ``read`` once returned."""
+
+    def number(self, text: str) -> int | None:
+        """What ``read`` returned, as ``set`` takes it and ``read_back`` returns it; None for a released state."""
+
+    def shown(self, value: int) -> str:
+        """A value as people write it."""
 
     def holds(self, asked: int, held: int) -> bool:
         """Is ``held`` what the hardware makes of ``asked``? Limits are rounded to the hardware's own step."""

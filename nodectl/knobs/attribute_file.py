@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nodectl.knobs.api import SIGNS, KnobError, Reason
+from nodectl.knobs.api import SIGNS, KnobError, Reason, WholeNumber
 from pmu.ports import Files
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE})
@@ -24,10 +24,8 @@ _WORDS = {
 }
 
 
-class NumberFile:
+class NumberFile(WholeNumber):
     """A setting that is one attribute file with a whole number in it: what the knobs of that sort have in common."""
-
-    unit: str
 
     def __init__(self, files: Files, path: str) -> None:
         self.path = path

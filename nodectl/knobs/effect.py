@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from nodectl.knobs.api import SIGNS, Knob, KnobError, Outcome, Reason
+from nodectl.knobs.api import Knob, KnobError, Outcome, Reason
 from pmu.layout import FrequencyDomain, Layout
 from pmu.readings import Sample, type_f64
 
@@ -84,7 +84,7 @@ class EffectWatch:
         return self._outcome(knob, asked, seen, reason, text)
 
     def _outcome(self, knob: Knob, asked: int, seen: float, reason: Reason, text: str) -> Outcome:
-        return Outcome(knob.name, "no-effect", f"asked {asked} {SIGNS[knob.unit]}, {seen:.0f} seen: {text}", reason)
+        return Outcome(knob.name, "no-effect", f"asked {knob.shown(asked)}, {seen:.0f} seen: {text}", reason)
 
 
 class _Signals:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodectl.knobs.api import KnobError, Reason
+from nodectl.knobs.api import KnobError, Reason, WholeNumber
 
 UNLOCKED = "unlocked"
 
@@ -30,7 +30,7 @@ _POWER = 0x04 | 0x80  # software power cap, power brake
 _SLOWDOWN = 0x08
 
 
-class _NvmlKnob:
+class _NvmlKnob(WholeNumber):
     """What both knobs share: the device and the translation of NVML's errors."""
 
     def __init__(self, nvml: Any, index: int) -> None:

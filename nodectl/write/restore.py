@@ -116,15 +116,16 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     present = _present(knob)
     # what a controller holds may be another agent's, with ours above it, which is to be withdrawn all the same
     is_alone = "#" not in knob.name
-    if is_alone and present == captured.value and present.isdigit():
+    number = knob.number(present)
+    if is_alone and present == captured.value and number is not None:
         return Outcome(knob.name, "restored", f"is at {present}, as captured")
-    if present.isdigit() and not is_ours(knob, captured, int(present)):
-        _, text = knob.explain(captured.ours[-1] if captured.ours else captured.at_first, int(present))
+    if number is not None and not is_ours(knob, captured, number):
+        _, text = knob.explain(last_of_ours(knob, captured), number)
         if not text:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
             return Outcome(knob.name, "left", detail, "foreign writer")
     if dry_run:
-        is_told = present.isdigit() or knob.read_back() is not None
+        is_told = number is not None or knob.read_back() is not None
         way = f"go from {present} to {captured.value}" if is_told else f"be {captured.value}; where it is {_UNTOLD}"
         return Outcome(knob.name, "restored", f"would {way}")
     knob.restore(captured.value)
@@ -136,12 +137,13 @@ def _after_restoring(knob: Knob, captured: Captured, before: str) -> Outcome:
     held = knob.read_back()
     if held is None:
         return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNTOLD}")
-    if captured.value.isdigit() and not knob.holds(int(captured.value), held):
-        reason, text = knob.explain(int(captured.value), held)
+    first = knob.number(captured.value)
+    if first is not None and not knob.holds(first, held):
+        reason, text = knob.explain(first, held)
         if not text:  # held down by firmware or temperature our own limit is gone all the same
             return Outcome(knob.name, "no-effect", f"asked {captured.value}, it still holds {held}", "firmware")
         return Outcome(knob.name, "restored", f"{captured.value} asked, {held} in force: {text}", reason)
-    if held and not captured.value.isdigit():
+    if held and first is None:
         if any(knob.holds(value, held) for value in captured.ours):
             detail = f"our value was withdrawn, and {held} is still in force: is it now another agent's channel?"
             return Outcome(knob.name, "no-effect", detail, "firmware")
@@ -168,9 +170,16 @@ def put_under(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
 
 def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
     """Does the hardware hold what this agent last put there, or meant to?"""
-    if present == captured.at_first or (captured.hold is not None and knob.holds(captured.hold, present)):
+    first = knob.number(captured.value) or 0
+    if present == first or (captured.hold is not None and knob.holds(captured.hold, present)):
         return True
     return any(knob.holds(value, present) for value in captured.ours)
+
+
+def last_of_ours(knob: Knob, captured: Captured) -> int:
+    """What the hardware should hold if nobody else has set it: our last value, before that the original. 0 stands for
+    an original that is a released state ("disabled")."""
+    return captured.ours[-1] if captured.ours else knob.number(captured.value) or 0
 
 
 @contextlib.contextmanager

@@ -89,11 +89,6 @@ class Captured:
     hold: int | None = None
     """Under a cluster's grant: what the knob is at most, in place of its original, until it may leave."""
 
-    @property
-    def at_first(self) -> int:
-        """The original as a knob that has a getter reads it back: 0 where it is a released state ("disabled")."""
-        return int(self.value) if self.value.isdigit() else 0
-
     def note(self, value: int) -> None:
         """Remember a value of ours."""
         if not self.ours or self.ours[-1] != value:

@@ -20,12 +20,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodectl.knobs.api import SIGNS, Knob, KnobError, Outcome
+from nodectl.knobs.api import Knob, KnobError, Outcome
 from nodectl.write.restore import (
     SETTLED,
     Restoration,
     deaf_to_signals,
     is_ours,
+    last_of_ours,
     put_back,
     put_back_all,
     restore_saved,
@@ -190,7 +191,7 @@ class Writer:
             setting = self._settings[name]
             try:
                 values[name] = setting.knob.read()
-                setting.held = int(values[name]) if values[name].isdigit() else None
+                setting.held = setting.knob.number(values[name])
             except KnobError as error:
                 failed.append(Outcome(name, error.status, str(error), error.reason))
         if values:
@@ -210,13 +211,12 @@ class Writer:
                 held = self._settings[name].held = knob.read_back()
                 if held is None or is_ours(knob, captured, held):
                     continue
-                ours = captured.ours[-1] if captured.ours else captured.at_first
-                _, text = knob.explain(ours, held)
+                _, text = knob.explain(last_of_ours(knob, captured), held)
             except KnobError as error:
                 outcomes.append(Outcome(name, error.status, str(error), error.reason))
                 continue
             if not text:  # not firmware, not temperature: somebody
-                detail = f"somebody else set it to {held} {SIGNS[knob.unit]}; it is left to them"
+                detail = f"somebody else set it to {knob.shown(held)}; it is left to them"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
 
@@ -245,7 +245,7 @@ class Writer:
                 setting.asked = value
                 reason, text = knob.overruled(value)
                 if text:
-                    return Outcome(knob.name, "no-effect", f"holds {value} {SIGNS[knob.unit]}, but {text}", reason)
+                    return Outcome(knob.name, "no-effect", f"holds {knob.shown(value)}, but {text}", reason)
                 return Outcome(knob.name, "written", str(value))
             reason, text = knob.explain(value, held)
         except KnobError as error:
@@ -257,7 +257,7 @@ class Writer:
             reason, text = "firmware", "the write was accepted and changed nothing"
         elif not text:
             reason, text = "foreign writer", "somebody else wrote at the same time"
-        return Outcome(knob.name, "no-effect", f"asked {value} {SIGNS[knob.unit]}, holds {held}: {text}", reason)
+        return Outcome(knob.name, "no-effect", f"asked {knob.shown(value)}, holds {held}: {text}", reason)
 
     def _release(self, name: str) -> Outcome:
         """Back to the captured value, which stays captured: the next write needs no new one."""

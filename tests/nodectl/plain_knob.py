@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodectl.knobs.api import Knob, KnobError, Reason
+from nodectl.knobs.api import Knob, KnobError, Reason, WholeNumber
 
 
 @dataclass
-class PlainKnob(Knob):
+class PlainKnob(WholeNumber, Knob):
     """``nodectl.knobs.api.Knob``. ``text`` is what it is at: digits, or "disabled" for a released state.
 
     ``most``: it takes no more than this, ``most_elsewhere``: another limit.

@@ -17,6 +17,7 @@ from nodectl.write.restore import (
     Restoration,
     deaf_to_signals,
     is_ours,
+    last_of_ours,
     left_behind,
     put_back,
     put_back_all,
@@ -389,3 +390,11 @@ def test_another_thread_than_the_main_one_restores_without_touching_signals() ->
     thread.start()
     thread.join()
     assert done == [signal.getsignal(signal.SIGINT)]
+
+
+@pytest.mark.parametrize(("captured", "number"), [("3200000", 3_200_000), ("0", 0), ("disabled", 0), ("", 0)])
+def test_a_released_state_reads_back_as_0(captured: str, number: int) -> None:
+    knob = PlainKnob()
+    assert is_ours(knob, Captured(captured), number) and not is_ours(knob, Captured(captured), number + 1)
+    assert last_of_ours(knob, Captured(captured)) == number
+    assert last_of_ours(knob, Captured(captured, ours=(1, 7))) == 7

@@ -147,11 +147,6 @@ def test_a_boot_without_a_name_is_an_error_with_the_remedy(monkeypatch: pytest.M
         boot_id()
 
 
-@pytest.mark.parametrize(("captured", "number"), [("3200000", 3_200_000), ("0", 0), ("disabled", 0), ("", 0)])
-def test_a_released_state_reads_back_as_0(captured: str, number: int) -> None:
-    assert Captured(captured).at_first == number
-
-
 def test_an_absent_save_is_of_no_boot_and_without_problems(tmp_path: Path) -> None:
     assert read_save(str(tmp_path / "none")) == SavedState("", {}, [], {})
 
