@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -32,6 +33,9 @@ class PolicyChoice(msgspec.Struct, frozen=True):
     params: dict[str, Any] = {}
 
 
+NO_POLICY: Final = PolicyChoice("none")
+
+
 class JournalSettings(msgspec.Struct, frozen=True):
     """Where the journal goes (empty: ``journal`` below the state directory) and how much it may hold; 0 keeps none."""
 
@@ -51,6 +55,10 @@ class Caps(msgspec.Struct, frozen=True):
     cpu_max_khz: int = 0
     gpu_max_mhz: int = 0
     gpu_temperature_c: float = 0.0
+
+    def highest(self, domain: str) -> int:
+        """The highest clock of a domain, in the unit of its knobs; 0 = no limit."""
+        return {"cpu": self.cpu_max_khz, "gpu": self.gpu_max_mhz}.get(domain, 0)
 
 
 class Scmi(msgspec.Struct, frozen=True):
@@ -105,12 +113,27 @@ class Config(msgspec.Struct, frozen=True):
     period_ms: float = 100.0
     cpu_policy: PolicyChoice = PolicyChoice("bdpo-cpu-bounded")
     gpu_policy: PolicyChoice = PolicyChoice("gpu-ladder")
+    policies: dict[str, PolicyChoice] = {}
     journal: JournalSettings = JournalSettings()
     caps: Caps = Caps()
     scmi: Scmi = Scmi()
     cluster: Cluster = Cluster()
     budget: Budget = Budget()
     state_dir: str = "/var/lib/nodectl"
+
+    def choice(self, domain: str) -> PolicyChoice:
+        """The policy of one domain of knobs. ``policies`` has those of every domain but "cpu" and "gpu"."""
+        own = {"cpu": self.cpu_policy, "gpu": self.gpu_policy}
+        return own.get(domain) or self.policies.get(domain, NO_POLICY)
+
+    def without(self, domains: Collection[str]) -> Config:
+        """These settings with no policy for some domains."""
+        return msgspec.structs.replace(
+            self,
+            cpu_policy=NO_POLICY if "cpu" in domains else self.cpu_policy,
+            gpu_policy=NO_POLICY if "gpu" in domains else self.gpu_policy,
+            policies={name: choice for name, choice in self.policies.items() if name not in domains},
+        )
 
     @property
     def journal_dir(self) -> Path:
@@ -140,18 +163,32 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
     config = checked(settings, Config, where)
     for path, problem in _out_of_range(config):
         raise ConfigError(f"{where(path)}: {'.'.join(path)}: {problem}")
+    for name in config.policies:
+        if name not in registry.DOMAINS or policy_path(name) != ("policies", name):
+            problem = (
+                f"is set as {policy_path(name)[0]}" if name in registry.DOMAINS else "has no knobs that policies move"
+            )
+            raise ConfigError(
+                f"{where(('policies', name))}: policies.{name}: {problem}{nearest(name, registry.DOMAINS)}"
+            )
     for domain in registry.DOMAINS:
-        choice = config.cpu_policy if domain == "cpu" else config.gpu_policy
+        choice = config.choice(domain)
         try:
             registry.check(choice.name, domain, choice.params)
         except registry.PolicyError as error:
-            raise ConfigError(f"{where((f'{domain}_policy', *error.key))}: {error}") from None
-    if same_name(config.cpu_policy.name, config.gpu_policy.name):
-        raise ConfigError(
-            f"{where(('gpu_policy', 'name'))}: {config.gpu_policy.name}: the file of the CPU policy has the same name,"
-            " by which a journal knows them: rename one"
-        )
+            raise ConfigError(f"{where((*policy_path(domain), *error.key))}: {error}") from None
+    for first, second in combinations(registry.DOMAINS, 2):
+        if same_name(config.choice(first).name, config.choice(second).name):
+            raise ConfigError(
+                f"{where((*policy_path(second), 'name'))}: {config.choice(second).name}: the file of the {first.upper()}"
+                " policy has the same name, by which a journal knows them: rename one"
+            )
     return config
+
+
+def policy_path(domain: str) -> tuple[str, ...]:
+    """The key of a domain's policy in the settings."""
+    return (f"{domain}_policy",) if domain in ("cpu", "gpu") else ("policies", domain)
 
 
 SCMI_SCHEMES: Final = ("scmi+inproc", "scmi+shm", "scmi+serial")

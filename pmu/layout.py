@@ -45,6 +45,18 @@ class Gpu(msgspec.Struct, frozen=True):
     has_gpm: bool
 
 
+class KnobRange(msgspec.Struct, frozen=True):
+    """In which range one knob may be moved during a run, found at its start, in the unit that its name ends in."""
+
+    name: str  # the knob's
+    domain: str  # what a policy is chosen for: "cpu", "gpu", "uncore"
+    low: int
+    high: int
+    steps: tuple[int, ...] = ()  # ascending; empty = any value between low and high
+    cpus: tuple[int, ...] = ()  # indices into Layout.cpus: those that it concerns
+    words: tuple[str, ...] = ()  # where values are words: the word of 1, 2, ...
+
+
 class Layout(msgspec.Struct, frozen=True):
     """A node, in the order that every sample array follows."""
 
@@ -57,3 +69,4 @@ class Layout(msgspec.Struct, frozen=True):
     zones: tuple[EnergyZone, ...]
     gpus: tuple[Gpu, ...]
     estimated_events: tuple[str, ...] = ()  # of ``events``: derived from another quantity, not counted
+    ranges: tuple[KnobRange, ...] = ()  # of the knobs that a run moves and nothing above describes

@@ -34,8 +34,8 @@ def policies(as_json: bool) -> None:
         click.echo(
             textwrap.fill(f"parameters: {params or 'none'}", 110, initial_indent=" " * 4, subsequent_indent=" " * 8)
         )
-    click.echo("The suffix of a side may be left out where the side is clear: --gpu-policy fixed means fixed-gpu.")
-    click.echo(f"{registry.NONE!r} leaves a side alone. FILE.py[:NAME] is a policy of your own (docs/extending.md).")
+    click.echo("The suffix of a domain may be left out where the domain is clear: --gpu-policy fixed means fixed-gpu.")
+    click.echo(f"{registry.NONE!r} leaves a domain alone. FILE.py[:NAME] is a policy of your own (docs/extending.md).")
 
 
 def _described(found: Extension[Policy]) -> dict[str, Any]:

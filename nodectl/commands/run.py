@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from nodectl.config import DEFAULT_PATH, Config, build_config
+from nodectl.config import DEFAULT_PATH, Config, build_config, policy_path
 from nodectl.jobs.progress_file import VARIABLE, progress_file
 from nodectl.loop.agent import Agent
 from nodectl.loop.interruptions import Interruptions
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from nodectl.member.cluster_cap import ClusterCap
 
 _say: Final = saying("nodectl run")
+
+OTHER_DOMAINS: Final = [domain for domain in registry.DOMAINS if policy_path(domain)[0] == "policies"]
 
 UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
@@ -65,6 +67,13 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 @click.option("--period", callback=milliseconds, metavar="TIME", help="Time between two samples, e.g. 100ms.")
 @click.option("--cpu-policy", metavar="NAME|FILE.py[:NAME][:KEY=VALUE,...]", help="See `nodectl policies`.")
 @click.option("--gpu-policy", metavar="NAME|FILE.py[:NAME][:KEY=VALUE,...]", help="See `nodectl policies`.")
+@click.option(
+    "--policy",
+    "others",
+    multiple=True,
+    metavar="DOMAIN=NAME|FILE.py[:NAME][:KEY=VALUE,...]",
+    help=f"The policy of another domain of knobs: {', '.join(OTHER_DOMAINS) or 'none is registered'}.",
+)
 @click.option("--cap-w", type=float, metavar="WATTS", help="Cap the whole node's mean power; 0 is no cap.")
 @click.option("--cluster", metavar="URL", help="Be capped by the cluster agent there, e.g. tcp://head:7410.")
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
@@ -79,6 +88,7 @@ def run(
     period: float | None,
     cpu_policy: str | None,
     gpu_policy: str | None,
+    others: tuple[str, ...],
     cap_w: float | None,
     cluster: str | None,
     duration: float | None,
@@ -102,6 +112,7 @@ def run(
         ("journal", "dir"): ("--journal", journal),
         ("state_dir",): ("--state-dir", state_dir),
     }
+    given |= dict(_policy_of_domain(text) for text in others)
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
     ports = system_ports()
     with (
@@ -186,6 +197,14 @@ def policy_choice(text: str, option: str) -> dict[str, Any]:
     return {"name": below(Path.cwd(), name), "params": params}
 
 
+def _policy_of_domain(text: str) -> tuple[tuple[str, ...], tuple[str, dict[str, Any]]]:
+    """The key and the value of ``--policy DOMAIN=NAME...``, for ``configure``."""
+    domain, equals, choice = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--policy: {text!r} is not DOMAIN=NAME")
+    return policy_path(domain), ("--policy", policy_choice(choice, "--policy"))
+
+
 def _value(text: str) -> Any:
     """Numbers and booleans as such, everything else as text."""
     try:
@@ -259,7 +278,8 @@ class CommandError(NodectlError):
 def _status(config: Config) -> str:
     if not config.decides:
         return f"monitor, every {config.period_ms:g} ms"
-    policies = [choice.name for choice in (config.cpu_policy, config.gpu_policy) if choice.name != registry.NONE]
+    chosen = (config.choice(domain).name for domain in registry.DOMAINS)
+    policies = [name for name in chosen if name != registry.NONE]
     policies += [f"cap {config.caps.node_w:g} W"] if config.caps.node_w else []
     return f"optimize{' (dry run)' if config.dry_run else ''}, every {config.period_ms:g} ms, {' and '.join(policies)}"
 

@@ -1,8 +1,8 @@
-"""One owner per clock: the least of what the policy wishes and what caps and temperature allow.
+"""One owner per knob: the least of what the policy wishes and what caps and temperature allow.
 
-Every clock knob has up to three opinions about it, and each may be absent. The lowest wins, and which one it was is
-kept beside the value, so that a slow job can be traced to its cause. A wish is rounded *up* to a clock the hardware
-has (the policy promised a slowdown bound), a limit is rounded *down* (it promised somebody else watts).
+Every knob that policies move has up to three opinions about it, and each may be absent. The lowest wins, and which one
+it was is kept beside the value, so that a slow job can be traced to its cause. A wish is rounded *up* to a value the
+hardware has (the policy promised a slowdown bound), a limit is rounded *down* (it promised somebody else watts).
 
 A cpufreq policy may clock several CPUs: the fastest wish of its CPUs holds, and a CPU without a wish, or one whose
 counters are gone, wishes for everything. Below the lowest clock of the hardware nothing can be asked, so there alone
@@ -11,13 +11,14 @@ a limit may stay unmet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from nodectl.decide.decisions import BOUNDS
-from pmu.layout import Layout
+from pmu.layout import KnobRange
 from pmu.readings import type_i64, type_u8
 
 FREE, POLICY, CAP, THERMAL, MISSING = range(len(BOUNDS))
@@ -66,31 +67,19 @@ class ClockTable:
         return np.where(self._has_steps, stepped, between)
 
 
-def domain_clocks(layout: Layout) -> ClockTable:
-    """The table of the node's cpufreq policies, in kHz."""
-    domains = layout.domains
-    return ClockTable([d.min_khz for d in domains], [d.max_khz for d in domains], [d.steps_khz for d in domains])
-
-
-def gpu_clocks(layout: Layout) -> ClockTable:
-    """The table of the node's GPUs, in MHz of the SM clock."""
-    gpus = layout.gpus
-    return ClockTable(
-        [g.clocks_mhz[0] if g.clocks_mhz else 0 for g in gpus],
-        [g.clocks_mhz[-1] if g.clocks_mhz else 0 for g in gpus],
-        [g.clocks_mhz for g in gpus],
-    )
+def clocks_of(rows: Sequence[KnobRange]) -> ClockTable:
+    """The table of some knobs, in their unit."""
+    return ClockTable([row.low for row in rows], [row.high for row in rows], [row.steps for row in rows])
 
 
 class SharedClocks:
     """Which CPUs share a clock, laid out once so that the fastest wish of each domain is one reduction."""
 
-    def __init__(self, layout: Layout) -> None:
-        groups = [domain.cpus for domain in layout.domains]
+    def __init__(self, groups: Sequence[Sequence[int]], n_cpus: int) -> None:
         self._members = np.array([cpu for group in groups for cpu in group], np.int64)
         self._sizes = np.array([len(group) for group in groups], np.int64)
         self._starts = np.cumsum([0, *self._sizes])[:-1].astype(np.int64)
-        self._n_cpus = len(layout.cpus)
+        self._n_cpus = n_cpus
 
     def fastest(self, cpu_khz: type_i64) -> type_i64:
         """The highest wish in each domain; 0 (no wish) as soon as one of its CPUs has none."""

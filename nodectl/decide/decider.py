@@ -1,4 +1,4 @@
-"""From a sample to decisions: both policies, the limits, and the arbiter, with the states they carry along.
+"""From a sample to decisions: the policies, the limits, and the arbiter, with the states they carry along.
 
 Nothing here reads a clock, a file or a random source, so the agent and a replay of its journal run this very code and
 must come to the same bytes.
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from nodectl.config import Config, PolicyChoice
+from nodectl.config import Config
 from nodectl.decide import power_walk, temperature_limit
-from nodectl.decide.arbiter import CAP, ClockTable, SharedClocks, arbitrate, domain_clocks, gpu_clocks
+from nodectl.decide.arbiter import CAP, ClockTable, SharedClocks, arbitrate, clocks_of
 from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.decide.node_cap import CAP_ROW, NO_CAP, PackageCap
-from nodectl.knobs.effect import BUSY_SHARE
+from nodectl.knobs.kind import BUSY_SHARE, Domain
+from nodectl.knobs.registry import DOMAINS
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
 from nodectl.shell.extension import Extension, Origin
 from pmu.layout import Layout
-from pmu.readings import Quality, Sample, type_i64
+from pmu.readings import Quality, Sample, type_i64, type_u8
 
 if TYPE_CHECKING:
     from nodectl.wire.power_messages import Held
@@ -37,32 +39,27 @@ _POWER: Final = ClockTable([1], [2**31 - 1], [()])
 """The packages' cap in milliwatts: any value; whoever takes it knows its own range."""
 
 
-def knob_names(layout: Layout) -> tuple[str, ...]:
-    """The first rows of ``Decisions.values``: every cpufreq policy, then every GPU, whether its knob can be moved or
-    not. A run that may cap power has one row more, ``CAP_ROW``."""
-    domains = (f"cpu/policy{domain.policy}/max_khz" for domain in layout.domains)
-    gpus = (f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus)
-    return (*domains, *gpus)
-
-
 class Decider:
     """What a node's agent has decided so far and therefore decides next.
 
     ``resume`` holds the policy decisions of a recorded tick: policies named there start from the state recorded, so a
     journal whose oldest part has been dropped still replays.
+
+    The rows of ``Decisions.values`` are those of each domain in the registry's order: every cpufreq policy, then every
+    GPU, whether its knob can be moved or not, then the ranges in the layout. A run that may cap power has one row more,
+    ``CAP_ROW``.
     """
 
     def __init__(self, layout: Layout, config: Config, resume: Sequence[PolicyDecision] = ()) -> None:
         self._layout = layout
-        self._knobs = knob_names(layout)
-        self._shared = SharedClocks(layout)
-        self._domains, self._gpus = domain_clocks(layout), gpu_clocks(layout)
-        self._cpu: _Side | None = None
-        self._gpu: _Side | None = None
+        self._driven = [
+            driven for domain in DOMAINS.values() if (driven := _Driven(domain, layout)).rows or domain.of_layout
+        ]
+        self._knobs = tuple(row.name for driven in self._driven for row in driven.rows)
+        self._cpu = next(driven for driven in self._driven if driven.domain.name == "cpu")
+        self._n_cpu_rows = len(self._cpu.rows)
         self._thermal: _Side | None = None
         self._walk: _Side | None = None
-        self._domain_cap: type_i64 | None = None
-        self._gpu_cap: type_i64 | None = None
         self._caps_power = config.decides and config.caps_power
         self._base_khz = np.array([domain.base_khz or domain.max_khz for domain in layout.domains], np.int64)
         if self._caps_power:
@@ -70,13 +67,13 @@ class Decider:
         if config.decides:
             states = {decision.policy: decision.state for decision in resume}
             self._choose(config, states)
-            self._domain_cap = _everywhere(config.caps.cpu_max_khz, len(self._domains))
-            self._gpu_cap = _everywhere(config.caps.gpu_max_mhz, len(self._gpus))
+            for driven in self._driven:
+                driven.cap = _everywhere(config.caps.highest(driven.domain.name), len(driven.rows))
 
     @property
     def extensions(self) -> list[Extension[Policy]]:
         """Those of the policies at work that do not ship with nodectl."""
-        return [side.found for side in (self._cpu, self._gpu) if side and side.found.origin]
+        return [driven.side.found for driven in self._driven if driven.side and driven.side.found.origin]
 
     @property
     def origins(self) -> dict[str, Origin]:
@@ -84,39 +81,35 @@ class Decider:
         return {found.value.name: found.origin for found in self.extensions if found.origin}
 
     @property
-    def policies(self) -> tuple[Policy | None, Policy | None]:
-        """The CPU and the GPU policy at work."""
-        return (self._cpu.policy if self._cpu else None, self._gpu.policy if self._gpu else None)
+    def policies(self) -> tuple[Policy, ...]:
+        """The policies at work, one per domain at most."""
+        return tuple(driven.side.policy for driven in self._driven if driven.side)
 
     def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
         """Ask the policies about one interval and settle every knob, under the cap that holds for the next."""
-        cpu = self._cpu.next(sample) if self._cpu else None
-        gpu = self._gpu.next(sample) if self._gpu else None
+        wishes = [driven.side.next(sample) if driven.side else None for driven in self._driven]
         hot = self._thermal.next(sample) if self._thermal else None
         walk = self._walk.next(sample, power_walk.under(cap)) if self._walk else None
-        domain_khz, domain_bound = arbitrate(
-            self._domains,
-            self._shared.fastest(cpu.request.target) if cpu else None,
-            _lower(self._domain_cap, walk.request.target if walk else None),
-            None,
-            self._shared.any_of(sample.cpu.quality == MISSING),
-        )
-        gpu_mhz, gpu_bound = arbitrate(
-            self._gpus,
-            gpu.request.target if gpu else None,
-            self._gpu_cap,
-            hot.request.target if hot else None,
-            sample.gpu.quality == MISSING,
-        )
-        values, bounds = [domain_khz, gpu_mhz], [domain_bound, gpu_bound]
+        settled: list[tuple[type_i64, type_u8]] = []
+        for driven, wish in zip(self._driven, wishes, strict=True):
+            name = driven.domain.name
+            walked = walk.request.target if walk and name == power_walk.POLICY.domain else None
+            settled.append(
+                arbitrate(
+                    driven.clocks,
+                    driven.per_row(wish.request.target) if wish else None,
+                    _lower(driven.cap, walked),
+                    hot.request.target if hot and name == temperature_limit.POLICY.domain else None,
+                    driven.is_missing(sample),
+                )
+            )
         if self._caps_power:
-            power_mw, power_bound = arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_))
-            values, bounds = [*values, power_mw], [*bounds, power_bound]
+            settled.append(arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_)))
         return Decisions(
-            tuple(decision for decision in (cpu, gpu, hot, walk) if decision),
+            tuple(decision for decision in (*wishes, hot, walk) if decision),
             self._knobs,
-            np.concatenate(values),
-            np.concatenate(bounds),
+            np.concatenate([values for values, _ in settled]),
+            np.concatenate([bounds for _, bounds in settled]),
             cap,
         )
 
@@ -126,34 +119,31 @@ class Decider:
         walk = next((one for one in decisions.policies if one.policy == power_walk.POLICY.name), None)
         if walk is None:
             return "no"
-        by_watts = (walk.request.target > 0) & (decisions.bound[: len(self._domains)] == CAP)
-        if self._domain_cap is not None:
-            by_watts &= walk.request.target < self._domain_cap
+        by_watts = (walk.request.target > 0) & (decisions.bound[: self._n_cpu_rows] == CAP)
+        if self._cpu.cap is not None:
+            by_watts &= walk.request.target < self._cpu.cap
         if not by_watts.any():
             return "unsure" if decisions.cap.packages_mw and self._is_slowed(decisions, sample) else "no"
         return "yes" if (walk.request.reason[by_watts] != power_walk.BELOW).any() else "unsure"
 
     def _is_slowed(self, decisions: Decisions, sample: Sample) -> bool:
         """Whether a busy CPU runs below the clock that it is asked to, or the one that is no gift (a turbo is)."""
-        asked_khz = decisions.values[: len(self._domains)]
+        asked_khz = decisions.values[: self._n_cpu_rows]
         floor_khz = np.where(asked_khz > 0, np.minimum(asked_khz, self._base_khz), self._base_khz)
-        is_slow = sample.cpu.frequency_khz < (1 - SLOW) * self._shared.on_cpus(floor_khz)
+        is_slow = sample.cpu.frequency_khz < (1 - SLOW) * self._cpu.shared.on_cpus(floor_khz)
         return bool((is_slow & (sample.cpu.busy >= BUSY_SHARE)).any())
 
     def _choose(self, config: Config, states: Mapping[str, Any]) -> None:
-        if self._layout.cpus and config.cpu_policy.name != registry.NONE:
-            self._cpu = self._chosen(config.cpu_policy, "cpu", states)
-        if self._layout.gpus and config.gpu_policy.name != registry.NONE:
-            self._gpu = self._chosen(config.gpu_policy, "gpu", states)
+        for driven in self._driven:
+            choice = config.choice(driven.domain.name)
+            if choice.name != registry.NONE and driven.domain.can_be_asked(self._layout):
+                found = registry.find(choice.name, driven.domain.name)
+                driven.side = _Side(found, registry.params(found.value, choice.params), self._layout, states)
         if self._layout.gpus and config.caps.gpu_temperature_c:
             limit = temperature_limit.ThermalParams(limit_c=config.caps.gpu_temperature_c)
             self._thermal = _Side(Extension(temperature_limit.POLICY), limit, self._layout, states)
         if self._caps_power and self._layout.domains:
             self._walk = _Side(Extension(power_walk.POLICY), power_walk.WalkParams(), self._layout, states)
-
-    def _chosen(self, choice: PolicyChoice, domain: registry.type_domain, states: Mapping[str, Any]) -> _Side:
-        found = registry.find(choice.name, domain)
-        return _Side(found, registry.params(found.value, choice.params), self._layout, states)
 
 
 def _lower(first: type_i64 | None, second: type_i64 | None) -> type_i64 | None:
@@ -165,6 +155,30 @@ def _lower(first: type_i64 | None, second: type_i64 | None) -> type_i64 | None:
 
 def _everywhere(cap: int, size: int) -> type_i64 | None:
     return np.full(size, cap, np.int64) if cap else None
+
+
+class _Driven:
+    """The knobs of one domain: their rows, what they can be set to, and who wishes for them."""
+
+    def __init__(self, domain: Domain, layout: Layout) -> None:
+        self.domain = domain
+        self.rows = domain.rows(layout)
+        self.clocks = clocks_of(self.rows)
+        self.shared = SharedClocks([row.cpus for row in self.rows], len(layout.cpus))
+        self.side: _Side | None = None
+        self.cap: type_i64 | None = None
+
+    def per_row(self, target: type_i64) -> type_i64:
+        """A policy's targets, one for each row."""
+        return self.shared.fastest(target) if self.domain.is_per_cpu else target
+
+    def is_missing(self, sample: Sample) -> npt.NDArray[np.bool_]:
+        """Whether readings that each row's wish rests on are gone."""
+        if self.domain.rests_on == "cpu":
+            return self.shared.any_of(sample.cpu.quality == MISSING)
+        if self.domain.rests_on == "gpu":
+            return np.asarray(sample.gpu.quality == MISSING)
+        return np.zeros(len(self.rows), np.bool_)
 
 
 class _Side:

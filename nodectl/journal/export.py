@@ -1,9 +1,10 @@
 """A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (extra ``export``).
 
-One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", or the name of an energy
-zone; a knob has a row when its value, its bound or its outcome changes, "progress" while an application tells any
-(``units``). Quantities are those that the policies saw, decoded from the sweeps by the agent's own code. What does not
-apply to a part, or is missing, is empty: never 0.
+One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", the name of an energy zone,
+or of what another knob moves ("uncore/package_00_die_00") while a policy does; a knob has a row when its value, its
+bound or its outcome changes, "progress" while an application tells any (``units``). Quantities are those that the
+policies saw, decoded from the sweeps by the agent's own code. What does not apply to a part, or is missing, is empty:
+never 0.
 """
 
 from __future__ import annotations
@@ -107,6 +108,9 @@ class _View:
         self._gpus = [f"gpu/{gpu.index}" for gpu in layout.gpus]
         self._zones = [zone.name for zone in layout.zones]
         self._sides = {side: _first_of(keyframe, side) for side in registry.DOMAINS}
+        self._ranges: dict[str, list[str]] = {}
+        for row in layout.ranges:
+            self._ranges.setdefault(row.domain, []).append(row.name.rpartition("/")[0])
         self._knobs_before: list[tuple[int, int]] | None = None  # value and bound of each
 
     def blocks(self, record: Record) -> Iterator[type_block]:
@@ -129,9 +133,11 @@ class _View:
             if record.raw.progress != NOTHING_TOLD:
                 told = sample.progress
                 yield {"part": ["progress"], "quality": [told.quality.name.lower()], "units": [told.units]}
+            for domain, parts in self._ranges.items():
+                yield {"part": parts, **self._wishes(record, domain)}
         yield self._knobs(record)
 
-    def _wishes(self, record: Record, side: registry.type_domain) -> type_block:
+    def _wishes(self, record: Record, side: str) -> type_block:
         found = self._sides[side]
         if found is None or not record.has_decided:
             return {}
@@ -167,7 +173,7 @@ class _View:
         ]
 
 
-def _first_of(keyframe: Keyframe, side: registry.type_domain) -> tuple[int, tuple[str, ...]] | None:
+def _first_of(keyframe: Keyframe, side: str) -> tuple[int, tuple[str, ...]] | None:
     """The position of the policy that wishes for this side of the node, and its reasons; limits come after it."""
     for position, recorded in enumerate(keyframe.policies):
         if added := keyframe.added.get(recorded.name):

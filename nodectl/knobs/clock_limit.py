@@ -9,15 +9,26 @@ Source: Linux Documentation/admin-guide/pm/cpufreq.rst, drivers/cpufreq/cpufreq.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
 from nodectl.knobs.api import Reason
 from nodectl.knobs.attribute_file import NumberFile
-from pmu.ports import Files
+from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, file_finding
+from pmu.layout import KnobRange, Layout
+from pmu.ports import Files, Ports
+from pmu.readings import Sample, type_f64
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 COOLING = "/sys/class/thermal"
 
 GOVERNOR_PERIOD_S = 0.02
 """Ours: two periods of a 10 ms governor, so that a clock has had the time to move."""
+
+ROUNDING_KHZ = 100_000
+"""The steps of drivers that take any limit and list none: intel_pstate's are 100 MHz, others' finer."""
 
 FIXED_GOVERNORS = {"userspace": "keeps scaling_setspeed", "powersave": "keeps the lowest clock"}
 """Governors that do not follow load. intel_pstate and amd-pstate-epp mean others of their own by these names."""
@@ -29,7 +40,7 @@ class ClockLimit(NumberFile):
     unit = "khz"
 
     def __init__(self, files: Files, policy: int) -> None:
-        self.name = f"cpu/policy{policy}/max_khz"
+        self.name = _name(policy)
         self._dir = f"{CPUFREQ}/policy{policy}"
         super().__init__(files, f"{self._dir}/scaling_max_freq")
         self.latency_s = GOVERNOR_PERIOD_S + self._transition_s()
@@ -91,3 +102,60 @@ class ClockLimit(NumberFile):
             if ("cpufreq" in kind or kind == "Processor") and state not in ("", "0"):
                 return f"cooling device {name} ({kind}, state {state})"
         return ""
+
+
+class _ClocksSeen:
+    """The fastest busy CPU of each domain. Above nominal a clock is the processor's gift: the floor ends there."""
+
+    def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
+        domains = [(row_of.get(_name(domain.policy)), domain) for domain in layout.domains]
+        known = [(row, domain) for row, domain in domains if row is not None]
+        self.rows = np.array([row for row, _ in known], np.int64)
+        self.rounding = np.array([0.0 if domain.steps_khz else ROUNDING_KHZ for _, domain in known])
+        self._base_khz = np.array([domain.base_khz or np.inf for _, domain in known])
+        self._members = np.array([cpu for _, domain in known for cpu in domain.cpus], np.int64)
+        self._starts = np.cumsum([0, *(len(domain.cpus) for _, domain in known)])[:-1].astype(np.int64)
+
+    def look(self, sample: Sample, seen: type_f64, floor: type_f64) -> None:
+        is_busy = sample.cpu.busy[self._members] >= BUSY_SHARE
+        clocks = np.where(is_busy, sample.cpu.frequency_khz[self._members], np.nan)
+        seen[self.rows] = np.fmax.reduceat(clocks, self._starts)
+        floor[self.rows] = self._base_khz
+
+
+def _name(policy: int) -> str:
+    return f"cpu/policy{policy}/max_khz"
+
+
+def _names(files: Files, layout: Layout) -> tuple[Sequence[str], str]:
+    return [_name(domain.policy) for domain in layout.domains], ""
+
+
+def _open(ports: Ports, name: re.Match[str]) -> ClockLimit:
+    limit = ClockLimit(ports.files, int(name["policy"]))
+    limit.read()
+    return limit
+
+
+def _rows(layout: Layout) -> list[KnobRange]:
+    return [
+        KnobRange(_name(domain.policy), "cpu", domain.min_khz, domain.max_khz, domain.steps_khz, domain.cpus)
+        for domain in layout.domains
+    ]
+
+
+KIND = KnobKind(
+    pattern=r"cpu/policy(?P<policy>\d+)/max_khz",
+    find=_names,
+    open=_open,
+    look=file_finding,
+    effect=_ClocksSeen,
+    domain=Domain(
+        name="cpu",
+        what="CPU clock limits",
+        rests_on="cpu",
+        is_per_cpu=True,
+        is_there=lambda layout: bool(layout.cpus),
+        of_layout=_rows,
+    ),
+)

@@ -8,6 +8,8 @@ may keep the clock where it was. So after each write the samples that lie wholly
   clock, less what a driver without a table of clocks may round down. Above nominal a clock is the processor's gift and
   is not held against the knob.
 
+What a sample shows of a knob is in the knob's own file (``KnobKind.effect``).
+
 An idle domain shows nothing and is asked again at the next sample. No instrument is read here; only when an effect is
 missing does the knob look for the cause.
 """
@@ -19,17 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from nodectl.knobs.api import Knob, KnobError, Outcome, Reason
-from pmu.layout import FrequencyDomain, Layout
-from pmu.readings import Sample, type_f64
+from nodectl.knobs.registry import KINDS
+from pmu.layout import Layout
+from pmu.readings import Sample
 
 TOLERANCE = 0.05
 """Ours: clocks are means over an interval and power is averaged by the instrument; 5 % is beyond both."""
-
-ROUNDING_KHZ = 100_000
-"""The steps of drivers that take any limit and list none: intel_pstate's are 100 MHz, others' finer."""
-
-BUSY_SHARE = 0.5
-"""Ours: a domain or GPU less busy than this may rest at any clock below its limit."""
 
 
 class EffectWatch:
@@ -42,7 +39,13 @@ class EffectWatch:
         self._asked = np.zeros(len(knobs))
         self._since_ns = np.zeros(len(knobs), np.int64)
         self._pending = np.zeros(len(knobs), np.bool_)
-        self._signals = _Signals(self._row, layout)
+        effects = [kind.effect(self._row, layout) for kind in KINDS if kind.effect]
+        self._effects = [effect for effect in effects if effect.rows.size]
+        self._rounding = np.zeros(len(knobs))
+        self._is_watched = np.zeros(len(knobs), np.bool_)
+        for effect in self._effects:
+            self._rounding[effect.rows] = effect.rounding
+            self._is_watched[effect.rows] = True
 
     def wrote(self, outcomes: Iterable[Outcome], settings: Mapping[str, int], now_ns: int) -> None:
         """Take note of what the writer has just done with ``settings`` at ``now_ns`` (CLOCK_MONOTONIC)."""
@@ -50,7 +53,7 @@ class EffectWatch:
             if outcome.status == "unchanged" or (row := self._row.get(outcome.knob)) is None:
                 continue
             value = settings.get(outcome.knob, 0)
-            self._pending[row] = outcome.status == "written" and value > 0
+            self._pending[row] = outcome.status == "written" and value > 0 and self._is_watched[row]
             self._asked[row] = value
             self._since_ns[row] = now_ns
 
@@ -62,10 +65,12 @@ class EffectWatch:
         is_due = self._pending & (start_ns >= self._since_ns + self._latency_ns)
         if not is_due.any():
             return []
-        seen, floor = self._signals.of(sample)
+        seen, floor = np.full(len(self._knobs), np.nan), np.full(len(self._knobs), np.nan)
+        for effect in self._effects:
+            effect.look(sample, seen, floor)
         with np.errstate(invalid="ignore"):
             is_above = seen > self._asked * (1 + TOLERANCE)
-            is_below = seen < (np.minimum(floor, self._asked) - self._signals.rounding) * (1 - TOLERANCE)
+            is_below = seen < (np.minimum(floor, self._asked) - self._rounding) * (1 - TOLERANCE)
         self._pending &= ~(is_due & ~np.isnan(seen))
         return [
             self._missing_effect(int(row), float(seen[row])) for row in np.flatnonzero(is_due & (is_above | is_below))
@@ -85,60 +90,3 @@ class EffectWatch:
 
     def _outcome(self, knob: Knob, asked: int, seen: float, reason: Reason, text: str) -> Outcome:
         return Outcome(knob.name, "no-effect", f"asked {knob.shown(asked)}, {seen:.0f} seen: {text}", reason)
-
-
-class _Signals:
-    """What a sample shows of each knob, in the knob's unit; laid out once, so that a tick costs few operations.
-    ``rounding`` [n_knobs]: by how much the hardware may stay below what was asked."""
-
-    def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
-        self._size = len(row_of)
-        known = _clock_limits(row_of, layout)
-        self._domain_rows = np.array([row for row, _ in known], np.int64)
-        self._base_khz = np.array([domain.base_khz or np.inf for _, domain in known])
-        self.rounding = np.zeros(self._size)
-        self.rounding[self._domain_rows] = [0 if domain.steps_khz else ROUNDING_KHZ for _, domain in known]
-        self._members = np.array([cpu for _, domain in known for cpu in domain.cpus], np.int64)
-        self._starts = np.cumsum([0, *(len(domain.cpus) for _, domain in known)])[:-1].astype(np.int64)
-        self._clock_rows = _pairs(row_of, [f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus])
-        self._board_rows = _pairs(row_of, [f"gpu/{gpu.index}/power_limit_mw" for gpu in layout.gpus])
-        self._zone_rows = [_package_limits(row_of, layout, term) for term in ("long", "short")]
-
-    def of(self, sample: Sample) -> tuple[type_f64, type_f64]:
-        """``seen`` and, for clocks of busy parts, the ``floor`` they should reach; both [n_knobs], NaN where nothing
-        can be said: whoever draws less than its limit keeps it."""
-        seen, floor = np.full(self._size, np.nan), np.full(self._size, np.nan)
-        if self._domain_rows.size:
-            is_busy = sample.cpu.busy[self._members] >= BUSY_SHARE
-            clocks = np.where(is_busy, sample.cpu.frequency_khz[self._members], np.nan)
-            seen[self._domain_rows] = np.fmax.reduceat(clocks, self._starts)
-            floor[self._domain_rows] = self._base_khz
-        rows, gpus = self._clock_rows
-        is_busy = sample.gpu.gpu_utilization[gpus] >= BUSY_SHARE
-        seen[rows] = np.where(is_busy, sample.gpu.sm_clock_mhz[gpus], np.nan)
-        floor[rows] = np.inf  # a busy card runs at its lock: it has no clock that is a gift
-        rows, gpus = self._board_rows
-        seen[rows] = sample.gpu.power_w[gpus] * 1e3
-        if sample.elapsed_s > 0:
-            for rows, zones in self._zone_rows:
-                seen[rows] = sample.energy_j[zones] / sample.elapsed_s * 1e6
-        return seen, floor
-
-
-def _clock_limits(row_of: Mapping[str, int], layout: Layout) -> list[tuple[int, FrequencyDomain]]:
-    """The clock domains whose limit is a knob of this run, each with the knob's row."""
-    rows = [(row_of.get(f"cpu/policy{domain.policy}/max_khz"), domain) for domain in layout.domains]
-    return [(row, domain) for row, domain in rows if row is not None]
-
-
-def _package_limits(row_of: Mapping[str, int], layout: Layout, term: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the packages' power limits, and the positions of their energy zones."""
-    packages = [zone.name if zone.kind == "package" else "" for zone in layout.zones]
-    return _pairs(row_of, [f"rapl/{package}/{term}_term_uw" for package in packages])
-
-
-def _pairs(row_of: Mapping[str, int], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the knobs in ``names`` that exist, and their positions in ``names``."""
-    found = [(row_of[name], position) for position, name in enumerate(names) if name in row_of]
-    rows, positions = zip(*found, strict=True) if found else ((), ())
-    return np.array(rows, np.int64), np.array(positions, np.int64)

@@ -11,9 +11,19 @@ Both need root. Source: NVML API reference, "Device Commands".
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodectl.knobs.api import KnobError, Reason, WholeNumber
+import numpy as np
+
+from nodectl.knobs.api import Knob, KnobError, Reason, WholeNumber
+from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, pairs
+from pmu.findings import Finding
+from pmu.layout import KnobRange, Layout
+from pmu.ports import Ports
+from pmu.readings import Sample, type_f64
 
 UNLOCKED = "unlocked"
 
@@ -160,3 +170,80 @@ class BoardLimit(_NvmlKnob):
         if held is not None and held != asked:
             return "", ""
         return "firmware", "the card does not keep to its limit"
+
+
+class _ClocksSeen:
+    """The SM clock of each busy GPU, which runs at its lock: it has no clock that is a gift."""
+
+    def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
+        self.rows, self._gpus = pairs(row_of, _names("sm_clock_mhz", layout))
+        self.rounding = np.zeros(len(self.rows))
+
+    def look(self, sample: Sample, seen: type_f64, floor: type_f64) -> None:
+        is_busy = sample.gpu.gpu_utilization[self._gpus] >= BUSY_SHARE
+        seen[self.rows] = np.where(is_busy, sample.gpu.sm_clock_mhz[self._gpus], np.nan)
+        floor[self.rows] = np.inf
+
+
+class _PowerSeen:
+    """The power of each board."""
+
+    def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
+        self.rows, self._gpus = pairs(row_of, _names("power_limit_mw", layout))
+        self.rounding = np.zeros(len(self.rows))
+
+    def look(self, sample: Sample, seen: type_f64, floor: type_f64) -> None:
+        seen[self.rows] = sample.gpu.power_w[self._gpus] * 1e3
+
+
+def _names(what: str, layout: Layout) -> list[str]:
+    return [f"gpu/{gpu.index}/{what}" for gpu in layout.gpus]
+
+
+def _open(ports: Ports, name: re.Match[str], kind: type[ClockLock | BoardLimit]) -> Knob:
+    if ports.nvml is None:
+        raise KnobError(f"{name[0]}: {ports.nvml_why}", "vanished")
+    try:
+        ports.nvml.nvmlInit()  # counted by the library, so one more does no harm
+    except ports.nvml.NVMLError as error:
+        raise KnobError(f"{name[0]}: {error}", "vanished") from error
+    return kind(ports.nvml, int(name["gpu"]))
+
+
+def _look(knob: ClockLock | BoardLimit, *remarks: str) -> Finding:
+    if os.geteuid() != 0:
+        remarks = (*remarks, "the driver lets only root set it")
+    return Finding(knob.name, "knob", True, knob.read_back() is not None, True, False, "; ".join(remarks))
+
+
+def _rows(layout: Layout) -> Sequence[KnobRange]:
+    return [
+        KnobRange(name, "gpu", *((gpu.clocks_mhz[0], gpu.clocks_mhz[-1]) if gpu.clocks_mhz else (0, 0)), gpu.clocks_mhz)
+        for name, gpu in zip(_names("sm_clock_mhz", layout), layout.gpus, strict=True)
+    ]
+
+
+CLOCK_LOCK = KnobKind(
+    pattern=r"gpu/(?P<gpu>\d+)/sm_clock_mhz",
+    find=lambda files, layout: (_names("sm_clock_mhz", layout), ""),
+    open=lambda ports, name: _open(ports, name, ClockLock),
+    look=lambda files, knob: _look(
+        knob, "NVML cannot say whether clocks are locked: taken as unlocked, restored by unlocking"
+    ),
+    effect=_ClocksSeen,
+    domain=Domain(
+        name="gpu",
+        what="GPU clock locks",
+        rests_on="gpu",
+        is_there=lambda layout: bool(layout.gpus),
+        of_layout=_rows,
+    ),
+)
+
+BOARD_LIMIT = KnobKind(
+    pattern=r"gpu/(?P<gpu>\d+)/power_limit_mw",
+    find=lambda files, layout: (_names("power_limit_mw", layout), ""),
+    open=lambda ports, name: _open(ports, name, BoardLimit),
+    look=lambda files, knob: _look(knob),
+    effect=_PowerSeen,
+)

@@ -14,11 +14,19 @@ Sources: Linux Documentation/power/powercap/powercap.rst; Intel SDM vol. 3B 15.1
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile
-from pmu.ports import Files
+from nodectl.knobs.kind import KnobKind, file_finding, pairs
+from pmu.findings import Finding
+from pmu.layout import Layout
+from pmu.ports import Files, Ports
+from pmu.readings import Sample, type_f64
 
 POWERCAP = "/sys/class/powercap"
 TERMS = ("long_term", "short_term")
@@ -123,3 +131,49 @@ def _name(files: Files, path: str) -> str:
         return files.read(path).strip()
     except OSError:
         return ""
+
+
+class _PowerSeen:
+    """The mean power of each package: whoever draws less than its limit keeps it."""
+
+    def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
+        packages = [zone.name if zone.kind == "package" else "" for zone in layout.zones]
+        found = [pairs(row_of, [f"rapl/{package}/{term}_uw" for package in packages]) for term in TERMS]
+        self.rows = np.concatenate([rows for rows, _ in found])
+        self._zones = np.concatenate([zones for _, zones in found])
+        self.rounding = np.zeros(len(self.rows))
+
+    def look(self, sample: Sample, seen: type_f64, floor: type_f64) -> None:
+        if sample.elapsed_s > 0:
+            seen[self.rows] = sample.energy_j[self._zones] / sample.elapsed_s * 1e6
+
+
+def _names(files: Files, layout: Layout) -> tuple[Sequence[str], str]:
+    packages = dict.fromkeys(zone.name for zone in layout.zones if zone.kind == "package")
+    return [f"rapl/{package}/{term}_uw" for package in packages for term in TERMS], ""
+
+
+def _open(ports: Ports, name: re.Match[str]) -> PackageLimit:
+    return package_limit(ports.files, name["package"], name["term"])
+
+
+def _look(files: Files, knob: PackageLimit) -> Finding:
+    """Whether a limit is locked shows at the first write."""
+    found = file_finding(files, knob)
+    if not found.writable:
+        return found
+    if knob.is_off():
+        why = "limits of this zone are switched off, or locked by the firmware until the next boot"
+        return Finding(knob.name, "knob", True, True, False, True, why)
+    twin_uw = knob.twin_limit_uw()
+    why = "" if twin_uw is None else f"intel-rapl-mmio holds {twin_uw} uW; the lower of both is in force"
+    return Finding(knob.name, "knob", True, True, True, False, why)
+
+
+KIND = KnobKind(
+    pattern=r"rapl/(?P<package>[^/]+)/(?P<term>long_term|short_term)_uw",
+    find=_names,
+    open=_open,
+    look=_look,
+    effect=_PowerSeen,
+)

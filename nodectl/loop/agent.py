@@ -87,7 +87,7 @@ class Agent:
             for line in lines:
                 notices.add(line)
             # after the actuation has started: limits left by a killed run are back at their captured values by now
-            layout = at_present_limits(found.layout, found.knobs)
+            layout = at_present_limits(found.layout, found.knobs, fitted)
             reads = told or (cluster.told if cluster else nobody_tells)
             instruments = Instruments(ports, layout, reads)
             opened.callback(_close, instruments)
@@ -128,7 +128,7 @@ class Agent:
         self._notices, self._not_read = notices, not_read
         self._caps, self._cluster = caps, cluster
         self._decider = decider
-        self._sides = {policy.name: policy.domain for policy in self._decider.policies if policy}
+        self._sides = {policy.name: policy.domain for policy in self._decider.policies}
         self._account = RunAccount(layout)
         self._sensors = SensorWatch(layout, notices)
         self._shares, self._load_tag = NodeShares(layout, config) if cluster else None, LoadTag(layout)
@@ -201,6 +201,7 @@ class Agent:
             not_read=self._not_read,
             policies=dict(self._account.policies),
             progress=self._account.progress(),
+            others=self._account.others(),
         )
 
     def _period(self, lateness_ns: int, act: Callable[[Sample], tuple[Decisions, list[Outcome]]]) -> None:

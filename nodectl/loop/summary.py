@@ -68,8 +68,9 @@ class Summary(msgspec.Struct, frozen=True):
     own_code: Timing
     notices: list[str]
     not_read: list[str] = []  # instruments that were there but gave nothing from the start, and why
-    policies: dict[str, str] = {}  # the one at work on each side ("cpu", "gpu")
+    policies: dict[str, str] = {}  # the one at work in each domain ("cpu", "gpu", "uncore", ...)
     progress: Progress | None = None  # None: nobody told any
+    others: dict[str, Estimate] = {}  # by domain, what policies of other domains than cpu and gpu say
 
     def joules(self, side: str) -> float:
         """The energy of one side: "cpu" (packages and DRAM) or "gpu" (boards)."""
@@ -97,6 +98,8 @@ class Summary(msgspec.Struct, frozen=True):
             if estimate is not None:
                 policy = self.policies.get(side, "its policy")
                 parts.append(f"{label}: {_in_words(estimate, self.joules(side), policy)}")
+        for domain, estimate in self.others.items():
+            parts.append(f"{domain}: {_in_words(estimate, self.joules('cpu'), self.policies[domain])}")
         if self.gpu_held_back_s > 0:
             parts.append(f"firmware held GPU clocks back (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
         if self.progress:
@@ -128,6 +131,7 @@ class RunAccount:
         self._joules = np.zeros((len(self._names), len(Quality)))
         self._missing_s = np.zeros(len(self._names))
         self._cpu, self._gpu = LossAccount(len(layout.cpus)), LossAccount(len(layout.gpus))
+        self._others: dict[str, LossAccount] = {}
         self.policies: dict[str, str] = {}
         self._gpu_ones = np.ones(len(layout.gpus))
         self.gpu_held_back_s = 0.0
@@ -152,7 +156,7 @@ class RunAccount:
             self._doubted_s += sample.elapsed_s
 
     def add_decisions(self, sample: Sample, decisions: Decisions, sides: Mapping[str, str]) -> None:
-        """Count what the policies said of that interval; ``sides`` maps the policy in charge to "cpu" or "gpu"."""
+        """Count what the policies said of that interval; ``sides`` maps the policy in charge to its domain."""
         for decision in decisions.policies:
             side = sides.get(decision.policy)
             if side == "cpu":
@@ -163,6 +167,12 @@ class RunAccount:
                 self.policies["gpu"] = decision.policy
                 self._gpu.add(decision.request, self._gpu_ones * sample.elapsed_s)
                 self._gpu.add_saving(decision.request, sample.elapsed_s)
+            elif side:
+                self.policies[side] = decision.policy
+                size = decision.request.target.size
+                account = self._others.setdefault(side, LossAccount(size))
+                account.add(decision.request, np.full(size, sample.elapsed_s))
+                account.add_saving(decision.request, sample.elapsed_s)
 
     def energy(self) -> list[Energy]:
         """Joules by instrument; one that never gave a reading is there with none."""
@@ -170,6 +180,10 @@ class RunAccount:
             Energy(name, side, float(row.sum()), _named(row.tolist()), float(missing_s))
             for name, side, row, missing_s in zip(self._names, self._sides, self._joules, self._missing_s, strict=True)
         ]
+
+    def others(self) -> dict[str, Estimate]:
+        """What policies of other domains than "cpu" and "gpu" say."""
+        return {domain: account.estimate() for domain, account in self._others.items()}
 
     def progress(self) -> Progress | None:
         """What the application said; None if nothing."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nodectl.config import Config, PolicyChoice
-from nodectl.decide.decider import knob_names
+from nodectl.config import Config
 from nodectl.decide.node_cap import CAP_ROW
 from nodectl.knobs import Knob, KnobError, find_knobs
+from nodectl.knobs.kind import Domain
+from nodectl.knobs.registry import DOMAINS, domain_of
 from nodectl.policies import registry
 from nodectl.shell.errors import NodectlError
-from pmu.layout import FrequencyDomain, Layout
+from pmu.layout import FrequencyDomain, KnobRange, Layout
 from pmu.node import Finding, discover
 from pmu.ports import Ports
 
@@ -39,15 +40,29 @@ def survey(ports: Ports) -> Survey:
     return Survey(layout, knobs, sensor_rows, knob_rows)
 
 
-def at_present_limits(layout: Layout, knobs: Sequence[Knob]) -> Layout:
-    """The node with each clock domain's present limit as its highest clock.
+def at_present_limits(layout: Layout, knobs: Sequence[Knob], config: Config) -> Layout:
+    """The node with each clock domain's present limit as its highest clock, and with the ranges of the other knobs that
+    ``config`` has a policy for.
 
     An administrator may have lowered ``scaling_max_freq`` below what the hardware can do. Running free then means
     running at that limit: no policy asks for more, and a loss is counted against it.
     """
-    limits = {knob.name: _limit_khz(knob) for knob in knobs if knob.unit == "khz"}
+    limits = {knob.name: _limit_khz(knob) for knob in knobs if domain_of(knob.name) == "cpu"}
     domains = tuple(_below(domain, limits.get(f"cpu/policy{domain.policy}/max_khz")) for domain in layout.domains)
-    return msgspec.structs.replace(layout, domains=domains)
+    ranges = tuple(row for knob in knobs for row in _range(knob, layout, config))
+    return msgspec.structs.replace(layout, domains=domains, ranges=ranges)
+
+
+def _range(knob: Knob, layout: Layout, config: Config) -> list[KnobRange]:
+    """The range of a knob that some policy of this run moves. A knob that has just vanished has none."""
+    domain = DOMAINS.get(domain_of(knob.name))
+    if domain is None or domain.range_of is None or config.choice(domain.name).name == registry.NONE:
+        return []
+    try:
+        found = domain.range_of(knob, layout)
+    except KnobError:
+        return []  # the writer says so when the knob is to be moved
+    return [found] if found.cpus or domain.rests_on != "cpu" else []
 
 
 def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
@@ -56,19 +71,14 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
     To optimize, a side of the node needs both something to decide from and something to move. A side that lacks either
     is left alone; ``NodectlError`` with the reasons when no side is left. A dry run needs no knobs.
     """
-    lacks = {side: _lacks(config, side, found) for side in registry.DOMAINS} | {"power": _no_power_knob(config, found)}
+    lacks = {name: _lacks(config, domain, found) for name, domain in DOMAINS.items()}
+    lacks["power"] = _no_power_knob(config, found)
     if not config.decides:
         return config, [f"no {reason}" for reason in _lacking_sensors(found) if reason]
-    wanted = [side for side in registry.DOMAINS if _is_wanted(config, side)]
+    wanted = [domain for domain in DOMAINS if _is_wanted(config, domain)]
     _check_feasible([*wanted, "power"] if config.caps_power else wanted, lacks)
-    notices = [f"{side} side left alone: {lacks[side]}" for side in wanted if lacks[side]]
-    none = PolicyChoice(registry.NONE)
-    fitted = msgspec.structs.replace(
-        config,
-        cpu_policy=none if lacks["cpu"] else config.cpu_policy,
-        gpu_policy=none if lacks["gpu"] else config.gpu_policy,
-    )
-    return fitted, notices
+    notices = [f"{domain} side left alone: {lacks[domain]}" for domain in wanted if lacks[domain]]
+    return config.without([domain for domain in DOMAINS if lacks[domain]]), notices
 
 
 def _check_feasible(wanted: Sequence[str], lacks: Mapping[str, str]) -> None:
@@ -82,11 +92,10 @@ def _check_feasible(wanted: Sequence[str], lacks: Mapping[str, str]) -> None:
         raise NodectlError(f"cannot cap this node's power: {lacks['power']} (see `nodectl doctor`)")
 
 
-def _is_wanted(config: Config, side: str) -> bool:
+def _is_wanted(config: Config, domain: str) -> bool:
     caps = config.caps
-    if side == "cpu":
-        return config.cpu_policy.name != registry.NONE or caps.cpu_max_khz > 0
-    return config.gpu_policy.name != registry.NONE or caps.gpu_max_mhz > 0 or caps.gpu_temperature_c > 0
+    is_limited = caps.highest(domain) > 0 or (domain == "gpu" and caps.gpu_temperature_c > 0)
+    return is_limited or config.choice(domain).name != registry.NONE
 
 
 def _limit_khz(knob: Knob) -> int | None:
@@ -103,16 +112,18 @@ def _below(domain: FrequencyDomain, limit_khz: int | None) -> FrequencyDomain:
     return msgspec.structs.replace(domain, max_khz=limit_khz, steps_khz=steps)
 
 
-def _lacks(config: Config, side: str, found: Survey) -> str:
-    policy = config.cpu_policy if side == "cpu" else config.gpu_policy
-    no_sensor = "" if policy.name == registry.NONE else _no_sensor(side, found)  # a cap needs none
-    is_delegated = any(name.startswith(f"{side}/") for name in config.scmi.knobs)
-    return no_sensor or ("" if config.dry_run or is_delegated else _no_knob(side, found))
+def _lacks(config: Config, domain: Domain, found: Survey) -> str:
+    has_policy = config.choice(domain.name).name != registry.NONE
+    no_sensor = _no_sensor(domain.rests_on, found) if has_policy else ""  # a cap needs none
+    is_delegated = any(name.startswith(f"{domain.name}/") for name in config.scmi.knobs)
+    return no_sensor or ("" if config.dry_run or is_delegated else _no_knob(domain, found))
 
 
 def _no_sensor(side: str, found: Survey) -> str:
     if side == "gpu":
         return "" if found.layout.gpus else f"GPUs: {_why(found.sensor_rows, 'gpu', 'none found')}"
+    if side != "cpu":
+        return ""
     absent = [event for event in NEEDED_EVENTS if event not in found.layout.events]
     if not absent:
         return ""
@@ -125,19 +136,18 @@ def _lacking_sensors(found: Survey) -> list[str]:
     return [_no_sensor("cpu", found), no_energy, _no_sensor("gpu", found)]
 
 
-def _no_knob(side: str, found: Survey) -> str:
-    driven = {name for name in knob_names(found.layout) if name.startswith(f"{side}/")}
-    if any(knob.name in driven for knob in found.knobs):
+def _no_knob(domain: Domain, found: Survey) -> str:
+    if any(domain_of(knob.name) == domain.name for knob in found.knobs):
         return ""
-    what = "CPU clock limits" if side == "cpu" else "GPU clock locks"
-    return f"no {what} to move: {_why([row for row in found.knob_rows if row.name in driven], 'knob', 'none found')}"
+    rows = [row for row in found.knob_rows if domain_of(row.name) == domain.name]
+    return f"no {domain.what} to move: {_why(rows, 'knob', 'none found')}"
 
 
 def _no_power_knob(config: Config, found: Survey) -> str:
     """Why a cap in watts could not be held here: neither a controller takes it nor anything of its own."""
     if CAP_ROW in config.scmi.knobs or config.dry_run:
         return ""
-    if any(knob.name.startswith("rapl/") or knob.unit == "khz" for knob in found.knobs):
+    if any(knob.name.startswith("rapl/") or domain_of(knob.name) == "cpu" for knob in found.knobs):
         return ""
     return "no RAPL limits, no clock limits, and no controller ([scmi]) takes it"
 

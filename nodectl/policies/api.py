@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +21,8 @@ from pmu.readings import Sample, type_f64, type_i64, type_u8
 class Request:
     """What a policy wishes for the next interval.
 
-    ``target``: CPU policies ``[n_cpus]`` in kHz, GPU policies ``[n_gpus]`` in MHz; 0 = no wish, run free.
+    ``target``: CPU policies ``[n_cpus]`` in kHz, GPU policies ``[n_gpus]`` in MHz, policies of other domains one value
+    per range of that domain in the layout, in the knob's unit; 0 = no wish, run free.
     ``reason``: index into the policy's ``reasons``, same shape.
     ``loss``: the policy's estimate of the speed lost in the *past* interval against running free (0.03 = 3 % more
     time), NaN where it cannot say. ``saved_w``: its estimate of the watts saved in the past interval, NaN likewise.
@@ -42,13 +43,14 @@ class Request:
 class Policy:
     """One policy: of ``nodectl.policies.registry``, of an installed package, or of a file (docs/extending.md).
 
+    ``domain`` names the knobs it serves (``nodectl.knobs.registry``): "cpu", "gpu", "uncore", ...
     ``params`` is a frozen msgspec.Struct type whose defaults are conservative; ``initial(params, layout)`` gives
     the first state (a frozen dataclass or msgspec.Struct of numbers and numpy arrays); ``decide(params, layout,
     state, sample)`` gives the next state and the request.
     """
 
     name: str
-    domain: Literal["cpu", "gpu"]
+    domain: str
     summary: str
     source: str
     reasons: tuple[str, ...]

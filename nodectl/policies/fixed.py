@@ -1,4 +1,4 @@
-"""One clock, held: the reference that savings are counted against, and the sweep that calibration needs.
+"""One value, held: the reference that savings are counted against, and the sweep that calibration needs.
 
 REGALE D2.3 §3.4 compares everything with the highest clock locked (A100-80: 1410 MHz), and its best EasyWave run is a
 fixed 1095 MHz. A clock of 0 means the highest. Between steps of the hardware the arbiter takes the next one up.
@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from nodectl.policies.api import Policy, Request
-from pmu.layout import Layout
+from nodectl.shell.errors import UsageError
+from pmu.layout import KnobRange, Layout
 from pmu.readings import Sample, type_i64
 
 
@@ -28,8 +29,14 @@ class FixedGpuParams(msgspec.Struct, frozen=True):
     clock_mhz: int = 0
 
 
+class FixedParams(msgspec.Struct, frozen=True):
+    """``value`` of every knob of the domain, in the knob's unit or as its word; 0 = the highest, "" = no wish."""
+
+    value: int | str = 0
+
+
 class FixedState(msgspec.Struct, frozen=True):
-    """The clocks to hold, one per CPU or GPU."""
+    """The values to hold, one per CPU, GPU or range."""
 
     target: type_i64
 
@@ -47,6 +54,36 @@ def initial_gpu(params: FixedGpuParams, layout: Layout) -> FixedState:
     return FixedState(
         np.array([(params.clock_mhz or gpu.clocks_mhz[-1]) if gpu.clocks_mhz else 0 for gpu in layout.gpus], np.int64)
     )
+
+
+def of_ranges(domain: str) -> Policy:
+    """The policy of a domain whose knobs are ranges of the layout."""
+
+    def initial(params: FixedParams, layout: Layout) -> FixedState:
+        rows = [row for row in layout.ranges if row.domain == domain]
+        return FixedState(np.array([_value(params.value, row) for row in rows], np.int64))
+
+    return Policy(
+        name=f"fixed-{domain}",
+        domain=domain,
+        summary="one value for every knob of this domain, from start to end",
+        source="ours",
+        reasons=("fixed value",),
+        params=FixedParams,
+        initial=initial,
+        decide=decide,
+    )
+
+
+def _value(value: int | str, row: KnobRange) -> int:
+    if not value:
+        return 0 if row.words else row.high
+    if isinstance(value, int) and not row.words:
+        return value
+    if value not in row.words:
+        takes = ", ".join(row.words) if row.words else f"numbers from {row.low} to {row.high}"
+        raise UsageError(f"fixed-{row.domain}: {row.name} cannot be set to {value!r}; it takes {takes}")
+    return 1 + row.words.index(str(value))
 
 
 def decide(params: msgspec.Struct, layout: Layout, state: FixedState, sample: Sample) -> tuple[FixedState, Request]:

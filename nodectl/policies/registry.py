@@ -1,7 +1,8 @@
 """Every policy by its name, imported only when it is asked for; those that a site adds, also by their file.
 
-A name that exists on both sides of the node carries the side as suffix; in a place that is about one side
-(``cpu_policy``, ``--gpu-policy``) the suffix may be left out: ``fixed`` is ``fixed-gpu`` there.
+A policy serves one domain of knobs (``nodectl.knobs.registry``): "cpu", "gpu", or any other that is registered. A name
+that exists in several domains carries the domain as suffix; in a place that is about one domain (``cpu_policy``,
+``--gpu-policy``) the suffix may be left out: ``fixed`` is ``fixed-gpu`` there.
 Packages announce policies of theirs in the group ``nodectl.policies``; ``FILE.py[:NAME]`` is one of a file.
 """
 
@@ -11,24 +12,35 @@ import dataclasses
 import functools
 import importlib
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from nodectl.knobs import registry as knobs
 from nodectl.policies.api import Policy, Request
 from nodectl.shell.errors import UsageError, nearest
 from nodectl.shell.extension import Extension, ExtensionError, Extensions, is_file, located, misfit, misfit_params
 from pmu.layout import Layout
 
-type_domain = Literal["cpu", "gpu"]
-DOMAINS: Final[tuple[type_domain, ...]] = ("cpu", "gpu")
+DOMAINS: Final[tuple[str, ...]] = tuple(knobs.DOMAINS)
 
 NONE: Final = "none"
-"""The choice of no policy: that side of the node is left alone."""
+"""The choice of no policy: those knobs are left alone."""
 
-_WHERE: Final[dict[str, tuple[type_domain, str, str]]] = {
+
+def _of_other_domains() -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """A fixed value for each domain that the layout does not describe, and the policies that come with its knob."""
+    for domain in knobs.DOMAINS.values():
+        if domain.range_of:
+            yield f"fixed-{domain.name}", (domain.name, "nodectl.policies.fixed", "of_ranges")
+        for name, place in domain.policies.items():
+            module, _, attribute = place.partition(":")
+            yield name, (domain.name, module, attribute)
+
+
+_WHERE: Final[dict[str, tuple[str, str, str]]] = {
     "bdpo-cpu": ("cpu", "nodectl.policies.bdpo_cpu", "POLICY"),
     "bdpo-cpu-bounded": ("cpu", "nodectl.policies.bdpo_cpu_bounded", "POLICY"),
     "fixed-cpu": ("cpu", "nodectl.policies.fixed", "CPU_POLICY"),
@@ -36,10 +48,9 @@ _WHERE: Final[dict[str, tuple[type_domain, str, str]]] = {
     "gpu-ladder": ("gpu", "nodectl.policies.gpu_ladder", "POLICY"),
     "fixed-gpu": ("gpu", "nodectl.policies.fixed", "GPU_POLICY"),
     "firmware": ("gpu", "nodectl.policies.firmware", "POLICY"),
+    **dict(_of_other_domains()),
 }
-_LIMITS: Final[dict[str, tuple[type_domain, str, str]]] = {
-    "gpu-thermal": ("gpu", "nodectl.decide.temperature_limit", "POLICY")
-}
+_LIMITS: Final[dict[str, tuple[str, str, str]]] = {"gpu-thermal": ("gpu", "nodectl.decide.temperature_limit", "POLICY")}
 """Limits in the form of policies: a replay finds them by name, but nobody chooses them as a policy."""
 
 
@@ -51,8 +62,8 @@ class PolicyError(UsageError):
         self.key = key
 
 
-def names(domain: type_domain | None = None) -> list[str]:
-    """The names of the policies that ship, of one side or of both."""
+def names(domain: str | None = None) -> list[str]:
+    """The names of the policies that ship, of one domain or of all."""
     return [name for name, (side, _, _) in _WHERE.items() if domain in (None, side)]
 
 
@@ -61,17 +72,17 @@ def added() -> list[Extension[Policy]]:
     return [extension for name in _ADDED.names() if (extension := _ADDED.find(name))]
 
 
-def policy(name: str, domain: type_domain) -> Policy:
-    """The policy called ``name`` for that side of the node; ``PolicyError`` with the nearest name if there is none."""
+def policy(name: str, domain: str) -> Policy:
+    """The policy called ``name`` for that domain; ``PolicyError`` with the nearest name if there is none."""
     return find(name, domain).value
 
 
-def find(name: str, domain: type_domain) -> Extension[Policy]:
+def find(name: str, domain: str) -> Extension[Policy]:
     """The same with where it came from; ``name`` may be a file."""
     full = name if name in _WHERE else f"{name}-{domain}"
     extension = _found(name) or (None if is_file(name) else _found(full))
     if extension:
-        side: type_domain | None = extension.value.domain
+        side: str | None = extension.value.domain
     else:
         side, module, attribute = _WHERE.get(full, _LIMITS.get(full, (None, "", "")))
     if side != domain:
@@ -81,9 +92,10 @@ def find(name: str, domain: type_domain) -> Extension[Policy]:
     if extension:
         return _guarded(extension)
     try:
-        return Extension(cast(Policy, getattr(importlib.import_module(module), attribute)))
+        found: Policy | Callable[[str], Policy] = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise PolicyError(f"{full}: its module cannot be imported: {error}", "name") from None
+    return Extension(found if isinstance(found, Policy) else found(domain))
 
 
 def _found(name: str) -> Extension[Policy] | None:
@@ -115,7 +127,8 @@ def _guarded(extension: Extension[Policy]) -> Extension[Policy]:
     policy = extension.value
 
     def decide(params: Any, layout: Layout, state: Any, sample: Any) -> Any:
-        size = len(layout.cpus if policy.domain == "cpu" else layout.gpus)
+        domain = knobs.DOMAINS[policy.domain]
+        size = len(layout.cpus if domain.is_per_cpu else domain.rows(layout))
         check = functools.partial(_wrong, size=size, n_reasons=len(policy.reasons))
         return extension.guarded(policy.decide, check)(params, layout, state, sample)
 
@@ -161,7 +174,7 @@ def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
         raise PolicyError(located(error), "params") from None
 
 
-def check(name: str, domain: type_domain, given: Mapping[str, Any]) -> None:
+def check(name: str, domain: str, given: Mapping[str, Any]) -> None:
     """Raise ``PolicyError`` unless this choice can run."""
     if name == NONE:
         return

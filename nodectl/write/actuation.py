@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from nodectl.config import Config
-from nodectl.decide.decider import knob_names
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
@@ -72,11 +71,8 @@ class Actuation:
         self._writer = Writer(knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
         self._watch = EffectWatch(survey.knobs, survey.layout)
         self._own = {knob.name for knob in survey.knobs}
-        movable = self._own | set(delegation.rows if delegation else ())
-        names = [*knob_names(survey.layout), *([CAP_ROW] if config.caps_power else [])]
-        rows = [(row, name) for row, name in enumerate(names) if name in movable or name == CAP_ROW]
-        self._rows = np.array([row for row, _ in rows], np.int64)
-        self._names = [name for _, name in rows]
+        self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}
+        self._find_rows(())
         self._cap_knobs = _CapKnobs.of(survey.layout, self._own, delegated)
         self._trouble = ""
 
@@ -136,6 +132,8 @@ class Actuation:
     def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
         """Look whether the clocks of this interval followed the last writes, then move what should move."""
         outcomes, knobs = self._watch.judge(sample), self._cap_knobs
+        if decisions.knobs is not self._knobs:
+            self._find_rows(decisions.knobs)
         settings = dict(zip(self._names, decisions.values[self._rows].tolist(), strict=True))
         if knobs.rapl and CAP_ROW in settings:
             share_uw = settings[CAP_ROW] * 1000 // knobs.n_packages if decisions.cap.is_local else 0
@@ -151,6 +149,13 @@ class Actuation:
         wrong = (one for one in (*outcomes, *written) if one.knob in holding and one.status in TROUBLE)
         self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
         return outcomes + written
+
+    def _find_rows(self, knobs: tuple[str, ...]) -> None:
+        """Which rows of the decisions can be moved here; the decider gives the same tuple at each tick."""
+        self._knobs = knobs
+        rows = [row for row, name in enumerate(knobs) if name in self._movable]
+        self._rows = np.array(rows, np.int64)
+        self._names = [knobs[row] for row in rows]
 
     def notices(self) -> list[str]:
         """What the link to a controller has to tell people, each line once."""

@@ -11,8 +11,9 @@ from nodectl.decide.arbiter import (
     ClockTable,
     SharedClocks,
     arbitrate,
-    domain_clocks,
+    clocks_of,
 )
+from nodectl.knobs.registry import DOMAINS
 from tests.nodectl.small_node import layout
 
 LADDER = (1005, 1110, 1215, 1305, 1410)
@@ -91,14 +92,18 @@ def test_knobs_do_not_influence_each_other(knobs):
     assert list(zip(together[0].tolist(), together[1].tolist(), strict=True)) == alone
 
 
+def shared_clocks() -> SharedClocks:
+    return SharedClocks([row.cpus for row in DOMAINS["cpu"].rows(layout())], n_cpus=4)
+
+
 @given(st.lists(st.integers(1, 3000), min_size=4, max_size=4))
 def test_a_shared_clock_follows_the_fastest_wish_of_its_cpus(khz):
-    shared = SharedClocks(layout())
+    shared = shared_clocks()
     assert shared.fastest(np.array(khz)).tolist() == [max(khz[0], khz[1]), max(khz[2], khz[3])]
 
 
 def test_a_cpu_without_a_wish_frees_the_clock_it_shares():
-    assert SharedClocks(layout()).fastest(np.array([0, 1200, 1300, 1400])).tolist() == [0, 1400]
+    assert shared_clocks().fastest(np.array([0, 1200, 1300, 1400])).tolist() == [0, 1400]
 
 
 def test_domains_of_a_node_may_have_different_steps():
@@ -108,7 +113,10 @@ def test_domains_of_a_node_may_have_different_steps():
 
 
 def test_a_domain_without_steps_takes_any_clock_in_its_range():
-    assert domain_clocks(layout(steps_khz=())).up(np.array([1_234_567, 9_000_000])).tolist() == [1_234_567, 2_800_000]
+    assert clocks_of(DOMAINS["cpu"].rows(layout(steps_khz=()))).up(np.array([1_234_567, 9_000_000])).tolist() == [
+        1_234_567,
+        2_800_000,
+    ]
 
 
 def test_steps_outside_the_present_range_are_not_used():

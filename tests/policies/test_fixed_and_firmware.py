@@ -18,7 +18,7 @@ MAX_KHZ = 2_800_000
 REFERENCES = [("fixed-cpu", "cpu"), ("fixed-gpu", "gpu"), ("firmware", "gpu")]
 
 
-def wish(name: str, side: registry.type_domain, node: Layout, seen: Sample, **given: int):
+def wish(name: str, side: str, node: Layout, seen: Sample, **given: int):
     policy = registry.policy(name, side)
     params = registry.params(policy, given)
     return policy.decide(params, node, policy.initial(params, node), seen)[1]

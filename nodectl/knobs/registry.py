@@ -1,0 +1,29 @@
+"""Every kind of knob, in the order in which knobs are found, decided and listed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodectl.knobs import clock_limit, gpu_limits, package_power_limit
+from nodectl.knobs.kind import Domain, KnobKind
+
+KINDS: Final[tuple[KnobKind, ...]] = (
+    clock_limit.KIND,
+    gpu_limits.CLOCK_LOCK,
+    gpu_limits.BOARD_LIMIT,
+    package_power_limit.KIND,
+)
+
+DOMAINS: Final[dict[str, Domain]] = {kind.domain.name: kind.domain for kind in KINDS if kind.domain}
+"""What policies can be chosen for, by name."""
+
+
+def kind_of(name: str) -> KnobKind | None:
+    """The kind of the knob with that name."""
+    return next((kind for kind in KINDS if kind.has(name)), None)
+
+
+def domain_of(name: str) -> str:
+    """The domain of the knob with that name; "" if no policy moves it."""
+    kind = kind_of(name)
+    return kind.domain.name if kind and kind.domain else ""
