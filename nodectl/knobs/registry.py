@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodectl.knobs import clock_limit, gpu_limits, package_power_limit
+from nodectl.knobs import clock_limit, gpu_limits, package_power_limit, uncore_limit
 from nodectl.knobs.kind import Domain, KnobKind
 
 KINDS: Final[tuple[KnobKind, ...]] = (
@@ -12,6 +12,7 @@ KINDS: Final[tuple[KnobKind, ...]] = (
     gpu_limits.CLOCK_LOCK,
     gpu_limits.BOARD_LIMIT,
     package_power_limit.KIND,
+    uncore_limit.KIND,
 )
 
 DOMAINS: Final[dict[str, Domain]] = {kind.domain.name: kind.domain for kind in KINDS if kind.domain}

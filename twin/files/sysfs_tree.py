@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from twin.faults.active import Effect, Faults, type_standing
-from twin.files import procfs, sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap
+from twin.files import procfs, sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap, sysfs_uncore
 from twin.files.sysfs_nodes import PAGE_BYTES, Attribute, Nodes, as_string
 from twin.physics.model import Twin
 
@@ -49,6 +49,7 @@ class SysfsTree:
             nodes.directory(root)
         sysfs_cpu.add(nodes, twin)
         self.policies = sysfs_cpufreq.add(nodes, twin)
+        sysfs_uncore.add(nodes, twin)
         procfs.add(nodes, twin, self.policies, host_stat)
         self.zones = sysfs_powercap.add(nodes, twin)
         device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin)]

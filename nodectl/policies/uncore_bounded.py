@@ -1,0 +1,194 @@
+"""uncore-bounded: a lower uncore clock in phases that hardly use it, within a slowdown bound over the whole run. Ours.
+
+Problem. The uncore (mesh, last-level cache, memory controllers) can draw a large part of a package's power, also while
+the cores work out of their own caches. A job that waits for memory needs all of it. The run may become
+slower by no more than ``bound`` (3 %) *in all*, and a CPU policy may be spending on the same run.
+
+Idea. Time that is spent waiting for cache or memory grows at most as the uncore's clock falls; all other time does not
+change. So the share of waiting gives an upper bound of the loss, at any clock and without a measurement at two clocks:
+
+    m       share of a package's busy time, at the highest clocks of core and uncore, that waits
+    loss    m * (u_max / u - 1)                         most extra time at uncore clock u
+    core    (1 - m) * (f_max / f - 1)                   extra time by lower core clocks, whoever lowered them
+    lost_s  sum of elapsed * x / (1 + x), x = loss + core of the slowest package                                   s
+    room_s  bound * time_s - lost_s                     what is left on the account                                 s
+    u       the lowest with loss <= bound - core; u_max while room_s is not positive or m is above ``memory``
+
+Waiting is the share of stalled cycles where that event exists. Otherwise it is bounded by the instructions: a core that
+retires ``width`` per cycle at most has worked for ``ipc / width`` of its cycles at least. So without the event only
+packages of a high IPC qualify.
+
+Invariant. No interval is planned to lose more than ``bound`` in all, and none anything while the account is overdrawn.
+A phase that begins to wait while the uncore is slow costs one interval, which the account is charged with.
+
+The account also carries what core clocks lose. So next to a CPU policy with the same bound this one spends only what
+that leaves, and the bound holds for both together. The clock rises at once and falls after ``dwell_s``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from nodectl.policies.api import Policy, Request
+from pmu.layout import KnobRange, Layout
+from pmu.readings import Sample, type_f64, type_i64
+
+REASONS = ("free", "idle", "missing", "memory", "dwell", "bounded", "account")
+FREE, IDLE, MISSING, MEMORY, DWELL, BOUNDED, ACCOUNT = range(len(REASONS))
+
+TOP_MEMORY_S = 300.0
+"""The highest core clock is forgotten this slowly: all-core turbo may follow single-core turbo for the rest of a run,
+while CPU policies return to the highest clock more often than that (ours)."""
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bound and where the uncore is left alone. All defaults are ours."""
+
+    bound: float = 0.03  # slowdown over the whole run, with what core clocks cost
+    memory: float = 0.3  # a package that waits for more than this share of its time keeps the highest uncore clock
+    floor: float = 0.5  # lowest uncore clock, as a share of the highest
+    dwell_s: float = 0.5  # how long a lower clock must have been affordable
+    width: float = 4.0  # instructions that a core retires per cycle: 4 up to Cascade Lake, 5 Ice Lake, 6 later
+    idle: float = 0.05  # a CPU is judged if it is busy for at least this share of the interval
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < 1:
+            raise ValueError("bound must be in (0, 1)")
+        if not 0 < self.floor <= 1 or not 0 < self.memory <= 1:
+            raise ValueError("floor and memory must be in (0, 1]")
+        if self.dwell_s < 0 or self.width <= 0 or not 0 <= self.idle < 1:
+            raise ValueError("dwell_s must not be negative, width above 0, idle in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Per range: the limit asked for in kHz, the one that has been affordable for ``calm_s``. Of the node: the highest
+    core clock seen lately, and the account."""
+
+    asked_khz: type_i64
+    candidate_khz: type_i64
+    calm_s: type_f64
+    top_khz: float
+    time_s: float
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One package in one interval, through the median of its busy CPUs."""
+
+    clock_khz: float
+    stall: float  # share of its busy time that waits, at the present clocks
+
+
+def initial(params: Params, layout: Layout) -> State:
+    """Every range at its highest clock, nothing spent."""
+    high = np.array([row.high for row in _rows(layout)], np.int64)
+    return State(high, high, np.zeros(len(high)), 0.0, 0.0, 0.0)
+
+
+def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
+    """Charge the last interval to the account, then choose the limit of each range."""
+    rows = _rows(layout)
+    asked, candidate, calm_s = state.asked_khz.tolist(), state.candidate_khz.tolist(), state.calm_s.tolist()
+    seen = [_look(params, row, sample) for row in rows]
+    top_khz = _top_khz(state, sample, seen)
+    waits, core = [math.nan] * len(rows), [0.0] * len(rows)
+    for i, view in enumerate(seen):
+        if isinstance(view, _Seen):
+            waits[i], core[i] = _at_highest_clocks(view, top_khz, asked[i] / rows[i].high)
+    loss = [wait * (row.high / at - 1.0) for wait, row, at in zip(waits, rows, asked, strict=True)]
+
+    # the other packages wait for the slowest at the next barrier
+    worst = max((a + b for a, b in zip(loss, core, strict=True) if not math.isnan(a)), default=0.0)
+    time_s, lost_s = state.time_s + sample.elapsed_s, state.lost_s + sample.elapsed_s * worst / (1.0 + worst)
+    may_spend = params.bound * time_s > lost_s
+
+    reason = [view if isinstance(view, int) else BOUNDED for view in seen]
+    for i, row in enumerate(rows):
+        wanted = row.high
+        if reason[i] == BOUNDED:
+            wanted, reason[i] = _wanted(params, row, waits[i], params.bound - core[i] if may_spend else 0.0)
+        if wanted >= asked[i]:  # a late rise costs the application time, a late fall only joules
+            asked[i], calm_s[i] = wanted, 0.0
+            continue
+        candidate[i] = max(candidate[i], wanted) if calm_s[i] > 0 else wanted
+        calm_s[i] += sample.elapsed_s
+        if calm_s[i] < params.dwell_s - sample.elapsed_s / 2:
+            reason[i] = DWELL
+        else:
+            asked[i], calm_s[i] = candidate[i], 0.0
+    after = State(np.array(asked, np.int64), np.array(candidate, np.int64), np.array(calm_s), top_khz, time_s, lost_s)
+    target = [0 if at >= row.high else at for at, row in zip(asked, rows, strict=True)]
+    unknown = np.full(len(rows), np.nan)
+    return after, Request(np.array(target, np.int64), np.array(reason, np.uint8), np.array(loss), unknown)
+
+
+def _rows(layout: Layout) -> list[KnobRange]:
+    return [row for row in layout.ranges if row.domain == "uncore"]
+
+
+def _look(params: Params, row: KnobRange, sample: Sample) -> _Seen | int:
+    """What the package of a range did; ``IDLE`` or ``MISSING`` where nothing can be said of it."""
+    cpu, cpus = sample.cpu, np.array(row.cpus, np.int64)
+    is_busy = cpu.busy[cpus] >= params.idle
+    if not is_busy.any():
+        return IDLE if np.isfinite(cpu.busy[cpus]).any() else MISSING
+    judged = cpus[is_busy & np.isfinite(cpu.ipc[cpus]) & np.isfinite(cpu.frequency_khz[cpus])]
+    if not len(judged):
+        return MISSING
+    stall = float(np.median(cpu.stall[judged]))
+    if math.isnan(stall):
+        stall = 1.0 - float(np.median(cpu.instructions[judged] / cpu.cycles[judged])) / params.width
+    if math.isnan(stall):
+        return MISSING
+    return _Seen(float(np.median(cpu.frequency_khz[judged])), min(max(stall, 0.0), 1.0))
+
+
+def _top_khz(state: State, sample: Sample, seen: list[_Seen | int]) -> float:
+    """The highest core clock of late, which core clocks are charged against."""
+    clock_khz = max((view.clock_khz for view in seen if isinstance(view, _Seen)), default=math.nan)
+    if math.isnan(clock_khz):
+        return state.top_khz
+    forgotten = (state.top_khz - clock_khz) * min(sample.elapsed_s / TOP_MEMORY_S, 1.0)
+    return max(state.top_khz - forgotten, clock_khz)
+
+
+def _at_highest_clocks(view: _Seen, top_khz: float, uncore: float) -> tuple[float, float]:
+    """The share of time that waits when core and uncore run at their highest clocks, and what the core clock costs.
+
+    ``uncore``: the limit in force over the highest. Work takes ``1 - stall`` of the time now and scales with the core
+    clock; waiting takes the rest and scales with the uncore's at most.
+    """
+    clock = min(view.clock_khz / top_khz, 1.0) if top_khz > 0 else 1.0
+    work, wait = (1.0 - view.stall) * clock, view.stall * uncore
+    waits = wait / (work + wait) if work + wait > 0 else 1.0
+    return waits, (1.0 - waits) * (1.0 / clock - 1.0) if clock > 0 else 0.0
+
+
+def _wanted(params: Params, row: KnobRange, waits: float, allowed: float) -> tuple[int, int]:
+    """The lowest limit at which no more than ``allowed`` is lost, and the reason."""
+    if waits > params.memory:
+        return row.high, MEMORY
+    if allowed <= 0:
+        return row.high, ACCOUNT
+    lowest = max(row.low, math.ceil(params.floor * row.high))
+    affordable = math.ceil(row.high / (1.0 + allowed / waits)) if waits > 0 else lowest
+    at_least = max(lowest, affordable)
+    return min((step for step in row.steps if step >= at_least), default=row.high), BOUNDED
+
+
+POLICY = Policy(
+    name="uncore-bounded",
+    domain="uncore",
+    summary="lowers the uncore in phases that hardly wait for memory, within a slowdown bound over the whole run",
+    source="ours, after the beta model of frequency scaling applied to the uncore",
+    reasons=REASONS,
+    params=Params,
+    initial=initial,
+    decide=decide,
+)
