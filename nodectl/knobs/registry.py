@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodectl.knobs import clock_limit, gpu_limits, package_power_limit, uncore_limit
+from nodectl.knobs import clock_limit, energy_preference, gpu_limits, package_power_limit, uncore_limit
 from nodectl.knobs.kind import Domain, KnobKind
 
 KINDS: Final[tuple[KnobKind, ...]] = (
@@ -13,6 +13,7 @@ KINDS: Final[tuple[KnobKind, ...]] = (
     gpu_limits.BOARD_LIMIT,
     package_power_limit.KIND,
     uncore_limit.KIND,
+    energy_preference.KIND,
 )
 
 DOMAINS: Final[dict[str, Domain]] = {kind.domain.name: kind.domain for kind in KINDS if kind.domain}
