@@ -164,13 +164,11 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
     for path, problem in _out_of_range(config):
         raise ConfigError(f"{where(path)}: {'.'.join(path)}: {problem}")
     for name in config.policies:
-        if name not in registry.DOMAINS or policy_path(name) != ("policies", name):
-            problem = (
-                f"is set as {policy_path(name)[0]}" if name in registry.DOMAINS else "has no knobs that policies move"
-            )
-            raise ConfigError(
-                f"{where(('policies', name))}: policies.{name}: {problem}{nearest(name, registry.DOMAINS)}"
-            )
+        place = f"{where(('policies', name))}: policies.{name}"
+        if name not in registry.DOMAINS:
+            raise ConfigError(f"{place}: there are no such knobs{nearest(name, registry.DOMAINS)}")
+        if policy_path(name) != ("policies", name):
+            raise ConfigError(f"{place}: this policy is set as {policy_path(name)[0]}")
     for domain in registry.DOMAINS:
         choice = config.choice(domain)
         try:

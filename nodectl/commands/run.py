@@ -112,7 +112,7 @@ def run(
         ("journal", "dir"): ("--journal", journal),
         ("state_dir",): ("--state-dir", state_dir),
     }
-    given |= dict(_policy_of_domain(text) for text in others)
+    given |= dict(policy_of_domain(text) for text in others)
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
     ports = system_ports()
     with (
@@ -197,7 +197,7 @@ def policy_choice(text: str, option: str) -> dict[str, Any]:
     return {"name": below(Path.cwd(), name), "params": params}
 
 
-def _policy_of_domain(text: str) -> tuple[tuple[str, ...], tuple[str, dict[str, Any]]]:
+def policy_of_domain(text: str) -> tuple[tuple[str, ...], tuple[str, dict[str, Any]]]:
     """The key and the value of ``--policy DOMAIN=NAME...``, for ``configure``."""
     domain, equals, choice = text.partition("=")
     if not equals:

@@ -1,17 +1,8 @@
-"""The settings this agent can move: one file per kind, found by what the node has or by name.
+"""The settings this agent can move. Each kind is one file, and a row of ``registry.py``, which lists what they write.
 
-=================================  ==========================================  =====================
-name                               what it writes                              put back by
-=================================  ==========================================  =====================
-``cpu/policyN/max_khz``            cpufreq ``scaling_max_freq``                writing the old value
-``gpu/N/sm_clock_mhz``             NVML locked clocks, value..value            unlocking (no getter)
-``gpu/N/power_limit_mw``           NVML power management limit                 writing the old value
-``rapl/package-N/long_term_uw``    powercap long-term limit of the package     writing the old value
-``rapl/package-N/short_term_uw``   powercap short-term limit of the package    writing the old value
-``scmi+URL#DOMAIN/cap_mw``         an SCMI controller's cap on a power domain  setting or withdrawing
-``scmi+URL#DOMAIN/limit_khz``      the same, upper limit of a clock domain     setting the old value
-``scmi+URL#DOMAIN/level_khz``      the same, its level                         setting the old value
-=================================  ==========================================  =====================
+Knobs behind an SCMI controller come from the settings and not from the node (``nodectl.controller.scmi_knobs``,
+imported only where a restore names one). Otherwise this room imports ``pmu`` alone. It never decides, and only
+``nodectl.write`` calls a knob's ``set``.
 """
 
 from nodectl.knobs.api import Knob, KnobError, Outcome, Reason, Status

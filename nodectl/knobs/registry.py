@@ -8,12 +8,12 @@ from nodectl.knobs import clock_limit, energy_preference, gpu_limits, package_po
 from nodectl.knobs.kind import Domain, KnobKind
 
 KINDS: Final[tuple[KnobKind, ...]] = (
-    clock_limit.KIND,
-    gpu_limits.CLOCK_LOCK,
-    gpu_limits.BOARD_LIMIT,
-    package_power_limit.KIND,
-    uncore_limit.KIND,
-    energy_preference.KIND,
+    clock_limit.KIND,  # cpu/policyN/max_khz: cpufreq scaling_max_freq
+    gpu_limits.CLOCK_LOCK,  # gpu/N/sm_clock_mhz: NVML locked clocks; put back by unlocking, as there is no getter
+    gpu_limits.BOARD_LIMIT,  # gpu/N/power_limit_mw: NVML power management limit
+    package_power_limit.KIND,  # rapl/package-N/{long,short}_term_uw: powercap limits of the package
+    uncore_limit.KIND,  # uncore/FOLDER/max_khz: intel_uncore_frequency max_freq_khz
+    energy_preference.KIND,  # epp/policyN/preference: cpufreq energy_performance_preference
 )
 
 DOMAINS: Final[dict[str, Domain]] = {kind.domain.name: kind.domain for kind in KINDS if kind.domain}

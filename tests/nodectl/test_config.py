@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodectl.commands.run import configure
+from nodectl.commands.run import configure, policy_of_domain
 from nodectl.config import Config
 from nodectl.policies import registry
 from nodectl.shell.settings import ConfigError, line_of
@@ -140,3 +140,38 @@ def test_every_registered_policy_fits_its_side_and_starts_from_its_defaults():
 def test_a_side_of_the_node_may_leave_out_its_own_suffix():
     assert registry.policy("fixed", "gpu") is registry.policy("fixed-gpu", "gpu")
     assert registry.policy("fixed", "cpu").domain == "cpu"
+
+
+def test_every_domain_of_knobs_has_a_policy_of_its_own(tmp_path):
+    config = load(tmp_path, "[policies]\nuncore = {name = 'fixed', params = {value = 1800000}}")
+    assert config.choice("uncore").params == {"value": 1_800_000}
+    assert config.choice("epp").name == registry.NONE
+    assert config.choice("gpu") is config.gpu_policy
+    assert config.without(["uncore"]).choice("uncore").name == registry.NONE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[policies.uncor]\nname = 'fixed'",
+         "nodectl.toml:1: policies.uncor: there are no such knobs (nearest: uncore)"),
+        ("[policies.cpu]\nname = 'fixed'", "nodectl.toml:1: policies.cpu: this policy is set as cpu_policy"),
+        ("[policies.uncore]\nname = 'bdpo-cpu'", "nodectl.toml:2: 'bdpo-cpu' is a cpu policy"),
+        ("[policies.epp]\nname = 'fixed'\nparams = {vlaue = 'power'}",
+         "nodectl.toml:3: fixed-epp has no parameter 'vlaue' (nearest: value)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_policy_of_a_domain_is_one_line_with_its_place(tmp_path, text, expected):
+    assert complaint(tmp_path, text).startswith(expected)
+
+
+def test_the_command_line_chooses_the_policy_of_any_domain():
+    given = dict(policy_of_domain(text) for text in ("uncore=uncore-bounded:bound=0.02", "cpu=fixed"))
+    config = configure(None, given)
+    assert config.choice("uncore").params == {"bound": 0.02} and config.cpu_policy.name == "fixed"
+    with pytest.raises(ConfigError, match=r"^--policy: 'uncore' is not DOMAIN=NAME$"):
+        policy_of_domain("uncore")
+    with pytest.raises(
+        ConfigError, match=r"^--policy: policies.fan: there are no such knobs .known: cpu, epp, gpu, uncore.$"
+    ):
+        configure(None, dict([policy_of_domain("fan=fixed")]))

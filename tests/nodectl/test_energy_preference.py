@@ -2,6 +2,7 @@
 
 import pytest
 
+from nodectl.commands.run import policy_of_domain
 from nodectl.config import PolicyChoice
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
@@ -189,8 +190,7 @@ def test_a_node_without_preferences_names_the_reason_when_they_are_asked_for(tmp
 
 
 def test_the_command_line_chooses_a_preference_by_its_domain():
-    from nodectl.commands.run import _policy_of_domain
 
-    path, (option, choice) = _policy_of_domain("epp=fixed:value=balance_power")
+    path, (option, choice) = policy_of_domain("epp=fixed:value=balance_power")
     assert (path, option) == (("policies", "epp"), "--policy")
     assert PolicyChoice(**choice) == PolicyChoice("fixed", {"value": "balance_power"})

@@ -3,6 +3,7 @@
 import pytest
 
 from nodectl.knobs import EffectWatch, KnobError, find_knobs, open_knob
+from nodectl.knobs.registry import KINDS
 from nodectl.write.saves import read_save
 from nodectl.write.writer import Writer
 from pmu.decode import decode
@@ -101,6 +102,20 @@ def test_every_knob_is_found_again_by_its_name(bench):
     for knob in node.knobs:
         again = open_knob(node.ports, knob.name)
         assert again.read() == knob.read() and again.name == knob.name
+
+
+@pytest.mark.parametrize("machine", ["client", "curie", "xh2415"])
+def test_every_knob_of_a_node_is_of_one_kind(bench, machine):
+    node = bench(machine, "hpl")
+    for row in node.findings:
+        assert [kind.has(row.name) for kind in KINDS].count(True) == 1, row.name
+
+
+def test_a_knob_whose_effect_no_sample_shows_is_not_waited_for(bench):
+    node = bench("skylake-6146", "hpl")
+    name = "uncore/package_00_die_00/max_khz"
+    assert node.set({name: 1_800_000})[name].status == "written"
+    assert not node.watch._pending.any() and node.see(3) == []
 
 
 @pytest.mark.parametrize("name", ["cpu/policy99/max_khz", "gpu/0/sm_clock_mhz", "rapl/package-7/long_term_uw"])

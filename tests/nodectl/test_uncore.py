@@ -1,9 +1,12 @@
 """The uncore's clock limit: found, captured, moved within what was found, put back, and listed with its reason."""
 
+import csv
+
 import pytest
 
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
+from nodectl.journal.export import export
 from nodectl.knobs import KnobError, find_knobs, open_knob
 from nodectl.loop.agent import Agent
 from nodectl.loop.survey import at_present_limits
@@ -151,6 +154,10 @@ def test_a_journal_with_uncore_decisions_replays_to_the_same_bytes(tmp_path):
     journal = open_journal(tmp_path / "journal")
     report = replay(journal)
     assert report.is_equal and report.decided > 40 and report.policies == ("uncore-bounded",)
+    table = tmp_path / "run.csv"
+    export(journal, str(table))
+    rows = [row for row in csv.DictReader(table.open()) if row["part"] == "uncore/package_00_die_00" and row["reason"]]
+    assert len(rows) == report.decided and {row["reason"] for row in rows} >= {"dwell", "bounded"}
     (last,) = [record for record in journal if record.has_decided][-1:]
     assert list(last.keyframe.knobs[-2:]) == BOTH and 0 < last.values[-1] < HIGH_KHZ
 
