@@ -2,8 +2,10 @@
 
 import csv
 
+import msgspec
 import pytest
 
+from nodectl.config import PolicyChoice
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.journal.export import export
@@ -142,6 +144,18 @@ def test_a_memory_bound_job_keeps_its_uncore(tmp_path):
     with node("skylake-6146", "stream") as inside:
         seen = []
         agent = Agent(inside.ports, uncore(tmp_path))
+        agent.start()
+        agent.run(inside.twin.time_ns + 5 * 10**9, each_tick=lambda: seen.append(limit_khz(inside)))
+        agent.stop()
+        assert set(seen) == {HIGH_KHZ}
+
+
+def test_a_cpu_policy_that_spends_the_bound_leaves_the_uncore_nothing(tmp_path):
+    with node("skylake-6146", "hpl") as inside:
+        seen = []
+        config = uncore(tmp_path, **GENEROUS)
+        slow = PolicyChoice("fixed", {"clock_khz": 2_400_000})  # of 3.2 GHz
+        agent = Agent(inside.ports, msgspec.structs.replace(config, cpu_policy=slow))
         agent.start()
         agent.run(inside.twin.time_ns + 5 * 10**9, each_tick=lambda: seen.append(limit_khz(inside)))
         agent.stop()
