@@ -176,10 +176,11 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
         except registry.PolicyError as error:
             raise ConfigError(f"{where((*policy_path(domain), *error.key))}: {error}") from None
     for first, second in combinations(registry.DOMAINS, 2):
-        if same_name(config.choice(first).name, config.choice(second).name):
+        name = config.choice(second).name
+        if same_name(config.choice(first).name, name):
             raise ConfigError(
-                f"{where((*policy_path(second), 'name'))}: {config.choice(second).name}: the file of the {first.upper()}"
-                " policy has the same name, by which a journal knows them: rename one"
+                f"{where((*policy_path(second), 'name'))}: {name}: the file of the {first.upper()} policy has the same name,"
+                " by which a journal knows them: rename one"
             )
     return config
 
