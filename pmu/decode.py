@@ -8,8 +8,8 @@ Rules for counters of a CPU, so that a bad instrument never looks like a quiet C
 - a column derived from something else (``Layout.estimated_events``): ESTIMATED.
 
 A CPU that did next to nothing has no IPC (NaN, MEASURED). Quality is that of instructions and reference cycles, which
-the IPC is made of; columns that a machine does not have are NaN and say nothing about it. Energy:
-pmu/instruments/rapl.py.
+the IPC is made of; events that a machine does not count are NaN and say nothing about it. Columns of
+registered instruments: ``pmu.layout.Column``. Energy, which is a column, too: pmu/instruments/rapl.py.
 
 Rules for the application's own count, which it may write as it likes: none in either sweep, another program's, or one
 that has never moved: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED.
@@ -17,6 +17,7 @@ that has never moved: MISSING; running backwards, faster than any loop, or at th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,12 +26,14 @@ import numpy as np
 from pmu._native import ffi, lib
 from pmu.instruments import rapl
 from pmu.instruments.counters import EVENTS
-from pmu.layout import Layout
+from pmu.layout import KINDS, Column, Layout
 from pmu.readings import (
     GPU_FIELDS,
+    NO_COLUMNS,
     NO_PROGRESS,
     RAW_HIGHEST,
     RAW_MISSING,
+    ColumnSample,
     CpuSample,
     GpuSample,
     PmuError,
@@ -39,9 +42,7 @@ from pmu.readings import (
     RawProgress,
     RawSweep,
     Sample,
-    type_f64,
     type_i64,
-    type_u8,
 )
 
 FASTEST = {"cycles": 10e9, "instructions": 100e9, "stalls": 10e9, "llc-misses": 10e9}
@@ -64,16 +65,47 @@ def decode(layout: Layout, previous: RawSweep, current: RawSweep) -> Sample:
         raise PmuError(f"sweeps out of order: {previous.time_ns} ns, then {current.time_ns} ns")
     elapsed_s = elapsed_ns * 1e-9
     rules = _rules_of(layout)
-    energy_j, energy_quality = _decode_zones(rules, previous.energy_uj, current.energy_uj, elapsed_s)
+    energy = decode_columns(rules.zones, previous.energy_uj, current.energy_uj, elapsed_s)
     return Sample(
         time_ns=current.time_ns,
         elapsed_s=elapsed_s,
         cpu=_decode_cpus(rules, previous.counters, current.counters, elapsed_s),
         gpu=_decode_gpus(rules, previous.gpu, current.gpu, elapsed_s),
-        energy_j=energy_j,
-        energy_quality=energy_quality,
+        energy_j=energy.value,
+        energy_quality=energy.quality,
         progress=_decode_progress(previous.progress, current.progress, elapsed_s),
+        columns=decode_columns(rules.columns, previous.columns, current.columns, elapsed_s),
     )
+
+
+def column_rules(columns: Sequence[Column]) -> Any:
+    """The columns as the native code takes them (column_rules_t[])."""
+    rules = ffi.new("column_rules_t[]", len(columns))
+    for rule, column in zip(rules, columns, strict=True):
+        rule.kind = KINDS.index(column.kind)
+        rule.sound = Quality.ESTIMATED if column.is_estimated else Quality.MEASURED
+        rule.is_never_idle, rule.range = column.is_never_idle, column.range
+        rule.per_unit, rule.unit_per_count = column.per_unit, 1 / column.per_unit
+        rule.most_per_s, rule.lowest, rule.highest = column.most_per_s, column.lowest, column.highest
+    return rules
+
+
+def decode_columns(rules: Any, before: type_i64, now: type_i64, elapsed_s: float) -> ColumnSample:
+    """Values and quality of columns from two sweeps of them, by ``column_rules``."""
+    n_columns = len(rules)
+    if not n_columns and not len(before) + len(now):
+        return NO_COLUMNS
+    values, quality = np.empty(n_columns), np.empty(n_columns, np.uint8)
+    lib.decode_columns(
+        rules,
+        n_columns,
+        _integers("int64_t[]", before, (n_columns,)),
+        _integers("int64_t[]", now, (n_columns,)),
+        elapsed_s,
+        ffi.from_buffer("double[]", values),
+        ffi.from_buffer("uint8_t[]", quality),
+    )
+    return ColumnSample(values, quality)
 
 
 def _decode_progress(before: RawProgress, now: RawProgress, elapsed_s: float) -> ProgressSample:
@@ -91,8 +123,9 @@ class _Rules:
 
     layout: Layout
     cpus: Any  # cpu_rules_t
-    zones: Any  # zone_rules_t[]
+    zones: Any  # column_rules_t[]
     peak_mw: Any  # double[n_gpus]
+    columns: Any  # column_rules_t[]
 
 
 _last: _Rules | None = None  # of the layout decoded last: a run has one, and a replay one after another
@@ -110,11 +143,8 @@ def _rules_of(layout: Layout) -> _Rules:
         cpus.is_estimated = "reference-cycles" in layout.estimated_events
         limits_mw = [board.max_power_limit_w * 1e3 for board in layout.gpus]
         peaks_mw = [limit * BOARD_PEAK if limit > 0 else float("inf") for limit in limits_mw]
-        zones = ffi.new("zone_rules_t[]", len(layout.zones))
-        for rule, zone in zip(zones, layout.zones, strict=True):
-            rule.range_uj, rule.most_w = zone.max_energy_uj, rapl.max_power_w(zone)
-            rule.is_never_idle = zone.kind == "package"
-        _last = _Rules(layout, cpus, zones, ffi.new("double[]", peaks_mw))
+        zones = column_rules([rapl.column(zone) for zone in layout.zones])
+        _last = _Rules(layout, cpus, zones, ffi.new("double[]", peaks_mw), column_rules(layout.columns))
     return _last
 
 
@@ -154,21 +184,6 @@ def _decode_gpus(rules: _Rules, before: type_i64, now: type_i64, elapsed_s: floa
         occupancy_quality=occupancy_quality,
         quality=quality,
     )
-
-
-def _decode_zones(rules: _Rules, before: type_i64, now: type_i64, elapsed_s: float) -> tuple[type_f64, type_u8]:
-    n_zones = len(rules.layout.zones)
-    joules, quality = np.empty(n_zones), np.empty(n_zones, np.uint8)
-    lib.decode_zones(
-        rules.zones,
-        n_zones,
-        _integers("int64_t[]", before, (n_zones,)),
-        _integers("int64_t[]", now, (n_zones,)),
-        elapsed_s,
-        ffi.from_buffer("double[]", joules),
-        ffi.from_buffer("uint8_t[]", quality),
-    )
-    return joules, quality
 
 
 def _integers(kind: str, array: type_i64, shape: tuple[int, ...]) -> Any:

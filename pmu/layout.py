@@ -1,10 +1,14 @@
-"""What a node is made of, found once at start: logical CPUs, frequency domains, RAPL zones, GPUs.
+"""What a node is made of, found once at start: logical CPUs, frequency domains, RAPL zones, GPUs,
+and the columns of other instruments.
 
 The layout names the rows of every sample array and is stored at the head of each journal, so that a recorded
 run can be replayed on another machine.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -57,6 +61,49 @@ class KnobRange(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()  # where values are words: the word of 1, 2, ...
 
 
+type_kind = Literal["counter", "level", "flag"]
+KINDS: Final[tuple[type_kind, ...]] = get_args(type_kind)
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One number that an instrument registers (``pmu.instruments.instrument``): a column of each sweep and sample.
+
+    ``kind`` says how two raw integers become a value in ``unit``; ``per_unit`` raw counts are one unit:
+
+    - *counter*: grows, and starts again from 0 after ``range`` (0: never). The value is the difference between two
+      sweeps. No reading in either of them, or a step backwards or faster than ``most_per_s`` units: MISSING. One wrap
+      is added back: WRAPPED. So late that it may have wrapped twice: STALE, with what the counter shows as a lower
+      bound. ``is_never_idle``: what it counts never stops, so a counter that has not moved is STALE, without a value.
+    - *level*: the value now. Outside ``lowest`` to ``highest`` it is set to that bound: CLIPPED.
+    - *flag*: bits, 0 for none. A negative number is MISSING.
+
+    Levels and flags that are slow to read or to change are read every ``period_s`` only and repeated in between.
+    ``part`` is what the number is about, as policies look for it: "package", "memory", ... ``is_estimated``: a sound
+    reading is ESTIMATED, since it is derived from another quantity.
+    """
+
+    instrument: str  # as registered
+    name: str  # "hwmon0/k10temp/Tctl"
+    unit: str  # "C", "W", "J"; "" for a flag or a plain count
+    kind: type_kind
+    source: str = ""  # the file, where it is one
+    part: str = ""
+    per_unit: float = 1.0
+    range: int = 0
+    most_per_s: float = math.inf
+    is_never_idle: bool = False
+    lowest: float = -math.inf
+    highest: float = math.inf
+    period_s: float = 0.0
+    is_estimated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind == "counter" and self.period_s:
+            raise ValueError(f"{self.name}: a counter is read at every sweep, so that its steps have the sweep's time")
+        if self.per_unit <= 0:
+            raise ValueError(f"{self.name}: per_unit must be positive")
+
+
 class Layout(msgspec.Struct, frozen=True):
     """A node, in the order that every sample array follows."""
 
@@ -70,3 +117,4 @@ class Layout(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     estimated_events: tuple[str, ...] = ()  # of ``events``: derived from another quantity, not counted
     ranges: tuple[KnobRange, ...] = ()  # of the knobs that a run moves and nothing above describes
+    columns: tuple[Column, ...] = ()  # of the registered instruments, each instrument's together

@@ -6,12 +6,14 @@ import numpy as np
 
 from pmu import topology
 from pmu.findings import Finding, absent
-from pmu.instruments import busy, cpufreq, gpu, hwmon, rapl
+from pmu.instruments import busy, cpufreq, gpu, rapl
 from pmu.instruments.busy import BusyTime
 from pmu.instruments.counters import EVENTS, TellsHow
 from pmu.instruments.gpu import Gpus
+from pmu.instruments.instrument import ForPeople
 from pmu.instruments.job_progress import Told, nobody_tells
 from pmu.instruments.kept import keep_integers
+from pmu.instruments.registered import INSTRUMENTS
 from pmu.layout import FrequencyDomain, Layout
 from pmu.ports import Ports
 from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep, Reading, type_i64
@@ -39,8 +41,10 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
     counter_findings = _event_findings(ports, machine.cpus, counted, missing, estimated, reference_khz, rate_source)
     energy = rapl.find(ports.files)
     gpus, gpu_findings = gpu.find(ports.nvml, ports.nvml_why)
-    sensors = hwmon.Sensors(ports.files)
-    sensors.close()
+    registered = [ForPeople(instrument, ports) for instrument in INSTRUMENTS]
+    sensor_findings = [finding for each in registered for finding in each.findings()]
+    for each in registered:
+        each.close()
     layout = Layout(
         cpus=machine.cpus,
         core_of=machine.core_of,
@@ -51,8 +55,9 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
         zones=energy.zones,
         gpus=gpus,
         estimated_events=estimated,
+        columns=tuple(column for each in registered for column in each.found.columns),
     )
-    return layout, [*counter_findings, *energy.findings, *frequency_findings, *sensors.findings, *gpu_findings]
+    return layout, [*counter_findings, *energy.findings, *frequency_findings, *sensor_findings, *gpu_findings]
 
 
 class Instruments:
@@ -67,10 +72,14 @@ class Instruments:
         self._counters = ports.counters.open(layout.cpus, self._counted) if self._counted else None
         self._columns = [layout.events.index(event) for event in self._counted]
         self._busy = self._open_busy_time()
-        paths = [f"{rapl.POWERCAP}/{zone.path}/energy_uj" for zone in layout.zones]
-        self._energy = keep_integers(ports.files, paths)
+        self._energy = keep_integers(ports.files, [rapl.column(zone).source for zone in layout.zones])
         self._gpus = Gpus(ports.nvml, layout.gpus)
-        self._sensors = hwmon.Sensors(ports.files)
+        self._registered = [
+            (rows, instrument.open(ports, layout.columns[rows]))
+            for instrument in INSTRUMENTS
+            if (rows := _rows_of(instrument.name, layout))
+        ]
+        self._for_people = [ForPeople(instrument, ports) for instrument in INSTRUMENTS]
         self._clocks = cpufreq.Clocks(ports.files, layout.domains)
 
     def sweep(self) -> RawSweep:
@@ -82,16 +91,20 @@ class Instruments:
             energy_uj=np.empty(len(layout.zones), np.int64),
             gpu=np.empty((len(layout.gpus), len(GPU_FIELDS)), np.int64),
             progress=self._told(),
+            columns=np.full(len(layout.columns), RAW_MISSING, np.int64),
         )
         self._sweep_counters(sweep.time_ns, sweep.counters)
         self._energy.sweep(sweep.energy_uj)
         self._gpus.sweep(sweep.time_ns, sweep.gpu)
+        for rows, opened in self._registered:
+            opened.sweep(sweep.time_ns, sweep.columns[rows])
         return sweep
 
     def readings(self) -> list[Reading]:
-        """Temperatures, sensors' powers and present clocks: for people and slow loops, not part of the sweep."""
+        """For people: all columns of registered instruments, also what the sweep leaves out, and present clocks."""
         now_ns = self._ports.clock.now_ns()
-        return self._sensors.read(now_ns) + self._clocks.read(now_ns)
+        sensors = [reading for each in self._for_people for reading in each.read(now_ns)]
+        return sensors + self._clocks.read(now_ns)
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -101,7 +114,10 @@ class Instruments:
             self._busy.close()
         self._energy.close()
         self._gpus.close()
-        self._sensors.close()
+        for _, opened in self._registered:
+            opened.close()
+        for each in self._for_people:
+            each.close()
 
     def _sweep_counters(self, time_ns: int, out: type_i64) -> None:
         if self._counters is not None and self._busy is None:
@@ -121,6 +137,12 @@ class Instruments:
         if REFERENCE not in layout.estimated_events:
             return None
         return BusyTime(self._ports.files, layout.cpus, layout.reference_khz, _lowest_khz(layout.cpus, layout.domains))
+
+
+def _rows_of(instrument: str, layout: Layout) -> slice | None:
+    """Where an instrument's columns lie, which are together; None if it has none here."""
+    rows = [row for row, column in enumerate(layout.columns) if column.instrument == instrument]
+    return slice(rows[0], rows[-1] + 1) if rows else None
 
 
 def _ask_events(ports: Ports, cpus: tuple[int, ...]) -> tuple[list[str], dict[str, str]]:

@@ -8,7 +8,7 @@ returned are kept apart from the sentinel ``RAW_MISSING``, and floats that could
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +91,8 @@ class RawSweep:
 
     ``counters`` is int64 ``[n_cpus, n_events]``, cumulative, already scaled for multiplexing by the sweep;
     ``energy_uj`` int64 ``[n_zones]``, cumulative, wrapping at the zone's range;
-    ``gpu`` int64 ``[n_gpus, len(GPU_FIELDS)]``. ``RAW_MISSING`` marks what could not be read.
+    ``gpu`` int64 ``[n_gpus, len(GPU_FIELDS)]``; ``columns`` int64 ``[n_columns]``, those of ``Layout.columns``.
+    ``RAW_MISSING`` marks what could not be read.
     """
 
     time_ns: int
@@ -99,6 +100,7 @@ class RawSweep:
     energy_uj: type_i64
     gpu: type_i64
     progress: RawProgress = NOTHING_TOLD
+    columns: type_i64 = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,21 @@ NO_PROGRESS = ProgressSample(float("nan"), 0, Quality.MISSING)
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnSample:
+    """What the instruments that register columns showed; both arrays are ``[n_columns]``, as ``Layout.columns``.
+
+    ``value`` in the column's unit: of a counter since the previous sweep, else now; NaN where there is none.
+    """
+
+    value: type_f64
+    quality: type_u8
+
+
+NO_COLUMNS = ColumnSample(np.empty(0), np.empty(0, np.uint8))
+"""Of a node without such instruments."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One interval of a node: the only thing a policy sees.
 
@@ -177,3 +194,4 @@ class Sample:
     energy_j: type_f64
     energy_quality: type_u8
     progress: ProgressSample = NO_PROGRESS
+    columns: ColumnSample = NO_COLUMNS

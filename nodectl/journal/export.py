@@ -1,10 +1,10 @@
 """A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (extra ``export``).
 
 One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", the name of an energy zone,
-or of what another knob moves ("uncore/package_00_die_00") while a policy does; a knob has a row when its value, its
-bound or its outcome changes, "progress" while an application tells any (``units``). Quantities are those that the
-policies saw, decoded from the sweeps by the agent's own code. What does not apply to a part, or is missing, is empty:
-never 0.
+of a registered instrument's column (``reading`` in ``unit``), or of what another knob moves ("uncore/package_00_die_00")
+while a policy does; a knob has a row when its value, its bound or its outcome changes, "progress" while an application
+tells any (``units``). Quantities are those that the policies saw, decoded from the sweeps by the agent's own code. What
+does not apply to a part, or is missing, is empty: never 0.
 """
 
 from __future__ import annotations
@@ -43,9 +43,22 @@ _GPU = (
 )
 _WISH = ("target", "reason", "loss", "saved_w")
 _KNOB = ("value", "bound", "outcome", "detail")
-COLUMNS = (*_SHARED, "part", "quality", *_CPU, *_GPU, *_WISH, *_KNOB, "lateness_ms", "cost_ms", "units")
+COLUMNS = (
+    *_SHARED,
+    "part",
+    "quality",
+    *_CPU,
+    *_GPU,
+    *_WISH,
+    *_KNOB,
+    "lateness_ms",
+    "cost_ms",
+    "units",
+    "reading",
+    "unit",
+)
 
-_TEXT = frozenset({"run", "part", "quality", "reason", "bound", "outcome", "detail"})
+_TEXT = frozenset({"run", "part", "quality", "reason", "bound", "outcome", "detail", "unit"})
 _INTEGER = frozenset({"record", "throttle_reasons", "target", "value"})
 _QUALITY_NAMES = np.array([quality.name.lower() for quality in Quality], dtype=object)
 
@@ -107,6 +120,8 @@ class _View:
         self._cpus = [f"cpu/{cpu}" for cpu in layout.cpus]
         self._gpus = [f"gpu/{gpu.index}" for gpu in layout.gpus]
         self._zones = [zone.name for zone in layout.zones]
+        self._columns = [column.name for column in layout.columns]
+        self._units = [column.unit for column in layout.columns]
         self._sides = {side: _first_of(keyframe, side) for side in registry.DOMAINS}
         self._ranges: dict[str, list[str]] = {}
         for row in layout.ranges:
@@ -130,6 +145,8 @@ class _View:
             )
             quality = _QUALITY_NAMES[sample.energy_quality]
             yield {"part": self._zones, "quality": quality, "energy_j": sample.energy_j, "power_w": power_w}
+            quality = _QUALITY_NAMES[sample.columns.quality]
+            yield {"part": self._columns, "quality": quality, "reading": sample.columns.value, "unit": self._units}
             if record.raw.progress != NOTHING_TOLD:
                 told = sample.progress
                 yield {"part": ["progress"], "quality": [told.quality.name.lower()], "units": [told.units]}

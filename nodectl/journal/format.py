@@ -11,6 +11,10 @@ A *keyframe* holds all that is needed to read and replay what follows without an
 policies with their states, the sweep before. Every segment starts with one; another follows where the set of policies
 or knobs changes. A *record* is one tick, as the difference to the tick before (``packing``). Payloads are MessagePack;
 a keyframe's is deflated too. All integers are little-endian.
+
+Columns of registered instruments are an addition to format 1. A journal from before them has a layout without
+``columns`` and is read as it always was; a node without such instruments still writes those very bytes. A nodectl from
+before them reports segments with columns as damaged: their rows are longer than it expects.
 """
 
 from __future__ import annotations
@@ -125,16 +129,18 @@ class ToldRecord(CappedRecord, frozen=True, array_like=True):
 class Shape:
     """Where each array lies in a ``Row``.
 
-    Integers: counters by event, zone energies, GPU readings by field (neighbours are alike, which packs better), then
-    each policy's targets and the knobs' values. Floats: each policy's loss and saving. Bytes: its reasons, the bounds.
+    Integers: counters by event, zone energies, GPU readings by field (neighbours are alike, which packs better),
+    columns of registered instruments, then each policy's targets and the knobs' values. Floats: each policy's loss and
+    saving. Bytes: its reasons, the bounds.
     """
 
     def __init__(self, layout: Layout, policy_sizes: tuple[int, ...], n_knobs: int) -> None:
         self._cpus, self._events = len(layout.cpus), len(layout.events)
         self._zones, self._gpus = len(layout.zones), len(layout.gpus)
+        self._columns = len(layout.columns)
         self._sizes = policy_sizes
         self._knobs = n_knobs
-        self.n_raw = self._cpus * self._events + self._zones + self._gpus * len(GPU_FIELDS)
+        self.n_raw = self._cpus * self._events + self._zones + self._gpus * len(GPU_FIELDS) + self._columns
         self._decided = sum(policy_sizes)
 
     def zeros(self) -> Row:
@@ -143,7 +149,7 @@ class Shape:
 
     def raw_ints(self, raw: RawSweep) -> type_i64:
         """A sweep's integers, in row order."""
-        return np.concatenate((raw.counters.T.reshape(-1), raw.energy_uj, raw.gpu.T.reshape(-1)))
+        return np.concatenate((raw.counters.T.reshape(-1), raw.energy_uj, raw.gpu.T.reshape(-1), raw.columns))
 
     def start(self, previous: type_i64) -> Row:
         """The row that the first record after a keyframe differs from: the sweep before, nothing decided."""
@@ -171,8 +177,10 @@ class Shape:
         n_counters = self._cpus * self._events
         zones_end = n_counters + self._zones
         counters = row.ints[:n_counters].reshape(self._events, self._cpus).T.copy()
-        gpu = row.ints[zones_end : self.n_raw].reshape(len(GPU_FIELDS), self._gpus).T.copy()
-        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu, told)
+        gpus_end = self.n_raw - self._columns
+        gpu = row.ints[zones_end:gpus_end].reshape(len(GPU_FIELDS), self._gpus).T.copy()
+        columns = row.ints[gpus_end : self.n_raw].copy()
+        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu, told, columns)
 
     def decided(self, row: Row) -> tuple[tuple[Request, ...], type_i64, type_u8]:
         """The requests, knob values and bounds in a row."""
@@ -198,11 +206,12 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def encode_keyframe(keyframe: Keyframe) -> bytes:
-    """A keyframe's payload. If all policies ship with nodectl it has no key ``added``, as before there were others."""
-    fields = msgspec.structs.asdict(keyframe)
-    if not keyframe.added:
-        del fields["added"]
-    return zlib.compress(_ENCODER.encode(fields), 1)
+    """A keyframe's payload. What is empty and came later than format 1 is left out, so that journals stay as they were."""
+    tree = msgspec.to_builtins(keyframe, builtin_types=(bytes,))
+    for holder, name in ((tree, "added"), (tree["layout"], "columns"), (tree["layout"], "ranges")):
+        if not holder[name]:
+            del holder[name]
+    return zlib.compress(_ENCODER.encode(tree), 1)
 
 
 def decode_keyframe(payload: bytes) -> Keyframe:

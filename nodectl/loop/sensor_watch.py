@@ -30,6 +30,7 @@ class SensorWatch:
         self._cpu_gone: npt.NDArray[np.bool_] = np.full(len(layout.cpus), never_there)
         self._gpu_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.gpus), np.bool_)
         self._energy_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.zones), np.bool_)
+        self._columns_gone: npt.NDArray[np.bool_] = np.zeros(len(layout.columns), np.bool_)
         self._parts_gone: dict[str, npt.NDArray[np.bool_]] | None = None  # None: no part of any GPU
 
     def look(self, sample: Sample) -> None:
@@ -41,7 +42,9 @@ class SensorWatch:
         self._note_change("counters of CPU", [str(c) for c in layout.cpus], self._cpu_gone, cpus)
         self._note_change("readings of GPU", [str(g.index) for g in layout.gpus], self._gpu_gone, gpus)
         self._note_change("energy of", [z.name for z in layout.zones], self._energy_gone, zones)
-        self._cpu_gone, self._gpu_gone, self._energy_gone = cpus, gpus, zones
+        columns = sample.columns.quality == Quality.MISSING
+        self._note_change("readings of", [c.name for c in layout.columns], self._columns_gone, columns)
+        self._cpu_gone, self._gpu_gone, self._energy_gone, self._columns_gone = cpus, gpus, zones, columns
         self._look_at_parts(sample.gpu, gpus)
 
     def _look_at_parts(self, gpu: GpuSample, gone: npt.NDArray[np.bool_]) -> None:

@@ -95,40 +95,70 @@ void decode_cpus(const cpu_rules_t *rules, const int64_t *before, const int64_t 
 }
 
 /****************************************************************
- * RAPL zones
+ * Columns: what an instrument registers, and RAPL zones
  ****************************************************************/
 
-/* Ours: the counter's steps of 1 ms, and the time between reading the clock and the last zone of a sweep. */
-#define ZONE_STEP_S 0.01
-/* Ours: five of the counter's steps. */
-#define ZONE_STUCK_S 0.005
+/* Ours: the steps in which a counter moves (RAPL: 1 ms), and the time between reading the clock and the counter. */
+#define COUNTER_STEP_S 0.01
+/* Ours: five of RAPL's steps. */
+#define COUNTER_STUCK_S 0.005
 
-static int is_reading(const zone_rules_t *rules, int64_t uj)
+static int is_reading(const column_rules_t *rules, int64_t raw)
 {
-    return uj >= 0 && (rules->range_uj == 0 || uj <= rules->range_uj);
+    return raw >= 0 && (rules->range == 0 || raw <= rules->range);
 }
 
-void decode_zones(const zone_rules_t *rules, int32_t n_zones, const int64_t *before_uj, const int64_t *now_uj,
-                  double elapsed_s, double *joules, uint8_t *quality)
+/* What was counted between two readings of a counter that starts again from 0 after `range`. One wrap is added back. A
+ * reading so late that the counter may have wrapped twice gives what it shows, a lower bound. */
+static uint8_t decode_counter(const column_rules_t *rules, int64_t before, int64_t now, double elapsed_s, double *value)
 {
-    for (int32_t zone = 0; zone < n_zones; zone++, rules++) {
-        joules[zone] = NAN;
-        quality[zone] = MISSING;
-        if (!is_reading(rules, before_uj[zone]) || !is_reading(rules, now_uj[zone]))
-            continue;
-        int64_t step_uj = now_uj[zone] - before_uj[zone];
-        int is_wrapped = step_uj < 0 && rules->range_uj > 0;
-        if (is_wrapped)
-            step_uj += rules->range_uj;
-        const double most_uw = rules->most_w * 1e6;
-        int is_late = rules->range_uj > 0 && elapsed_s * rules->most_w * 1e6 >= (double)rules->range_uj;
-        int is_possible = step_uj >= 0 && (double)step_uj <= most_uw * (elapsed_s + ZONE_STEP_S);
-        if (!is_late && !is_possible)
-            continue;
-        int is_stuck = step_uj == 0 && rules->is_never_idle && elapsed_s >= ZONE_STUCK_S;
-        if (!is_stuck)
-            joules[zone] = (double)step_uj * 1e-6;
-        quality[zone] = is_late || is_stuck ? STALE : is_wrapped ? WRAPPED : MEASURED;
+    if (!is_reading(rules, before) || !is_reading(rules, now))
+        return MISSING;
+    int64_t step = now - before;
+    int is_wrapped = step < 0 && rules->range > 0;
+    if (is_wrapped)
+        step += rules->range;
+    const double most_per_s = rules->most_per_s * rules->per_unit;
+    int is_late = rules->range > 0 && elapsed_s * rules->most_per_s * rules->per_unit >= (double)rules->range;
+    int is_possible = step >= 0 && (double)step <= most_per_s * (elapsed_s + COUNTER_STEP_S);
+    if (!is_late && !is_possible)
+        return MISSING;
+    int is_stuck = step == 0 && rules->is_never_idle && elapsed_s >= COUNTER_STUCK_S;
+    if (!is_stuck)
+        *value = (double)step * rules->unit_per_count;
+    return is_late || is_stuck ? STALE : is_wrapped ? WRAPPED : rules->sound;
+}
+
+/* What is shown now, held at the bounds of what the instrument can show. */
+static uint8_t decode_level(const column_rules_t *rules, int64_t now, double *value)
+{
+    if (now == RAW_MISSING)
+        return MISSING;
+    double shown = (double)now / rules->per_unit;
+    *value = shown < rules->lowest ? rules->lowest : at_most(shown, rules->highest);
+    return *value != shown ? CLIPPED : rules->sound;
+}
+
+/* Bits; a negative number has none. */
+static uint8_t decode_flag(const column_rules_t *rules, int64_t now, double *value)
+{
+    if (now < 0)
+        return MISSING;
+    *value = (double)now;
+    return rules->sound;
+}
+
+void decode_columns(const column_rules_t *rules, int32_t n_columns, const int64_t *before, const int64_t *now,
+                    double elapsed_s, double *values, uint8_t *quality)
+{
+    for (int32_t i = 0; i < n_columns; i++, rules++) {
+        values[i] = NAN;
+        if (rules->kind == COUNTER)
+            quality[i] = decode_counter(rules, before[i], now[i], elapsed_s, &values[i]);
+        else if (rules->kind == LEVEL)
+            quality[i] = decode_level(rules, now[i], &values[i]);
+        else
+            quality[i] = decode_flag(rules, now[i], &values[i]);
     }
 }
 

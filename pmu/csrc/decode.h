@@ -1,6 +1,6 @@
 /*
- * What each CPU, RAPL zone and GPU did between two sweeps, from the sweeps' integers. The rules are told in
- * pmu/decode.py and pmu/instruments/rapl.py.
+ * What each CPU, column and GPU did between two sweeps, from the sweeps' integers. A RAPL zone is a column, too. The
+ * rules are explained in pmu/decode.py, pmu/layout.py (Column) and pmu/instruments/rapl.py.
  *
  * Hundreds of CPUs pass here at every tick. As operations on whole arrays these rules took a fifth of all that the
  * agent computes; one by one they also read more plainly. A replay rests on the same integers giving the same bits:
@@ -25,11 +25,21 @@ typedef struct {
     int32_t is_estimated;          /* reference cycles are a stand-in */
 } cpu_rules_t;
 
+/* How a column decodes, in the order of pmu.layout.KINDS. */
+#define COUNTER 0
+#define LEVEL 1
+#define FLAG 2
+
+/* One column (pmu.layout.Column); a unit is `per_unit` counts of the raw integer. */
 typedef struct {
-    int64_t range_uj;     /* where the counter starts again; 0: it does not */
-    double most_w;        /* what the zone cannot exceed */
+    int32_t kind;
+    uint8_t sound;         /* the quality of a good reading: MEASURED or ESTIMATED */
     int32_t is_never_idle; /* a counter that has not moved is stuck */
-} zone_rules_t;
+    int64_t range;         /* where a counter starts again; 0: it does not */
+    double per_unit, unit_per_count;
+    double most_per_s;      /* units that a counter cannot exceed */
+    double lowest, highest; /* units between which a level lies */
+} column_rules_t;
 
 /* One row of RawSweep.gpu, in the order of pmu.readings.GPU_FIELDS. */
 typedef struct {
@@ -42,9 +52,9 @@ typedef struct {
 void decode_cpus(const cpu_rules_t *rules, const int64_t *before, const int64_t *now, double elapsed_s, double *values,
                  uint8_t *quality);
 
-/* All arrays are [n_zones]; fills joules, with their quality. */
-void decode_zones(const zone_rules_t *rules, int32_t n_zones, const int64_t *before_uj, const int64_t *now_uj,
-                  double elapsed_s, double *joules, uint8_t *quality);
+/* All arrays are [n_columns]; fills values (a counter's since `before`, else those of `now`), with their quality. */
+void decode_columns(const column_rules_t *rules, int32_t n_columns, const int64_t *before, const int64_t *now,
+                    double elapsed_s, double *values, uint8_t *quality);
 
 /* All arrays are [n_gpus], `peak_mw` infinite where unknown; fills values[GPU_VALUES][n_gpus] and the qualities. */
 void decode_gpus(const double *peak_mw, int32_t n_gpus, const gpu_reading_t *before, const gpu_reading_t *now,

@@ -1,8 +1,13 @@
-"""Temperature and power sensors of the kernel's hwmon class, by chip and label.
+"""Temperature, power and energy sensors of the kernel's hwmon class, by chip and label.
 
-``tempN_input`` is in millidegrees, ``powerN_input`` or ``powerN_average`` in microwatts; ``*_label`` names what is
+``tempN_input`` is in millidegrees, ``powerN_input`` or ``powerN_average`` in microwatts, ``energyN_input`` counts
+microjoules; ``tempN_crit_alarm`` is 1 while a chip is beyond its critical temperature; ``*_label`` names what is
 measured ("Package id 0", "Tctl"). Chips come and go with their drivers, and a failing bus gives EIO: such a sensor is
-MISSING with the reason, and the others are read on. Source: Documentation/hwmon/sysfs-interface.rst.
+MISSING, and the others are read on.
+
+The loop reads only inputs of drivers in ``LOOP``, whose cost is known. A reading from a BMC (acpi_power_meter) or a
+network card may take tens of milliseconds, in which every tick would be late; all others are there for people.
+Sources: Documentation/hwmon/{sysfs-interface,coretemp,k10temp}.rst.
 """
 
 from __future__ import annotations
@@ -10,90 +15,99 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Final
 
-from pmu.findings import Finding, absent, read_or_none
-from pmu.ports import Files, KeptFile
-from pmu.readings import Quality, Reading
+from pmu.findings import absent, read_or_none
+from pmu.instruments.instrument import Found, Instrument
+from pmu.layout import Column, type_kind
+from pmu.ports import Files, Ports
 
 HWMON = "/sys/class/hwmon"
 
-_INPUT = re.compile(r"(temp|power)(\d+)_(input|average)")
+_INPUT = re.compile(r"(temp|power|energy)(\d+)_(input|average)")
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class Sort:
     """How a sort of sensor counts, and what it can show at all (ours, generous)."""
 
-    name: str
+    unit: str
+    kind: type_kind
     per_unit: float
-    lowest: float
-    highest: float
+    lowest: float = -math.inf
+    highest: float = math.inf
 
 
-UNITS = {"temp": Unit("C", 1e3, -55.0, 150.0), "power": Unit("W", 1e6, 0.0, 100_000.0)}
+SORTS: Final = {
+    "temp": Sort("C", "level", 1e3, -55.0, 150.0),
+    "power": Sort("W", "level", 1e6, 0.0, 100_000.0),
+    "energy": Sort("J", "counter", 1e6),
+}
+ALARM: Final = Sort("", "flag", 1.0)
 
 
-class Sensors:
-    """Every temperature and power sensor, kept open."""
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Inputs that the loop reads every ``period_s``: those of a driver whose label matches (``re.fullmatch``)."""
 
-    def __init__(self, files: Files) -> None:
-        self._sensors: list[tuple[str, Unit, KeptFile]] = []
-        self.findings: list[Finding] = []
-        for name, unit, path in _inputs(files):
-            try:
-                kept = files.keep(path)
-            except OSError as error:
-                self.findings.append(Finding(name, "sensor", present=True, why=f"cannot open {path}: {error.strerror}"))
-                continue
-            self._sensors.append((name, unit, kept))
-            self.findings.append(_finding(name, path, _read(name, unit, kept, 0)))
-        if not self.findings:
-            why = f"{HWMON} has no temperature or power sensor: no driver (virtual machine), or none loaded"
-            self.findings.append(absent("hwmon", "sensor", why))
-
-    def read(self, time_ns: int) -> list[Reading]:
-        """One reading per sensor, in C or W."""
-        return [_read(name, unit, kept, time_ns) for name, unit, kept in self._sensors]
-
-    def close(self) -> None:
-        """Close the files."""
-        for _, _, kept in self._sensors:
-            kept.close()
-        self._sensors = []
+    driver: str
+    label: str
+    part: str
+    period_s: float
 
 
-def _read(name: str, unit: Unit, kept: KeptFile, time_ns: int) -> Reading:
-    try:
-        value = int(kept.read()) / unit.per_unit
-    except OSError as error:
-        return Reading(name, math.nan, unit.name, time_ns, Quality.MISSING, error.strerror or str(error))
-    except ValueError:
-        return Reading(name, math.nan, unit.name, time_ns, Quality.MISSING, "no number")
-    if not unit.lowest <= value <= unit.highest:
-        bound = min(max(value, unit.lowest), unit.highest)
-        return Reading(name, bound, unit.name, time_ns, Quality.CLIPPED, f"shows {value:g} {unit.name}")
-    return Reading(name, value, unit.name, time_ns, Quality.MEASURED)
+LOOP: Final = (
+    Loop("coretemp", r"Package id \d+", "package", 1.0),  # a register that the driver reads once a second at most
+    Loop("k10temp", r"T(ctl|die)", "package", 1.0),  # a register on the processor's own network
+)
 
 
-def _finding(name: str, path: str, reading: Reading) -> Finding:
-    is_readable = reading.quality is not Quality.MISSING
-    why = f"{path}: {reading.why}" if reading.why else f"{reading.value:.0f} {reading.unit} now"
-    return Finding(name, "sensor", True, is_readable, why=why)
+def find(ports: Ports) -> Found:
+    """Every sensor; those of ``LOOP`` are for the loop."""
+    columns = _columns(ports.files)
+    if not columns:
+        why = f"{HWMON} has no temperature or power sensor: no driver (virtual machine), or none loaded"
+        return Found((), (), (absent("hwmon", "sensor", why),))
+    return Found(tuple(c for c in columns if c.part), tuple(c for c in columns if not c.part))
 
 
-def _inputs(files: Files) -> list[tuple[str, Unit, str]]:
-    """Name ("hwmon0/k10temp/Tctl"), unit and path of each sensor."""
+INSTRUMENT: Final = Instrument("hwmon", find)
+
+
+def _columns(files: Files) -> list[Column]:
     found = []
     for chip in sorted(_names(files, HWMON), key=lambda name: (len(name), name)):
         folder = f"{HWMON}/{chip}"
         driver = read_or_none(files, f"{folder}/name") or "unknown"
-        inputs = [match for name in _names(files, folder) if (match := _INPUT.fullmatch(name))]
-        for sort, number, suffix in sorted({(m[1], int(m[2]), m[3]) for m in inputs}):
-            if suffix == "average" and (sort, number, "input") in {(m[1], int(m[2]), m[3]) for m in inputs}:
+        inputs = {(m[1], int(m[2]), m[3]) for name in _names(files, folder) if (m := _INPUT.fullmatch(name))}
+        for sort, number, suffix in sorted(inputs):
+            if suffix == "average" and (sort, number, "input") in inputs:
                 continue  # the same sensor, averaged by the chip
             label = read_or_none(files, f"{folder}/{sort}{number}_label") or f"{sort}{number}"
-            found.append((f"{chip}/{driver}/{label}", UNITS[sort], f"{folder}/{sort}{number}_{suffix}"))
+            name, path, loop = f"{chip}/{driver}/{label}", f"{folder}/{sort}{number}", _loop(driver, label)
+            found.append(_column(name, f"{path}_{suffix}", SORTS[sort], loop))
+            if loop and sort == "temp" and files.exists(f"{path}_crit_alarm"):
+                found.append(_column(f"{name}/critical", f"{path}_crit_alarm", ALARM, loop))
     return found
+
+
+def _column(name: str, path: str, sort: Sort, loop: Loop | None) -> Column:
+    return Column(
+        instrument="hwmon",
+        name=name,
+        unit=sort.unit,
+        kind=sort.kind,
+        source=path,
+        part=loop.part if loop else "",
+        per_unit=sort.per_unit,
+        lowest=sort.lowest,
+        highest=sort.highest,
+        period_s=loop.period_s if loop and sort.kind != "counter" else 0.0,
+    )
+
+
+def _loop(driver: str, label: str) -> Loop | None:
+    return next((one for one in LOOP if one.driver == driver and re.fullmatch(one.label, label)), None)
 
 
 def _names(files: Files, path: str) -> list[str]:

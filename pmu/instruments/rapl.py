@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pmu.findings import Finding, absent, read_number, read_or_none
-from pmu.layout import EnergyZone
+from pmu.layout import Column, EnergyZone
 from pmu.ports import Files
 
 POWERCAP = "/sys/class/powercap"
@@ -114,6 +114,21 @@ def _energy(files: Files, entry: str, name: str, known: Sequence[EnergyZone]) ->
 def max_power_w(zone: EnergyZone) -> float:
     """The zone's bound, or the one of its kind."""
     return (zone.max_power_uw or MAX_POWER_UW.get(zone.kind, MAX_POWER_PSYS_UW)) * 1e-6
+
+
+def column(zone: EnergyZone) -> Column:
+    """A zone as a column. Layouts keep zones apart, since policies look for them and journals of format 1 have them."""
+    return Column(
+        instrument="rapl",
+        name=zone.name,
+        unit="J",
+        kind="counter",
+        source=f"{POWERCAP}/{zone.path}/energy_uj",
+        per_unit=1e6,
+        range=zone.max_energy_uj,
+        most_per_s=max_power_w(zone),
+        is_never_idle=zone.kind == "package",
+    )
 
 
 def _zone(files: Files, entry: str, name: str) -> EnergyZone:

@@ -77,7 +77,7 @@ def test_the_tests_run_with_the_code_of_the_mutant(tmp_path: Path) -> None:
     target = Target("pmu/csrc/decode.c", ("tests/pmu/test_rapl.py",))
     built = build_without(ROOT, target.file, tmp_path)
     text = (ROOT / target.file).read_text()
-    wrong = text.replace("step_uj += rules->range_uj", "step_uj += 2 * rules->range_uj")
+    wrong = text.replace("step += rules->range", "step += 2 * rules->range")
     assert wrong != text
     judge = Judge(ROOT, target, built)
     try:
@@ -85,7 +85,7 @@ def test_the_tests_run_with_the_code_of_the_mutant(tmp_path: Path) -> None:
             (text, False),
             (wrong, True),
             (text, False),
-            (text.replace("joules[zone] = NAN;", "__builtin_trap();"), True),
+            (text.replace("values[i] = NAN;", "__builtin_trap();"), True),
         ):
             killer, _ = judge.ask(link(built, assembly(built, source), tmp_path / "mutant.so"))
             assert killer.startswith("tests/pmu/test_rapl.py::") == is_killed

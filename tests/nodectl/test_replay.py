@@ -17,6 +17,7 @@ from nodectl.config import Config, JournalSettings, PolicyChoice
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.journal.export import COLUMNS
+from nodectl.journal.format import HEADER, MAGIC
 from nodectl.loop.agent import Agent
 from nodectl.policies import bdpo_cpu_bounded, registry
 from nodectl.policies.api import Request
@@ -240,8 +241,11 @@ def test_a_journal_that_may_not_be_read_is_one_line(journal, capsys):
 
 def test_a_damaged_journal_says_first_what_is_lost_and_fails(journal, tmp_path, capsys):
     (segment,) = journal.glob("*.seg")
+    data, end = segment.read_bytes(), len(MAGIC)
+    while end < len(data) * 2 // 3:
+        end += HEADER.size + HEADER.unpack_from(data, end)[0]
     with segment.open("r+b") as file:
-        file.seek(segment.stat().st_size * 2 // 3)
+        file.seek(end - 64)  # within one record, since two records damaged in one place are counted as one
         file.write(b"\xff" * 64)
     assert main(["replay", str(journal)]) == 1
     headline, _, rest = capsys.readouterr().out.partition("\n")

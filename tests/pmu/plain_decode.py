@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pmu.layout import Column
 from pmu.readings import RAW_MISSING, Quality
 
 NAN = math.nan
@@ -17,7 +18,7 @@ JITTER_S = 0.005  # how much later one sweep may reach a CPU than the other did
 TOLERANCE = 1.1  # a nominal clock that is known too roughly
 IDLE_CYCLES, STUCK_CYCLES = 10_000, 100_000
 MOST_PER_S = {"cycles": 10e9, "instructions": 100e9, "stalls": 10e9, "llc-misses": 10e9}
-ZONE_STEP_S, ZONE_STUCK_S = 0.01, 0.005
+COUNTER_STEP_S, COUNTER_STUCK_S = 0.01, 0.005
 GPU_STEP_S, GPU_STUCK_S = 1.0, 0.5
 
 
@@ -86,6 +87,40 @@ def plain_cpu(
 
 
 @dataclass(frozen=True)
+class PlainColumn:
+    value: float
+    quality: Quality
+
+
+def plain_column(column: Column, before: int, now: int, elapsed_s: float) -> PlainColumn:
+    """As ``pmu.layout.Column`` says."""
+    sound = Quality.ESTIMATED if column.is_estimated else Quality.MEASURED
+    if column.kind == "flag":
+        return PlainColumn(now, sound) if now >= 0 else PlainColumn(NAN, Quality.MISSING)
+    if column.kind == "level":
+        value = now / column.per_unit
+        if now == RAW_MISSING:
+            return PlainColumn(NAN, Quality.MISSING)
+        held = min(max(value, column.lowest), column.highest)
+        return PlainColumn(held, sound if held == value else Quality.CLIPPED)
+    for reading in (before, now):
+        if reading < 0 or (column.range and reading > column.range):
+            return PlainColumn(NAN, Quality.MISSING)
+    step = now - before
+    most_per_s = column.most_per_s * column.per_unit
+    is_wrapped = step < 0 and column.range > 0
+    step += column.range if is_wrapped else 0
+    is_late = column.range > 0 and elapsed_s * most_per_s >= column.range
+    if not is_late and not 0 <= step <= most_per_s * (elapsed_s + COUNTER_STEP_S):
+        return PlainColumn(NAN, Quality.MISSING)
+    if step == 0 and column.is_never_idle and elapsed_s >= COUNTER_STUCK_S:
+        return PlainColumn(NAN, Quality.STALE)
+    if is_late:
+        return PlainColumn(step / column.per_unit, Quality.STALE)
+    return PlainColumn(step / column.per_unit, Quality.WRAPPED if is_wrapped else sound)
+
+
+@dataclass(frozen=True)
 class PlainZone:
     energy_j: float
     energy_quality: Quality
@@ -94,21 +129,19 @@ class PlainZone:
 def plain_zone(
     before_uj: int, now_uj: int, *, range_uj: int, most_w: float, is_package: bool, elapsed_s: float
 ) -> PlainZone:
-    """Readings in microjoules."""
-    for reading in (before_uj, now_uj):
-        if reading < 0 or (range_uj and reading > range_uj):
-            return PlainZone(NAN, Quality.MISSING)
-    step_uj = now_uj - before_uj
-    is_wrapped = step_uj < 0 and range_uj > 0
-    step_uj += range_uj if is_wrapped else 0
-    is_late = range_uj > 0 and elapsed_s * most_w * 1e6 >= range_uj
-    if not is_late and not 0 <= step_uj <= most_w * 1e6 * (elapsed_s + ZONE_STEP_S):
-        return PlainZone(NAN, Quality.MISSING)
-    if step_uj == 0 and is_package and elapsed_s >= ZONE_STUCK_S:
-        return PlainZone(NAN, Quality.STALE)
-    if is_late:
-        return PlainZone(step_uj * 1e-6, Quality.STALE)
-    return PlainZone(step_uj * 1e-6, Quality.WRAPPED if is_wrapped else Quality.MEASURED)
+    """Readings in microjoules: a counter that never stands still on a package."""
+    column = Column(
+        instrument="rapl",
+        name="zone",
+        unit="J",
+        kind="counter",
+        per_unit=1e6,
+        range=range_uj,
+        most_per_s=most_w,
+        is_never_idle=is_package,
+    )
+    plain = plain_column(column, before_uj, now_uj, elapsed_s)
+    return PlainZone(plain.value, plain.quality)
 
 
 @dataclass(frozen=True)

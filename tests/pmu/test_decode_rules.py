@@ -13,14 +13,15 @@ import pytest
 
 from pmu.decode import decode
 from pmu.instruments.counters import EVENTS
-from pmu.layout import EnergyZone, Gpu, Layout
-from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep
+from pmu.layout import Column, EnergyZone, Gpu, Layout
+from pmu.readings import GPU_FIELDS, RAW_MISSING, PmuError, RawSweep
 from tests.pmu.plain_decode import (
     IDLE_CYCLES,
     JITTER_S,
     MOST_PER_S,
     STUCK_CYCLES,
     TOLERANCE,
+    plain_column,
     plain_cpu,
     plain_gpu,
     plain_zone,
@@ -127,6 +128,40 @@ def test_a_zone_is_decoded_by_the_rules(range_uj: int, kind: str, elapsed_s: flo
         for pair in readings
     ]
     assert_same(sample, plain, readings)
+
+
+COLUMN_KINDS = [
+    {"kind": "counter", "most_per_s": 40.0, "range": 1000, "per_unit": 10.0},
+    {"kind": "counter", "most_per_s": 40.0, "is_never_idle": True, "is_estimated": True},
+    {"kind": "counter"},
+    {"kind": "counter", "range": 1000},
+    {"kind": "level", "per_unit": 1000.0, "lowest": -55.0, "highest": 150.0},
+    {"kind": "level", "is_estimated": True, "period_s": 1.0},
+    {"kind": "flag"},
+]
+
+
+@pytest.mark.parametrize("elapsed_s", [0.004, 0.005, 0.1, 2.5])
+@pytest.mark.parametrize("rules", COLUMN_KINDS, ids=lambda rules: "-".join(map(str, rules.values())))
+def test_a_column_is_decoded_as_it_is_registered(rules: dict[str, object], elapsed_s: float) -> None:
+    rng = random.Random(4)
+    column = Column(instrument="test", name="column", unit="", **rules)
+    most = column.most_per_s * column.per_unit * (elapsed_s + 0.01) if math.isfinite(column.most_per_s) else 1e6
+    bounds = [b * column.per_unit for b in (column.lowest, column.highest) if math.isfinite(b)]
+    steps = [0, 1, -1, *next_to(most, column.range, column.range - most)]
+    choices = [RAW_MISSING, -1, 0, 1, 5, 10**15, *next_to(column.range, *bounds)]
+    before = np.array([rng.choice(choices) for _ in range(ROWS)], np.int64)
+    now = [rng.choice([max(start + rng.choice(steps), RAW_MISSING), rng.choice(choices)]) for start in before.tolist()]
+    layout = msgspec.structs.replace(EMPTY, columns=(column,) * ROWS)
+    sample = decode(layout, *sweeps(elapsed_s, (before, np.array(now, np.int64)), "columns"))
+    readings = list(zip(before.tolist(), now, strict=True))
+    assert_same(sample.columns, [plain_column(column, *pair, elapsed_s) for pair in readings], readings)
+
+
+def test_a_sweep_without_the_columns_of_its_layout_is_refused() -> None:
+    column = Column(instrument="test", name="column", unit="C", kind="level")
+    with pytest.raises(PmuError, match="shape"):
+        decode(msgspec.structs.replace(EMPTY, columns=(column,)), *sweeps(0.1, (np.zeros(0, np.int64),) * 2, "columns"))
 
 
 @pytest.mark.parametrize("elapsed_s", [0.1, 0.499, 0.5, 2.0])

@@ -16,10 +16,10 @@ from pmu.decode import decode
 from pmu.layout import Layout
 from pmu.node import Instruments, discover
 from pmu.ports import Ports
-from pmu.readings import RAW_MISSING, Quality, Sample, type_i64
+from pmu.readings import RAW_MISSING, Quality, Sample
 from pmu.system import MonotonicClock, OsFiles, system_ports
 from pmu.topology import online_cpus
-from tests.pmu.trees import CPU, grow, package, type_tree
+from tests.pmu.trees import CPU, CountsAsTold, SetClock, grow, package, type_tree
 from tests.waiting import PATIENCE_S
 from twin.faults.active import Fault, Faults
 from twin.in_process_node import InProcess
@@ -129,38 +129,6 @@ def test_a_signal_during_sleep_runs_its_handler_and_may_end_the_sleep() -> None:
 
 
 # ---- a tree on disk, without the kernel's own counters ---------------------------------------------------------
-
-
-class CountsAsTold:
-    """``pmu.ports.Counters`` that counts what a test says; no reference cycles and no more, as some Arm servers."""
-
-    def __init__(self) -> None:
-        self.counts: type_i64 = np.zeros((1, 1), np.int64)
-
-    def why_not(self, event: str) -> str | None:
-        return None if event in ("cycles", "instructions") else f"perf_event_open({event}) gives ENOENT"
-
-    def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CountsAsTold:
-        return self
-
-    def sweep(self, out: type_i64) -> None:
-        out[...] = self.counts
-
-    def close(self) -> None:
-        pass
-
-
-class SetClock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.time_ns = 0
-
-    def now_ns(self) -> int:
-        return self.time_ns
-
-    def sleep_until_ns(self, deadline_ns: int) -> None:
-        self.time_ns = deadline_ns
 
 
 def arm_server(root: Path, idle_us: int) -> OsFiles:

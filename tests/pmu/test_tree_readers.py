@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pmu import topology
-from pmu.instruments import busy, cpufreq
+from pmu.instruments import busy, cpufreq, hwmon
 from pmu.instruments.busy import BusyTime
-from pmu.instruments.hwmon import Sensors
+from pmu.instruments.instrument import ForPeople
 from pmu.readings import RAW_MISSING, Quality, type_i64
 from pmu.system import OsFiles
-from tests.pmu.trees import CPU, HWMON, grow, type_tree
+from tests.pmu.trees import CPU, HWMON, SetClock, doors, grow, type_tree
 
 MS = 1_000_000  # nanoseconds
 
@@ -147,20 +147,24 @@ CHIPS: type_tree = {
 }
 
 
+def sensors_of(files: OsFiles) -> ForPeople:
+    return ForPeople(hwmon.INSTRUMENT, doors(files, SetClock()))
+
+
 def test_sensors_are_named_by_chip_and_label_and_have_units(tmp_path: Path) -> None:
-    package, absurd, power = Sensors(grow(tmp_path, CHIPS)).read(time_ns=7)
+    package, absurd, power = sensors_of(grow(tmp_path, CHIPS)).read(time_ns=7)
     assert (package.name, package.value, package.unit) == ("hwmon0/coretemp/Package id 0", 45.5, "C")
     assert (absurd.value, absurd.quality, absurd.why) == (150.0, Quality.CLIPPED, "shows 255 C")
     assert (power.name, power.value, power.unit) == ("hwmon1/power_meter/power1", 412.0, "W")
 
 
 def test_what_a_sensor_shows_is_told_when_it_is_found(tmp_path: Path) -> None:
-    whys = [finding.why for finding in Sensors(grow(tmp_path, CHIPS)).findings]
+    whys = [finding.why for finding in sensors_of(grow(tmp_path, CHIPS)).findings()]
     assert whys == ["46 C now", "/sys/class/hwmon/hwmon0/temp2_input: shows 255 C", "412 W now"]
 
 
 def test_a_sensor_that_turns_to_nonsense_is_missing_and_the_others_are_read(tmp_path: Path) -> None:
-    sensors = Sensors(grow(tmp_path, CHIPS))
+    sensors = sensors_of(grow(tmp_path, CHIPS))
     (tmp_path / f"{HWMON}/hwmon0/temp1_input".lstrip("/")).write_text("broken")
     readings = sensors.read(time_ns=0)
     assert readings[0].quality is Quality.MISSING and math.isnan(readings[0].value)
@@ -169,7 +173,7 @@ def test_a_sensor_that_turns_to_nonsense_is_missing_and_the_others_are_read(tmp_
 
 
 def test_no_sensors_are_one_finding(tmp_path: Path) -> None:
-    (finding,) = Sensors(OsFiles(str(tmp_path))).findings
+    (finding,) = sensors_of(OsFiles(str(tmp_path))).findings()
     assert not finding.present and "no temperature or power sensor" in finding.why
 
 

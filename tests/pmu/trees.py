@@ -1,9 +1,13 @@
-"""Small trees of sysfs files on disk, for the readers that take a root."""
+"""Small trees of sysfs files on disk, for the readers that take a root, and the other doors of such a node."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from pmu.ports import Ports
+from pmu.readings import type_i64
 from pmu.system import OsFiles
 
 CPU = "/sys/devices/system/cpu"
@@ -35,3 +39,40 @@ def limit(index: int, name: str, limit_uw: int) -> type_tree:
     """Files of one constraint, as keywords for ``package``."""
     stem = f"constraint_{index}"
     return {f"{stem}_name": name, f"{stem}_power_limit_uw": limit_uw, f"{stem}_time_window_us": 999_424}
+
+
+class CountsAsTold:
+    """``pmu.ports.Counters`` that counts what a test says; no reference cycles and no more, as some Arm servers."""
+
+    def __init__(self) -> None:
+        self.counts: type_i64 = np.zeros((1, 1), np.int64)
+
+    def why_not(self, event: str) -> str | None:
+        return None if event in ("cycles", "instructions") else f"perf_event_open({event}) gives ENOENT"
+
+    def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CountsAsTold:
+        return self
+
+    def sweep(self, out: type_i64) -> None:
+        out[...] = self.counts
+
+    def close(self) -> None:
+        pass
+
+
+class SetClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time_ns = 0
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        self.time_ns = deadline_ns
+
+
+def doors(files: OsFiles, clock: SetClock) -> Ports:
+    """A node that has these files and hardly anything else."""
+    return Ports(files, CountsAsTold(), None, "no GPU", clock)

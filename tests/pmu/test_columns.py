@@ -1,0 +1,118 @@
+"""Instruments that register columns: when their files are read, and which hwmon inputs the loop reads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pmu.decode import decode
+from pmu.instruments.column_files import ColumnFiles
+from pmu.layout import Column
+from pmu.node import Instruments, discover
+from pmu.readings import RAW_MISSING, Quality, type_i64
+from tests.pmu.trees import HWMON, SetClock, doors, grow, type_tree
+
+SECOND = 1_000_000_000
+
+FOUR_SLOW = [
+    Column(instrument="test", name=f"slow-{i}", unit="C", kind="level", source=f"/slow/{i}", period_s=1.0)
+    for i in range(4)
+]
+QUICK = Column(instrument="test", name="quick", unit="J", kind="counter", source="/quick")
+
+
+def read(files: ColumnFiles, time_ns: int) -> list[int]:
+    out: type_i64 = np.zeros(5, np.int64)
+    files.sweep(time_ns, out)
+    return out.tolist()
+
+
+def test_slow_files_are_read_once_in_their_period_and_not_all_in_one_sweep(tmp_path: Path) -> None:
+    def shows(value: int) -> type_tree:
+        return {f"/slow/{i}": value for i in range(4)} | {"/quick": value}
+
+    files = ColumnFiles(doors(grow(tmp_path, shows(1)), SetClock()), [*FOUR_SLOW[:2], QUICK, *FOUR_SLOW[2:]])
+    assert read(files, 0) == [1, 1, 1, 1, 1], "the first sweep reads everything"
+    grow(tmp_path, shows(2))
+    assert read(files, SECOND // 8) == [1, 1, 2, 1, 1]
+    assert read(files, SECOND // 4) == [2, 1, 2, 1, 1]
+    assert read(files, SECOND // 2) == [2, 2, 2, 1, 1]
+    grow(tmp_path, shows(3))
+    assert read(files, SECOND) == [2, 2, 3, 3, 3]
+    assert read(files, SECOND + SECOND // 4) == [3, 2, 3, 3, 3]
+    files.close()
+    assert read(files, 9 * SECOND) == [RAW_MISSING] * 5
+
+
+def test_a_file_that_ceases_to_be_read_is_missing_with_its_reason_until_it_is_back(tmp_path: Path) -> None:
+    tree: type_tree = {f"/slow/{i}": 7 for i in range(4)}
+    files = ColumnFiles(doors(grow(tmp_path, tree), SetClock()), [*FOUR_SLOW, QUICK])
+    assert read(files, 0) == [7, 7, 7, 7, RAW_MISSING] and [bool(error) for error in files.errors()] == [False] * 4 + [
+        True
+    ]
+    grow(tmp_path, {"/slow/1": "broken"})
+    assert read(files, SECOND) == [7, RAW_MISSING, 7, 7, RAW_MISSING]
+    grow(tmp_path, {"/slow/1": 8})
+    assert read(files, SECOND + SECOND // 2) == [7, RAW_MISSING, 7, 7, RAW_MISSING], "it is not read before its time"
+    assert read(files, 2 * SECOND) == [7, 8, 7, 7, RAW_MISSING]
+    files.close()
+
+
+def test_a_counter_has_no_period_of_its_own() -> None:
+    with pytest.raises(ValueError, match="a counter is read at every sweep"):
+        Column(instrument="test", name="joules", unit="J", kind="counter", period_s=1.0)
+
+
+SERVER: type_tree = {
+    f"{HWMON}/hwmon0/name": "coretemp",
+    f"{HWMON}/hwmon0/temp1_input": 45_500,
+    f"{HWMON}/hwmon0/temp1_label": "Package id 0",
+    f"{HWMON}/hwmon0/temp1_crit_alarm": 0,
+    f"{HWMON}/hwmon0/temp2_input": 44_000,
+    f"{HWMON}/hwmon0/temp2_label": "Core 0",
+    f"{HWMON}/hwmon0/temp2_crit_alarm": 0,
+    f"{HWMON}/hwmon1/name": "power_meter",
+    f"{HWMON}/hwmon1/power1_average": 412_000_000,
+    f"{HWMON}/hwmon2/name": "xe",
+    f"{HWMON}/hwmon2/energy1_input": 5_000_000,
+}
+
+
+def test_the_loop_reads_the_hwmon_inputs_that_are_known_to_be_quick_and_people_see_them_all(tmp_path: Path) -> None:
+    ports = doors(grow(tmp_path, SERVER), SetClock())
+    layout, findings = discover(ports)
+    assert [(column.name, column.part, column.kind) for column in layout.columns] == [
+        ("hwmon0/coretemp/Package id 0", "package", "level"),
+        ("hwmon0/coretemp/Package id 0/critical", "package", "flag"),
+    ]
+    whys = {finding.name: finding.why for finding in findings if finding.kind == "sensor"}
+    assert whys == {
+        "hwmon0/coretemp/Package id 0": "46 C now",
+        "hwmon0/coretemp/Package id 0/critical": "0 now",
+        "hwmon0/coretemp/Core 0": "44 C now",
+        "hwmon1/power_meter/power1": "412 W now",
+        "hwmon2/xe/energy1": "5 J now",
+    }
+    instruments = Instruments(ports, layout)
+    shown = {reading.name: reading.value for reading in instruments.readings()}
+    assert shown["hwmon2/xe/energy1"] == 5.0 and shown["hwmon0/coretemp/Package id 0"] == 45.5
+    instruments.close()
+
+
+def test_a_temperature_and_its_alarm_are_in_each_sample_until_the_chip_is_gone(tmp_path: Path) -> None:
+    clock = SetClock()
+    ports = doors(grow(tmp_path, SERVER), clock)
+    layout, _ = discover(ports)
+    instruments = Instruments(ports, layout)
+    sweeps = [instruments.sweep()]
+    for celsius, alarm in ((101_000, 1), ("gone", "gone")):
+        grow(tmp_path, {f"{HWMON}/hwmon0/temp1_input": celsius, f"{HWMON}/hwmon0/temp1_crit_alarm": alarm})
+        clock.time_ns += 2 * SECOND
+        sweeps.append(instruments.sweep())
+    hot, gone = (decode(layout, sweeps[0], sweep).columns for sweep in sweeps[1:])
+    assert hot.value.tolist() == [101.0, 1.0] and set(hot.quality) == {Quality.MEASURED}
+    assert all(math.isnan(value) for value in gone.value) and set(gone.quality) == {Quality.MISSING}
+    instruments.close()
