@@ -205,11 +205,9 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("budget", "core_share"), "is negative; 0 turns the budget off"
     if 0 != config.journal.max_bytes < 1_000_000:
         yield ("journal", "max_bytes"), f"{config.journal.max_bytes} is under a megabyte; 0 keeps no journal"
-    for name in ("node_w", "cpu_max_khz", "gpu_max_mhz", "gpu_temperature_c"):
+    for name in Caps.__struct_fields__:
         if not 0 <= getattr(config.caps, name) < math.inf:
-            yield ("caps", name), "is negative or no number; 0 means no cap"
-    if not 0 <= config.caps.rest_w < math.inf:
-        yield ("caps", "rest_w"), "is negative or no number"
+            yield ("caps", name), "is negative or no number" + ("" if name == "rest_w" else "; 0 means no cap")
     if 0 < config.caps.node_w <= config.caps.rest_w:
         yield ("caps", "node_w"), f"{config.caps.node_w:g} W leaves nothing beside rest_w ({config.caps.rest_w:g} W)"
     yield from _scmi_problems(config.scmi)

@@ -58,7 +58,7 @@ class Decider:
         self._knobs = tuple(row.name for driven in self._driven for row in driven.rows)
         self._cpu = next(driven for driven in self._driven if driven.domain.name == "cpu")
         self._n_cpu_rows = len(self._cpu.rows)
-        self._thermal: _Side | None = None
+        self._limits: list[_Side] = []
         self._walk: _Side | None = None
         self._caps_power = config.decides and config.caps_power
         self._base_khz = np.array([domain.base_khz or domain.max_khz for domain in layout.domains], np.int64)
@@ -88,7 +88,7 @@ class Decider:
     def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
         """Ask the policies about one interval and settle every knob, under the cap that holds for the next."""
         wishes = [driven.side.next(sample) if driven.side else None for driven in self._driven]
-        hot = self._thermal.next(sample) if self._thermal else None
+        hot = [(limit.policy.domain, limit.next(sample)) for limit in self._limits]
         walk = self._walk.next(sample, power_walk.under(cap)) if self._walk else None
         settled: list[tuple[type_i64, type_u8]] = []
         for driven, wish in zip(self._driven, wishes, strict=True):
@@ -99,14 +99,14 @@ class Decider:
                     driven.clocks,
                     driven.per_row(wish.request.target) if wish else None,
                     _lower(driven.cap, walked),
-                    hot.request.target if hot and name == temperature_limit.POLICY.domain else None,
+                    _lowest(hot, name),
                     driven.is_missing(sample),
                 )
             )
         if self._caps_power:
             settled.append(arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_)))
         return Decisions(
-            tuple(decision for decision in (*wishes, hot, walk) if decision),
+            tuple(decision for decision in (*wishes, *(decision for _, decision in hot), walk) if decision),
             self._knobs,
             np.concatenate([values for values, _ in settled]),
             np.concatenate([bounds for _, bounds in settled]),
@@ -139,9 +139,9 @@ class Decider:
             if choice.name != registry.NONE and driven.domain.can_be_asked(self._layout):
                 found = registry.find(choice.name, driven.domain.name)
                 driven.side = _Side(found, registry.params(found.value, choice.params), self._layout, states)
-        if self._layout.gpus and config.caps.gpu_temperature_c:
-            limit = temperature_limit.ThermalParams(limit_c=config.caps.gpu_temperature_c)
-            self._thermal = _Side(Extension(temperature_limit.POLICY), limit, self._layout, states)
+        for limit, params in temperature_limit.chosen(config.caps):
+            if DOMAINS[limit.policy.domain].rows(self._layout):
+                self._limits.append(_Side(Extension(limit.policy), params, self._layout, states))
         if self._caps_power and self._layout.domains:
             self._walk = _Side(Extension(power_walk.POLICY), power_walk.WalkParams(), self._layout, states)
 
@@ -151,6 +151,15 @@ def _lower(first: type_i64 | None, second: type_i64 | None) -> type_i64 | None:
     if first is None or second is None:
         return second if first is None else first
     return np.where((first > 0) & ((second == 0) | (first < second)), first, second)
+
+
+def _lowest(limits: Sequence[tuple[str, PolicyDecision]], domain: str) -> type_i64 | None:
+    """What all limits of one domain leave for each knob."""
+    lowest = None
+    for of, decision in limits:
+        if of == domain:
+            lowest = _lower(lowest, decision.request.target)
+    return lowest
 
 
 def _everywhere(cap: int, size: int) -> type_i64 | None:

@@ -12,6 +12,7 @@ as limits, not wishes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,3 +70,23 @@ POLICY: Final = Policy(
     initial=initial,
     decide=decide,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that ``[caps]`` sets: ``setting`` in degrees Celsius, 0 for none. ``lacks`` says in one line why a node
+    cannot keep it, or nothing. The policy's targets limit the clocks of its domain: ``[n_gpus]`` MHz, or
+    ``[n_domains]`` kHz."""
+
+    setting: str
+    policy: Policy
+    lacks: Callable[[Layout], str] = lambda layout: ""
+
+
+LIMITS: Final = (Limit("gpu_temperature_c", POLICY),)
+
+
+def chosen(caps: msgspec.Struct) -> list[tuple[Limit, ThermalParams]]:
+    """The limits that are set."""
+    limits = [(limit, getattr(caps, limit.setting)) for limit in LIMITS]
+    return [(limit, ThermalParams(limit_c=limit_c)) for limit, limit_c in limits if limit_c]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from nodectl.config import Config
+from nodectl.decide import temperature_limit
 from nodectl.decide.node_cap import CAP_ROW
 from nodectl.knobs import Knob, KnobError, find_knobs
 from nodectl.knobs.kind import Domain
@@ -78,6 +79,9 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
     wanted = [domain for domain in DOMAINS if _is_wanted(config, domain)]
     _check_feasible([*wanted, "power"] if config.caps_power else wanted, lacks)
     notices = [f"{domain} side left alone: {lacks[domain]}" for domain in wanted if lacks[domain]]
+    for limit, _ in temperature_limit.chosen(config.caps):
+        if why := limit.lacks(found.layout):
+            raise NodectlError(f"cannot keep caps.{limit.setting}: {why} (see `nodectl doctor`)")
     return config.without([domain for domain in DOMAINS if lacks[domain]]), notices
 
 
@@ -94,8 +98,8 @@ def _check_feasible(wanted: Sequence[str], lacks: Mapping[str, str]) -> None:
 
 def _is_wanted(config: Config, domain: str) -> bool:
     caps = config.caps
-    is_limited = caps.highest(domain) > 0 or (domain == "gpu" and caps.gpu_temperature_c > 0)
-    return is_limited or config.choice(domain).name != registry.NONE
+    is_limited = any(limit.policy.domain == domain for limit, _ in temperature_limit.chosen(caps))
+    return is_limited or caps.highest(domain) > 0 or config.choice(domain).name != registry.NONE
 
 
 def _limit_khz(knob: Knob) -> int | None:

@@ -50,8 +50,12 @@ _WHERE: Final[dict[str, tuple[str, str, str]]] = {
     "firmware": ("gpu", "nodectl.policies.firmware", "POLICY"),
     **dict(_of_other_domains()),
 }
-_LIMITS: Final[dict[str, tuple[str, str, str]]] = {"gpu-thermal": ("gpu", "nodectl.decide.temperature_limit", "POLICY")}
-"""Limits in the form of policies: a replay finds them by name, but nobody chooses them as a policy."""
+
+
+def _limits() -> dict[str, Policy]:
+    """Limits in the form of policies: a replay finds them by name, but nobody chooses them as a policy."""
+    module = importlib.import_module("nodectl.decide.temperature_limit")
+    return {limit.policy.name: limit.policy for limit in module.LIMITS}
 
 
 class PolicyError(UsageError):
@@ -84,7 +88,9 @@ def find(name: str, domain: str) -> Extension[Policy]:
     if extension:
         side: str | None = extension.value.domain
     else:
-        side, module, attribute = _WHERE.get(full, _LIMITS.get(full, (None, "", "")))
+        side, module, attribute = _WHERE.get(full, (None, "", ""))
+        if side is None and (limit := _limits().get(full)) and limit.domain == domain:
+            return Extension(limit)
     if side != domain:
         problem = f"{name!r} is a {side} policy" if side else f"no {domain} policy is called {name!r}"
         known = [] if is_file(name) else [*names(domain), *_ADDED.names(), NONE]
@@ -119,7 +125,7 @@ def _misfit(policy: Policy) -> str:
 
 _CALLED_WITH: Final = {"initial": ("params", "layout"), "decide": ("params", "layout", "state", "sample")}
 _SHORT: Final = [name.removesuffix(f"-{side}") for name, (side, _, _) in _WHERE.items()]
-_ADDED: Final = Extensions("nodectl.policies", Policy, "POLICY", {*_WHERE, *_SHORT, *_LIMITS, NONE}, _misfit)
+_ADDED: Final = Extensions("nodectl.policies", Policy, "POLICY", {*_WHERE, *_SHORT, *_limits(), NONE}, _misfit)
 
 
 def _guarded(extension: Extension[Policy]) -> Extension[Policy]:
@@ -178,6 +184,6 @@ def check(name: str, domain: str, given: Mapping[str, Any]) -> None:
     """Raise ``PolicyError`` unless this choice can run."""
     if name == NONE:
         return
-    if name in _LIMITS:
+    if name in _limits():
         raise PolicyError(f"{name!r} is a limit, set under [caps], not a policy", "name")
     params(policy(name, domain), given)
