@@ -55,6 +55,7 @@ class Caps(msgspec.Struct, frozen=True):
     cpu_max_khz: int = 0
     gpu_max_mhz: int = 0
     gpu_temperature_c: float = 0.0
+    memory_temperature_c: float = 0.0
 
     def highest(self, domain: str) -> int:
         """The highest clock of a domain, in the unit of its knobs; 0 = no limit."""

@@ -88,6 +88,8 @@ class HeatConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core_k_per_w: float = 0.0  # a core above its die, by its own power
     core_tau_s: float = 0.005
     throttle_c: float = 95.0
+    memory_k_per_w: float = 0.0  # a package's DIMMs above the air, by the power of all of them
+    memory_tau_s: Positive = 60.0
 
 
 class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,11 +104,12 @@ class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SensorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[[sensor]]``: an hwmon input for each package or core, or one for the node."""
+    """``[[sensor]]``: an hwmon input for each package or core, for a module of each package ("memory"), or one for the
+    node. A chip without labels has ``label = ""``."""
 
     chip: str
     kind: Literal["temperature", "power"]
-    of: Literal["package", "core", "node"]
+    of: Literal["package", "core", "memory", "node"]
     label: str  # "{n}" is replaced by the index
     max_c: float = 0.0
     critical_c: float = 0.0

@@ -59,6 +59,10 @@ class Loop:
 LOOP: Final = (
     Loop("coretemp", r"Package id \d+", "package", 1.0),  # a register that the driver reads once a second at most
     Loop("k10temp", r"T(ctl|die)", "package", 1.0),  # a register on the processor's own network
+    Loop(
+        "spd5118", "temp1", "memory", 5.0
+    ),  # the hub of a DDR5 module: half a millisecond on SMBus, heats over minutes
+    Loop("jc42", "temp1", "memory", 5.0),  # the sensor of a DDR4 server module, likewise
 )
 
 

@@ -197,3 +197,24 @@ def test_heat_throttles_where_cooling_is_weak() -> None:
     hottest = max(twin.temperature_mc(sensor) for sensor in range(machine.cores))
     assert 83_000 < hottest < 88_000
     assert twin.cpu_khz(0) < machine.max_khz
+
+
+def test_memory_modules_heat_over_minutes_with_the_traffic_and_cool_at_lower_clocks() -> None:
+    machine = load_machine("genoa-h100")
+    module = next(row for row, sensor in enumerate(machine.sensors) if sensor.of == "memory")
+    twin = Twin(machine, load_workload("stream", machine, duration_s=2000.0))
+    assert twin.temperature_mc(module) == 1000 * machine.heat.ambient_c
+    twin.advance(60.0)
+    after_a_minute_c = twin.temperature_mc(module) / 1000
+    twin.advance(360.0)
+    before_j = twin.report().energy_j["dram-0"]
+    twin.advance(10.0)
+    dram_w = (twin.report().energy_j["dram-0"] - before_j) / 10.0
+    steady_c = machine.heat.ambient_c + machine.heat.memory_k_per_w * dram_w
+    assert twin.temperature_mc(module) / 1000 == pytest.approx(steady_c, abs=0.5)
+    share = (after_a_minute_c - machine.heat.ambient_c) / (steady_c - machine.heat.ambient_c)
+    assert share == pytest.approx(1 - np.exp(-1), abs=0.05)
+    for domain in range(len(machine.domains)):
+        twin.set_domain(domain, max_khz=machine.min_khz)
+    twin.advance(360.0)
+    assert twin.temperature_mc(module) / 1000 < steady_c - 15.0

@@ -274,6 +274,14 @@ double twin_model_package_c(twin_model_t *m, int32_t package)
     return hottest;
 }
 
+double twin_model_memory_c(twin_model_t *m, int32_t package)
+{
+    model_enter(m);
+    double c = m->memory_c[package];
+    model_leave(m);
+    return c;
+}
+
 double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
 {
     model_enter(m);

@@ -62,6 +62,7 @@ typedef struct {
     double uncore_idle_w, uncore_busy_w, uncore_w_per_gbs, dram_idle_w, dram_w_per_gbs, rest_w;
     twin_thermal_t thermal;
     double core_k_per_w, core_tau_s, throttle_c;
+    double memory_k_per_w, memory_tau_s; /* a package's DIMMs over the air, by their power */
     double spin_activity, spin_ipc, tick_share; /* waiting threads; an idle CPU's timer tick */
     const twin_zone_t *zones;
     const twin_gpu_card_t *cards;
@@ -124,6 +125,7 @@ void twin_model_set_zone_uj(twin_model_t *model, int32_t zone, double uj);
 double twin_model_domain_khz(twin_model_t *model, int32_t domain);
 double twin_model_core_c(twin_model_t *model, int32_t core);
 double twin_model_package_c(twin_model_t *model, int32_t package);
+double twin_model_memory_c(twin_model_t *model, int32_t package);
 double twin_model_power_w(twin_model_t *model, int32_t kind, int32_t package); /* mean of the last tick */
 
 /* Actuators: raw, unvalidated. */

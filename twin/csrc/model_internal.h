@@ -82,6 +82,7 @@ struct twin_model {
     int32_t *first_thread;     /* [n_cores + 1] into threads */
     /* cores */
     double *core_dynamic_w, *core_leak_w, *core_traffic, *core_c, *core_heat;
+    double *memory_c; /* per package */
     int32_t *core_busy;
     /* domains */
     int32_t *first_cpu, *next_cpu; /* linked list of a domain's CPUs */

@@ -58,6 +58,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     ARRAY(m->core_traffic, cores);
     ARRAY(m->core_c, cores);
     ARRAY(m->core_heat, cores);
+    ARRAY(m->memory_c, packages);
     ARRAY(m->core_busy, cores);
     ARRAY(m->first_cpu, domains);
     ARRAY(m->next_cpu, cpus);
@@ -170,6 +171,7 @@ static void start_cold(twin_model_t *m)
     }
     for (int32_t p = 0; p < node->n_packages; p++) {
         m->heat[p].die_c = m->heat[p].sink_c = node->thermal.ambient_c;
+        m->memory_c[p] = node->thermal.ambient_c;
         m->cap_hz[p] = node->clock_hz[top];
         m->cap_level[p] = top;
     }

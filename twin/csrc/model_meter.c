@@ -198,6 +198,9 @@ void meter_tick(twin_model_t *m)
         m->tick_j[p] = now;
         m->tick_w[p] += (power - m->tick_w[p]) * 0.5;
         heat_step(&m->heat[p], &m->node.thermal, power, TICK_S);
+        double steady_c = m->node.thermal.ambient_c +
+                          m->node.memory_k_per_w * m->meter_w[METER_DRAM * m->node.n_packages + p];
+        m->memory_c[p] += TICK_S / m->node.memory_tau_s * (steady_c - m->memory_c[p]);
     }
     core_heat_tick(m);
     for (int32_t z = 0; z < m->node.n_zones; z++) {

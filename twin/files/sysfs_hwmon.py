@@ -1,9 +1,11 @@
 """hwmon: the temperatures and the board power that the machine's sensor chips give.
 
 coretemp (Intel) makes one device per package: temp1 is the package, temp(N+2) the core with core_id N. k10temp (AMD) is
-the fourth PCI function of each package's first die and numbers its inputs through. acpi_power_meter shows what the
-board draws. Temperatures are millidegrees in the sensor's own steps, power is microwatts.
-Source: Linux Documentation/hwmon/{coretemp,k10temp,acpi_power_meter,sysfs-interface}.rst, drivers/hwmon/coretemp.c.
+the fourth PCI function of each package's first die and numbers its inputs through. spd5118 is the hub of one DDR5
+module: each package shows one of its modules, which are all alike. acpi_power_meter shows what the board draws.
+Temperatures are millidegrees in the sensor's own steps, power is microwatts.
+Source: Linux Documentation/hwmon/{coretemp,k10temp,spd5118,acpi_power_meter,sysfs-interface}.rst,
+drivers/hwmon/coretemp.c.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from twin.physics.model import Twin
 
 CLASS = "/sys/class/hwmon"
 
-STEP_MC = {"coretemp": 1000, "k10temp": 125}
-"""A digital readout counts whole degrees below Tjmax (IA32_THERM_STATUS), AMD's register eighths of a degree."""
+STEP_MC = {"coretemp": 1000, "k10temp": 125, "spd5118": 250}
+"""A digital readout counts whole degrees below Tjmax (IA32_THERM_STATUS), AMD's register eighths of a degree, the
+hub of a DDR5 module quarters (JEDEC JESD300-5)."""
 
 
 def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
@@ -45,6 +48,8 @@ def _device(chip: str, index: int) -> tuple[str, str]:
         return f"/sys/devices/pci0000:00/0000:00:{0x18 + index:02x}.3", "/sys/bus/pci"
     if chip == "power_meter":
         return f"/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI000D:{index:02x}", "/sys/bus/acpi"
+    if chip == "spd5118":  # a module's hub answers at 0x50 to 0x57 of its bus
+        return f"/sys/devices/pci0000:00/0000:00:14.0/i2c-{index}/{index}-0050", "/sys/bus/i2c"
     return f"/sys/devices/platform/{chip}.{index}", "/sys/bus/platform"
 
 
@@ -61,7 +66,8 @@ def _add_inputs(nodes: Nodes, twin: Twin, folder: str, sensors: list[tuple[int, 
             number = sensor.index % twin.machine.cores_per_socket + 2
         stem = f"{folder}/temp{number}"
         nodes.file(f"{stem}_input", _temperature_mc(twin, index, STEP_MC.get(sensor.chip, 1)))
-        nodes.file(f"{stem}_label", f"{sensor.label}\n")
+        if sensor.label:
+            nodes.file(f"{stem}_label", f"{sensor.label}\n")
         if sensor.max_c:
             nodes.file(f"{stem}_max", f"{round(sensor.max_c * 1000)}\n")
         if sensor.critical_c:

@@ -29,6 +29,12 @@ GPU_MEMORY_BYTES: int = ffi.sizeof("twin_gpus_t")
 
 STEP_S = lib.TWIN_STEP_NS * 1e-9
 
+_TEMPERATURES = {
+    "core": lib.twin_model_core_c,
+    "package": lib.twin_model_package_c,
+    "memory": lib.twin_model_memory_c,
+}
+
 _DYNAMIC = {"schedutil", "ondemand", "conservative"}
 _FOLLOW_NS = 50_000_000
 type_i64 = npt.NDArray[np.int64]
@@ -198,7 +204,7 @@ class Twin:
     def temperature_mc(self, sensor: int) -> int:
         """Thousandths of a degree Celsius at ``machine.sensors[sensor]``."""
         which = self.machine.sensors[sensor]
-        read = lib.twin_model_core_c if which.of == "core" else lib.twin_model_package_c
+        read = _TEMPERATURES[which.of]
         return round(float(read(self._model, which.index)) * 1000)
 
     def power_uw(self, sensor: int) -> int:

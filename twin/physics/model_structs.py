@@ -67,6 +67,7 @@ def node_struct(machine: Machine, seed: int, start_ns: int, keep: list[Any]) -> 
     _fill_heat(node.thermal, machine.heat)
     node.core_k_per_w, node.core_tau_s = machine.heat.core_k_per_w, machine.heat.core_tau_s
     node.throttle_c = machine.heat.throttle_c
+    node.memory_k_per_w, node.memory_tau_s = machine.heat.memory_k_per_w, machine.heat.memory_tau_s
     node.zones, node.cards = zones, cards
     node.seed, node.origin_ns = seed, start_ns
     return node
