@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from pmu.instruments.column_files import ColumnFiles
 from pmu.layout import Column
 from pmu.node import Instruments, discover
 from pmu.readings import RAW_MISSING, Quality, type_i64
-from tests.pmu.trees import HWMON, SetClock, doors, grow, type_tree
+from tests.pmu.trees import CPU, HWMON, SetClock, doors, grow, type_tree
 
 SECOND = 1_000_000_000
+DOCS = Path(__file__).parents[2] / "docs"
 
 FOUR_SLOW = [
     Column(instrument="test", name=f"slow-{i}", unit="C", kind="level", source=f"/slow/{i}", period_s=1.0)
@@ -64,6 +67,40 @@ def test_a_file_that_ceases_to_be_read_is_missing_with_its_reason_until_it_is_ba
 def test_a_counter_has_no_period_of_its_own() -> None:
     with pytest.raises(ValueError, match="a counter is read at every sweep"):
         Column(instrument="test", name="joules", unit="J", kind="counter", period_s=1.0)
+
+
+def test_the_instrument_that_the_manual_writes_is_read_as_the_manual_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [page.read_text() for page in sorted(DOCS.glob("extending*.md"))]
+    (code,) = (
+        block for page in pages for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def find" in block
+    )
+    written: dict[str, Any] = {}
+    exec(compile(code, "the manual", "exec"), written)
+    monkeypatch.setattr("pmu.node.INSTRUMENTS", (written["INSTRUMENT"],))
+
+    def throttled(times: int) -> type_tree:
+        tree: type_tree = {f"{CPU}/online": "0-3"}
+        for cpu in range(4):
+            tree[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = cpu // 2
+            tree[f"{CPU}/cpu{cpu}/topology/core_cpus_list"] = cpu
+            tree[f"{CPU}/cpu{cpu}/thermal_throttle/package_throttle_count"] = times * (1 + cpu // 2)
+        return tree
+
+    clock = SetClock()
+    ports = doors(grow(tmp_path, throttled(5)), clock)
+    layout, findings = discover(ports)
+    assert [column.name for column in layout.columns] == ["package-0/throttled", "package-1/throttled"]
+    assert [finding.why for finding in findings if finding.kind == "sensor"] == ["5 now", "10 now"]
+    instruments = Instruments(ports, layout)
+    before = instruments.sweep()
+    grow(tmp_path, throttled(8))
+    clock.time_ns = SECOND
+    assert decode(layout, before, instruments.sweep()).columns.value.tolist() == [3.0, 6.0]
+    instruments.close()
+    _, findings = discover(doors(grow(tmp_path / "other", {f"{CPU}/online": "0"}), clock))
+    assert "not an Intel processor" in next(finding.why for finding in findings if finding.kind == "sensor")
 
 
 SERVER: type_tree = {
