@@ -42,7 +42,9 @@ from pmu.readings import (
     RawProgress,
     RawSweep,
     Sample,
+    type_f64,
     type_i64,
+    type_u8,
 )
 
 FASTEST = {"cycles": 10e9, "instructions": 100e9, "stalls": 10e9, "llc-misses": 10e9}
@@ -57,6 +59,9 @@ FASTEST_UNITS = 1e12
 BOARD_PEAK = 1.5
 """Ours: a board may exceed its power limit for milliseconds, not by more than half."""
 
+_INT64, _FLOAT64, _UINT8, _GPU_READING = map(ffi.typeof, ("int64_t[]", "double[]", "uint8_t[]", "gpu_reading_t[]"))
+"""How the native code sees an array. Looked up once: by its name a type takes as long as the array itself."""
+
 
 def decode(layout: Layout, previous: RawSweep, current: RawSweep) -> Sample:
     """What the node did between two sweeps of the same layout; PmuError if they are not in order."""
@@ -65,16 +70,19 @@ def decode(layout: Layout, previous: RawSweep, current: RawSweep) -> Sample:
         raise PmuError(f"sweeps out of order: {previous.time_ns} ns, then {current.time_ns} ns")
     elapsed_s = elapsed_ns * 1e-9
     rules = _rules_of(layout)
-    energy = decode_columns(rules.zones, previous.energy_uj, current.energy_uj, elapsed_s)
+    energy_j, energy_quality = decode_columns(rules.zones, previous.energy_uj, current.energy_uj, elapsed_s)
+    columns = NO_COLUMNS
+    if layout.columns:
+        columns = ColumnSample(*decode_columns(rules.columns, previous.columns, current.columns, elapsed_s))
     return Sample(
         time_ns=current.time_ns,
         elapsed_s=elapsed_s,
         cpu=_decode_cpus(rules, previous.counters, current.counters, elapsed_s),
         gpu=_decode_gpus(rules, previous.gpu, current.gpu, elapsed_s),
-        energy_j=energy.value,
-        energy_quality=energy.quality,
+        energy_j=energy_j,
+        energy_quality=energy_quality,
         progress=_decode_progress(previous.progress, current.progress, elapsed_s),
-        columns=decode_columns(rules.columns, previous.columns, current.columns, elapsed_s),
+        columns=columns,
     )
 
 
@@ -90,22 +98,20 @@ def column_rules(columns: Sequence[Column]) -> Any:
     return rules
 
 
-def decode_columns(rules: Any, before: type_i64, now: type_i64, elapsed_s: float) -> ColumnSample:
+def decode_columns(rules: Any, before: type_i64, now: type_i64, elapsed_s: float) -> tuple[type_f64, type_u8]:
     """Values and quality of columns from two sweeps of them, by ``column_rules``."""
     n_columns = len(rules)
-    if not n_columns and not len(before) + len(now):
-        return NO_COLUMNS
     values, quality = np.empty(n_columns), np.empty(n_columns, np.uint8)
     lib.decode_columns(
         rules,
         n_columns,
-        _integers("int64_t[]", before, (n_columns,)),
-        _integers("int64_t[]", now, (n_columns,)),
+        _integers(_INT64, before, (n_columns,)),
+        _integers(_INT64, now, (n_columns,)),
         elapsed_s,
-        ffi.from_buffer("double[]", values),
-        ffi.from_buffer("uint8_t[]", quality),
+        ffi.from_buffer(_FLOAT64, values),
+        ffi.from_buffer(_UINT8, quality),
     )
-    return ColumnSample(values, quality)
+    return values, quality
 
 
 def _decode_progress(before: RawProgress, now: RawProgress, elapsed_s: float) -> ProgressSample:
@@ -154,11 +160,11 @@ def _decode_cpus(rules: _Rules, before: type_i64, now: type_i64, elapsed_s: floa
     values, quality = np.empty((lib.CPU_VALUES, n_cpus)), np.empty(n_cpus, np.uint8)
     lib.decode_cpus(
         rules.cpus,
-        _integers("int64_t[]", before, shape),
-        _integers("int64_t[]", now, shape),
+        _integers(_INT64, before, shape),
+        _integers(_INT64, now, shape),
         elapsed_s,
-        ffi.from_buffer("double[]", values),
-        ffi.from_buffer("uint8_t[]", quality),
+        ffi.from_buffer(_FLOAT64, values),
+        ffi.from_buffer(_UINT8, quality),
     )
     return CpuSample(**dict(zip(_CPU_VALUES, values, strict=True)), quality=quality)
 
@@ -171,12 +177,12 @@ def _decode_gpus(rules: _Rules, before: type_i64, now: type_i64, elapsed_s: floa
     lib.decode_gpus(
         rules.peak_mw,
         n_gpus,
-        _integers("gpu_reading_t[]", before, shape),
-        _integers("gpu_reading_t[]", now, shape),
+        _integers(_GPU_READING, before, shape),
+        _integers(_GPU_READING, now, shape),
         elapsed_s,
-        ffi.from_buffer("double[]", values),
-        ffi.from_buffer("uint8_t[]", occupancy_quality),
-        ffi.from_buffer("uint8_t[]", quality),
+        ffi.from_buffer(_FLOAT64, values),
+        ffi.from_buffer(_UINT8, occupancy_quality),
+        ffi.from_buffer(_UINT8, quality),
     )
     return GpuSample(
         **dict(zip(_GPU_VALUES, values, strict=True)),
@@ -186,7 +192,7 @@ def _decode_gpus(rules: _Rules, before: type_i64, now: type_i64, elapsed_s: floa
     )
 
 
-def _integers(kind: str, array: type_i64, shape: tuple[int, ...]) -> Any:
+def _integers(kind: Any, array: type_i64, shape: tuple[int, ...]) -> Any:
     """The memory of one part of a sweep; the native code trusts its size."""
     if array.shape != shape:
         raise PmuError(f"a sweep of shape {array.shape} where the layout has {shape}")

@@ -77,13 +77,13 @@ class ForPeople:
         """One reading per column; a counter gives its total."""
         raw = np.empty(len(self._columns), np.int64)
         self._open.sweep(time_ns, raw)
-        sample = decode_columns(self._rules, raw, raw, 1.0)
+        values, qualities = decode_columns(self._rules, raw, raw, 1.0)
         return [
             Reading(column.name, value, column.unit, time_ns, Quality(quality), _why(column, quality, shown, error))
             for column, value, quality, shown, error in zip(
                 self._columns,
-                sample.value.tolist(),
-                sample.quality.tolist(),
+                values.tolist(),
+                qualities.tolist(),
                 raw.tolist(),
                 self._open.errors(),
                 strict=True,
