@@ -179,9 +179,10 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
     for first, second in combinations(registry.DOMAINS, 2):
         name = config.choice(second).name
         if same_name(config.choice(first).name, name):
+            at = where((*policy_path(second), "name"))
             raise ConfigError(
-                f"{where((*policy_path(second), 'name'))}: {name}: the file of the {first.upper()} policy has the same name,"
-                " by which a journal knows them: rename one"
+                f"{at}: {name}: the file of the {first.upper()} policy has the same name, by which a journal knows
+                them:" " rename one"
             )
     return config
 

@@ -206,7 +206,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def encode_keyframe(keyframe: Keyframe) -> bytes:
-    """A keyframe's payload. What is empty and came later than format 1 is left out, so that journals stay as they were."""
+    """A keyframe's payload. Empty fields that came after format 1 are left out: journals stay as they were."""
     tree = msgspec.to_builtins(keyframe, builtin_types=(bytes,))
     for holder, name in ((tree, "added"), (tree["layout"], "columns"), (tree["layout"], "ranges")):
         if not holder[name]:
