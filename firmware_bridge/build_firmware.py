@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = Path("firmware_bridge/controlpulp")
 SOURCES = (
     *("chip", "control", "allocate", "published", "executive", "firmware", "meter", "requests", "mailbox"),
-    *("fast_channel", "scmi", "scmi_base", "scmi_performance", "scmi_sensor", "scmi_powercap", "scmi_telemetry"),
+    *("fast_channel", "fast_window", "scmi", "scmi_service"),
+    *("scmi_base", "scmi_performance", "scmi_sensor", "scmi_powercap", "scmi_telemetry"),
 )
 WITH_LINE = (*SOURCES, "line")
 """For boards with a serial line."""

@@ -3,17 +3,7 @@
  * window tells who writes; no doorbell, the fast job looks every 125 us. A value that a message would refuse is
  * ignored, as there is nobody to tell.
  */
-#include "firmware.h"
-
-#define LEVEL_WORDS 6 /* set, get, limits set (max, min), limits get (max, min) */
-#define CAP_WORDS 4   /* cap set, cap get, PAI set, PAI get */
-
-uint32_t fast_level_word(uint32_t domain, enum fast_word word) { return domain * LEVEL_WORDS + word; }
-
-uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word)
-{
-    return DOMAINS * LEVEL_WORDS + power_domain * CAP_WORDS + word;
-}
+#include "scmi_protocols.h"
 
 /* True when the agent has written another value since. */
 static bool is_written(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t word, uint32_t *value)
@@ -25,8 +15,6 @@ static bool is_written(struct scmi *s, int agent, const volatile uint32_t *windo
         s->fw->requests.of[agent].heard_us = board_time_us(s->fw->board); /* renews a lease, as a message does */
     return is_new;
 }
-
-bool scmi_has_fast_channels(const struct scmi *s, int agent) { return board_fast_window(s->fw->board, agent); }
 
 void fast_channel_poll(struct scmi *s)
 {
@@ -68,20 +56,4 @@ void fast_channel_refresh(struct scmi *s)
             window[fast_cap_word(p, FAST_PAI_GET)] = (uint32_t)s->pai_us[p];
         }
     }
-}
-
-/* No doorbell; at most one change per fast period is seen. */
-int32_t fast_channel_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes)
-{
-    if (!scmi_has_fast_channels(s, c->agent))
-        return SCMI_NOT_SUPPORTED;
-    uint64_t address = board_fast_address(s->fw->board, c->agent) + 4 * word;
-    put(c, 0);
-    put(c, TICK_US);
-    put(c, (uint32_t)address);
-    put(c, (uint32_t)(address >> 32));
-    put(c, bytes);
-    for (int i = 0; i < 6; i++)
-        put(c, 0);
-    return SCMI_SUCCESS;
 }

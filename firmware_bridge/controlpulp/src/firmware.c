@@ -3,20 +3,6 @@
 
 #define WATCHDOG_TICKS (2 * TICKS_PER_SLOT) /* without a control job for so long the watchdog is left to bite */
 
-/* ---- start ---- */
-
-void firmware_init(struct firmware *fw, struct board *board, const struct options *options)
-{
-    *fw = (struct firmware){.board = board, .options = *options};
-    fw->executive.polled = options->polled_messages;
-    fw->failed_checks = chip_check();
-    control_init(&fw->control, options->law);
-    fw->control.safe = fw->failed_checks != 0;
-    requests_init(&fw->requests);
-    scmi_init(&fw->scmi, fw);
-    board_actuate(board, &fw->control.in_force);
-}
-
 /* ---- bypass for lower requests ---- */
 
 static int32_t fastest(const struct operating_point *point, int domain)
@@ -55,7 +41,8 @@ static void bypass(struct firmware *fw, int domain)
     fw->bypasses++;
 }
 
-void firmware_level_lowered(struct firmware *fw, int domain)
+/* The SCMI platform calls this while it serves a message or a FastChannel (scmi_init). */
+static void lower_early(struct firmware *fw, int domain)
 {
     if (!fw->options.bypass)
         return;
@@ -63,6 +50,20 @@ void firmware_level_lowered(struct firmware *fw, int domain)
         fw->bypass_due[domain] = true; /* the published way: in the fast task */
     else
         bypass(fw, domain);
+}
+
+/* ---- start ---- */
+
+void firmware_init(struct firmware *fw, struct board *board, const struct options *options)
+{
+    *fw = (struct firmware){.board = board, .options = *options};
+    fw->executive.polled = options->polled_messages;
+    fw->failed_checks = chip_check();
+    control_init(&fw->control, options->law);
+    fw->control.safe = fw->failed_checks != 0;
+    requests_init(&fw->requests);
+    scmi_init(&fw->scmi, fw, lower_early);
+    board_actuate(board, &fw->control.in_force);
 }
 
 /* ---- jobs ---- */

@@ -3,6 +3,20 @@
  *
  * A board calls firmware_init once, firmware_tick from its timer (125 us), firmware_doorbell from its mailbox interrupt
  * and firmware_run whenever it has time; firmware_run does one job and says which.
+ *
+ * Units, from the bottom up. A unit calls units of earlier lines and the board (board.h), no others; units of one line
+ * do not call each other. `+` joins files that are one unit: control.c runs both laws and has what they share.
+ * tests/test_c_units.py compares this list with the compiled objects.
+ *
+ *   chip
+ *   allocate, executive, line, meter, requests
+ *   control + published
+ *   scmi_service
+ *   fast_window
+ *   scmi_base, scmi_performance, scmi_powercap, scmi_sensor, scmi_telemetry
+ *   fast_channel, scmi
+ *   mailbox
+ *   firmware
  */
 #ifndef FIRMWARE_H
 #define FIRMWARE_H
@@ -44,6 +58,5 @@ void firmware_tick(struct firmware *fw);
 void firmware_doorbell(struct firmware *fw);
 enum job firmware_run(struct firmware *fw);
 void firmware_do(struct firmware *fw, enum job job); /* the second half of firmware_run, for boards in virtual time */
-void firmware_level_lowered(struct firmware *fw, int domain);
 
 #endif

@@ -4,7 +4,7 @@
  * The other side can write its area at any time, so a message is copied first and only the copy is looked at; the
  * length is read once. Setting FREE is the last write of an exchange.
  */
-#include "firmware.h"
+#include "scmi_service.h"
 
 #define SMT_FREE 1u
 #define SMT_ERROR 2u

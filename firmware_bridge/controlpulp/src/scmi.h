@@ -41,37 +41,6 @@ enum scmi_protocol_id {
 };
 enum protocol { BASE, PERFORMANCE, SENSOR, POWERCAP, TELEMETRY, PROTOCOLS };
 
-/* ---- one command ---- */
-
-struct scmi;
-struct call {
-    int agent;
-    uint32_t token;
-    const uint32_t *in;
-    uint32_t out[SMT_PAYLOAD_WORDS];
-    uint32_t out_words; /* after the status */
-};
-
-struct command {
-    uint32_t id;
-    uint32_t in_words;
-    int32_t (*run)(struct scmi *s, struct call *c);
-    bool is_newer_only;    /* absent from the older version */
-    bool has_fast_channel;
-};
-
-struct protocol_table {
-    uint32_t id, version, older_version;
-    const struct command *commands;
-    uint32_t n_commands;
-};
-
-extern const struct protocol_table scmi_base, scmi_performance, scmi_sensor, scmi_powercap, scmi_telemetry;
-
-void put(struct call *c, uint32_t word);
-void put_text(struct call *c, const char *text, uint32_t bytes);
-void put_number(char *text, const char *prefix, int number); /* "domain-" and 2: "domain-2" */
-
 /* ---- state ---- */
 
 struct event {
@@ -95,8 +64,12 @@ struct delayed_cap {
     uint32_t token, due_slot;
 };
 
+struct firmware;
+typedef void level_lowered(struct firmware *fw, int domain);
+
 struct scmi {
     struct firmware *fw;
+    level_lowered *lowered; /* the requested level of a domain fell */
     bool is_older[AGENTS][PROTOCOLS];
     uint8_t denied[AGENTS][POWER_DOMAINS]; /* bit per protocol; device 0 the package, 1..4 the voltage domains */
     bool error_watch[AGENTS];
@@ -116,21 +89,11 @@ struct scmi {
     uint32_t commands, transport_errors, spurious_doorbells;
 };
 
-void scmi_init(struct scmi *s, struct firmware *fw);
-void scmi_forget_agent(struct scmi *s, int agent);
+void scmi_init(struct scmi *s, struct firmware *fw, level_lowered *lowered);
 uint32_t scmi_message(struct scmi *s, int agent, const uint32_t *message, uint32_t bytes, uint32_t *reply);
-bool scmi_is_denied(const struct scmi *s, int agent, uint32_t device, enum protocol protocol);
 
-/* Requests changed: announce what follows, apply lower levels ahead of the control slot. */
+/* Requests changed: notifies the agents that watch them, and reports lower levels to `lowered`. */
 void scmi_changed(struct scmi *s, int agent);
-void scmi_notify(struct scmi *s, int agent, uint32_t protocol, uint32_t id, const uint32_t *words, uint32_t n);
-void scmi_delayed(struct scmi *s, int agent, uint32_t protocol, uint32_t id, uint32_t token, const uint32_t *words,
-                  uint32_t n);
-
-int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t level);
-int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max, uint32_t min);
-int32_t scmi_set_cap(struct scmi *s, int agent, uint32_t power_domain, uint32_t cap_mw);
-int32_t scmi_set_pai(struct scmi *s, int agent, uint32_t power_domain, uint32_t pai_us);
 
 void scmi_powercap_slot(struct scmi *s); /* once per control slot */
 void scmi_sensor_slot(struct scmi *s);
@@ -140,13 +103,7 @@ bool mailbox_serve(struct scmi *s);      /* one command; true: another is waitin
 void mailbox_flush_events(struct scmi *s);
 
 /* ---- fast_channel.c ---- */
-enum fast_word { FAST_LEVEL_SET, FAST_LEVEL_GET, FAST_LIMITS_SET, FAST_LIMITS_GET = 4 };
-enum fast_cap_word { FAST_CAP_SET, FAST_CAP_GET, FAST_PAI_SET, FAST_PAI_GET };
-uint32_t fast_level_word(uint32_t domain, enum fast_word word);
-uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word);
-bool scmi_has_fast_channels(const struct scmi *s, int agent);
 void fast_channel_poll(struct scmi *s);
 void fast_channel_refresh(struct scmi *s);
-int32_t fast_channel_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes);
 
 #endif

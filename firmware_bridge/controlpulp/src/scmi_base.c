@@ -1,5 +1,5 @@
 /* Base protocol 0x10: who is there, who may do what. */
-#include "firmware.h"
+#include "scmi_protocols.h"
 
 #define TRUSTED_AGENT (AGENTS - 1) /* ours: the management controller sets permissions */
 

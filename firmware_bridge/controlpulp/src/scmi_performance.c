@@ -2,7 +2,7 @@
  * Performance protocol 0x13: four domains, 17 levels in kHz. A domain is nine cores on one voltage rail; a level set for
  * it is meant for all of them.
  */
-#include "firmware.h"
+#include "scmi_protocols.h"
 
 #define LATENCY_US (2 * SLOT_US) /* worst from response to clock: next control slot, applied one slot later */
 #define HEAVY_FF 2038519         /* class 3 of the published power model, for the levels' power cost */
@@ -24,7 +24,7 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
     if (c->in[0] >= DOMAINS)
         return SCMI_NOT_FOUND;
     bool may_set = !scmi_is_denied(s, c->agent, 1 + c->in[0], PERFORMANCE);
-    uint32_t fast = scmi_has_fast_channels(s, c->agent) ? 1u << 27 : 0;
+    uint32_t fast = fast_window_exists(s, c->agent) ? 1u << 27 : 0;
     put_number(name, "cluster-", (int)c->in[0]);
     put(c, (may_set ? 3u << 30 : 0) | 1u << 29 | 1u << 28 | fast | 1u << 26);
     put(c, 0); /* no least time between requests */
@@ -163,7 +163,7 @@ static int32_t describe_fast_channel(struct scmi *s, struct call *c)
         return SCMI_NOT_FOUND;
     if (id < 5 || id > 8)
         return SCMI_NOT_SUPPORTED;
-    return fast_channel_describe(s, c, fast_level_word(domain, words[id - 5]), id < 7 ? 8 : 4);
+    return fast_window_describe(s, c, fast_level_word(domain, words[id - 5]), id < 7 ? 8 : 4);
 }
 
 static int32_t domain_name(struct scmi *s, struct call *c)

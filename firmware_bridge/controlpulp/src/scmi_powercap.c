@@ -4,7 +4,7 @@
  * Several agents may cap a domain; the lowest cap is in force. CAP_GET reports what is in force, rounded down to the
  * step. Setting a cap on a domain without one enables capping; 0 withdraws the agent's own cap.
  */
-#include "firmware.h"
+#include "scmi_protocols.h"
 
 #define SUSTAINABLE_MW 250000 /* ours: what the emulated cooling holds at 80 C */
 #define ACCURACY_PERCENT 3
@@ -34,7 +34,7 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
     uint32_t p = c->in[0];
     if (p >= POWER_DOMAINS)
         return SCMI_NOT_FOUND;
-    uint32_t fast = s->is_older[c->agent][POWERCAP] || !scmi_has_fast_channels(s, c->agent) ? 0 : 1u << 22;
+    uint32_t fast = s->is_older[c->agent][POWERCAP] || !fast_window_exists(s, c->agent) ? 0 : 1u << 22;
     name_of(name, "package", "cluster-", p);
     put(c, 1u << 31 | 1u << 30 | 1u << 29 | 1u << 28 | 1u << 27 | 1u << 26 | 1u << 25 | 2u << 23 | fast);
     put_text(c, name, 16);
@@ -179,7 +179,7 @@ static int32_t describe_fast_channel(struct scmi *s, struct call *c)
         return SCMI_NOT_FOUND;
     if (c->in[1] < 4 || c->in[1] > 7)
         return SCMI_NOT_SUPPORTED;
-    return fast_channel_describe(s, c, fast_cap_word(c->in[0], words[c->in[1] - 4]), 4);
+    return fast_window_describe(s, c, fast_cap_word(c->in[0], words[c->in[1] - 4]), 4);
 }
 
 /* ---- once per control slot ---- */

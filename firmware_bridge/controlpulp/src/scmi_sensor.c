@@ -2,7 +2,7 @@
  * Sensor protocol 0x15: 18 scalars. 0-3 hottest core of a domain (mC), 4 package and 5-8 domain power (mW), 9 package
  * energy (uJ), 10-13 fastest clock of a domain (kHz), 14-17 its voltage (mV). The temperatures have a trip point each.
  */
-#include "firmware.h"
+#include "scmi_protocols.h"
 
 #define FIRST_POWER 4
 #define ENERGY 9

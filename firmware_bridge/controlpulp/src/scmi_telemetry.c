@@ -21,7 +21,7 @@
  * it back (cap 0). Its levels and limits stay. A lease of silence rests meanwhile. The clock starts with the controller,
  * runs through sleep of the agents, and wraps after 49 days.
  */
-#include "firmware.h"
+#include "scmi_protocols.h"
 
 #define LEASE_MAX_MS 3600000
 

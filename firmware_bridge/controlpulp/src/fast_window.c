@@ -1,0 +1,33 @@
+/*
+ * The FastChannel window of an agent: which word is what, and how a protocol describes it to its agent. fast_channel.c
+ * reads and writes the words.
+ */
+#include "scmi_service.h"
+
+#define LEVEL_WORDS 6 /* set, get, limits set (max, min), limits get (max, min) */
+#define CAP_WORDS 4   /* cap set, cap get, PAI set, PAI get */
+
+uint32_t fast_level_word(uint32_t domain, enum fast_word word) { return domain * LEVEL_WORDS + word; }
+
+uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word)
+{
+    return DOMAINS * LEVEL_WORDS + power_domain * CAP_WORDS + word;
+}
+
+bool fast_window_exists(const struct scmi *s, int agent) { return board_fast_window(s->fw->board, agent); }
+
+/* No doorbell; at most one change per fast period is seen. */
+int32_t fast_window_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes)
+{
+    if (!fast_window_exists(s, c->agent))
+        return SCMI_NOT_SUPPORTED;
+    uint64_t address = board_fast_address(s->fw->board, c->agent) + 4 * word;
+    put(c, 0);
+    put(c, TICK_US);
+    put(c, (uint32_t)address);
+    put(c, (uint32_t)(address >> 32));
+    put(c, bytes);
+    for (int i = 0; i < 6; i++)
+        put(c, 0);
+    return SCMI_SUCCESS;
+}

@@ -1,0 +1,128 @@
+/* What all protocols use: see scmi_service.h. */
+#include "scmi_service.h"
+
+/* ---- writing a response ---- */
+
+void put(struct call *c, uint32_t word)
+{
+    if (c->out_words < SCMI_REPLY_BYTES / 4 - 1)
+        c->out[c->out_words++] = word;
+}
+
+/* A fixed field, padded with zeros, always terminated. */
+void put_text(struct call *c, const char *text, uint32_t bytes)
+{
+    uint32_t length = 0;
+    while (length < bytes - 1 && text[length])
+        length++;
+    for (uint32_t at = 0; at < bytes; at += 4) {
+        uint32_t word = 0;
+        for (uint32_t i = 0; i < 4 && at + i < length; i++)
+            word |= (uint32_t)(uint8_t)text[at + i] << 8 * i;
+        put(c, word);
+    }
+}
+
+void put_number(char *text, const char *prefix, int number)
+{
+    while (*prefix)
+        *text++ = *prefix++;
+    *text++ = (char)('0' + number);
+    *text = 0;
+}
+
+/* ---- events ---- */
+
+static void enqueue(struct scmi *s, int agent, uint32_t header, const uint32_t *words, uint32_t n)
+{
+    struct event_queue *queue = &s->queue[agent];
+    if (queue->count == EVENT_QUEUE) {
+        queue->lost++; /* every event can be read again by a GET */
+        return;
+    }
+    struct event *event = &queue->event[(queue->head + queue->count++) % EVENT_QUEUE];
+    event->words = 1 + n;
+    event->word[0] = header;
+    for (uint32_t i = 0; i < n; i++)
+        event->word[1 + i] = words[i];
+}
+
+void scmi_notify(struct scmi *s, int agent, uint32_t protocol, uint32_t id, const uint32_t *words, uint32_t n)
+{
+    enqueue(s, agent, id | SCMI_NOTIFICATION << 8 | protocol << 10, words, n);
+}
+
+void scmi_delayed(struct scmi *s, int agent, uint32_t protocol, uint32_t id, uint32_t token, const uint32_t *words,
+                  uint32_t n)
+{
+    enqueue(s, agent, id | SCMI_DELAYED << 8 | protocol << 10 | token << 18, words, n);
+}
+
+/* ---- what follows from changed requests ---- */
+
+static void levels_changed(struct scmi *s, int agent, uint32_t d)
+{
+    const struct requests *r = &s->fw->requests;
+    int32_t level = requests_level(r, (int)d), max = requests_limit_max(r, (int)d), min = requests_limit_min(r, (int)d);
+    bool is_level_new = level != s->level_khz[d], is_lower = level < s->level_khz[d];
+    bool is_limit_new = max != s->limit_max_khz[d] || min != s->limit_min_khz[d];
+    s->level_khz[d] = level;
+    s->limit_max_khz[d] = max;
+    s->limit_min_khz[d] = min;
+    for (int a = 0; a < AGENTS; a++) {
+        uint32_t limits[4] = {(uint32_t)(agent + 1), d, (uint32_t)max, (uint32_t)min};
+        uint32_t levels[3] = {(uint32_t)(agent + 1), d, (uint32_t)level};
+        if (is_limit_new && s->limits_watch[a][d])
+            scmi_notify(s, a, SCMI_PERFORMANCE, 0, limits, 4);
+        if (is_level_new && s->level_watch[a][d])
+            scmi_notify(s, a, SCMI_PERFORMANCE, 1, levels, 3);
+    }
+    if (is_lower)
+        s->lowered(s->fw, (int)d);
+}
+
+static void cap_changed(struct scmi *s, int agent, uint32_t p)
+{
+    int32_t cap = requests_cap_mw(&s->fw->requests, (int)p), pai = s->fw->requests.pai_us[p];
+    if (cap == s->cap_mw[p] && pai == s->pai_us[p])
+        return;
+    s->cap_mw[p] = cap;
+    s->pai_us[p] = pai;
+    uint32_t words[4] = {(uint32_t)(agent + 1), p, (uint32_t)cap, (uint32_t)pai};
+    for (int a = 0; a < AGENTS; a++)
+        if (s->cap_watch[a][p])
+            scmi_notify(s, a, SCMI_POWERCAP, 0, words, 4);
+}
+
+void scmi_changed(struct scmi *s, int agent)
+{
+    for (uint32_t d = 0; d < DOMAINS; d++)
+        levels_changed(s, agent, d);
+    for (uint32_t p = 0; p < POWER_DOMAINS; p++)
+        cap_changed(s, agent, p);
+}
+
+/* ---- agents ---- */
+
+void scmi_forget_agent(struct scmi *s, int agent)
+{
+    for (int p = 0; p < PROTOCOLS; p++)
+        s->is_older[agent][p] = false;
+    s->error_watch[agent] = false;
+    for (int d = 0; d < DOMAINS; d++)
+        s->limits_watch[agent][d] = s->level_watch[agent][d] = s->trip_watch[agent][d] = false;
+    for (int p = 0; p < POWER_DOMAINS; p++) {
+        s->cap_watch[agent][p] = false;
+        s->measure[agent][p] = (struct measure_watch){0};
+        s->delayed[agent][p] = (struct delayed_cap){0};
+    }
+    for (int i = 0; i < SENSORS; i++)
+        s->update_watch[agent][i] = false;
+    requests_forget(&s->fw->requests, agent);
+    scmi_changed(s, agent);
+}
+
+bool scmi_is_denied(const struct scmi *s, int agent, uint32_t device, enum protocol protocol)
+{
+    return s->denied[agent][device] >> protocol & 1u;
+}

@@ -1,0 +1,60 @@
+/*
+ * What a protocol may use: its command and reply, notifications, permissions and the agents' FastChannel windows.
+ *
+ * A protocol (scmi_base.c ... scmi_telemetry.c) includes this header and fills a table of commands (scmi_protocols.h).
+ * It reads the controller's state through `s->fw`, and calls neither the dispatcher (scmi.c) nor another protocol.
+ */
+#ifndef SCMI_SERVICE_H
+#define SCMI_SERVICE_H
+
+#include "firmware.h"
+
+/* ---- one command ---- */
+
+struct call {
+    int agent;
+    uint32_t token;
+    const uint32_t *in;
+    uint32_t out[SMT_PAYLOAD_WORDS];
+    uint32_t out_words; /* after the status */
+};
+
+struct command {
+    uint32_t id;
+    uint32_t in_words;
+    int32_t (*run)(struct scmi *s, struct call *c);
+    bool is_newer_only;    /* absent from the older version */
+    bool has_fast_channel;
+};
+
+struct protocol_table {
+    uint32_t id, version, older_version;
+    const struct command *commands;
+    uint32_t n_commands;
+};
+
+void put(struct call *c, uint32_t word);
+void put_text(struct call *c, const char *text, uint32_t bytes);
+void put_number(char *text, const char *prefix, int number); /* "domain-" and 2: "domain-2" */
+
+/* ---- agents ---- */
+
+bool scmi_is_denied(const struct scmi *s, int agent, uint32_t device, enum protocol protocol);
+void scmi_forget_agent(struct scmi *s, int agent); /* its requests, notifications and versions */
+
+/* ---- notifications and delayed responses: queued here, sent by mailbox.c ---- */
+
+void scmi_notify(struct scmi *s, int agent, uint32_t protocol, uint32_t id, const uint32_t *words, uint32_t n);
+void scmi_delayed(struct scmi *s, int agent, uint32_t protocol, uint32_t id, uint32_t token, const uint32_t *words,
+                  uint32_t n);
+
+/* ---- fast_window.c: which word of an agent's window is what ---- */
+
+enum fast_word { FAST_LEVEL_SET, FAST_LEVEL_GET, FAST_LIMITS_SET, FAST_LIMITS_GET = 4 };
+enum fast_cap_word { FAST_CAP_SET, FAST_CAP_GET, FAST_PAI_SET, FAST_PAI_GET };
+uint32_t fast_level_word(uint32_t domain, enum fast_word word);
+uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word);
+bool fast_window_exists(const struct scmi *s, int agent);
+int32_t fast_window_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes);
+
+#endif
