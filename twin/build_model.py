@@ -8,7 +8,7 @@ from pathlib import Path
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ["model.c", "model_cpu.c", "model_gpu.c", "model_memory.c", "model_meter.c", "model_work.c"]
+SOURCES = [f"model{part}.c" for part in ("", "_cpu", "_gpu", "_memory", "_meter", "_state", "_work")]
 
 
 def declarations(*headers: str) -> str:

@@ -12,34 +12,9 @@
 
 #define NOISE_TICKS 50 /* ours: counter noise is drawn anew each 50 ms */
 
-/* --- random numbers: splitmix64 --- */
-
-double model_uniform(twin_model_t *m)
-{
-    uint64_t z = (m->random += 0x9e3779b97f4a7c15u);
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
-
-double model_normal(twin_model_t *m)
-{
-    double sum = -2.0;
-
-    for (int i = 0; i < 4; i++)
-        sum += model_uniform(m);
-    return sum * 1.7320508075688772; /* variance of four uniforms is 1/3 */
-}
-
 /* --- time --- */
 
-double model_elapsed_s(const twin_model_t *m)
-{
-    return (double)(m->step - m->flushed_step) * STEP_S;
-}
-
-void model_flush(twin_model_t *m)
+static void flush(twin_model_t *m)
 {
     double dt = model_elapsed_s(m);
 
@@ -82,7 +57,7 @@ void model_settle(twin_model_t *m)
 
 void model_events(twin_model_t *m)
 {
-    model_flush(m);
+    flush(m);
     work_events(m);
     cpu_apply_due(m);
     if (m->step % TICK_STEPS == 0) {
@@ -122,7 +97,7 @@ static int64_t due_step(const twin_model_t *m)
 }
 
 /* A caller that follows real time finds the model at the present step. */
-void model_enter(twin_model_t *m)
+static void enter(twin_model_t *m)
 {
     atomic_fetch_add(&m->waiting, 1);
     pthread_mutex_lock(&m->mutex);
@@ -131,7 +106,7 @@ void model_enter(twin_model_t *m)
         run_to(m, due_step(m));
 }
 
-void model_leave(twin_model_t *m)
+static void leave(twin_model_t *m)
 {
     pthread_mutex_unlock(&m->mutex);
 }
@@ -146,7 +121,7 @@ static void let_others_in(twin_model_t *m)
 
 void twin_model_advance(twin_model_t *m, int64_t steps)
 {
-    model_enter(m);
+    enter(m);
     gpu_poll(m);
     int64_t end = m->step + steps;
     while (m->step < end) {
@@ -154,7 +129,7 @@ void twin_model_advance(twin_model_t *m, int64_t steps)
         if (atomic_load(&m->waiting) > 0)
             let_others_in(m);
     }
-    model_leave(m);
+    leave(m);
 }
 
 void twin_model_follow(twin_model_t *m, int64_t duration_ns)
@@ -183,44 +158,44 @@ void twin_model_follow(twin_model_t *m, int64_t duration_ns)
 
 void twin_model_unfollow(twin_model_t *m)
 {
-    model_enter(m);
+    enter(m);
     m->following = 0;
-    model_leave(m);
+    leave(m);
 }
 
 /* --- instruments --- */
 
 int64_t twin_model_time_ns(twin_model_t *m)
 {
-    model_enter(m);
+    enter(m);
     int64_t now = m->origin_ns + m->step * TWIN_STEP_NS;
-    model_leave(m);
+    leave(m);
     return now;
 }
 
 int64_t twin_model_age_ns(twin_model_t *m)
 {
-    model_enter(m);
+    enter(m);
     int64_t age = m->step * TWIN_STEP_NS;
-    model_leave(m);
+    leave(m);
     return age;
 }
 
 void twin_model_counters(twin_model_t *m, int64_t *out)
 {
-    model_enter(m);
+    enter(m);
     double elapsed = model_elapsed_s(m);
     for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++)
         for (int e = 0; e < TWIN_EVENTS; e++) {
             int32_t i = e * m->node.n_cpus + cpu;
             *out++ = (int64_t)(m->count[i] + m->rate[i] * elapsed);
         }
-    model_leave(m);
+    leave(m);
 }
 
 void twin_model_busy_us(twin_model_t *m, int64_t *busy, int64_t *idle)
 {
-    model_enter(m);
+    enter(m);
     double elapsed = model_elapsed_s(m), now = (double)m->step * STEP_S;
     for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++) {
         int32_t i = TWIN_EVENTS * m->node.n_cpus + cpu;
@@ -228,49 +203,49 @@ void twin_model_busy_us(twin_model_t *m, int64_t *busy, int64_t *idle)
         busy[cpu] = (int64_t)(busy_s * 1e6);
         idle[cpu] = (int64_t)((now - busy_s) * 1e6);
     }
-    model_leave(m);
+    leave(m);
 }
 
 int64_t twin_model_zone_uj(twin_model_t *m, int32_t zone)
 {
-    model_enter(m);
+    enter(m);
     int64_t uj = (int64_t)m->shown_uj[zone];
-    model_leave(m);
+    leave(m);
     return uj;
 }
 
 void twin_model_set_zone_uj(twin_model_t *m, int32_t zone, double uj)
 {
-    model_enter(m);
+    enter(m);
     m->zone_offset_uj[zone] += uj - (double)m->shown_uj[zone];
     m->shown_uj[zone] = (uint64_t)uj;
-    model_leave(m);
+    leave(m);
 }
 
 double twin_model_domain_khz(twin_model_t *m, int32_t domain)
 {
-    model_enter(m);
+    enter(m);
     double khz = m->node.label_khz[m->shown_level[domain]];
-    model_leave(m);
+    leave(m);
     return khz;
 }
 
 double twin_model_core_c(twin_model_t *m, int32_t core)
 {
-    model_enter(m);
+    enter(m);
     double c = m->core_c[core];
-    model_leave(m);
+    leave(m);
     return c;
 }
 
 double twin_model_package_c(twin_model_t *m, int32_t package)
 {
-    model_enter(m);
+    enter(m);
     double hottest = m->heat[package].die_c;
     for (int32_t c = 0; c < m->node.n_cores; c++)
         if (m->node.package_of[c] == package && m->core_c[c] > hottest)
             hottest = m->core_c[c];
-    model_leave(m);
+    leave(m);
     return hottest;
 }
 
@@ -284,7 +259,7 @@ double twin_model_memory_c(twin_model_t *m, int32_t package)
 
 double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
 {
-    model_enter(m);
+    enter(m);
     const int32_t n = m->node.n_packages;
     double w = 0;
     for (int32_t p = 0; p < n; p++) {
@@ -302,7 +277,7 @@ double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
         for (int32_t g = 0; g < m->node.n_gpus; g++)
             w += m->gpus[g].power_w;
     }
-    model_leave(m);
+    leave(m);
     return w;
 }
 
@@ -310,39 +285,39 @@ double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
 
 void twin_model_set_domain(twin_model_t *m, int32_t d, double min_khz, double max_khz, double set_khz, int32_t governor)
 {
-    model_enter(m);
+    enter(m);
     m->min_khz[d] = min_khz;
     m->max_khz[d] = max_khz;
     m->set_khz[d] = set_khz;
     m->governor[d] = governor;
     cpu_request(m, d);
     model_settle(m);
-    model_leave(m);
+    leave(m);
 }
 
 void twin_model_set_limit(twin_model_t *m, int32_t zone, int32_t constraint, double limit_w, double window_s)
 {
-    model_enter(m);
+    enter(m);
     m->zones[zone].limit_w[constraint] = limit_w;
     m->zones[zone].window_s[constraint] = window_s;
-    model_leave(m);
+    leave(m);
 }
 
 void twin_model_enable_zone(twin_model_t *m, int32_t zone, int32_t enabled)
 {
-    model_enter(m);
+    enter(m);
     m->zones[zone].enabled = enabled;
-    model_leave(m);
+    leave(m);
 }
 
 int twin_model_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups, double noise)
 {
-    model_enter(m);
+    enter(m);
     m->counter_noise = noise;
-    model_flush(m);
+    flush(m);
     int failed = work_start(m, n_groups, groups);
     model_settle(m);
-    model_leave(m);
+    leave(m);
     return failed;
 }
 
@@ -350,23 +325,23 @@ int twin_model_start(twin_model_t *m, int32_t n_groups, const twin_group_t *grou
 
 int twin_model_finished(twin_model_t *m)
 {
-    model_enter(m);
+    enter(m);
     int finished = m->finished;
-    model_leave(m);
+    leave(m);
     return finished;
 }
 
 double twin_model_node_j(twin_model_t *m)
 {
-    model_enter(m);
+    enter(m);
     double joules = meter_node_j(m, model_elapsed_s(m));
-    model_leave(m);
+    leave(m);
     return joules;
 }
 
 void twin_model_energy(twin_model_t *m, double *out)
 {
-    model_enter(m);
+    enter(m);
     int32_t n = METERS * m->node.n_packages + m->node.n_gpus + 1;
     if (m->finished)
         memcpy(out, m->end_energy, (size_t)n * sizeof(double));
@@ -374,5 +349,19 @@ void twin_model_energy(twin_model_t *m, double *out)
         meter_energies(m, out);
     for (int32_t i = 0; i < n; i++)
         out[i] -= m->work_energy[i];
-    model_leave(m);
+    leave(m);
+}
+
+void twin_model_progress(twin_model_t *m, int32_t group, twin_progress_t *out)
+{
+    enter(m);
+    work_progress(m, group, out);
+    leave(m);
+}
+
+void twin_model_phases(twin_model_t *m, int32_t group, double *out)
+{
+    enter(m);
+    work_phases(m, group, out);
+    leave(m);
 }

@@ -22,13 +22,13 @@ static void set_rates(twin_model_t *m, int32_t cpu, const double to[TWIN_EVENTS 
 static void run_rates(twin_model_t *m, int32_t cpu, double share, double hz, double to[TWIN_EVENTS + 1])
 {
     const int32_t n = m->node.n_cpus, level = m->shown_level[m->node.domain_of[cpu]];
-    double stall = work_table(m, cpu, TWIN_STALL_SHARE)[level] * m->noise[n + cpu];
+    double stall = unit_table(m, cpu, TWIN_STALL_SHARE)[level] * m->noise[n + cpu];
 
     to[TWIN_CYCLES] = hz;
     to[TWIN_REFERENCE] = m->node.tsc_hz;
-    to[TWIN_INSTRUCTIONS] = work_table(m, cpu, TWIN_INSTRUCTIONS_HZ)[level] * share * m->noise[cpu];
+    to[TWIN_INSTRUCTIONS] = unit_table(m, cpu, TWIN_INSTRUCTIONS_HZ)[level] * share * m->noise[cpu];
     to[TWIN_STALLS] = hz * (stall < 0.98 ? stall : 0.98);
-    to[TWIN_MISSES] = work_table(m, cpu, TWIN_MISSES_HZ)[level] * share * m->noise[2 * n + cpu];
+    to[TWIN_MISSES] = unit_table(m, cpu, TWIN_MISSES_HZ)[level] * share * m->noise[2 * n + cpu];
     to[TWIN_EVENTS] = 1.0;
 }
 
@@ -76,12 +76,12 @@ void cpu_refresh_core(twin_model_t *m, int32_t core)
         double to[TWIN_EVENTS + 1];
         if (m->unit_state[cpu] == UNIT_RUN) {
             group_t *group = &m->groups[m->unit_group[cpu]];
-            work_settle(m, cpu);
-            m->unit_rate[cpu] = work_table(m, cpu, TWIN_RATE)[level] * share / group->shape.nominal_share;
+            unit_settle(m, cpu);
+            m->unit_rate[cpu] = unit_table(m, cpu, TWIN_RATE)[level] * share / group->shape.nominal_share;
             group->is_stale = 1;
             run_rates(m, cpu, share, hz, to);
-            activity += work_phase(m, cpu)->activity * share;
-            traffic += work_table(m, cpu, TWIN_TRAFFIC_GBS)[level] * share;
+            activity += unit_phase_of(m, cpu)->activity * share;
+            traffic += unit_table(m, cpu, TWIN_TRAFFIC_GBS)[level] * share;
         } else if (is_busy(m, cpu)) {
             spin_rates(m, share, hz, to);
             activity += m->node.spin_activity * share;

@@ -48,27 +48,27 @@ void gpu_refresh(twin_model_t *m, int32_t g)
         gpu->power_w = gpu->idle_w[level] * leak_factor(gpu, gpu->idle_w[level]);
         return;
     }
-    const twin_phase_t *phase = work_phase(m, unit);
-    double factor = leak_factor(gpu, work_table(m, unit, TWIN_MEAN_W)[level]);
+    const twin_phase_t *phase = unit_phase_of(m, unit);
+    double factor = leak_factor(gpu, unit_table(m, unit, TWIN_MEAN_W)[level]);
     if (state == UNIT_RUN || state == UNIT_GAP)
-        work_settle(m, unit);
+        unit_settle(m, unit);
     if (state == UNIT_RUN) {
-        m->unit_rate[unit] = work_table(m, unit, TWIN_GPU_RATE)[level];
+        m->unit_rate[unit] = unit_table(m, unit, TWIN_GPU_RATE)[level];
         if (gpu->lock_max_mhz == 0)
             m->unit_rate[unit] *= 1.0 - phase->free_loss;
-        gpu->power_w = work_table(m, unit, TWIN_KERNEL_W)[level] * factor;
+        gpu->power_w = unit_table(m, unit, TWIN_KERNEL_W)[level] * factor;
         gpu->kernel_rate = 1.0;
-        gpu->memory_rate = work_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
+        gpu->memory_rate = unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
         gpu->memory_rate = gpu->memory_rate < 1.0 ? gpu->memory_rate : 1.0;
         gpu->occupancy_rate = phase->occupancy * gpu->noise;
         gpu->sm_rate = phase->sm_active;
         gpu->fp_rate = phase->fp_active * m->unit_rate[unit];
     } else {
         m->unit_rate[unit] = state == UNIT_GAP ? 1.0 : 0.0;
-        gpu->power_w = work_table(m, unit, TWIN_GAP_W)[level] * factor;
+        gpu->power_w = unit_table(m, unit, TWIN_GAP_W)[level] * factor;
         gpu->gap_rate = state == UNIT_GAP ? 1.0 : 0.0;
         gpu->kernel_rate = gpu->gap_rate * phase->gap_active;
-        gpu->memory_rate = gpu->kernel_rate * work_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
+        gpu->memory_rate = gpu->kernel_rate * unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
     }
     m->groups[m->unit_group[unit]].is_stale = 1;
 }
@@ -125,7 +125,7 @@ static int32_t free_level(const twin_model_t *m, int32_t g)
     double quiet_s = (double)(m->step - gpu->kernel_step) * STEP_S;
 
     if (has_work(m, g))
-        return gpu->lock_max_mhz > 0 ? gpu->card.n_levels - 1 : work_phase(m, unit_of(m, g))->free_level;
+        return gpu->lock_max_mhz > 0 ? gpu->card.n_levels - 1 : unit_phase_of(m, unit_of(m, g))->free_level;
     return quiet_s > IDLE_AFTER_S ? gpu->card.idle_level : gpu->level;
 }
 
@@ -141,8 +141,8 @@ static int32_t choose_level(twin_model_t *m, int32_t g)
         level = level > high ? high : level;
     }
     if (has_work(m, g)) {
-        const double *kernel_w = work_table(m, unit, TWIN_KERNEL_W);
-        const double *mean_w = work_table(m, unit, TWIN_MEAN_W);
+        const double *kernel_w = unit_table(m, unit, TWIN_KERNEL_W);
+        const double *mean_w = unit_table(m, unit, TWIN_MEAN_W);
         while (level > 0 && kernel_w[level] * leak_factor(gpu, mean_w[level]) > gpu->limit_w) {
             level--;
             gpu->reasons |= REASON_POWER_CAP;

@@ -2,6 +2,17 @@
  * What the parts of the node model share. Arrays are struct-of-arrays over CPUs, cores, packages, domains.
  *
  * A *unit* is what executes a phase: logical CPU u < n_cpus, or GPU u - n_cpus.
+ *
+ * Source files, from the bottom up. A file calls files of earlier lines, no others (tests/test_c_units.py compares this
+ * list with the compiled objects).
+ *
+ *   model_state
+ *   model_cpu
+ *   model_meter
+ *   model_gpu
+ *   model_work
+ *   model
+ *   model_memory
  */
 #ifndef TWIN_MODEL_INTERNAL_H
 #define TWIN_MODEL_INTERNAL_H
@@ -116,15 +127,13 @@ struct twin_model {
     double *level_leak;               /* per clock level: (k0 + k1 V) exp(v V + o) */
 };
 
-/* model.c */
+/* model_state.c */
 double model_uniform(twin_model_t *m); /* [0, 1) */
 double model_normal(twin_model_t *m);  /* mean 0, deviation 1, bounded at about 3.5 */
-void model_flush(twin_model_t *m);
 double model_elapsed_s(const twin_model_t *m); /* since the last flush */
-void model_enter(twin_model_t *m);
-void model_leave(twin_model_t *m);
-void model_settle(twin_model_t *m); /* after any change: new sums, the next step at which something happens */
-void model_events(twin_model_t *m);
+const twin_phase_t *unit_phase_of(const twin_model_t *m, int32_t unit);
+const double *unit_table(const twin_model_t *m, int32_t unit, int32_t row); /* of its phase, per level */
+void unit_settle(twin_model_t *m, int32_t unit); /* takes the work done since `unit_since` off `unit_remaining` */
 
 /* model_cpu.c */
 void cpu_refresh_core(twin_model_t *m, int32_t core);
@@ -153,10 +162,12 @@ void gpu_tick(twin_model_t *m);
 int work_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups);
 void work_free(twin_model_t *m);
 void work_events(twin_model_t *m);
-void work_settle(twin_model_t *m, int32_t unit);
 void work_next_step(twin_model_t *m, group_t *group);
-const double *work_table(const twin_model_t *m, int32_t unit, int32_t row);
-const twin_phase_t *work_phase(const twin_model_t *m, int32_t unit);
-void work_phase_now(const twin_model_t *m, const group_t *group, double *out);
+void work_progress(const twin_model_t *m, int32_t group, twin_progress_t *out);
+void work_phases(const twin_model_t *m, int32_t group, double *out);
+
+/* model.c */
+void model_settle(twin_model_t *m); /* after any change: new sums, the next step at which something happens */
+void model_events(twin_model_t *m);
 
 #endif

@@ -24,18 +24,6 @@ static int32_t unit_of(const twin_model_t *m, const group_t *group, int32_t i)
     return group->shape.units[i] + (group->shape.on_gpu ? cpu_count(m) : 0);
 }
 
-const twin_phase_t *work_phase(const twin_model_t *m, int32_t unit)
-{
-    return &m->groups[m->unit_group[unit]].shape.phases[m->unit_phase[unit]];
-}
-
-const double *work_table(const twin_model_t *m, int32_t unit, int32_t row)
-{
-    int32_t n_levels = unit < cpu_count(m) ? m->node.n_levels : m->gpus[unit - cpu_count(m)].card.n_levels;
-
-    return work_phase(m, unit)->tables + (size_t)row * n_levels;
-}
-
 static const twin_part_t *part_of(const group_t *group)
 {
     return &group->shape.parts[group->part];
@@ -57,14 +45,6 @@ static double unit_work_s(const group_t *group, int32_t i)
 }
 
 /* --- changes of state --- */
-
-void work_settle(twin_model_t *m, int32_t unit)
-{
-    double done = m->unit_rate[unit] * (double)(m->step - m->unit_since[unit]) * STEP_S;
-
-    m->unit_remaining[unit] -= done;
-    m->unit_since[unit] = m->step;
-}
 
 void work_next_step(twin_model_t *m, group_t *group)
 {
@@ -263,7 +243,7 @@ static void group_event(twin_model_t *m, group_t *group)
         if (m->unit_state[unit] != UNIT_RUN && m->unit_state[unit] != UNIT_GAP)
             continue;
         double rate = m->unit_rate[unit];
-        work_settle(m, unit);
+        unit_settle(m, unit);
         if (m->unit_remaining[unit] > rate * STEP_S * 1e-6)
             continue;
         double over_s = -m->unit_remaining[unit] / rate;
@@ -395,26 +375,24 @@ static double unit_progress(const twin_model_t *m, const group_t *group, int32_t
     return group->shape.on_gpu ? part_of(group)->work_s : whole;
 }
 
-void twin_model_progress(twin_model_t *m, int32_t g, twin_progress_t *out)
+void work_progress(const twin_model_t *m, int32_t g, twin_progress_t *out)
 {
-    model_enter(m);
     const group_t *group = &m->groups[g];
     double partial = 0;
+
     for (int32_t i = 0; i < group->shape.n_units && !group->finished; i++)
         partial += unit_progress(m, group, i) / group->shape.n_units;
     out->elapsed_s = (double)((group->finished ? group->end_step : m->step) - group->start_step) * STEP_S;
     out->done_s = group->base_s + partial;
     out->total_s = group->total_s;
     out->finished = group->finished;
-    model_leave(m);
 }
 
-void twin_model_phases(twin_model_t *m, int32_t g, double *out)
+void work_phases(const twin_model_t *m, int32_t g, double *out)
 {
-    model_enter(m);
     const group_t *group = &m->groups[g];
+
     memcpy(out, group->phase_s, (size_t)group->shape.n_phases * 4 * sizeof(double));
     if (!group->finished)
         account(m, group, out + 4 * part_of(group)->phase);
-    model_leave(m);
 }
