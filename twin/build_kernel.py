@@ -12,7 +12,8 @@ from cffi import FFI
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("twin/csrc")
-SOURCES = ("kernel_doors.c", "kernel_events.c", "kernel_fuse.c", "kernel_process.c", "kernel_seccomp.c")
+PARTS = ("caller", "doors", "events", "fuse", "mounts", "process", "seccomp", "trees")
+SOURCES = tuple(f"kernel_{part}.c" for part in PARTS)
 
 
 def declarations(header: str) -> str:
@@ -27,7 +28,10 @@ ffibuilder.set_source(
     "twin._kernel",
     '#include "kernel.h"',
     sources=[str(CSRC / name) for name in SOURCES],
-    depends=[str(CSRC / "kernel.h"), str(CSRC / "kernel_seccomp.h"), "nodectl/include/nodectl_progress.h"],
+    depends=[
+        *(str(CSRC / header) for header in ("kernel.h", "kernel_doors.h", "kernel_seccomp.h")),
+        "nodectl/include/nodectl_progress.h",
+    ],
     include_dirs=[str(CSRC), "nodectl/include"],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],

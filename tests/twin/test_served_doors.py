@@ -176,7 +176,7 @@ def test_control_file_systems_are_refused_and_stay_read_only(node: ServedNode, d
 
 
 def test_the_launcher_and_the_doors_know_the_same_control_file_systems() -> None:
-    source = (ROOT / "twin" / "csrc" / "kernel_doors.c").read_text()
+    source = (ROOT / "twin" / "csrc" / "kernel_trees.c").read_text()
     table = source.partition("} controls[] = {")[2].partition("};")[0]
     assert set(re.findall(r'\{"(\w+)"', table)) == set(namespace.CONTROLS)
 

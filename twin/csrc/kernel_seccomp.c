@@ -108,6 +108,14 @@ static void give_if_in(program_t *program, const uint32_t *values, size_t count,
     }
 }
 
+/* If the loaded word is `value`, run `body`, which ends in a return; else go on behind it. */
+static void append_if(program_t *program, uint32_t value, const program_t *body)
+{
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)body->size, value);
+    memcpy(program->code + program->size, body->code, body->size * sizeof *body->code);
+    program->size = (unsigned short)(program->size + body->size);
+}
+
 /* mknod(2), mknodat(2): files, pipes, sockets and harmless devices as ever; EPERM for other devices. */
 static void judge_mknod(program_t *program, uint32_t call, size_t mode, size_t device)
 {
@@ -126,10 +134,7 @@ static void judge_mknod(program_t *program, uint32_t call, size_t mode, size_t d
     load(&body, high - 4);
     give_if_in(&body, harmless_devices, COUNT(harmless_devices), SECCOMP_RET_ALLOW);
     give(&body, SECCOMP_RET_ERRNO | EPERM);
-
-    add(program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)body.size, call);
-    memcpy(program->code + program->size, body.code, body.size * sizeof *body.code);
-    program->size = (unsigned short)(program->size + body.size);
+    append_if(program, call, &body);
 }
 
 /* syslog(2): the kernel's log may be read; to clear it or to set the console's level (kernel.printk) gives EPERM. */
@@ -140,10 +145,7 @@ static void judge_syslog(program_t *program)
     load(&body, offsetof(struct seccomp_data, args[0]));
     give_if_in(&body, changing, COUNT(changing), SECCOMP_RET_ERRNO | EPERM);
     give(&body, SECCOMP_RET_ALLOW);
-
-    add(program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)body.size, SYS_syslog);
-    memcpy(program->code + program->size, body.code, body.size * sizeof *body.code);
-    program->size = (unsigned short)(program->size + body.size);
+    append_if(program, SYS_syslog, &body);
 }
 
 /*
@@ -169,9 +171,7 @@ int seccomp_install(void)
     give(&native, SECCOMP_RET_ALLOW);
 
     load(&program, offsetof(struct seccomp_data, arch));
-    add(&program, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)native.size, NATIVE_ARCH);
-    memcpy(program.code + program.size, native.code, native.size * sizeof *native.code);
-    program.size = (unsigned short)(program.size + native.size);
+    append_if(&program, NATIVE_ARCH, &native);
     load(&program, offsetof(struct seccomp_data, nr));
     give_if_in(&program, foreign_calls, COUNT(foreign_calls), SECCOMP_RET_ERRNO | ENOSYS);
     give(&program, SECCOMP_RET_ALLOW);

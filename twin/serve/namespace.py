@@ -64,7 +64,7 @@ CONTROLS = (
     *("debugfs", "tracefs", "efivarfs", "securityfs", "configfs", "pstore", "resctrl", "fusectl", "binfmt_misc"),
     *("selinuxfs", "bpf"),
 )
-"""File systems through which the kernel is controlled, as in csrc/kernel_doors.c."""
+"""File systems through which the kernel is controlled, as in csrc/kernel_trees.c."""
 
 NVML_NAME = "libnvidia-ml.so.1"
 _NVML_PLACES = (

@@ -1,0 +1,315 @@
+/*
+ * The judging of mount calls: whether the kernel executes one, we do, or nobody does. See kernel_doors.h.
+ */
+#include "kernel_doors.h"
+
+#include <linux/kcmp.h>
+
+#define ALL_PROPAGATION (MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE)
+
+/****************************************************************
+ * mount(2), umount2(2)
+ ****************************************************************/
+
+static uint64_t attributes_of(uint64_t mount_flags)
+{
+    return (mount_flags & MS_RDONLY ? ATTR_RDONLY : 0) | (mount_flags & MS_NOSUID ? ATTR_NOSUID : 0) |
+           (mount_flags & MS_NODEV ? ATTR_NODEV : 0) | (mount_flags & MS_NOEXEC ? ATTR_NOEXEC : 0);
+}
+
+static int mount_new(doors_t *doors, const watched_call_t *call, const place_t *target)
+{
+    char type[64];
+    int error = caller_string(call, call->args[2], type, sizeof type);
+    if (error == -ENAMETOOLONG)
+        return LEAVE_TO_KERNEL; /* no type that we know */
+    if (error)
+        return error == -EFAULT ? LEAVE_TO_KERNEL : error;
+    if (tree_is_control_type(type))
+        return -EPERM;
+    if (!tree_replaces_type(type) || !caller_may_mount(call))
+        return LEAVE_TO_KERNEL;
+    int tree = tree_for_type(doors, call, type);
+    if (tree < 0)
+        return tree;
+    int below = strcmp(type, "sysfs") ? -1 : tree_clone(doors->empty); /* for the line in /proc/mounts */
+    error = tree_set_attributes(tree, attributes_of(call->args[3]));
+    if (!error && !(error = caller_enter(doors, call, place_is_relative(target)))) {
+        if (below >= 0)
+            error = tree_attach(below, target->fd, target->path);
+        error = error ? error : tree_attach(tree, target->fd, target->path);
+        caller_leave(doors);
+    }
+    close(below);
+    close(tree);
+    return error;
+}
+
+/* A control file system stays read-only; "read-only" for a sysfs is meant for the twin's files in it too. */
+static int mount_again(doors_t *doors, const watched_call_t *call, const place_t *target)
+{
+    int error = caller_enter(doors, call, place_is_relative(target));
+    if (error)
+        return error;
+    int result = LEAVE_TO_KERNEL, at = place_open(target, 0);
+    if (at >= 0 && tree_is_control(at) && !(call->args[3] & MS_RDONLY))
+        result = -EPERM;
+    else if (at >= 0 && tree_which(doors, at) == TREE_SYSFS && caller_may_mount(call))
+        result = tree_set_attributes(at, attributes_of(call->args[3]));
+    close(at);
+    caller_leave(doors);
+    return result;
+}
+
+/* Whether a bind of this alone would show what lies below the twin's files: directories of the sysfs and of a procfs. */
+static int lies_over_hosts(const doors_t *doors, int at)
+{
+    struct stat status;
+    int which = fstat(at, &status) || !S_ISDIR(status.st_mode) ? TREE_OTHER : tree_which(doors, at);
+    return which == TREE_SYSFS || which == TREE_PROCFS;
+}
+
+/* "mount --bind /proc DIR" is meant for the whole procfs: a real node has no mounts in it that could be left out. */
+static int bind_whole(const doors_t *doors, const watched_call_t *call, const place_t *target)
+{
+    place_t source;
+    if (place_read(call, call->args[0], &source))
+        return LEAVE_TO_KERNEL;
+    int result = caller_enter(doors, call, place_is_relative(&source) || place_is_relative(target));
+    if (!result) {
+        int from = place_open(&source, 0), to = place_open(target, 0), tree = -1;
+        result = LEAVE_TO_KERNEL;
+        if (to >= 0 && lies_over_hosts(doors, from) && caller_may_mount(call))
+            result = (tree = tree_clone_at(from, "")) < 0 ? tree : tree_attach(tree, to, "");
+        close(tree);
+        close(to);
+        close(from);
+        caller_leave(doors);
+    }
+    place_close(&source);
+    return result;
+}
+
+/* Where one of the twin's own mounts was laid, its place stays. */
+static int move_place(const doors_t *doors, const watched_call_t *call)
+{
+    place_t source;
+    if (place_read(call, call->args[0], &source))
+        return LEAVE_TO_KERNEL;
+    int result = caller_enter(doors, call, place_is_relative(&source));
+    if (!result) {
+        int at = place_open(&source, 0);
+        result = tree_is_own_mount(doors, at) ? -EINVAL : LEAVE_TO_KERNEL;
+        close(at);
+        caller_leave(doors);
+    }
+    place_close(&source);
+    return result;
+}
+
+int judge_mount(doors_t *doors, const watched_call_t *call)
+{
+    place_t target;
+    uint64_t flags = call->args[3];
+    int result = LEAVE_TO_KERNEL;
+    if (place_read(call, call->args[1], &target))
+        return LEAVE_TO_KERNEL; /* the kernel says what is wrong with it */
+    if (flags & MS_REMOUNT)
+        result = mount_again(doors, call, &target);
+    else if (flags & MS_BIND)
+        result = flags & MS_REC ? LEAVE_TO_KERNEL : bind_whole(doors, call, &target);
+    else if (flags & ALL_PROPAGATION)
+        result = LEAVE_TO_KERNEL;
+    else
+        result = flags & MS_MOVE ? move_place(doors, call) : mount_new(doors, call, &target);
+    place_close(&target);
+    return result;
+}
+
+/* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. In a copy
+ * ("umount -R" after "mount --rbind /sys DIR") they go with the sysfs or procfs in which they lie. */
+static int unmount(const doors_t *doors, const watched_call_t *call, int at, const char *target)
+{
+    char path[PATH_MAX];
+    tree_path(at, path);
+    if (tree_is_root(at, doors->tree_device))
+        return *path && !tree_is_own_mount(doors, at) && caller_may_mount(call) ? 0 : -EINVAL;
+    if (tree_is_root(at, doors->run_device) && !strcmp(path, "/run"))
+        return -EBUSY;
+    int is_lazy = call->args[1] == MNT_DETACH, is_own = !strcmp(path, "/sys") || !strcmp(path, "/proc");
+    if ((call->args[1] && !is_lazy) || (is_own && !is_lazy) || !*target || !caller_may_mount(call))
+        return LEAVE_TO_KERNEL; /* the run's own are busy, as on any node */
+    if (!tree_is_root(at, doors->sysfs_device) && tree_which(doors, at) != TREE_PROCFS)
+        return LEAVE_TO_KERNEL;
+    int error = umount2(target, MNT_DETACH) ? -errno : 0;
+    int below = error ? -1 : open(target, O_PATH | O_CLOEXEC);
+    if (tree_which(doors, below) == TREE_KERNELS_SYSFS)
+        umount2(target, MNT_DETACH); /* what mount_new tree_attach there */
+    close(below);
+    return error;
+}
+
+int judge_umount2(doors_t *doors, const watched_call_t *call)
+{
+    place_t target;
+    if (place_read(call, call->args[0], &target))
+        return LEAVE_TO_KERNEL;
+    int result = caller_enter(doors, call, place_is_relative(&target));
+    if (!result) {
+        int at = place_open(&target, call->args[1] & UMOUNT_NOFOLLOW ? O_NOFOLLOW : 0);
+        result = at < 0 ? LEAVE_TO_KERNEL : unmount(doors, call, at, target.path);
+        close(at);
+        caller_leave(doors);
+    }
+    place_close(&target);
+    return result;
+}
+
+/****************************************************************
+ * fsopen(2), fsmount(2), open_tree(2), move_mount(2), mount_setattr(2)
+ ****************************************************************/
+
+static void keep(doors_t *doors, int *kept, unsigned *next, int fd)
+{
+    pthread_mutex_lock(&doors->spare_lock);
+    int *slot = &kept[(*next)++ % KEPT];
+    close(*slot);
+    *slot = fd;
+    pthread_mutex_unlock(&doors->spare_lock);
+}
+
+/* A context that shows, when its mount is made, that it is for the host's. Made by us, so that we know it again. */
+int judge_fsopen(doors_t *doors, const watched_call_t *call)
+{
+    char type[64];
+    if (caller_string(call, call->args[0], type, sizeof type))
+        return LEAVE_TO_KERNEL;
+    if (tree_is_control_type(type))
+        return -EPERM;
+    if (!tree_replaces_type(type) || !caller_may_mount(call))
+        return LEAVE_TO_KERNEL;
+    int is_proc = !strcmp(type, "proc");
+    int context = is_proc ? tree_procfs_context(doors, call) : (int)syscall(SYS_fsopen, type, CLOSE_ON_EXEC);
+    if (context < 0)
+        return is_proc ? context : -errno;
+    int error = seccomp_answer_fd(call->listener, call->id, context, call->args[1] & CLOSE_ON_EXEC);
+    if (error)
+        close(context);
+    else
+        keep(doors, doors->contexts, &doors->next_context, context);
+    return error ? error : ANSWERED;
+}
+
+static int is_kept(doors_t *doors, int context)
+{
+    int self = getpid(), found = 0;
+    pthread_mutex_lock(&doors->spare_lock);
+    for (int i = 0; i < KEPT && !found; i++)
+        found = doors->contexts[i] >= 0 && syscall(SYS_kcmp, self, self, KCMP_FILE, context, doors->contexts[i]) == 0;
+    pthread_mutex_unlock(&doors->spare_lock);
+    return found;
+}
+
+/* Gives the program a directory of this tree, which stays here for now; takes `tree` over. A mount's own descriptor
+ * cannot be handed over (it is O_PATH). Without its own the tree would be taken apart (dissolve_on_fput in
+ * fs/namespace.c), so that stays here until the program must have attached it. */
+static int hand_over(doors_t *doors, const watched_call_t *call, int tree, int close_on_exec)
+{
+    int root = openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = root < 0 ? -errno : seccomp_answer_fd(call->listener, call->id, root, close_on_exec);
+    close(root);
+    if (error)
+        close(tree);
+    else
+        keep(doors, doors->trees, &doors->next_tree, tree);
+    return error ? error : ANSWERED;
+}
+
+int judge_fsmount(doors_t *doors, const watched_call_t *call)
+{
+    int context = caller_fd(call, (int)call->args[0]);
+    if (context < 0 || !is_kept(doors, context) || !caller_may_mount(call)) {
+        close(context);
+        return LEAVE_TO_KERNEL;
+    }
+    int made = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, (unsigned)call->args[2]);
+    int tree = made < 0 ? -errno : tree_in_place_of(doors, made);
+    close(context);
+    if (tree < 0)
+        return tree;
+    int error = tree_set_attributes(tree, call->args[2] & (ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC));
+    if (!error)
+        return hand_over(doors, call, tree, call->args[1] & CLOSE_ON_EXEC);
+    close(tree);
+    return error;
+}
+
+/* What a path and the descriptor that it starts from name, as O_PATH; to be called between caller_enter() and caller_leave(). */
+static int open_from(int base, const place_t *place)
+{
+    if (place_is_relative(place))
+        return openat(base, place->path, O_PATH | O_CLOEXEC);
+    return *place->path ? open(place->path, O_PATH | O_CLOEXEC) : dup(place->fd >= 0 ? place->fd : base);
+}
+
+/* As bind_whole() and move_place(), which new programs make of open_tree(2) and move_mount(2). */
+static int judge_tree(doors_t *doors, const watched_call_t *call, int is_move)
+{
+    place_t place;
+    int base = (int)call->args[0], tree = LEAVE_TO_KERNEL;
+    if (place_read(call, call->args[1], &place))
+        return LEAVE_TO_KERNEL;
+    int from_here = place_is_relative(&place) && base == AT_FDCWD;
+    if (base != AT_FDCWD)
+        base = caller_fd(call, base);
+    int error = caller_enter(doors, call, from_here);
+    if (!error) {
+        int at = open_from(base, &place);
+        if (is_move)
+            tree = tree_is_own_mount(doors, at) ? -EINVAL : LEAVE_TO_KERNEL;
+        else if (lies_over_hosts(doors, at) && caller_may_mount(call))
+            tree = tree_clone_at(at, "");
+        close(at);
+        caller_leave(doors);
+    }
+    close(base);
+    place_close(&place);
+    if (error || tree < 0 || tree == LEAVE_TO_KERNEL)
+        return error ? error : tree;
+    return hand_over(doors, call, tree, call->args[2] & TREE_CLOEXEC);
+}
+
+int judge_open_tree(doors_t *doors, const watched_call_t *call)
+{
+    int is_whole = !(call->args[2] & TREE_CLONE) || call->args[2] & RECURSIVE;
+    return is_whole ? LEAVE_TO_KERNEL : judge_tree(doors, call, 0);
+}
+
+int judge_move_mount(doors_t *doors, const watched_call_t *call)
+{
+    return judge_tree(doors, call, 1);
+}
+
+/* Nobody makes a control file system writable again, nor, by a whole tree, what may lie in it. */
+int judge_mount_setattr(doors_t *doors, const watched_call_t *call)
+{
+    char target[PATH_MAX];
+    attributes_t attributes;
+    int flags = (int)call->args[2];
+    if (call->args[4] < sizeof attributes ||
+        task_memory(call->task, call->args[3], &attributes, sizeof attributes) != sizeof attributes ||
+        !(attributes.clear & ATTR_RDONLY) || caller_string(call, call->args[1], target, sizeof target))
+        return LEAVE_TO_KERNEL;
+    if (flags & RECURSIVE)
+        return -EPERM;
+    int base = (int)call->args[0] == AT_FDCWD ? AT_FDCWD : caller_fd(call, (int)call->args[0]);
+    int error = caller_enter(doors, call, base == AT_FDCWD);
+    if (!error) {
+        int at = *target ? openat(base, target, O_PATH | O_CLOEXEC) : dup(base);
+        error = at >= 0 && tree_is_control(at) ? -EPERM : LEAVE_TO_KERNEL;
+        close(at);
+        caller_leave(doors);
+    }
+    close(base);
+    return error;
+}

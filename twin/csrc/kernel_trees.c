@@ -1,0 +1,217 @@
+/*
+ * The twin's trees that replace the kernel's sysfs, procfs and devices, and in which tree a path is. See kernel_doors.h.
+ */
+#include "kernel_doors.h"
+
+#include <sched.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+
+enum { MOVE_T_SYMLINKS = 0x10, MOVE_F_EMPTY = 0x4, MOVE_T_EMPTY = 0x40, CREATE = 6 /* FSCONFIG_CMD_CREATE */ };
+
+#ifndef STATX_ATTR_MOUNT_ROOT
+#define STATX_ATTR_MOUNT_ROOT 0x2000
+#endif
+
+#define SYSFS_MAGIC       0x62656572
+#define PROC_MAGIC        0x9fa0
+
+/* File systems through which the kernel is controlled; a new mount of one is refused, the laid one stays read-only. */
+static const struct {
+    const char *type;
+    uint32_t magic;
+} controls[] = {
+    {"debugfs", 0x64626720},    {"tracefs", 0x74726163},   {"efivarfs", 0xde5e81e4}, {"securityfs", 0x73636673},
+    {"configfs", 0x62656570},   {"pstore", 0x6165676c},    {"resctrl", 0x7655821},   {"fusectl", 0x65735543},
+    {"binfmt_misc", 0x42494e4d}, {"selinuxfs", 0xf97cff8c}, {"bpf", 0xcafe4a11},
+};
+#define N_CONTROLS (sizeof controls / sizeof controls[0])
+
+/****************************************************************
+ * The trees
+ ****************************************************************/
+
+int tree_clone_at(int at, const char *path)
+{
+    int flags = TREE_CLONE | TREE_CLOEXEC | RECURSIVE | (*path ? 0 : AT_EMPTY_PATH);
+    int tree = (int)syscall(SYS_open_tree, at, path, flags);
+    return tree < 0 ? -errno : tree;
+}
+
+int tree_clone(const char *path)
+{
+    return tree_clone_at(AT_FDCWD, path);
+}
+
+int tree_attach(int tree, int at, const char *target)
+{
+    int flags = MOVE_F_EMPTY | (*target ? MOVE_T_SYMLINKS : MOVE_T_EMPTY);
+    return syscall(SYS_move_mount, tree, "", at, target, flags) ? -errno : 0;
+}
+
+/* Lay the twin's files over a fresh procfs, in our namespace, and clone the whole. Takes `procfs` over. */
+static int tree_cover_procfs(doors_t *doors, int procfs)
+{
+    char from[2 * PATH_MAX], to[2 * PATH_MAX];
+    pthread_mutex_lock(&doors->spare_lock);
+    int result = tree_attach(procfs, AT_FDCWD, doors->spare);
+    close(procfs);
+    if (!result) {
+        for (char **cover = doors->covers; *cover && !result; cover++) {
+            snprintf(from, sizeof from, "%s%s", doors->tree, *cover);
+            snprintf(to, sizeof to, "%s%s", doors->spare, *cover + strlen("/proc"));
+            int tree = tree_clone(from);
+            result = tree < 0 ? tree : tree_attach(tree, AT_FDCWD, to);
+            if (tree >= 0)
+                close(tree);
+            if (result == -ENOENT)
+                result = 0; /* this procfs has no such file ("subset=pid"), or this host has none */
+        }
+        if (!result)
+            result = tree_clone(doors->spare);
+        umount2(doors->spare, MNT_DETACH);
+    }
+    pthread_mutex_unlock(&doors->spare_lock);
+    return result;
+}
+
+/* In a process that shares our memory and descriptors. */
+static int open_procfs(void *result)
+{
+    *(int *)result = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC);
+    if (*(int *)result < 0)
+        *(int *)result = -errno;
+    return 0;
+}
+
+/* A context for the caller's PID namespace. Only a process within can open it, and setns(2) puts a child there. */
+int tree_procfs_context(doors_t *doors, const watched_call_t *call)
+{
+    enum { STACK = 64 * 1024 };
+    int pids = task_open(call->task, "ns/pid", O_RDONLY), context = -ESRCH;
+    int is_ours = pids >= 0 && is_same_file(pids, doors->pid_ns);
+    char *stack = pids < 0 || is_ours ? NULL : malloc(STACK);
+    if (is_ours)
+        open_procfs(&context);
+    else if (stack && setns(pids, CLONE_NEWPID) == 0) {
+        int child = clone(open_procfs, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES, &context);
+        if (child < 0)
+            context = -errno;
+        else
+            waitpid(child, NULL, __WALL);
+        if (setns(doors->pid_ns, CLONE_NEWPID))
+            abort();
+    }
+    free(stack);
+    close(pids);
+    return context;
+}
+
+static int procfs_tree(doors_t *doors, const watched_call_t *call)
+{
+    int context = tree_procfs_context(doors, call), procfs = -1, error = 0;
+    if (context < 0)
+        return context;
+    if (syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0) ||
+        (procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
+        error = -errno;
+    close(context);
+    return error ? error : tree_cover_procfs(doors, procfs);
+}
+
+/* The tree that stands for a new mount of this type. */
+int tree_for_type(doors_t *doors, const watched_call_t *call, const char *type)
+{
+    if (!strcmp(type, "sysfs"))
+        return tree_clone("/sys");
+    if (!strcmp(type, "devtmpfs"))
+        return tree_clone("/dev");
+    return procfs_tree(doors, call);
+}
+
+int tree_replaces_type(const char *type)
+{
+    return !strcmp(type, "sysfs") || !strcmp(type, "devtmpfs") || !strcmp(type, "proc");
+}
+
+/* On all mounts of a tree: the twin's files are mounts of their own, and "read-only" is meant for them too. */
+int tree_set_attributes(int tree, uint64_t set)
+{
+    attributes_t attributes = {.set = set};
+    if (!set)
+        return 0;
+    return syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | RECURSIVE, &attributes, sizeof attributes) ? -errno : 0;
+}
+
+/****************************************************************
+ * In which tree a path is
+ ****************************************************************/
+
+/* In which tree `at` is, or -errno: the twin's sysfs (a file system of its own), any procfs, or a sysfs of the kernel.
+ * The device is read without a question to the file system, which may hang. */
+int tree_which(const doors_t *doors, int at)
+{
+    struct statx status;
+    struct statfs kind;
+    if (statx(at, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status))
+        return -errno;
+    if (makedev(status.stx_dev_major, status.stx_dev_minor) == doors->sysfs_device)
+        return TREE_SYSFS;
+    if (fstatfs(at, &kind))
+        return -errno;
+    return kind.f_type == PROC_MAGIC ? TREE_PROCFS : kind.f_type == SYSFS_MAGIC ? TREE_KERNELS_SYSFS : TREE_OTHER;
+}
+
+/* The twin's tree in place of `made`, a new mount of the kernel's. Takes `made` over. */
+int tree_in_place_of(doors_t *doors, int made)
+{
+    int which = tree_which(doors, made);
+    if (which == TREE_PROCFS)
+        return tree_cover_procfs(doors, made);
+    close(made);
+    return which < 0 ? which : tree_clone(which == TREE_KERNELS_SYSFS ? "/sys" : "/dev");
+}
+
+/* As the caller sees it, as far as its /proc shows it to us; else empty. */
+void tree_path(int at, char path[PATH_MAX])
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+    ssize_t size = readlink(link, path, PATH_MAX - 1);
+    path[size < 0 ? 0 : size] = 0;
+}
+
+/* Whether this is where a mount of the device begins. Not a question to the file system, which may hang. */
+int tree_is_root(int at, dev_t device)
+{
+    struct statx status;
+    return statx(at, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status) == 0 &&
+           status.stx_attributes & STATX_ATTR_MOUNT_ROOT &&
+           makedev(status.stx_dev_major, status.stx_dev_minor) == device;
+}
+
+/* Whether this is one of the twin's mounts in its own place. */
+int tree_is_own_mount(const doors_t *doors, int at)
+{
+    char path[PATH_MAX];
+    tree_path(at, path);
+    return tree_is_root(at, doors->tree_device) && (!strncmp(path, "/sys/", 5) || !strncmp(path, "/proc/", 6));
+}
+
+int tree_is_control_type(const char *type)
+{
+    for (size_t i = 0; i < N_CONTROLS; i++)
+        if (!strcmp(type, controls[i].type))
+            return 1;
+    return 0;
+}
+
+int tree_is_control(int fd)
+{
+    struct statfs status;
+    for (size_t i = 0; fstatfs(fd, &status) == 0 && i < N_CONTROLS; i++)
+        if ((uint32_t)status.f_type == controls[i].magic)
+            return 1;
+    return 0;
+}
