@@ -1,1 +1,1 @@
-"""Hands caps and frequency requests to the on-chip controller over Arm SCMI. Nothing is delegated yet."""
+"""Sends caps and frequency requests to the on-chip power controller over Arm SCMI."""

@@ -1,6 +1,6 @@
 """Builds ``firmware_bridge._controlpulp``: the controller's firmware on the host board, in virtual time.
 
-The declarations are read from the board's header, so that C and Python cannot drift apart.
+The declarations are read from the board's header, so C and Python cannot disagree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter"]
 
 
 def declarations(header: str) -> str:
-    """The C header without what cffi does not read: comments, guards and includes; numeric #defines stay."""
+    """The C header without the parts that cffi cannot parse: comments, guards and includes. Numeric #defines stay."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     numeric = re.compile(r"#define \w+ \d+\s*$")
     return "\n".join(line for line in text.splitlines() if not line.startswith("#") or numeric.match(line))

@@ -14,7 +14,7 @@ _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Wshadow", "-
 
 
 def build(output: Path, *flags: str) -> Path:
-    """Compiles the program; flags go to the compiler. One that is running there is replaced, not overwritten."""
+    """Compiles the program with these compiler flags. Replaces the file by a rename, so a running copy stays intact."""
     output.parent.mkdir(parents=True, exist_ok=True)
     fresh = output.with_suffix(".new")
     board = [str(ROOT / FIRMWARE / f"boards/posix/{name}.c") for name in ("main", "board", "channel", "plant")]

@@ -1,7 +1,8 @@
-"""The one exception family of the firmware bridge; every message is one line that says what, where and what to do.
+"""The exception family of the firmware bridge. Every message is one line that says what, where and what to do.
 
-``LinkError`` and its kin concern the way to the controller, ``RefusedError`` and its kin are its own answers
-(one class per SCMI status), ``NotVerifiedError`` means that an accepted request did not show when it was read back.
+``LinkError`` and its subclasses are about the link to the controller. ``RefusedError`` and its subclasses are responses
+of the controller, one class per SCMI status. ``NotVerifiedError`` means that an accepted request was not in force when
+it was read back.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from firmware_bridge.scmi.messages.status import MEANINGS, Status
 
 
 class ScmiError(Exception):
-    """Something went wrong between an agent and its controller."""
+    """An error between an agent and its controller."""
 
 
 class RequestError(ScmiError):
-    """The request makes no sense for this controller; nothing was sent."""
+    """The request is invalid for this controller; nothing was sent."""
 
 
 class MessageError(ScmiError):
-    """Bytes that are no SCMI message, or values that do not fit into one."""
+    """The bytes are not an SCMI message, or the values do not fit into one."""
 
 
 class UnknownMessageError(MessageError):
@@ -26,23 +27,23 @@ class UnknownMessageError(MessageError):
 
 
 class LinkError(ScmiError):
-    """The way to the controller cannot be opened, or has gone."""
+    """The link to the controller cannot be opened, or is lost."""
 
 
 class NoAnswerError(LinkError):
-    """Nothing usable came back within the time and number of tries."""
+    """No valid response within the time and number of tries."""
 
 
 class WrongDeviceError(LinkError):
-    """Something answers, but not as an SCMI platform that can be used."""
+    """The device at the other end is not a supported SCMI platform."""
 
 
 class NotVerifiedError(ScmiError):
-    """A request was accepted, but reading it back shows something else."""
+    """The controller accepted a request, but reports another value when it is read back."""
 
 
 class RefusedError(ScmiError):
-    """The platform answered with an error status; what was in force before stays in force."""
+    """The platform responded with an error status; the earlier settings stay in force."""
 
     status: Status | None = None
 
@@ -54,7 +55,7 @@ class RefusedError(ScmiError):
         super().__init__(f"{request}: {name}: {meaning}{f'; {hint}' if hint else ''}")
 
     def with_hint(self, hint: str) -> RefusedError:
-        """The same refusal with what the caller knows about it: the domain's name, its range."""
+        """The same refusal with details that the caller knows: the domain's name, its range."""
         return type(self)(self.request, self.code, hint)
 
 
@@ -89,7 +90,7 @@ class OutOfRangeError(RefusedError):
 
 
 class BusyError(RefusedError):
-    """BUSY, still, after the bounded retries."""
+    """Still BUSY after all retries."""
 
     status = Status.BUSY
 
@@ -122,7 +123,7 @@ _BY_STATUS = {kind.status: kind for kind in RefusedError.__subclasses__()}
 
 
 def refusal(request: str, code: int) -> RefusedError:
-    """The typed error for a status code; a code outside the standard becomes a plain ``RefusedError``."""
+    """The error class for a status code. A code outside the standard becomes a plain ``RefusedError``."""
     return _BY_STATUS.get(_known(code), RefusedError)(request, code)
 
 

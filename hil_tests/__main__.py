@@ -1,4 +1,4 @@
-"""`python -m hil_tests [--rig NAME] [pytest options]`: run the scenarios and print which holds on which rig."""
+"""`python -m hil_tests [--rig NAME] [pytest options]`: run the scenarios and print which ones pass on which rig."""
 
 from __future__ import annotations
 

@@ -12,17 +12,17 @@ from hil_tests.rigs import RIGS
 from hil_tests.table import Table
 from tests.conftest import pytest_runtest_makereport
 
-__all__ = ["pytest_runtest_makereport"]  # in CI a tool that could be installed must not be missing
+__all__ = ["pytest_runtest_makereport"]  # in CI a tool that can be installed must not be missing
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     names = [rig.name for rig in RIGS]
     parser.addoption("--rig", action="append", choices=names, help=f"run on this rig only: {', '.join(names)}")
-    parser.addoption("--hil-table", action="store_true", help="print which scenario holds on which rig")
+    parser.addoption("--hil-table", action="store_true", help="print which scenario passes on which rig")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*abilities): what a rig must be able to do for this scenario")
+    config.addinivalue_line("markers", "needs(*abilities): abilities that this scenario needs of a rig")
     if config.getoption("--hil-table"):
         config.pluginmanager.register(Table([rig.name for rig in RIGS]), "hil-table")
 
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    """A rig that is running, with the work of the mean class on all cores."""
+    """A running rig, with work of the mean class on all cores."""
     kind: type[Rig] = request.param
     request.node.user_properties.append(("rig", kind.name))
     for marker in request.node.iter_markers("needs"):

@@ -1,6 +1,6 @@
-"""A link that can be disturbed: messages are lost, late, doubled, damaged or cut short, or nothing passes at all.
+"""A link that can be disturbed: messages are lost, late, doubled, damaged or truncated, or the link is cut.
 
-This acts on whole messages and so works over every transport; a rig with a line disturbs its bytes as well.
+It acts on whole messages, so it works over every transport; a rig with a serial line disturbs its bytes as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Disturbance(Enum):
     """Only the header arrives."""
     RESPONSE_LOST = auto()
     RESPONSE_LATE = auto()
-    """It comes when the next one is expected."""
+    """It arrives when the next one is expected."""
     RESPONSE_TWICE = auto()
     RESPONSE_DAMAGED = auto()
     RESPONSE_TRUNCATED = auto()
@@ -50,20 +50,20 @@ class DisturbedLink:
     # ---- what a scenario does ----
 
     def disturb(self, *disturbances: Disturbance) -> None:
-        """Each of them befalls one message, in this order for commands and for responses."""
+        """Queue disturbances: each affects one message, in this order for commands and for responses."""
         for one in disturbances:
             (self._commands if one.name.startswith("COMMAND") else self._responses).append(one)
 
     def replace_next(self, other: Body) -> None:
-        """The next command arrives as another one, with its token."""
+        """Replace the next command by another one with its token."""
         self._replacement = other
 
     def cut(self) -> None:
-        """From now on nothing passes."""
+        """Cut the link."""
         self._is_cut = True
 
     def mend(self) -> None:
-        """It passes again; what was sent meanwhile is lost."""
+        """Restore the link; messages sent meanwhile are lost."""
         while self._inner.receive(0.0) is not None:
             pass
         self._is_cut = False
@@ -71,7 +71,7 @@ class DisturbedLink:
     # ---- Transport ----
 
     def send(self, message: bytes) -> None:
-        """Send it, or what the disturbance leaves of it."""
+        """Send the message, as the disturbance changes it."""
         kind = self._commands.popleft() if self._commands else None
         if self._is_cut or kind is Disturbance.COMMAND_LOST:
             return
@@ -119,11 +119,11 @@ class DisturbedLink:
         return message[:6] if kind is Disturbance.RESPONSE_TRUNCATED else message
 
     def diagnosis(self) -> str:
-        """The inner link's."""
+        """Diagnosis of the inner link."""
         return self._inner.diagnosis()
 
     def close(self) -> None:
-        """Let go of the inner link."""
+        """Close the inner link."""
         self._inner.close()
 
 

@@ -17,12 +17,12 @@ from hil_tests.rig import Ability, Rig
 from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 AWAY_S = 0.002
-"""A controller that did not run for so long has missed four slots."""
+"""A controller that did not run for this long has missed four slots."""
 WINDOWS = 100
 
 
 class PosixRig(Rig):
-    """``controlpulp-posix`` with the plant loaded into it; the plant's state lies in a file of the rig's."""
+    """``controlpulp-posix`` with the plant loaded into it; the plant's state is in a file of the rig."""
 
     name = "posix"
     is_real_time = True
@@ -36,11 +36,11 @@ class PosixRig(Rig):
         super().__init__(folder)
 
     def make_plant(self) -> SharedPlant:
-        """One that the process maps, too."""
+        """A plant whose state the controller's process also maps."""
         return self._plant
 
     def start(self) -> None:
-        """Returns when the sockets are there. With the right to it, ahead of what else runs on this machine."""
+        """Start the process and wait for its sockets. It runs as SCHED_FIFO if permitted."""
         self._process = PosixController(self.folder / "scmi", "--fifo", "try", plant=(LIBRARY, self._plant.path))
 
     def kill(self) -> None:
@@ -61,7 +61,7 @@ class PosixRig(Rig):
         return self._process.url(agent)
 
     def now_s(self) -> float:
-        """The machine's time."""
+        """The machine's monotonic time."""
         return time.monotonic()
 
     def pass_time(self, seconds: float) -> None:
@@ -69,7 +69,7 @@ class PosixRig(Rig):
         time.sleep(seconds)
 
     def powers_w(self, slots: int) -> NDArray[np.float64]:
-        """Over slots in which the controller ran: a busy machine may stop it for longer than these last."""
+        """Means over slots in which the controller ran: a busy machine may stop it for some."""
         windows = []
         for _ in range(WINDOWS):
             powers = super().powers_w(slots)

@@ -1,8 +1,8 @@
-"""What a scenario may do with a rig: a controller that manages the emulated chip, on whatever target it runs.
+"""The interface of all rigs: a controller that manages the emulated chip, on any target.
 
 A rig joins a board of ``firmware_bridge/controlpulp`` with the plant of ``twin/pulp``. The plant is the truth:
-scenarios judge by its watts, temperatures and clocks, and break its sensors; what agents see goes through SCMI. The
-plant survives the controller's death, as a chip does.
+scenarios judge by its watts, temperatures and clocks, and break its sensors. Agents see only what SCMI shows. The plant
+survives the controller's death, as a chip does.
 
 To add a rig: derive from ``Rig``, fill in what raises here, list the class in ``rigs.py``.
 """
@@ -25,33 +25,34 @@ from twin.pulp.plant import CLASSES, CORES, SLOT_S, Plant
 
 
 class Ability(StrEnum):
-    """What not every rig can do. A rig that cannot says why in ``cannot``; the scenario then skips with that."""
+    """Abilities that some rigs lack. Such a rig gives the reason in ``cannot``, with which the scenario is skipped."""
 
     SEVERAL_AGENTS = "several agents"
     EXACT_TIME = "exact time"
-    """Slots can be counted: nothing but the rig delays the controller."""
+    """Slots can be counted: only the rig delays the controller."""
     LINE_NOISE = "line noise"
-    """``send_noise`` puts bytes on a line."""
+    """``send_noise`` puts bytes on a serial line."""
     KILL = "kill"
     BYPASS = "bypass"
-    """The fast task runs, so that lower levels take effect ahead of the control slot."""
+    """The fast job runs, so lower levels take effect ahead of the control slot."""
 
 
 class Rig:
-    """A controller and its chip. Made, started, used by one scenario, stopped."""
+    """A controller and its chip. One scenario creates, starts, uses and stops it."""
 
     name: ClassVar[str]
     is_real_time: ClassVar[bool]
-    """Time passes by itself; medians and percentiles can be judged, single slots cannot."""
+    """Whether time is real: then medians and percentiles can be judged, single slots cannot."""
     cannot: ClassVar[Mapping[Ability, str]] = {}
 
     @classmethod
     def missing(cls) -> str | None:
-        """What this rig needs and this machine lacks, with the package to install; ``None`` when it can run."""
+        """A tool that this rig needs and this machine lacks, with the package to install; ``None`` when the rig can
+        run."""
         return None
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` is the rig's own, for sockets and images."""
+        """``folder`` is for the rig's sockets and images."""
         self.folder = folder
         self.plant = self.make_plant()
         self.plant.capacitance[:] = CLASSES[2]
@@ -69,11 +70,11 @@ class Rig:
         raise NotImplementedError
 
     def kill(self) -> None:
-        """The controller dies at once, whatever it is doing; its mailbox or line goes silent, the chip stays."""
+        """Kill the controller at once. Its mailbox or line goes silent; the chip stays."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """A killed controller comes back, with nothing remembered."""
+        """Start a killed controller again, without any state."""
         self.start()
 
     def stop(self) -> None:
@@ -85,21 +86,21 @@ class Rig:
     # ---- agents ----
 
     def connect(self, agent: int) -> Transport:
-        """A fresh link to the controller as agent 1, 2 or 3."""
+        """A new link to the controller as agent 1, 2 or 3."""
         raise NotImplementedError
 
     def link(self, agent: int = 1) -> DisturbedLink:
-        """The same, to be disturbed; closed by ``stop``."""
+        """A new link that can be disturbed; ``stop`` closes it."""
         link = DisturbedLink(self.connect(agent))
         self._links.append(link)
         return link
 
     def last_link(self) -> DisturbedLink:
-        """Of the client or controller that was made last."""
+        """The link of the client or controller that was made last."""
         return self._links[-1]
 
     def client(self, agent: int = 1) -> Client:
-        """Asks single commands as an agent."""
+        """A client that sends single commands as an agent."""
         return Client(self.link(agent))
 
     def controller(self, agent: int = 1) -> Controller:
@@ -107,7 +108,7 @@ class Rig:
         return Controller(self.client(agent))
 
     def send_noise(self, content: bytes) -> None:
-        """Bytes that are no frame, on the line towards the controller."""
+        """Send bytes that are not a frame to the controller."""
         raise NotImplementedError
 
     # ---- time ----
@@ -121,11 +122,11 @@ class Rig:
         raise NotImplementedError
 
     def pass_slots(self, slots: int) -> None:
-        """Let control slots of 500 us pass."""
+        """Advance by control slots of 500 us."""
         self.pass_time(slots * SLOT_S)
 
     def wait_for(self, holds: Callable[[], bool], within_s: float) -> bool:
-        """Whether it comes true in time; looks every 2 ms."""
+        """Whether the condition becomes true in time; checks every 2 ms."""
         deadline_s = self.now_s() + within_s
         while not holds():
             if self.now_s() >= deadline_s:
@@ -136,11 +137,11 @@ class Rig:
     # ---- truth ----
 
     def freq_khz(self) -> NDArray[np.int32]:
-        """The clocks that the cores run at, 36 of them."""
+        """The clocks of the 36 cores."""
         raise NotImplementedError
 
     def powers_w(self, slots: int) -> NDArray[np.float64]:
-        """The package's true power over the next slots, as means of 500 us; time passes."""
+        """The package's true power over the next slots, as means of 500 us. Time passes meanwhile."""
         written = self.plant.trace(slots)
         self.pass_slots(slots)
         return written[: self.plant.traced].astype(np.float64)

@@ -1,8 +1,8 @@
 """Rigs with a serial line, in lock step: the rv32 image in QEMU, and on an FPGA.
 
-The controller's time passes only when the rig gives it, and the rig gives it only while nothing is on its way on the
-line: so a busy machine, or a line of 921600 baud, makes a run slower and changes nothing else. A client's timeouts run
-in the same time: silence on the line costs it slots.
+The controller's time passes only when the rig advances it, and the rig does so only while no byte is in flight on the
+line. So a busy machine, or a line of 921600 baud, makes a run slower and changes nothing else. A client's timeouts use
+the same time: silence on the line takes slots.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ TICK_NS: Final = 125_000
 SLOT_NS: Final = 500_000
 BAUD: Final = 921600
 PORT_TIMEOUT_S: Final = 0.0005
-"""Real time that one look at the line waits."""
+"""Real time for which one poll of the line waits."""
 SETTLE_S: Final = 0.05
-"""Real time after which what was written to an FPGA's line has arrived, and been answered."""
+"""Real time after which bytes written to an FPGA's line have arrived and been answered."""
 PATIENCE_S: Final = 2.0
 """Real time for an answer in lock step: the machine may be an emulator on a busy host."""
 FPGA_VARIABLE: Final = "NODECTL_FPGA"
 
 
 class _RigPort:
-    """The line as the client's end sees it. It outlives the controller, as a cable does; its time is the rig's."""
+    """The client's end of the line. It outlives the controller, as a cable does, and uses the rig's time."""
 
     def __init__(self, rig: SerialRig) -> None:
         self._rig = rig
@@ -54,38 +54,38 @@ class _RigPort:
         return self._rig.port.in_waiting if self._rig.port else 0
 
     def read(self, size: int, /) -> bytes:
-        """What is there; when nothing is, and nothing is on its way, a slot passes."""
+        """The received bytes. If there are none and no byte is in flight, a slot passes."""
         if self._rig.is_quiet() and not self.in_waiting:
             self._rig.pass_slots(1)
             return b""
         return self._rig.port.read(size) if self._rig.port else b""
 
     def write(self, data: bytes, /) -> int:
-        """Into the line; into nowhere while the controller is dead."""
+        """Write to the line; bytes are lost while the controller is dead."""
         self._rig.put(data)
         return len(data)
 
     def close(self) -> None:
-        """The rig's line stays."""
+        """Does nothing: the line belongs to the rig."""
 
 
 class _RigClock:
-    """The rig's time."""
+    """A clock that shows the rig's time."""
 
     def __init__(self, rig: SerialRig) -> None:
         self._rig = rig
 
     def now_s(self) -> float:
-        """Seconds since power was switched on first."""
+        """Seconds since the first power-on."""
         return self._rig.now_s()
 
     def sleep(self, duration_s: float) -> None:
-        """Give slots."""
+        """Advance by whole slots."""
         self._rig.pass_time(duration_s)
 
 
 class SerialRig(Rig):
-    """What both have in common: agent 1 is on the line, time is a count of ticks."""
+    """Common to both rigs: agent 1 uses the line, and time is a count of ticks."""
 
     is_real_time = False
 
@@ -96,28 +96,28 @@ class SerialRig(Rig):
         self._written = 0
         self._wires: dict[str, NDArray[np.int32]] = {}
 
-    # ---- what a target fills in ----
+    # ---- to be implemented for each target ----
 
     def power_on(self) -> None:
-        """A controller after reset: ``port`` and ``_wires`` are its own."""
+        """Start a controller and set ``port`` and ``_wires``."""
         raise NotImplementedError
 
     def power_off(self) -> None:
-        """It dies at once."""
+        """Kill the controller."""
         raise NotImplementedError
 
     def give_ticks(self, ticks: int) -> None:
-        """The controller's jobs of so many ticks of 125 us, with the wires as they are now."""
+        """Run the controller's jobs of this many ticks of 125 us, with the present wires."""
         raise NotImplementedError
 
     def is_quiet(self) -> bool:
-        """Whether nothing is on its way on the line, in either direction."""
+        """Whether no byte is in flight on the line, in either direction."""
         raise NotImplementedError
 
     # ---- life ----
 
     def start(self) -> None:
-        """A new controller, whose time begins with a slot's first tick, on the chip as it is."""
+        """Start a new controller on the chip in its present state. Its time begins with a slot's first tick."""
         self._now_ns += -self._now_ns % SLOT_NS
         self._written = 0
         self.power_on()
@@ -126,7 +126,7 @@ class SerialRig(Rig):
         self.give_ticks(1)
 
     def kill(self) -> None:
-        """The chip keeps the clocks that it was given last."""
+        """Kill the controller. The chip keeps its last clocks."""
         self.port = None
         self.power_off()
 
@@ -145,13 +145,13 @@ class SerialRig(Rig):
         return line
 
     def put(self, content: bytes) -> None:
-        """Bytes to the controller, if there is one."""
+        """Write bytes to the controller, if it runs."""
         if self.port:
             self._written += len(content)
             self.port.write(content)
 
     def send_noise(self, content: bytes) -> None:
-        """Stray bytes."""
+        """Write stray bytes."""
         self.put(content)
 
     # ---- time and truth ----
@@ -161,9 +161,9 @@ class SerialRig(Rig):
         return self._now_ns * 1e-9
 
     def pass_time(self, seconds: float) -> None:
-        """Slot by slot where whole slots pass, tick by tick before and after them.
+        """Advance by whole slots where possible, tick by tick before and after them.
 
-        The ticks of a whole slot are given together, at its end: one look at the sensors, half a millisecond apart.
+        The ticks of a whole slot run together, at its end, so the sensors are read once every half millisecond.
         """
         until_ns = self._now_ns + round(seconds * 1e9)
         while self._now_ns < until_ns:
@@ -194,7 +194,7 @@ class QemuRig(SerialRig):
         return qemu.missing()
 
     def power_on(self) -> None:
-        """A fresh process."""
+        """Start a new process."""
         self._controller = qemu.QemuController(_image(), TIME_BY_WORD)
         self._wires = self._controller.wires()
         self.port = serial.Serial(self._controller.pty, BAUD, timeout=PORT_TIMEOUT_S)
@@ -206,12 +206,12 @@ class QemuRig(SerialRig):
             self._controller = None
 
     def give_ticks(self, ticks: int) -> None:
-        """By the word in shared memory."""
+        """Advance by the word in shared memory."""
         assert self._controller is not None
         self._controller.give_ticks(ticks)
 
     def is_quiet(self) -> bool:
-        """The image counts the bytes that it has received, and says when it has nothing to do and nothing to send."""
+        """The image counts the bytes that it has received, and reports when it is idle and has sent everything."""
         return self._controller is None or self._controller.has_settled(self._written)
 
     def connect(self, agent: int) -> Transport:
@@ -231,13 +231,13 @@ class QemuRig(SerialRig):
 
 
 class _Mailbox:
-    """The memory that agents 2 and 3 share with the image. The image looks at doorbells in its own time."""
+    """The memory that agents 2 and 3 share with the image. The image polls doorbells in its own time."""
 
     def __init__(self, rig: QemuRig) -> None:
         self._rig = rig
 
     def send(self, channel: int, message: bytes) -> None:
-        """Into the mailbox, which a dead controller never hands back; returns when it has been answered."""
+        """Write to the mailbox and wait for the response. A dead controller never hands the mailbox back."""
         memory = self._rig.memory
         if memory is None:
             raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")
@@ -291,26 +291,26 @@ class FpgaRig(SerialRig):
         return f"no FPGA: set {FPGA_VARIABLE}=/dev/ttyUSB0?baud=921600"
 
     def power_on(self) -> None:
-        """The image begins as after power-on, and says so when it is greeted."""
+        """Reset the image, then greet it."""
         self._line.reset()
         self.port = self._line
         SerialLine(self._line, self.name, reply_timeout_s=PATIENCE_S).greet()
 
     def power_off(self) -> None:
-        """Nothing on the line reaches it any more, until it begins afresh: that is all that a line can do."""
+        """Cut it off until its next reset: a rig with only a line cannot kill the controller."""
 
     def stop(self) -> None:
-        """Give the device back."""
+        """Close the device."""
         super().stop()
         self._line.close()
 
     def put(self, content: bytes) -> None:
-        """Bytes to the controller, which need their time."""
+        """Write bytes to the controller, and note when they will have arrived."""
         super().put(content)
         self._quiet_from_s = time.monotonic() + SETTLE_S
 
     def give_ticks(self, ticks: int) -> None:
-        """A frame for each slot, when its first tick is due."""
+        """Send a frame for each slot when its first tick is due."""
         if self._now_ns % SLOT_NS:
             return
         try:
@@ -321,7 +321,7 @@ class FpgaRig(SerialRig):
             self._wires[name][:] = values
 
     def is_quiet(self) -> bool:
-        """Some time after the last byte was written."""
+        """Whether enough time has passed since the last byte was written."""
         return self.port is None or time.monotonic() >= self._quiet_from_s
 
 

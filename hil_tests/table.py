@@ -8,7 +8,7 @@ _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
 
 
 class Table:
-    """Collects results and prints a row per scenario, a column per rig, and the reasons of what was left out."""
+    """Collects results and prints a row per scenario, a column per rig, and the reasons of skipped scenarios."""
 
     def __init__(self, rigs: list[str]) -> None:
         self._rigs = rigs

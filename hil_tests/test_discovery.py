@@ -1,4 +1,4 @@
-"""What an agent finds."""
+"""What an agent discovers."""
 
 from __future__ import annotations
 

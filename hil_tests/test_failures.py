@@ -1,4 +1,4 @@
-"""The link or the controller goes away, and comes back."""
+"""The link or the controller fails and recovers."""
 
 from __future__ import annotations
 

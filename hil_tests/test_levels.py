@@ -38,7 +38,7 @@ def test_of_two_agents_levels_the_higher_one_holds_while_both_live(rig: Rig) -> 
 
 @pytest.mark.needs(Ability.BYPASS)
 def test_a_lower_level_takes_effect_before_it_is_answered(rig: Rig) -> None:
-    """The bypass writes the clock while the message is served; its voltage follows with the next fast task."""
+    """The bypass writes the clock while the message is served; the voltage follows with the next fast job."""
     controller = rig.controller()
     seen = []
     for level in (2_000_000, 1_800_000, 1_600_000, 1_350_000, 800_000) * 4:

@@ -1,4 +1,4 @@
-"""What becomes of a request when its messages do not arrive as they were sent."""
+"""What happens to a request whose messages are disturbed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_lost_late_doubled_damaged_or_cut_message_is_repaired_by_the_next_try(
     rig.pass_slots(10)
     assert rig.powers_w(40).mean() <= 90.0
     client = controller.client
-    for _ in range(3):  # and the answers that follow belong to their questions
+    for _ in range(3):  # and later responses belong to their commands
         assert client.ask(CapGet(0)).cap == 90_000
         assert client.ask(CapGet(1)).cap == 0
 
@@ -60,7 +60,7 @@ def test_silence_is_an_error_after_a_bounded_number_of_tries(rig: Rig) -> None:
 
 
 def test_a_higher_cap_than_asked_for_is_never_taken_for_done(rig: Rig) -> None:
-    """A request that the controller never saw, but whose answers arrive: reading back tells."""
+    """The controller never saw the request, but responses arrive: only reading back shows it."""
     controller = rig.controller()
     package = controller.cap_domains[0]
     controller.set_cap(package, 150_000)

@@ -1,4 +1,4 @@
-"""Sensors that cannot be read, and sensors that stand still."""
+"""Sensors that cannot be read, and stuck sensors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_temperature_that_stands_still_is_noticed_when_its_neighbours_leave_it
 
 @pytest.mark.parametrize("fault", [UNREADABLE, STUCK])
 def test_without_any_temperature_the_chip_stays_cool(rig: Rig, fault: int) -> None:
-    """Nothing moves and nothing can be compared: the model and the cap of the agents are what is left."""
+    """All sensors are stuck and none can be compared: the firmware has only its model and the agents' cap."""
     controller = rig.controller()
     controller.set_cap(controller.cap_domains[0], 150_000)
     rig.plant.temperature_fault[:] = fault

@@ -32,12 +32,12 @@ class _RigClock:
         return self._rig.now_s()
 
     def sleep(self, duration_s: float) -> None:
-        """Let them pass."""
+        """Advance the rig's time."""
         self._rig.pass_time(duration_s)
 
 
 class _VirtualRig(Rig):
-    """What both have in common: one clock; while the controller is dead its mailbox lies there and nobody answers."""
+    """Common to both rigs: one clock; while the controller is dead, its mailbox stays and gets no response."""
 
     is_real_time = False
     cannot = _NO_LINE
@@ -52,7 +52,7 @@ class _VirtualRig(Rig):
     # ---- life ----
 
     def start(self) -> None:
-        """A new controller, whose time begins at a tick, on the chip as it is."""
+        """Start a new controller on the chip in its present state. Its time begins at a tick."""
         self._now_ns += -self._now_ns % TICK_NS
         self._began_ns = self._now_ns
         self._controller, self._wires = self.make_controller()
@@ -61,7 +61,7 @@ class _VirtualRig(Rig):
         self.tick()
 
     def kill(self) -> None:
-        """Drop it. The chip keeps the clocks that it was given last."""
+        """Kill the controller. The chip keeps its last clocks."""
         self._controller = None
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
@@ -69,7 +69,7 @@ class _VirtualRig(Rig):
         raise NotImplementedError
 
     def tick(self) -> None:
-        """The controller's work up to now; the plant is there already."""
+        """Run the controller up to now; the plant has been advanced already."""
         raise NotImplementedError
 
     # ---- agents and time ----
@@ -82,11 +82,11 @@ class _VirtualRig(Rig):
         return transport
 
     def now_s(self) -> float:
-        """Since power was switched on first; goes on while the controller is dead."""
+        """Time since the first power-on; it goes on while the controller is dead."""
         return self._now_ns * 1e-9
 
     def pass_time(self, seconds: float) -> None:
-        """Tick by tick, so that plant and controller see each other at each."""
+        """Advance tick by tick; plant and controller exchange values at each tick."""
         until_ns = self._now_ns + round(seconds * 1e9)
         while self._now_ns < until_ns:
             self._now_ns = min((self._now_ns // TICK_NS + 1) * TICK_NS, until_ns)
@@ -98,10 +98,10 @@ class _VirtualRig(Rig):
         """The wires."""
         return self._wires["freq_khz"].copy()
 
-    # ---- what InProcess needs of a platform ----
+    # ---- the interface of a platform for InProcess ----
 
     def send(self, channel: int, message: bytes) -> None:
-        """Into the mailbox, which a dead controller never hands back."""
+        """Write to the mailbox. A dead controller never hands it back."""
         if self._controller is None:
             raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")
         self._controller.send(channel, message)
@@ -127,12 +127,12 @@ class InProcessRig(_VirtualRig):
     name = "inproc"
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
-        """The host board; its plant is advanced here, since its time begins anew with each start."""
+        """The host board. The rig advances the plant, since the board's time starts at 0 with each start."""
         host = HostController()
         return host, host.wires
 
     def tick(self) -> None:
-        """Bring the host board to this moment."""
+        """Advance the host board to now."""
         self._controller.advance_to(self._now_ns - self._began_ns)
 
 
@@ -153,7 +153,7 @@ class UnicornRig(_VirtualRig):
         return controller, {name: controller.words(name) for name in names}
 
     def tick(self) -> None:
-        """At a tick's moment, its trap; between ticks the core waits."""
+        """Trigger a tick's trap when it is due; between ticks the core waits."""
         if self._now_ns % TICK_NS == 0:
             self._controller.tick()
 

@@ -1,9 +1,9 @@
 """The controller in this process, in virtual time: the firmware's ``host`` board.
 
-Messages go through the same shared-memory areas and doorbells as on any board (DEN0056 chapter 5): ``send`` writes
-the commands area and rings, ``poll`` reads it back when the controller has set FREE. Nothing moves unless time is
-advanced, and equal calls give equal bits. A plant joins by the wires; without one the sensors keep what is written to
-them.
+Messages pass through the same shared-memory areas and doorbells as on any board (DEN0056 chapter 5): ``send`` writes
+the commands area and rings the doorbell, ``poll`` reads the response once the controller has set FREE. Nothing happens
+unless time is advanced, and equal calls give equal bits. A plant is connected by wires; without one the sensors keep
+the values that are written to them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _JOBS = ("fast", "control", "messages")
 
 
 class ChannelBusy(RuntimeError):  # noqa: N818 - a state of the channel, not an error of the caller
-    """The commands area still belongs to the controller: an earlier message has not been answered."""
+    """The controller still owns the commands area: it has not answered an earlier message."""
 
 
 class ChannelError(RuntimeError):
-    """The controller set the channel's ERROR bit: the last message was not a message."""
+    """The controller set the channel's ERROR bit: the last message had an impossible length."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """Build options of the firmware and the time its jobs take."""
+    """Build options of the firmware, and how long its jobs take."""
 
     published_law: bool = False
     polled_messages: bool = False
@@ -50,17 +50,18 @@ class HostOptions:
     interrupt_us: float = 0.0
     """From doorbell to the message job being ready."""
     message_only: frozenset[int] = frozenset()
-    """Channels whose agents do not reach the controller's memory (a virtual machine): they have no FastChannels."""
+    """Channels without FastChannels, since their agents cannot reach the controller's memory (virtual machines)."""
 
     @classmethod
     def published(cls, *, bypass: bool = False) -> HostOptions:
-        """The published firmware: its law, messages polled after control; bypass is its `optimised` build."""
+        """The published firmware: its control law, and messages polled after control. `bypass` selects its `optimised`
+        build."""
         return cls(published_law=True, polled_messages=True, bypass=bypass)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the controller thinks, for tests and benchmarks; agents have the telemetry protocol."""
+    """Internal state of the controller, for tests and benchmarks. Agents use the telemetry protocol."""
 
     slots: int
     overruns_fast: int
@@ -101,14 +102,15 @@ class HostController:
         self._plant: Any = None
 
     def _words(self, pointer: Any, size: int) -> NDArray[np.uint8]:
-        """A part of the controller's memory; the view keeps all of it alive."""
+        """Part of the controller's memory. The view keeps the whole memory alive."""
         start = int(ffi.cast("uintptr_t", pointer)) - int(ffi.cast("uintptr_t", self._host))
         return self._memory[start : start + size]
 
     # ---- plant and time ----
 
     def attach(self, plant: Any) -> None:
-        """Joins a plant: an object whose ``wire(wires)`` returns the addresses of its advance function and argument."""
+        """Connects a plant: an object whose ``wire(wires)`` returns the addresses of its advance function and
+        argument."""
         function, argument = plant.wire(self.wires)
         self._plant = plant
         lib.host_attach(self._host, ffi.cast("host_plant_t", function), ffi.cast("void *", argument))
@@ -119,15 +121,15 @@ class HostController:
         return int(lib.host_now_ns(self._host))
 
     def advance(self, seconds: float) -> None:
-        """Lets virtual time pass; what falls on the last moment has happened."""
+        """Advances virtual time; events that are due exactly at its end have happened."""
         self.advance_to(self.now_ns + round(seconds * 1e9))
 
     def advance_slots(self, slots: int) -> None:
-        """Lets control slots of 500 us pass."""
+        """Advances virtual time by this many control slots of 500 us."""
         self.advance_to(self.now_ns + slots * 500_000)
 
     def advance_to(self, until_ns: int) -> None:
-        """Lets virtual time pass up to a moment."""
+        """Advances virtual time to ``until_ns``."""
         lib.host_advance(self._host, until_ns)
 
     # ---- mailbox ----
@@ -135,7 +137,7 @@ class HostController:
     def send(self, channel: int, message: bytes) -> None:
         """Writes a message (header and payload) into a channel's commands area and rings its doorbell.
 
-        Raises ``ChannelBusy`` while the controller owns the area, ``ValueError`` when the message cannot lie in it.
+        Raises ``ChannelBusy`` while the controller owns the area, ``ValueError`` when the message does not fit into it.
         """
         if not 4 <= len(message) <= 4 + SMT_CAPACITY:
             raise ValueError(f"message of {len(message)} bytes: an area holds 4 to {4 + SMT_CAPACITY}")
@@ -149,7 +151,7 @@ class HostController:
         self.ring(channel, channel + 1)
 
     def poll(self, channel: int) -> bytes | None:
-        """The answer (header, status and values) when the controller has given it; each answer is returned once."""
+        """The response (header, status and values), if the controller has sent it. Returns each response once."""
         area = self.area(channel)
         status = _word(area, _STATUS)
         if not self._awaited[channel] or not status & _FREE:
@@ -161,7 +163,8 @@ class HostController:
         return bytes(area[_HEADER : _HEADER + _word(area, _LENGTH)])
 
     def notifications(self, channel: int) -> list[bytes]:
-        """The message in the events area, if any, which is handed back; the next follows with the next control slot."""
+        """Reads the message in the events area, if any, and hands the area back. The next one follows in the next
+        control slot."""
         area = self._area(channel, 1)
         if _word(area, _STATUS) & _FREE:
             return []
@@ -170,7 +173,7 @@ class HostController:
         return [message]
 
     def area(self, channel: int) -> Any:
-        """The commands area as it lies in memory, for tests that write it wrongly."""
+        """The raw commands area, for tests that write invalid messages."""
         return self._area(channel, 0)
 
     def ring(self, channel: int, value: int) -> None:
@@ -179,17 +182,17 @@ class HostController:
         lib.host_ring(self._host, channel, value)
 
     def fast_channel(self, channel: int) -> NDArray[np.uint32]:
-        """The agent's FastChannel window, as words; described as at ``fast_channel_address``."""
+        """The agent's FastChannel window, as words. Descriptions give ``fast_channel_address`` as its address."""
         self._check(channel)
         return self._words(lib.host_fast_window(self._host, channel), 4 * lib.HOST_FAST_WORDS).view(np.uint32)
 
     @staticmethod
     def fast_channel_address(channel: int) -> int:
-        """Where the agent is told that its window lies."""
+        """The address that the agent gets for its window."""
         return 0x1000 * (channel + 1)
 
     def exchange(self, channel: int, message: bytes) -> bytes:
-        """The platform alone: one message answered at once, without mailbox, doorbell or time."""
+        """Sends one message to the platform and returns its response, without mailbox, doorbell or time."""
         self._check(channel)
         reply = ffi.new("uint8_t[]", lib.HOST_SMT_BYTES)
         size = lib.host_message(self._host, channel, message, len(message), reply)
@@ -198,7 +201,7 @@ class HostController:
         return bytes(ffi.buffer(reply, size))
 
     def open_line(self, channel: int) -> HostLine:
-        """A serial line, the agent of a channel at its other end; its mailbox is the line's from then on."""
+        """Opens a serial line for the agent of a channel. From then on the line uses that agent's mailbox."""
         self._check(channel)
         lib.host_line_open(self._host, channel)
         return HostLine(self._host, self._memory)
@@ -212,7 +215,7 @@ class HostController:
         if not 0 <= channel < AGENTS:
             raise ValueError(f"channel {channel}: there are {AGENTS}, counted from 0")
 
-    # ---- insight ----
+    # ---- state ----
 
     def view(self) -> View:
         """The controller's counters and state."""
@@ -233,16 +236,16 @@ class HostController:
         )
 
     def fingerprint(self) -> int:
-        """A hash of every actuation so far: equal runs have equal ones."""
+        """A hash of every actuation so far; equal runs have equal hashes."""
         return int(lib.host_fingerprint(self._host))
 
     def hold_jobs(self, ticks: int) -> None:
-        """Fault: the controller's processor stands still for so many periods of 125 us."""
+        """Fault: the controller's processor runs nothing for this many periods of 125 us."""
         lib.host_hold_jobs(self._host, ticks)
 
 
 class HostLine:
-    """The other end of the controller's serial line. Bytes pass at once; silence takes virtual time."""
+    """The agent's end of the controller's serial line. Bytes pass at once; silence takes virtual time."""
 
     def __init__(self, host: Any, memory: NDArray[np.uint8]) -> None:
         self._host, self._memory = host, memory
@@ -252,7 +255,7 @@ class HostLine:
         lib.host_line_write(self._host, data, len(data))
 
     def read(self, size: int) -> bytes:
-        """Up to so many bytes from it."""
+        """Up to ``size`` bytes from the controller."""
         room = ffi.new("uint8_t[]", max(size, 1))
         return bytes(ffi.buffer(room, lib.host_line_read(self._host, room, size)))
 

@@ -1,7 +1,7 @@
 """The controller as a process, in real time: the firmware's ``posix`` board.
 
-Agents reach it at ``url(agent)``. The chip is a plant in a shared library of its own, named by whoever starts this;
-without one the sensors cannot be read. ``firmware_bridge/build_posix.py`` builds the program.
+Agents connect to ``url(agent)``. The chip is a plant in a shared library, given at the start; without one the sensors
+cannot be read. ``firmware_bridge/build_posix.py`` builds the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from firmware_bridge.errors import LinkError
 
 AGENTS = {1: "ospm", 2: "runtime", 3: "bmc"}
-"""An agent is the socket that it connects to."""
+"""Agents by number; each is known by the socket that it connects to."""
 
 PROGRAM = Path(__file__).parent / "boards/posix/controlpulp-posix"
 
@@ -23,7 +23,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class PosixController:
-    """A running controller. ``folder`` is where its sockets are; it may be used again after the controller's end."""
+    """A running controller. ``folder`` has its sockets; another controller may use it later."""
 
     def __init__(
         self, folder: Path, *options: str, plant: tuple[Path, Path] | None = None, program: Path = PROGRAM
@@ -37,7 +37,7 @@ class PosixController:
         self.process = subprocess.Popen(
             [str(program), "--with-parent", *chip, *options, str(folder)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            process_group=0,  # Ctrl-C is for whoever started this, who ends it
+            process_group=0,  # Ctrl-C goes to the starting process, which then ends this one
         )  # fmt: skip
         self._await_start()
 
@@ -52,16 +52,16 @@ class PosixController:
         raise LinkError(said[-1] if said else f"controlpulp-posix did not start within {START_TIMEOUT_S:g} s")
 
     def url(self, agent: int) -> str:
-        """Where an agent connects."""
+        """The URL that an agent connects to."""
         return f"scmi+shm:{self.folder / AGENTS[agent]}.sock"
 
     def kill(self) -> None:
-        """End it at once; its sockets stay, as after any crash."""
+        """Kill it; its sockets stay, as after any crash."""
         self.process.kill()
         self._reap()
 
     def stop(self) -> str:
-        """End it in good order; what it said at the end. A second call does nothing."""
+        """End it by SIGTERM and return its last message. A second call does nothing."""
         if self.process.returncode is not None:
             return ""
         self.process.send_signal(signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""The rv32 image in QEMU's `virt` machine: a process with a serial line on a pty, and memory that is shared with it.
+"""The rv32 image in QEMU's `virt` machine: a process with a serial line on a pty and shared memory.
 
-Time can pass by itself (``TIME_BY_TIMER``: QEMU's clock, which a loaded machine makes late), or be given: in ticks of
-125 us by a word in the shared memory (``TIME_BY_WORD``), in control slots by frames on the line (``TIME_BY_LINE``, as
-for an FPGA). With given time a busy machine makes a run slower and changes nothing else.
+Time follows QEMU's clock (``TIME_BY_TIMER``), which is late on a loaded machine, or the rig controls it: in ticks of
+125 us by a word in shared memory (``TIME_BY_WORD``), or in control slots by frames on the line (``TIME_BY_LINE``, as
+for an FPGA). If the rig controls time, a busy machine makes a run slower and changes nothing else.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from firmware_bridge.errors import LinkError
 PROGRAM: Final = "qemu-system-riscv32"
 RAM_BYTES: Final = 0x100_0000
 START_S: Final = 20.0
-"""Ours: how long a loaded machine may take to start; an idle one needs a quarter of a second."""
+"""Ours: time limit for the start on a loaded machine; an idle one needs a quarter of a second."""
 
 
 def missing() -> str | None:
-    """What is needed and not there, with the package to install."""
+    """Names a missing tool and the package to install."""
     if shutil.which(rv32.COMPILER) is None:
         return f"{rv32.COMPILER} is missing: install gcc-riscv64-unknown-elf"
     if shutil.which(PROGRAM) is None:
@@ -39,7 +39,7 @@ def missing() -> str | None:
 
 
 class QemuController(SharedMemory):
-    """The image, running. ``pty`` is the device of its serial line; agent 1 is on it, the others have mailboxes."""
+    """The running image. ``pty`` is the device of its serial line, which agent 1 uses; the others have mailboxes."""
 
     def __init__(self, image: Path, time_mode: int = TIME_BY_TIMER) -> None:
         descriptor = os.memfd_create("controlpulp-ram")
@@ -61,8 +61,8 @@ class QemuController(SharedMemory):
         self.pty = self._find_pty()
         self._held = os.open(self.pty, os.O_RDWR | os.O_NOCTTY)
         self._await(lambda: self.words("magic")[0] == MAGIC, "the image did not start")
-        # QEMU looks only once a second whether somebody has opened its pty; a stray byte that arrives tells it has,
-        # and the descriptor that is kept, that it goes on
+        # QEMU checks only once a second whether its pty is open. A stray byte that arrives shows that it is; the open
+        # descriptor keeps it so.
         os.write(self._held, b"\0")
         self._await(lambda: self.words("line_bytes")[0] == 1, "the line did not open")
 
@@ -94,28 +94,30 @@ class QemuController(SharedMemory):
         return self._process.poll() is None
 
     def code(self, address: int) -> Any:
-        """The instruction there, to be broken; one that has run already is not read again."""
+        """Overwrites an instruction, to break the image. QEMU does not read an instruction again that has run
+        already."""
         return self._memory[address - rv32.RAM :][:4].view(np.uint32)
 
     def give_ticks(self, ticks: int, timeout_s: float = 10.0) -> None:
-        """Has the jobs of so many ticks done (``TIME_BY_WORD``) and waits for them; the first tick begins a slot."""
+        """Lets the image run the jobs of this many ticks (``TIME_BY_WORD``) and waits for them. The first tick begins a
+        slot."""
         given, done = self.words("ticks_given"), self.words("ticks_done")
         given[0] += ticks
         deadline_s = time.monotonic() + timeout_s
         while done[0] != given[0]:
             if time.monotonic() > deadline_s or not self.is_alive:
-                raise LinkError(f"{PROGRAM}: a tick is not over after {timeout_s:g} s; the process hangs or died")
+                raise LinkError(f"{PROGRAM}: a tick has not ended after {timeout_s:g} s; the process hangs or died")
             time.sleep(20e-6)
 
     def has_settled(self, written: int) -> bool:
-        """Whether the image has taken so many bytes from its line, has nothing to do and nothing left to send.
+        """Whether the image has read this many bytes from its line, is idle and has sent everything.
 
-        QEMU hands on at once what the image sends, so all of it can then be read from the pty.
+        QEMU forwards at once what the image sends, so all of it can then be read from the pty.
         """
         return bool(self.words("line_bytes")[0] == 1 + written and self.words("line_is_idle")[0])
 
     def kill(self) -> None:
-        """Ends it at once; the pty goes with it."""
+        """Kills it; the pty goes away with it."""
         self._process.kill()
         self._process.wait()
         if self._process.stdout:
@@ -136,5 +138,5 @@ def _command(image: Path, descriptor: int) -> list[str]:
 
 
 def _dies_with_us() -> list[str]:
-    """So that no emulator outlives a killed test run."""
+    """Ends the emulator when the test run dies."""
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []

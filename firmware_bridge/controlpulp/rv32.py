@@ -1,9 +1,9 @@
 """The rv32 image run in this process by the Unicorn emulator, in virtual time.
 
-Unicorn has neither a timer nor interrupt lines, so both are played here: whenever the core waits (WFI), virtual time
-moves on to the next event and its trap is entered by hand, as the hardware would with interrupts enabled again. Jobs
-take no virtual time; how many instructions they take is counted on demand. Host and image share the wires and
-mailboxes at ``SHARED`` (``shared_memory.py``).
+Unicorn has neither a timer nor interrupt lines, so this module emulates both: whenever the core waits (WFI), virtual
+time moves on to the next event, and the trap is entered as the hardware would with interrupts enabled. Jobs take no
+virtual time; their instructions are counted on demand. Host and image share the wires and mailboxes at ``SHARED``
+(``shared_memory.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIE = 8
 
 
 def missing() -> str | None:
-    """What is needed and not there, with the package to install; None when the image can be built and run."""
+    """Names a missing tool and the package to install; None when the image can be built and run."""
     if shutil.which(COMPILER) is None:
         return f"{COMPILER} is missing: install gcc-riscv64-unknown-elf"
     if importlib.util.find_spec("unicorn") is None:
@@ -40,14 +40,14 @@ def missing() -> str | None:
 
 
 def build(output: Path, *flags: str) -> Path:
-    """Compiles the image; flags go to the compiler (``-DPUBLISHED=1``)."""
+    """Compiles the image with these compiler flags (``-DPUBLISHED=1``)."""
     script = Path(__file__).parent / "boards/rv32/build.sh"
     subprocess.run(["sh", str(script), str(output), *flags], check=True, capture_output=True, text=True)
     return output
 
 
 def load_segments(image: bytes) -> list[tuple[int, bytes]]:
-    """Address and content of the loadable segments of a 32-bit little-endian ELF."""
+    """Address and content of each loadable segment of a 32-bit little-endian ELF."""
     if image[:6] != b"\x7fELF\x01\x01":
         raise ValueError("not a 32-bit little-endian ELF")
     (table,) = struct.unpack_from("<I", image, 28)
@@ -61,11 +61,11 @@ def load_segments(image: bytes) -> list[tuple[int, bytes]]:
 
 
 class Rv32Controller(SharedMemory):
-    """The image after reset, waiting for its first tick. Mailbox calls are those of ``HostController``."""
+    """The image after reset, waiting for its first tick. The mailbox methods are those of ``HostController``."""
 
     def __init__(self, image: Path, *, count: bool = False) -> None:
         self.line_in, self.line_out = bytearray(), bytearray()
-        """The serial line, for an image that is built with ``-DSERIAL=1``."""
+        """The serial line, if the image was built with ``-DSERIAL=1``."""
         self._is_divisor = False
         unicorn: Any = importlib.import_module("unicorn")
         self._reg: Any = importlib.import_module("unicorn.riscv_const")
@@ -94,10 +94,10 @@ class Rv32Controller(SharedMemory):
         return {0xBFF8: time & 0xFFFFFFFF, 0xBFFC: time >> 32}.get(offset, 0)
 
     def _write_clint(self, _uc: Any, _offset: int, _size: int, _value: int, _data: Any) -> None:
-        """The tick's period is fixed and a doorbell is cleared by being taken: nothing to keep."""
+        """Ignores writes: the tick's period is fixed, and taking a doorbell clears it."""
 
     def _read_uart(self, _uc: Any, offset: int, _size: int, _data: Any) -> int:
-        """Line status and received bytes; what is sent has always left."""
+        """Line status and received bytes. The transmitter is always empty."""
         if offset == 5:
             return 0x60 | bool(self.line_in)
         return self.line_in.pop(0) if offset == 0 and self.line_in else 0
@@ -119,12 +119,12 @@ class Rv32Controller(SharedMemory):
         self.instructions += known
 
     def _run(self) -> None:
-        """Until the core waits."""
+        """Runs until the core waits."""
         self._uc.emu_start(self._pc, RAM + RAM_BYTES)
         self._pc = self._uc.reg_read(self._reg.UC_RISCV_REG_PC)
         before = self._memory[self._pc - RAM - 4 : self._pc - RAM].tobytes()
         if before != b"\x73\x00\x50\x10":
-            raise RuntimeError(f"the core stopped at {self._pc:#x}, and not by WFI")
+            raise RuntimeError(f"the core stopped at {self._pc:#x}, not in WFI")
 
     def _trap(self, cause: int) -> int:
         """Enters the trap from WFI, where interrupts are masked; returns the instructions until the next WFI."""
@@ -139,16 +139,17 @@ class Rv32Controller(SharedMemory):
         return self.instructions - before
 
     def tick(self) -> int:
-        """The timer's next tick, now; time then moves on by 125 us. Returns the instructions, if counted."""
+        """Triggers the timer's next tick, then moves time on by 125 us. Returns the instructions, if counted."""
         spent = self._trap(_TIMER)
         self.now_us += TICK_US
         return spent
 
     def doorbell(self) -> int:
-        """The doorbell's interrupt, at this moment."""
+        """Triggers the doorbell's interrupt."""
         return self._trap(_SOFTWARE)
 
     def send(self, channel: int, message: bytes) -> int:
-        """Writes a message and rings; the image serves it at once. Returns the instructions, if counted."""
+        """Writes a message and rings the doorbell; the image serves it at once. Returns the instructions, if
+        counted."""
         super().send(channel, message)
         return self.doorbell()

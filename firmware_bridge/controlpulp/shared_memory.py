@@ -1,4 +1,5 @@
-"""What the rv32 image shares with its host: wires, mailboxes, FastChannel windows, and a rig's grip on time.
+"""The memory that the rv32 image shares with its host: wires, mailboxes, FastChannel windows, and a rig's control of
+time.
 
 The layout is struct shared in ``boards/rv32/board.c``, at ``SHARED`` in the image's memory.
 """
@@ -16,7 +17,7 @@ SHARED = 0x8008_0000
 MAGIC = 0x504C4350
 
 RIG = 0x52494700
-"""Written to ``rig`` before the image starts, with one of the modes below: how its time comes."""
+"""A rig writes this with one of the modes below to ``rig`` before the image starts: the source of its time."""
 TIME_BY_TIMER, TIME_BY_WORD, TIME_BY_LINE = range(3)
 
 _CORES, _POWER_DOMAINS, _DOMAINS, _FAST_WORDS, _AREA_BYTES = 36, 5, 4, 64, 160
@@ -59,7 +60,7 @@ LAYOUT = _layout()
 
 
 class SharedMemory:
-    """The image's side of the memory that begins at ``SHARED``. Mailbox calls are those of ``HostController``."""
+    """The memory that begins at ``SHARED``, seen from the host. The mailbox methods are those of ``HostController``."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self._shared = memory
@@ -71,7 +72,7 @@ class SharedMemory:
         return self._shared[offset : offset + size].view(np.int32)
 
     def wires(self) -> dict[str, NDArray[np.int32]]:
-        """Sensors and actuators, to be joined to a plant."""
+        """Sensors and actuators, to be connected to a plant."""
         return {name: self.words(name) for name in _WIRES}
 
     def send(self, channel: int, message: bytes) -> object:
@@ -89,11 +90,11 @@ class SharedMemory:
         return None
 
     def is_answered(self, channel: int) -> bool:
-        """Whether the area has been handed back."""
+        """Whether the controller has handed the area back."""
         return bool(_word(self._area(channel, 0), _STATUS) & 1)
 
     def poll(self, channel: int) -> bytes | None:
-        """The answer, once."""
+        """The response; returned once."""
         area = self._area(channel, 0)
         status = _word(area, _STATUS)
         if not self._awaited[channel] or not status & 1:
@@ -104,7 +105,7 @@ class SharedMemory:
         return bytes(area[_HEADER : _HEADER + _word(area, _LENGTH)])
 
     def notifications(self, channel: int) -> list[bytes]:
-        """The message in the events area, if any, which is handed back."""
+        """Reads the message in the events area, if any, and hands the area back."""
         area = self._area(channel, 1)
         if _word(area, _STATUS) & 1:
             return []

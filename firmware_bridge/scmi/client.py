@@ -1,8 +1,8 @@
-"""Asks a platform and waits for its answer: tokens, timeouts, bounded retries, stale replies, versions.
+"""Sends commands to a platform and waits for responses: tokens, timeouts, bounded retries, stale replies, versions.
 
-Each try of a command has a token of its own, so a reply that comes after its time is recognised and dropped. Only
-silence and BUSY are tried again, and only a few times: every command spoken here sets or reads a state, so a command
-that was carried out twice leaves the same state as once.
+Each try of a command has its own token, so a reply that arrives after its timeout is recognised and dropped. The client
+retries only after silence and BUSY, and only a few times. A retry is safe: every supported command sets or reads a
+state, so executing it twice has the same effect as once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from firmware_bridge.scmi.protocols.common import NegotiateVersion, ProtocolVers
 from firmware_bridge.scmi.transports.transport import Transport
 
 TRIES: Final = 3
-"""Ours: how often a command is sent in all, when nothing comes back."""
+"""Ours: the number of tries of a command that gets no response."""
 
 BUSY_TRIES: Final = 5
 BUSY_PAUSE_S: Final = 1e-3
-"""Ours: the first pause after BUSY, two control periods; doubled each time."""
+"""Ours: the first pause after BUSY, two control periods; it doubles each time."""
 
 DELAYED_TIMEOUT_S: Final = 2.0
 """Linux 6.12."""
@@ -43,21 +43,21 @@ D = TypeVar("D", bound=Body)
 
 
 class Counts(msgspec.Struct):
-    """What has happened on a client's link."""
+    """Counts of events on a client's link."""
 
     sent: int = 0
     answered: int = 0
     timeouts: int = 0
     busy: int = 0
     stale: int = 0
-    """Replies that came too late or twice."""
+    """Replies that came too late or a second time."""
     malformed: int = 0
     events_lost: int = 0
-    """Events that nobody took in time."""
+    """Events dropped because nobody read them in time."""
 
 
 class Client:
-    """One agent's conversation with a platform."""
+    """The connection of one agent to a platform."""
 
     def __init__(self, transport: Transport, dialect: Dialect = LATEST, tries: int = TRIES) -> None:
         self.transport = transport
@@ -71,13 +71,13 @@ class Client:
     def ask(self, command: Command[R], timeout_s: float | None = None) -> R:
         """The response to a command.
 
-        Raises a ``RefusedError`` for an error status, ``NoAnswerError`` or ``WrongDeviceError`` when no try brings a
-        usable response.
+        Raises a ``RefusedError`` for an error status, ``NoAnswerError`` or ``WrongDeviceError`` when no try gets a
+        valid response.
         """
         return self._asked(command, timeout_s)[0]
 
     def ask_delayed(self, command: Command[R], complete: type[D], timeout_s: float = DELAYED_TIMEOUT_S) -> D:
-        """The delayed response to a command whose response only says that it was queued."""
+        """Sends an asynchronous command and returns its delayed response."""
         token = self._asked(command, None)[1]
         deadline_s = self.transport.clock.now_s() + timeout_s
         while True:
@@ -92,24 +92,24 @@ class Client:
             self._receive(deadline_s)
 
     def events(self) -> list[Message]:
-        """The notifications that have come in, without waiting."""
-        for _ in range(EVENTS_KEPT):  # a platform that never stops talking must not hold its listener
+        """The notifications received so far, without waiting."""
+        for _ in range(EVENTS_KEPT):  # a platform that never stops sending must not block the caller
             if not self._receive(self.transport.clock.now_s()):
                 break
         return self._take_events()
 
     def wait_for_events(self, timeout_s: float) -> list[Message]:
-        """The notifications that have come in, or the first to come; none when the time has passed."""
+        """The notifications received so far, else the next one; empty after the timeout."""
         deadline_s = self.transport.clock.now_s() + timeout_s
         while not self._events and self.transport.clock.now_s() < deadline_s:
             self._receive(deadline_s)
         return self._take_events()
 
     def agree_on_version(self, protocol: int) -> int:
-        """Find the newest version that both sides speak, and speak it from now on.
+        """Find the newest version that both sides support, and use it from now on.
 
-        A platform that is newer than this client is asked to serve the client's newest version; of an older one the
-        client speaks the version it has. ``WrongDeviceError`` when there is none in common.
+        A newer platform is requested to serve the client's newest version; for an older platform the client uses the
+        platform's version. Raises ``WrongDeviceError`` when there is no common version.
         """
         offered = self.ask(ProtocolVersion(protocol)).version
         spoken = SPOKEN.get(protocol)
@@ -128,7 +128,7 @@ class Client:
         return same_major[-1]
 
     def negotiate(self, protocol: int, version: int) -> int:
-        """Have the platform serve a certain version of a protocol to this agent, and speak that."""
+        """Make the platform serve this version of a protocol to this agent, and use it."""
         try:
             self.ask(NegotiateVersion(protocol, version))
         except NotSupportedError:
@@ -139,7 +139,7 @@ class Client:
         return version
 
     def close(self) -> None:
-        """Let go of the link."""
+        """Close the link."""
         self.transport.close()
 
     def _asked(self, command: Command[R], timeout_s: float | None) -> tuple[R, int]:
@@ -154,7 +154,7 @@ class Client:
                 if silent >= self._tries:
                     raise self._silence(command, silent, timeout_s)
             elif not isinstance(body, Failed):
-                return cast(R, body), token  # the dialect pairs each command with its response
+                return cast(R, body), token  # the dialect knows the response class of each command
             else:
                 refused = refusal(self._title(command), body.status)
                 busy += 1
@@ -168,7 +168,7 @@ class Client:
         return self._token
 
     def _exchange(self, command: bytes, timeout_s: float) -> Body | None:
-        """Send once and wait for the response with the same header; ``None`` when it does not come in time."""
+        """Send once and wait for the response with the same header; ``None`` after the timeout."""
         transport = self.transport
         deadline_s = transport.clock.now_s() + timeout_s
         self.counts.sent += 1
@@ -192,7 +192,7 @@ class Client:
                 return None
 
     def _receive(self, deadline_s: float) -> bool:
-        """Wait for one message and sort it; whether there was one."""
+        """Wait for one message and process it; returns whether there was one."""
         data = self.transport.receive(max(deadline_s - self.transport.clock.now_s(), 0.0))
         if data is None:
             return False
@@ -200,7 +200,7 @@ class Client:
         return True
 
     def _sort(self, data: bytes) -> None:
-        """A message that is not the awaited response: an event to keep, or something to drop."""
+        """Handle a message that is not the awaited response: keep an event, drop anything else."""
         try:
             if unpack_header(data).type == MessageType.SYNCHRONOUS:
                 self.counts.stale += 1

@@ -1,4 +1,4 @@
-"""Time as a client sees it: real, or a simulated controller's own."""
+"""A client's time: real, or the virtual time of a simulated controller."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Clock(Protocol):
     """A clock that never goes back."""
 
     def now_s(self) -> float:
-        """Seconds since some fixed point."""
+        """Seconds since a fixed moment."""
 
     def sleep(self, duration_s: float) -> None:
-        """Let time pass."""
+        """Wait."""
 
 
 class RealClock:

@@ -1,9 +1,9 @@
-"""A controller as its users see it: caps in watts, levels by domain, requests that are accepted and then verified.
+"""A controller for its users: caps, levels and limits by domain, set and then verified.
 
-SUCCESS of a SET means accepted. Every set here is followed by the GET that shows what is in force, and the caller gets
-both. What is in force may be lower than asked (another agent's cap, the platform's own step) but never higher: that
-raises ``NotVerifiedError``. A cap is rounded down to the domain's step before it is sent. 0 would disable capping, so
-it is never sent as a cap; ``disable_cap`` says what it does.
+SUCCESS of a SET only means accepted. So every set here is followed by the GET of the value in force, and the caller
+gets both. The value in force may be lower than requested (another agent's cap, the platform's step); a higher one
+raises ``NotVerifiedError``. A cap is rounded down to the domain's step before it is sent. 0 disables capping, so it is
+never sent as a cap; ``disable_cap`` is for that.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ R = TypeVar("R", bound=Body)
 
 
 class CapOutcome(msgspec.Struct, frozen=True):
-    """A cap as asked for, as sent after rounding down, and as enforced; in the domain's unit."""
+    """A cap as requested, as sent after rounding down, and as enforced; in the domain's unit."""
 
     domain: CapDomain
     asked: int
@@ -59,7 +59,7 @@ class CapOutcome(msgspec.Struct, frozen=True):
 
 
 class LevelOutcome(msgspec.Struct, frozen=True):
-    """A level as asked for and as in force; another agent's request or a limit may hold it elsewhere."""
+    """A level as requested and as in force; another agent's request or a limit may change it."""
 
     domain: SpeedDomain
     asked: int
@@ -69,12 +69,12 @@ class LevelOutcome(msgspec.Struct, frozen=True):
 
     @property
     def is_as_asked(self) -> bool:
-        """The level that is in force is the one asked for."""
+        """The level in force is the requested one."""
         return self.asked == self.in_force
 
 
 class Controller:
-    """A platform whose base protocol has been read; the rest is discovered when it is first needed."""
+    """A platform whose base protocol has been read. Domains and sensors are discovered when first needed."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -87,7 +87,7 @@ class Controller:
 
     @property
     def cap_domains(self) -> tuple[CapDomain, ...]:
-        """Power-capping domains; none where the platform does not speak powercap."""
+        """Power-capping domains; none if the platform does not support powercap."""
         if self._cap_domains is None:
             self._cap_domains = discovery.cap_domains(self.client) if self._speaks(Protocol.POWERCAP) else ()
         return self._cap_domains
@@ -114,7 +114,8 @@ class Controller:
         """Set a cap in the domain's unit and read back what is enforced.
 
         A refusal leaves the previous cap in force and raises a ``RefusedError`` that names domain and range. ``fast``
-        writes it to the domain's FastChannel; where there is none, or the cap does not show there, a message is sent.
+        writes the cap to the domain's FastChannel; if there is none, or the cap does not appear there, a message is
+        sent.
         """
         sent = domain.quantised(cap)
         if sent <= CAP_DISABLED:
@@ -146,23 +147,24 @@ class Controller:
         )
 
     def disable_cap(self, domain: CapDomain) -> int:
-        """Withdraw this agent's cap, and a lease that would hold one; what is still enforced, for others, or 0."""
+        """Withdraw this agent's cap, and a lease that would set one. Returns the cap that other agents still enforce,
+        or 0."""
         version = self.identity.versions[Protocol.POWERCAP]
         if version < 0x20000:
             raise RequestError(f"powercap version {version:#x} cannot disable capping; set the highest cap instead")
         if domain.number == 0 and TELEMETRY in self.identity.versions:
-            with contextlib.suppress(NotFoundError):  # firmware that is older than such leases
+            with contextlib.suppress(NotFoundError):  # older firmware has no such leases
                 self.client.ask(LeaseUntil(0, 0))
         self._ask(CapSet(domain.number, 0, CAP_DISABLED), domain)
         return self.cap(domain)
 
     def power(self, domain: CapDomain) -> tuple[int, int]:
-        """Average power in the domain's unit, and the interval in us that it is the average of."""
+        """Average power in the domain's unit, and the interval in us over which it was averaged."""
         measured = self._ask(MeasurementsGet(domain.number), domain)
         return measured.power, measured.pai_us
 
     def averaging_interval_us(self, domain: CapDomain) -> int:
-        """The interval over which power is averaged and capped."""
+        """The averaging interval of power and caps."""
         return self._ask(PaiGet(domain.number), domain).pai_us
 
     def set_averaging_interval_us(self, domain: CapDomain, interval_us: int) -> int:
@@ -182,7 +184,7 @@ class Controller:
         return self._ask(LevelGet(domain.number), domain).level
 
     def set_level(self, domain: SpeedDomain, level: int, *, fast: bool = False) -> LevelOutcome:
-        """Ask for a level and read back which one is in force; waits out the domain's rate limit first.
+        """Request a level and read back the one in force. Waits for the domain's rate limit first.
 
         ``fast`` as in ``set_cap``.
         """
@@ -204,12 +206,12 @@ class Controller:
         return LevelOutcome(domain, level, in_force)
 
     def limits(self, domain: SpeedDomain) -> tuple[int, int]:
-        """Lowest and highest level that are allowed."""
+        """Lowest and highest allowed level."""
         allowed = self._ask(LimitsGet(domain.number), domain)
         return allowed.lowest, allowed.highest
 
     def set_limits(self, domain: SpeedDomain, lowest: int, highest: int) -> tuple[int, int]:
-        """Set the allowed range and read it back; 0 leaves a bound as it is. Other agents may narrow it further."""
+        """Set the allowed range and read it back; 0 leaves a limit unchanged. Other agents may narrow it further."""
         self._ask(LimitsSet(domain.number, highest, lowest), domain)
         in_force = self.limits(domain)
         if in_force[0] < lowest or 0 < highest < in_force[1]:
@@ -220,7 +222,7 @@ class Controller:
         return in_force
 
     def readings(self, sensor: SensorInfo, *, asynchronously: bool = False) -> tuple[Reading, ...]:
-        """A sensor's readings, one per axis; as integers, see ``SensorInfo.value``."""
+        """A sensor's readings as integers, one per axis; ``SensorInfo.value`` converts them."""
         try:
             if asynchronously:
                 command = ReadingGet(sensor.number, READ_ASYNCHRONOUSLY)
@@ -230,7 +232,7 @@ class Controller:
             raise error.with_hint(f"sensor {sensor.number} ({sensor.name})") from None
 
     def close(self) -> None:
-        """Let go of the link; requests that are in force stay in force."""
+        """Close the link. Requests stay in force."""
         self.client.close()
 
     def _speaks(self, protocol: Protocol) -> bool:
@@ -242,7 +244,7 @@ class Controller:
         describe: type[PowercapFastChannel] | type[PerformanceFastChannel],
         *commands: type[Body],
     ) -> FastSetting | None:
-        """The channels that stand for a SET and a GET of the domain; described once."""
+        """The FastChannels that replace a SET and a GET of the domain; their descriptions are read once."""
         key = (describe, domain.number)
         if key not in self._fast:
             asked, in_force = (describe(domain.number, WIRES[command].message) for command in commands)
@@ -257,11 +259,11 @@ class Controller:
 
 
 def _explained(error: RefusedError, domain: CapDomain | SpeedDomain, bounds: str = "") -> RefusedError:
-    """The same refusal, naming domain and range."""
+    """The same refusal with domain and range."""
     what = "power domain" if isinstance(domain, CapDomain) else "performance domain"
     place = f"{what} {domain.number} ({domain.name})"
     if isinstance(error, OutOfRangeError | InvalidParametersError):
-        return error.with_hint(f"{place} takes {bounds or domain.range_in_words()}; what was in force stays")
+        return error.with_hint(f"{place} takes {bounds or domain.range_in_words()}; the earlier value stays in force")
     if isinstance(error, DeniedError | NotFoundError | NotSupportedError):
-        return error.with_hint(f"{place}; what was in force stays")
+        return error.with_hint(f"{place}; the earlier value stays in force")
     return error.with_hint(place)

@@ -1,4 +1,4 @@
-"""Asks a platform what it is and has, and checks what it says as far as a client depends on it."""
+"""Reads what a platform is and has, and checks all of it that a client depends on."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from firmware_bridge.scmi.protocols.power_capping import (
 from firmware_bridge.scmi.protocols.sensor import SensorAttributes, SensorDescriptions, SensorDescriptor, SensorName
 
 LARGEST_LIST: Final = 4096
-"""Ours: a platform that describes more entries than this in one list does not know what it says."""
+"""Ours: the most entries that a list of a plausible platform has."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who the platform is, and as whom it knows this client."""
+    """Identity of the platform, and of this client as the platform knows it."""
 
     vendor: str
     sub_vendor: str
@@ -51,13 +51,13 @@ class Identity(msgspec.Struct, frozen=True):
     agent: int
     agent_name: str
     agents: tuple[str, ...]
-    """Names by number; 0 is the platform."""
+    """Agents' names by number; 0 is the platform."""
     versions: dict[int, int]
-    """The version spoken of each protocol."""
+    """The version in use of each protocol."""
 
 
 def identify(client: Client) -> Identity:
-    """Agree on versions and read the base protocol; ``WrongDeviceError`` where there is no version in common."""
+    """Agree on versions and read the base protocol; ``WrongDeviceError`` if there is no common version."""
     versions = {int(Protocol.BASE): client.agree_on_version(Protocol.BASE)}
     attributes = client.ask(BaseAttributes())
     for protocol in _protocols(client, attributes.protocols):
@@ -89,7 +89,7 @@ def _protocols(client: Client, total: int) -> list[int]:
 
 
 def _agents(client: Client, count: int) -> tuple[int, str, tuple[str, ...]]:
-    """This agent's number and name, and all names; the command is optional."""
+    """This agent's number and name, and all agents' names; the command is optional."""
     try:
         own = client.ask(DiscoverAgent(THIS_AGENT))
         return own.agent, own.name, tuple(client.ask(DiscoverAgent(agent)).name for agent in range(count + 1))
@@ -131,7 +131,7 @@ def _cap_domain(client: Client, domain: int, count: int) -> CapDomain:
 
 
 def _cap_problem(said: PowercapDomainResponse, domain: int, count: int) -> str | None:
-    """Linux's own checks, for which it drops the whole protocol."""
+    """The checks that make Linux drop the whole protocol."""
     for what, settable, low, high, step in (
         ("cap", said.can_set_cap, said.min_cap, said.max_cap, said.cap_step),
         ("averaging interval", said.can_set_pai, said.min_pai_us, said.max_pai_us, said.pai_step_us),
@@ -186,11 +186,11 @@ def _levels(client: Client, domain: int) -> list[Level | LevelV3]:
 
 
 def _level(client: Client, said: PerformanceDomainResponse, level: Level | LevelV3) -> PerformanceLevel:
-    """Frequency by the rule of the mode (as Linux: factor from the sustained pair, or given with an index)."""
+    """Frequency of a level (as in Linux: by the ratio of the sustained pair, or given with the index)."""
     if isinstance(level, Level) and said.uses_indices:
         return PerformanceLevel(level.index, level.indicative_khz, level.power_cost, level.latency_us)
     if not said.sustained_level or not said.sustained_khz:
-        raise _confused(client, f"performance domain {said.name}: no sustained level to tell frequencies by")
+        raise _confused(client, f"performance domain {said.name}: no sustained level to compute frequencies from")
     khz = level.level * said.sustained_khz // said.sustained_level
     return PerformanceLevel(level.level, khz, level.power_cost, level.latency_us)
 

@@ -1,4 +1,4 @@
-"""What a platform has: its domains and sensors, with names, ranges and units, as they were discovered."""
+"""The discovered domains and sensors of a platform, with names, ranges and units."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class CapDomain(msgspec.Struct, frozen=True):
 
     @property
     def is_root(self) -> bool:
-        """Has no parent."""
+        """Whether it has no parent."""
         return self.parent == ROOT
 
     def range_in_words(self) -> str:
-        """The caps that can be set."""
+        """The range of caps, for a person."""
         step = f" in steps of {self.in_words(self.cap_step)}" if self.cap_step else ""
         return f"{self.in_words(self.min_cap)} to {self.in_words(self.max_cap)}{step}"
 
@@ -57,12 +57,12 @@ class CapDomain(msgspec.Struct, frozen=True):
         return value / self._per_watt()
 
     def rounded_down(self, power_w: float) -> int:
-        """Watts in this domain's unit, never more than was asked for."""
+        """Watts in this domain's unit, rounded down."""
         scaled = power_w * self._per_watt()
-        return int(scaled + 1e-6)  # a decimal that the float falls just short of is meant as written
+        return int(scaled + 1e-6)  # 0.3 W is a float just below 0.3: take the decimal as written
 
     def quantised(self, cap: int) -> int:
-        """The highest cap that can be set and is no higher than ``cap``; below the range it stays as it is."""
+        """The cap rounded down to a step of the range; a cap below the range stays unchanged."""
         if cap < self.min_cap or not self.cap_step:
             return cap
         return max(cap - cap % self.cap_step, self.min_cap)
@@ -99,7 +99,7 @@ class SpeedDomain(msgspec.Struct, frozen=True):
     has_fast_channels: bool
 
     def khz(self, number: int) -> int | None:
-        """The frequency of a level, if it was described."""
+        """The frequency of a level, if the platform described it."""
         return next((level.khz for level in self.levels if level.number == number), None)
 
     def in_words(self, number: int) -> str:
@@ -108,7 +108,7 @@ class SpeedDomain(msgspec.Struct, frozen=True):
         return f"level {number}" if khz is None else f"{khz / 1e3:.10g} MHz"
 
     def range_in_words(self) -> str:
-        """The levels that can be asked for."""
+        """The range of levels, for a person."""
         if not self.levels:
             return "no levels were described"
         lowest, highest = self.levels[0].khz / 1e3, self.levels[-1].khz / 1e3
@@ -155,7 +155,7 @@ N = TypeVar("N", bound=Named)
 
 
 def find(known: Sequence[N], wanted: str, what: str) -> N:
-    """The one with that number or name; ``RequestError`` names those that there are."""
+    """The domain or sensor with this number or name; ``RequestError`` lists the existing ones."""
     for one in known:
         if wanted == one.name or (wanted.isdecimal() and int(wanted) == one.number):
             return one

@@ -1,7 +1,7 @@
-"""FastChannels: a word of shared memory written in place of a SET, and one read in place of a GET (DEN0056 chapter 5).
+"""FastChannels: a word of shared memory that replaces a SET, and one that replaces a GET (DEN0056 chapter 5).
 
-Nobody answers a write. So a request counts as carried out only when the GET word shows it, and did not show it before;
-whatever else is seen is left to a message, which is answered with a status.
+A write gets no response. So a request counts as executed only when the GET word shows it and did not show it before. In
+all other cases a message is sent, which gets a status.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RATE_BITS: Final = (1 << 20) - 1
 
 
 class FastChannel:
-    """One channel, as it was described."""
+    """One channel, as the platform describes it."""
 
     def __init__(self, said: FastChannelDescription, words: SharedWords, clock: Clock) -> None:
         self._said = said
@@ -36,7 +36,7 @@ class FastChannel:
         return self._words.load(self._said.address)
 
     def write(self, value: int) -> None:
-        """Write the word, no sooner than the rate limit allows, then ring the doorbell if there is one."""
+        """Write the word, after waiting for the rate limit, then ring the doorbell if there is one."""
         said = self._said
         wait_s = self._next_write_s - self._clock.now_s()
         if wait_s > 0.0:
@@ -51,7 +51,7 @@ class FastChannel:
 
 
 class FastSetting:
-    """What can be asked for in one word and read back in another."""
+    """A pair of channels: one to request a value, one to read it back."""
 
     def __init__(self, request: FastChannel, in_force: FastChannel, clock: Clock) -> None:
         self._request = request
@@ -59,9 +59,9 @@ class FastSetting:
         self._clock = clock
 
     def put_in_force(self, value: int) -> bool:
-        """Write a request and watch for it; ``False`` where only a message can tell whether it is carried out.
+        """Write a request and wait until it shows; ``False`` if only a message can confirm it.
 
-        A platform without doorbell sees a word only when it changes; a value that is in force already proves nothing.
+        A platform without doorbell notices only changes of the word. A value that was in force before proves nothing.
         """
         if value in (self._request.read(), self._in_force.read()):
             return False
@@ -76,7 +76,7 @@ class FastSetting:
 def find_setting(
     client: Client, set_command: Command[FastChannelDescription], get_command: Command[FastChannelDescription]
 ) -> FastSetting | None:
-    """The pair of channels that two commands ask about; ``None`` where this agent has none that it can use."""
+    """The pair of channels that two commands describe; ``None`` if this agent cannot use one of them."""
     transport = client.transport
     if not isinstance(transport, Sharing):
         return None
@@ -91,7 +91,7 @@ def find_setting(
 
 
 def _is_usable(said: FastChannelDescription, words: SharedWords) -> bool:
-    """A description is the platform's word; nothing outside the shared memory is touched for it."""
+    """Check a platform's description: addresses outside the shared memory are not used."""
     if said.size != WORD_BYTES or not words.holds(said.address, WORD_BYTES):
         return False
     return not said.has_doorbell or words.holds(said.doorbell_address, said.doorbell_bytes)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The guest kernel: user-mode Linux from Debian's linux-source-6.12, with what kernel.config says.
+# The guest kernel: user-mode Linux from Debian's linux-source-6.12, configured by kernel.config.
 #
 #   hil_tests/linux/build.sh         build it unless it is there, and print its path
 #   hil_tests/linux/build.sh find    print its path, or fail when it has not been built
@@ -28,7 +28,7 @@ if [ ! -x "$kernel" ]; then
         make -C "$work" ARCH=um O=out KCONFIG_ALLCONFIG="$here/kernel.config" allnoconfig
         nice -n 10 make -C "$work" ARCH=um O=out -j "$(nproc)" linux
     } >"$cache/build.log" 2>&1 || { tail -n 20 "$cache/build.log" >&2; fail "the build failed; see $cache/build.log"; }
-    # Kconfig drops what it does not know or what depends on something that is off, without a word.
+    # Kconfig silently drops options that it does not know, or whose dependencies are off.
     grep -v '=n$' "$here/kernel.config" | grep '^CONFIG' | while read -r line; do
         grep -qxF "$line" "$work/out/.config" || fail "this source has no $line"
     done

@@ -1,7 +1,7 @@
 """A real Linux kernel as SCMI client: user-mode Linux whose only SCMI platform is a vhost-user socket.
 
-The guest's one program (``init.c``) reads files, writes files and passes SCMI messages through the kernel's raw mode,
-as it is told over a pipe. So a scenario is written here, in one place, and sees both ends.
+The guest's only program (``init.c``) gets commands over a pipe: it reads files, writes files and passes SCMI messages
+through the kernel's raw mode. So a scenario is written in one place, here, and sees both ends.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ HERE: Final = Path(__file__).parent
 POWERCAP: Final = "/sys/class/powercap"
 RAW: Final = "/sys/kernel/debug/scmi/0/raw"
 REPLY_TIMEOUT_S: Final = 0.5
-"""Twice that of a line: between the two ends lies a whole kernel, on a machine that may be loaded."""
+"""Twice that of a serial line: a whole kernel is between the two ends, on a machine that may be loaded."""
 ANSWER_TIMEOUT_S: Final = 20.0
-"""A line's answer; the machine may be loaded."""
+"""Timeout of a command of ``init.c``; the machine may be loaded."""
 BOOT_TIMEOUT_S: Final = 60.0
 _VIRTIO_SCMI: Final = 32
 _MEMORY: Final = "64M"
 
 
-class GuestRefusal(Exception):  # noqa: N818 - what a system call of the guest returned
+class GuestRefusal(Exception):  # noqa: N818 - the result of a system call of the guest
     """The guest's kernel refused a file operation; ``errno`` is its number."""
 
     def __init__(self, command: str, errno: int, text: str) -> None:
@@ -52,7 +52,7 @@ def kernel() -> Path | None:
 
 
 def is_answered_twice(message: bytes) -> bool:
-    """Whether a command is one whose response is followed by a delayed one."""
+    """Whether a delayed response follows the response of this command."""
     try:
         body = decode(message, Sender.AGENT).body
     except MessageError:
@@ -84,7 +84,7 @@ class Guest:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                start_new_session=True,  # its helpers form a group
+                start_new_session=True,  # user-mode Linux and its helper processes are one group
             )
         assert self._process.stdin and self._process.stdout
         self._in: IO[bytes] = self._process.stdin
@@ -99,13 +99,13 @@ class Guest:
             raise
 
     def log(self) -> str:
-        """What the kernel has said."""
+        """The kernel's log."""
         return self.log_path.read_text(errors="replace")
 
     # ---- files ----
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory."""
+        """The names in a directory."""
         return self.ask(f"list {directory}").split()
 
     def read(self, path: str) -> str:
@@ -119,7 +119,8 @@ class Guest:
     # ---- messages ----
 
     def send(self, message: bytes) -> None:
-        """An SCMI command through the kernel, which keeps its token; a delayed response, if one follows, comes, too."""
+        """Send an SCMI command through the kernel, which keeps its token. Also waits for a delayed response, if one
+        follows."""
         self.ask(f"send {'message_async' if is_answered_twice(message) else 'message'} {message.hex()}")
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
@@ -174,31 +175,31 @@ class RawMode:
         self.clock: Clock = RealClock()
         self.reply_timeout_s = REPLY_TIMEOUT_S
         self._guest = guest
-        guest.write(f"{RAW}/reset", 1)  # what an earlier link has left unread
+        guest.write(f"{RAW}/reset", 1)  # drop messages that an earlier link has not read
 
     def send(self, message: bytes) -> None:
-        """Through the kernel."""
+        """Send through the kernel."""
         try:
             self._guest.send(message)
         except GuestRefusal as error:
             raise LinkError(f"{self.name}: {error}") from None
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """A response or event that the kernel has passed on."""
+        """A response or event from the kernel."""
         received = self._guest.receive(timeout_s)
         return received[1] if received else None
 
     def diagnosis(self) -> str:
-        """What the kernel keeps apart."""
+        """Why there was no response."""
         return "the guest's kernel has passed no response on"
 
     def close(self) -> None:
-        """The guest stays."""
+        """Does nothing: the guest goes on."""
 
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """Goes with this process."""
+    """End the guest with this process."""
     return TemporaryDirectory(prefix="hil-linux-")
 
 

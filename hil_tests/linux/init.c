@@ -1,5 +1,5 @@
 /*
- * The only program of the guest: does on /dev/tty1 what the rig asks, a line for a line, until it is told to stop.
+ * The only program of the guest: reads commands of the rig from /dev/tty1 and answers each by one line, until "off".
  *
  *   list DIRECTORY          names, sorted
  *   read FILE               its text without the last newline; other newlines become '|'
@@ -103,7 +103,7 @@ static void send_message(const char *file, const char *hex)
     unsigned byte;
     for (; size < sizeof message && sscanf(hex + 2 * size, "%2x", &byte) == 1; size++)
         message[size] = (uint8_t)byte;
-    /* Opened anew: the kernel takes the message at the file's position, which a response that was read has moved. */
+    /* Opened again for each message: the kernel takes it at the file's position, which reading a response has moved. */
     snprintf(path, sizeof path, "%s%s", RAW, file);
     int fd = open(path, O_WRONLY);
     if (fd < 0 || write(fd, message, size) < 0)
@@ -128,7 +128,7 @@ static void take(const char *kind, int fd)
         fprintf(out, "%02x", message[i]);
     fputc('\n', out);
     if (read(fd, end, sizeof end) > 0)
-        fprintf(stderr, "init: a message did not end where it was read\n");
+        fprintf(stderr, "init: the kernel did not mark the end of a message\n");
 }
 
 static void receive(int milliseconds)
@@ -179,7 +179,7 @@ int main(void)
     response_fd = open(RAW "message", O_RDONLY | O_NONBLOCK);
     event_fd = open(RAW "notification", O_RDONLY | O_NONBLOCK);
     if (response_fd < 0 || event_fd < 0)
-        fail(); /* no SCMI platform: files can still be looked at */
+        fail(); /* no SCMI platform: files can still be read */
     else
         ok("ready");
     while (fgets(line, sizeof line, in)) {

@@ -30,11 +30,11 @@ GUEST: Final = 1
 _KEPT: Final = 256
 _TURN_S: Final = 1e-3
 _MOST_S: Final = 50e-3
-"""When this machine stands still for longer, the controller's time does, too."""
+"""When this machine pauses for longer, the controller's time pauses too."""
 
 
 class LinuxRig(InProcessRig):
-    """Agent 1 is user space of a real Linux kernel, through its raw mode; the others are in this process."""
+    """Agent 1 is the user space of a real Linux kernel, through its raw mode; the others are in this process."""
 
     name = "linux"
     is_real_time = True
@@ -45,7 +45,7 @@ class LinuxRig(InProcessRig):
 
     @classmethod
     def missing(cls) -> str | None:
-        """The kernel, and that it is asked for."""
+        """Names what is missing: the kernel, or the request for it."""
         if os.environ.get("NODECTL_HIL_LINUX") != "1":
             return "a real kernel is started by `make hil-linux` only (NODECTL_HIL_LINUX=1)"
         return None if kernel() else "the guest kernel has not been built: run `make hil-linux`"
@@ -60,21 +60,21 @@ class LinuxRig(InProcessRig):
         self._thread = threading.Thread(target=self._follow, name="linux-rig", daemon=True)
         self._guest: Guest | None = None
         self.passed: deque[tuple[Sender, bytes]] = deque(maxlen=_KEPT)
-        """What has passed between the guest's kernel and the controller of late."""
+        """The latest messages between the guest's kernel and the controller."""
 
     @property
     def guest(self) -> Guest:
-        """The kernel that has booted."""
+        """The guest that has booted."""
         assert self._guest, "not started"
         return self._guest
 
     # ---- life ----
 
     def start(self) -> None:
-        """The controller, and at the first time the kernel."""
+        """Start the controller, and at first start the kernel."""
         with self._lock:
             super().start()
-            self._is_lost = self._asked is not None  # what the killed controller has not answered, it never will
+            self._is_lost = self._asked is not None  # the killed controller will never answer it
         if self._guest is None:
             self._thread.start()
             image = kernel()
@@ -82,12 +82,12 @@ class LinuxRig(InProcessRig):
             self._guest = Guest(image, self.folder / "scmi.sock", self.folder)
 
     def kill(self) -> None:
-        """The controller only: the device stays, and answers nothing."""
+        """Kill the controller only: the device stays and answers nothing."""
         with self._lock:
             super().kill()
 
     def stop(self) -> None:
-        """Kernel, controller, socket."""
+        """Stop kernel and controller, remove the socket."""
         super().stop()
         if self._guest:
             self._guest.stop()
@@ -97,14 +97,14 @@ class LinuxRig(InProcessRig):
         self.server.close()
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
-        """One that knows that the guest does not reach its memory."""
+        """A controller configured for a guest that cannot reach its memory."""
         host = HostController(HostOptions(message_only=frozenset({GUEST - 1})))
         return host, host.wires
 
     # ---- agents ----
 
     def connect(self, agent: int) -> Transport:
-        """Through the guest's kernel, or the mailbox of another agent."""
+        """The guest's kernel, or the mailbox of another agent."""
         if agent == GUEST:
             return RawMode(self.guest)
         transport = InProcess(self, agent - 1)
@@ -112,24 +112,24 @@ class LinuxRig(InProcessRig):
         return transport
 
     def send(self, channel: int, message: bytes) -> None:
-        """Another agent's command."""
+        """Send another agent's command."""
         with self._lock:
             super().send(channel, message)
 
     def poll(self, channel: int) -> bytes | None:
-        """Its answer."""
+        """That agent's response."""
         with self._lock:
             return super().poll(channel)
 
     def notifications(self, channel: int) -> list[bytes]:
-        """Its events."""
+        """That agent's events."""
         with self._lock:
             return super().notifications(channel)
 
     # ---- time and truth ----
 
     def pass_time(self, seconds: float) -> None:
-        """Wait until it has passed for the controller."""
+        """Wait until this time has passed for the controller."""
         until_s = self.now_s() + seconds
         while (left_s := until_s - self.now_s()) > 0.0:
             if not self._thread.is_alive():
@@ -137,7 +137,7 @@ class LinuxRig(InProcessRig):
             time.sleep(max(left_s, 1e-4))
 
     def powers_w(self, slots: int) -> NDArray[np.float64]:
-        """Waits until they have passed for the controller."""
+        """Wait until these slots have passed for the controller."""
         with self._lock:
             written = self.plant.trace(slots)
         if not self.wait_for(lambda: self.plant.traced >= slots, 20.0 + slots * 5e-4):
@@ -145,7 +145,7 @@ class LinuxRig(InProcessRig):
         return written.astype(np.float64)
 
     def _follow(self) -> None:
-        """The controller's time follows the machine's; the device is served in between."""
+        """Advance the controller with the machine's time, and serve the device in between."""
         before_s = time.monotonic()
         while not self._is_stopping:
             for _, message in self.server.wait(_TURN_S):

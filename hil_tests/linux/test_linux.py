@@ -1,4 +1,4 @@
-"""A real Linux 6.12 kernel reads, caps and asks the controller: what it shows, and what the firmware then does.
+"""A real Linux 6.12 kernel reads and caps the controller: what it shows, and what the firmware then does.
 
 Run by ``make hil-linux``; elsewhere skipped, since the kernel has to be built first.
 """
@@ -59,7 +59,7 @@ def linux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinuxRig]:
 @pytest.fixture
 def guest(linux: LinuxRig) -> Iterator[Guest]:
     yield linux.guest
-    linux.guest.write(ENABLED, 0)  # no cap is left to the next scenario
+    linux.guest.write(ENABLED, 0)  # leaves no cap to the next scenario
     other(linux).ask(CapSet(0, 0, 0))
 
 
@@ -68,7 +68,7 @@ def other(linux: LinuxRig) -> Client:
 
 
 _tokens = iter(range(512, 1024))
-"""Above those that the kernel's own drivers use in a short run."""
+"""Higher than the tokens that the kernel's drivers use in a short run."""
 
 
 def exchange(guest: Guest, message: bytes) -> bytes:
@@ -81,13 +81,13 @@ def exchange(guest: Guest, message: bytes) -> bytes:
 
 
 def cap(guest: Guest, microwatts: int) -> None:
-    """Through sysfs; Linux keeps the limit of a zone that is off to itself until the zone is enabled."""
+    """Sets a limit through sysfs. Linux sends the limit of a disabled zone only when the zone is enabled."""
     guest.write(LIMIT, microwatts)
     guest.write(ENABLED, 1)
 
 
 def ask(guest: Guest, body: Body) -> Body:
-    """A command of the guest's user space, through its kernel."""
+    """Sends a command from the guest's user space, through its kernel."""
     token = next(_tokens)
     answer = decode(exchange(guest, encode(body, token)), Sender.PLATFORM)
     assert answer.token == token
@@ -141,7 +141,7 @@ def test_a_limit_written_in_linux_is_enforced_by_the_firmware(linux: LinuxRig, g
 
 
 def test_linux_sets_a_limit_asynchronously_and_waits_until_it_is_in_force(linux: LinuxRig, guest: Guest) -> None:
-    """The kernel's own driver: the domains offer asynchronous requests, so it sends none other."""
+    """The kernel's driver sends only asynchronous requests, since the domains offer these."""
     cap(guest, 200_000_000)
     linux.passed.clear()
     guest.write(LIMIT, 160_000_000)
@@ -247,11 +247,11 @@ def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -
     assert not isinstance(ask(guest, CapGet(0)), Failed)
 
 
-# ---- the command that serves a controller to everybody ----
+# ---- the command that serves a controller to other programs ----
 
 
 def test_linux_attaches_to_the_served_controller_beside_another_agent(tmp_path: Path) -> None:
-    """`nodectl twin controller`: the controller is a process, and so is what stands between it and the guest."""
+    """`nodectl twin controller`: the controller is a process, and the relay between it and the guest is another one."""
     if missing := LinuxRig.missing():
         pytest.skip(missing)
     socket, folder = tmp_path / "vm.sock", tmp_path / "scmi"
@@ -264,7 +264,7 @@ def test_linux_attaches_to_the_served_controller_beside_another_agent(tmp_path: 
         guest = Guest(image, socket, tmp_path)
         try:
             runtime = open_client(f"scmi+shm:{folder}/runtime.sock")
-            runtime.transport.reply_timeout_s = 10.0  # a loaded machine is no fault of the controller's
+            runtime.transport.reply_timeout_s = 10.0  # a loaded machine is not an error of the controller
             cap(guest, 120_000_000)
             assert runtime.ask(CapGet(0)).cap == 120_000
             runtime.ask(CapSet(0, 0, 100_000))

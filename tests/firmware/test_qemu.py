@@ -222,7 +222,7 @@ def test_a_killed_controller_is_one_line_at_once(start: Any) -> None:
     client = open_client(url(controller))
     controller.kill()
     begin_s = time.monotonic()
-    with pytest.raises(LinkError, match="the line has gone") as raised:
+    with pytest.raises(LinkError, match="the line is lost") as raised:
         client.ask(CapGet(0))
     assert time.monotonic() - begin_s < PATIENCE_S
     assert "\n" not in str(raised.value)

@@ -231,7 +231,7 @@ def test_it_ends_in_good_order_with_a_guest_and_leaves_no_socket(number: signal.
         guest.close()
         assert not list(one.folder.rglob("*.sock"))
         assert "ospm: the guest has connected" in said and "Traceback" not in said
-        assert "slots; late and merged" in said
+        assert "slots; merged releases" in said
     finally:
         one.forget()
 

@@ -132,7 +132,7 @@ def test_a_cap_outside_the_range_is_refused_and_the_old_one_stays(controller, pl
     controller.set_cap(domain, 90_000)
     with pytest.raises(OutOfRangeError) as raised:
         controller.set_cap(domain, cap)
-    assert "power domain 0 (package) takes 30.5 W to 300 W in steps of 0.5 W; what was in force stays" in str(
+    assert "power domain 0 (package) takes 30.5 W to 300 W in steps of 0.5 W; the earlier value stays in force" in str(
         raised.value
     )
     assert controller.cap(domain) == 90_000
@@ -160,7 +160,7 @@ def test_a_cap_between_minimum_and_the_next_step_becomes_the_minimum(controller)
 
 def test_a_denied_cap_names_the_domain(controller, platform):
     platform.denied.add((1, 1))
-    with pytest.raises(DeniedError, match=r"not permitted to; power domain 1 \(domain-0\); what was in force stays"):
+    with pytest.raises(DeniedError, match=r"not permitted to; power domain 1 \(domain-0\); the earlier value stays in force"):
         controller.set_cap(controller.cap_domains[1], 90_000)
 
 

@@ -155,7 +155,7 @@ def test_permissions_and_unknown_domains_are_typed_errors(firmware, controller):
     else:
         pytest.skip("no agent of this build may set permissions")
     other = Controller(Client(InProcess(firmware, channel=1)))
-    with pytest.raises(DeniedError, match=r"power domain 0 \(package\); what was in force stays"):
+    with pytest.raises(DeniedError, match=r"power domain 0 \(package\); the earlier value stays in force"):
         other.set_cap(other.cap_domains[0], 90_000)
 
 

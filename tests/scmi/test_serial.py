@@ -123,7 +123,7 @@ def test_a_cable_that_is_pulled_is_one_line_at_once(device):
     client = open_client(f"scmi+serial://{device.path}")
     device.unplug()
     begin_s = time.monotonic()
-    with pytest.raises(LinkError, match="the line has gone"):
+    with pytest.raises(LinkError, match="the line is lost"):
         client.ask(LevelGet(0))
     assert time.monotonic() - begin_s < 2
     client.close()
@@ -155,7 +155,7 @@ def test_a_device_that_talks_something_else_is_reported_within_two_seconds(devic
 
 
 def test_a_line_that_returns_what_is_sent_is_recognised():
-    assert "RX and TX are joined" in complaint("scmi+serial:loop://", WrongDeviceError)
+    assert "RX and TX are connected" in complaint("scmi+serial:loop://", WrongDeviceError)
 
 
 def test_a_missing_device_and_a_closed_port_are_one_line():
@@ -166,7 +166,7 @@ def test_a_missing_device_and_a_closed_port_are_one_line():
 
 def test_a_port_that_another_program_holds_and_a_host_that_does_not_answer_are_one_line(device):
     holder = open_transport(f"scmi+serial://{device.path}")
-    assert "another program holds it" in complaint(f"scmi+serial://{device.path}", LinkError)
+    assert "another program uses it" in complaint(f"scmi+serial://{device.path}", LinkError)
     holder.close()
     with socket.socket() as mute:  # its queue is full, so a connection is neither taken nor refused
         mute.bind(("127.0.0.1", 0))

@@ -207,8 +207,8 @@ def offered(path, packet: bytes, descriptors: list[int]):
         ({"geometry": (0, 0x100, 132, 0x9C, 0xA4)}, "doorbell, completion and payload overlap"),
         ({"geometry": (0, 0xA0, 132, 0xA0, 0xA4)}, "the two areas overlap"),
         ({"geometry": (0, 0xFF8, 132, 0xA0, 0xA4)}, "the areas end at 0x10a0, the memory at 0x1000"),
-        ({"geometry": (0, 0x101, 132, 0xA0, 0xA4)}, "is no multiple of 4"),
-        ({"unsealed": True}, "not sealed against change of size"),
+        ({"geometry": (0, 0x101, 132, 0xA0, 0xA4)}, "is not a multiple of 4"),
+        ({"unsealed": True}, "not sealed against a change of size"),
         ({"descriptors": 4}, "is no SCMI mailbox"),
     ],
 )

@@ -1,6 +1,7 @@
 /*
- * All that the firmware knows of the machine it runs on. A board supplies struct board and these functions; nothing
- * else in src/ touches hardware, memory maps or clocks. Boards: host (a library in virtual time), rv32 (bare metal).
+ * The interface to the machine that the firmware runs on. A board supplies struct board and these functions; nothing
+ * else in src/ accesses hardware, memory maps or clocks. Boards: host (a library in virtual time), posix (a process),
+ * rv32 (bare metal).
  */
 #ifndef BOARD_H
 #define BOARD_H
@@ -13,7 +14,7 @@
 
 struct board;
 
-/* One shared-memory area (DEN0056 chapter 5). Owned by the other side while it is not ours: copy, then validate. */
+/* One shared-memory area (DEN0056 chapter 5). The other side may write it at any time: copy first, then validate. */
 struct smt_area {
     volatile uint32_t reserved0;
     volatile uint32_t status; /* bit 0 free, bit 1 error */
@@ -37,7 +38,7 @@ struct smt_area *board_area(struct board *b, int channel, enum smt_direction dir
 bool board_take_doorbell(struct board *b, int channel);  /* reads and clears */
 void board_complete(struct board *b, int channel);       /* completion interrupt of a command */
 void board_signal_event(struct board *b, int channel);   /* a message lies in the events area */
-volatile uint32_t *board_fast_window(struct board *b, int channel); /* NULL: its agent does not reach our memory */
+volatile uint32_t *board_fast_window(struct board *b, int channel); /* NULL: its agent cannot reach our memory */
 uint64_t board_fast_address(struct board *b, int channel); /* as the agent sees it */
 void board_barrier(struct board *b);
 

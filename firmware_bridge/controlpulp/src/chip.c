@@ -2,8 +2,8 @@
  * Published constants of the managed processor and its power model.
  *
  * Levels and clocks: the ControlPULP control firmware. Static power of a core, in watts, V in volts and T in degrees
- * Celsius up to 125: (0.32429 V + 0.52804) exp(4.507748 V + 0.029903 T - 6.033035), the published plant. Here it is
- * the product of a table over levels (at 0 C) and a table over temperature; tests hold both to the formula.
+ * Celsius up to 125: (0.32429 V + 0.52804) exp(4.507748 V + 0.029903 T - 6.033035), the published plant. Here it is the
+ * product of a table over levels (at 0 C) and a table over temperature; tests compare both with the formula.
  */
 #include "chip.h"
 
@@ -64,7 +64,7 @@ int32_t chip_dynamic_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t level)
     return dynamic_uw(capacitance_ff, freq_khz, volt2_q40[level]);
 }
 
-/* The same at a voltage between levels, as the published law needs it. 1 mV^2 * 1e-12 in Q40 is 1.09951. */
+/* The same at a voltage between two levels, which the published law needs. 1 mV^2 * 1e-12 in Q40 is 1.09951. */
 int32_t chip_dynamic_at_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t volt_mv)
 {
     int32_t scale_q40 = (int32_t)(((int64_t)volt_mv * volt_mv * 72057) >> 16);
@@ -99,8 +99,8 @@ int32_t chip_leak_uw(int32_t factor_q16, int32_t level)
 /* ---- readings ---- */
 
 /*
- * No reading can overflow the law: what no chip can measure counts as a failed sensor. A core whose activity cannot be
- * read is taken for a heavy one (class 3), which errs on the cap's side.
+ * Makes sure that no reading overflows the law: an impossible value counts as a failed sensor. A core whose activity
+ * cannot be read counts as a heavy one (class 3), so that an error keeps power below the cap.
  */
 void chip_bound_readings(struct sensors *s)
 {
@@ -118,7 +118,7 @@ void chip_bound_readings(struct sensors *s)
 
 /* ---- self-check ---- */
 
-/* Bit 0: a table is not ascending; bit 1: arithmetic gives another result than on the build machine. */
+/* Bit 0: a table is not ascending; bit 1: arithmetic differs from that of the build machine. */
 uint32_t chip_check(void)
 {
     uint32_t failed = 0;

@@ -27,7 +27,7 @@
 extern const int32_t chip_freq_khz[LEVELS]; /* highest clock of a voltage level */
 extern const int32_t chip_volt_mv[LEVELS];
 
-/* What the controller reads. A reading that cannot be had is SENSOR_FAULT, never zero. */
+/* What the controller reads. A missing reading is SENSOR_FAULT, never zero. */
 struct sensors {
     int32_t temperature_mk[CORES];
     int32_t capacitance_ff[CORES];  /* from the activity counters; 0: the core has no work */
@@ -40,7 +40,7 @@ struct operating_point {
     int32_t level[DOMAINS];
 };
 
-/* What the agents ask for, arbitrated. */
+/* The agents' requests, arbitrated. */
 struct demand {
     int32_t target_khz[DOMAINS];
     int32_t cap_uw[POWER_DOMAINS]; /* 0: no cap */

@@ -1,10 +1,11 @@
 /*
  * A rate-monotonic executive for three jobs, without preemption.
  *
- * The shortest period has the highest priority; a job runs to completion. The longest job (control) takes about one
- * fast period at 500 MHz, so a fast job may start some microseconds late once in a slot, and none is lost; preemption
- * would cost a stack per task, and races on the actuators. Messages come below control: whatever agents send, no control slot waits
- * for more than one message. They cannot starve either: after STARVE_LIMIT control jobs in a row one message is served.
+ * The shortest period has the highest priority, and a job runs to completion. The longest job (control) takes about one
+ * fast period at 500 MHz, so a fast job may start some microseconds late once per slot, but none is lost. Preemption
+ * would need a stack per task and would cause races on the actuators. Messages have a lower priority than control:
+ * whatever agents send, no control slot waits for more than one message. Messages cannot starve either: after
+ * STARVE_LIMIT control jobs in a row one message is served.
  */
 #ifndef EXECUTIVE_H
 #define EXECUTIVE_H
@@ -20,12 +21,12 @@
 enum job { JOB_FAST, JOB_CONTROL, JOB_MESSAGES, JOBS, JOB_NONE = JOBS };
 
 struct executive {
-    bool polled;               /* the published way: messages every slot, after control, rather than by doorbell */
+    bool polled;               /* as published: messages once per slot, after control, not by doorbell */
     uint32_t ticks;
     bool ready[JOBS];
     uint32_t overruns[JOBS];   /* released again before it had run: the two releases merge */
     uint32_t jobs[JOBS];
-    uint32_t passed_over;      /* control jobs since a message has been waiting */
+    uint32_t passed_over;      /* control jobs run while a message was waiting */
 };
 
 void executive_tick(struct executive *e);      /* timer interrupt, every TICK_US */

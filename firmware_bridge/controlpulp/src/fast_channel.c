@@ -1,11 +1,11 @@
 /*
- * FastChannels: words of memory that an agent writes and reads without a message. One window per agent, so that the
- * window tells who writes; no doorbell, the fast job looks every 125 us. A value that a message would refuse is
- * ignored, as there is nobody to tell.
+ * FastChannels: words of memory that an agent writes and reads without a message. Each agent has a window of its own,
+ * which identifies the writer. There is no doorbell; the fast job polls every 125 us. A value that a message would
+ * refuse is ignored, since there is no response that could report an error.
  */
 #include "scmi_protocols.h"
 
-/* True when the agent has written another value since. */
+/* True when the agent has written another value since the last poll. */
 static bool is_written(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t word, uint32_t *value)
 {
     *value = window[word];

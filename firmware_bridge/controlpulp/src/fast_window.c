@@ -16,7 +16,7 @@ uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word)
 
 bool fast_window_exists(const struct scmi *s, int agent) { return board_fast_window(s->fw->board, agent); }
 
-/* No doorbell; at most one change per fast period is seen. */
+/* There is no doorbell. Polling sees at most one change per fast period. */
 int32_t fast_window_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes)
 {
     if (!fast_window_exists(s, c->agent))

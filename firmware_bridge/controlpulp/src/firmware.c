@@ -1,7 +1,7 @@
 /* The controller as a whole: see firmware.h. */
 #include "firmware.h"
 
-#define WATCHDOG_TICKS (2 * TICKS_PER_SLOT) /* without a control job for so long the watchdog is left to bite */
+#define WATCHDOG_TICKS (2 * TICKS_PER_SLOT) /* after this long without a control job the watchdog is no longer kicked */
 
 /* ---- bypass for lower requests ---- */
 
@@ -20,9 +20,9 @@ static void limit_domain(struct operating_point *point, int domain, int32_t freq
 }
 
 /*
- * A clock below what both the decision in force and the pending one run at draws less power than either was allowed, so
- * it needs no law. The clock goes first, the voltage follows with the next fast job; the pending decision is lowered
- * too, else the next slot would undo it.
+ * A clock below those of both the decision in force and the pending one draws less power than either was allowed, so it
+ * needs no control law. The clock is lowered now, the voltage in the next fast job. The pending decision is lowered
+ * too, else the next slot would raise the clock again.
  */
 static void bypass(struct firmware *fw, int domain)
 {
@@ -47,7 +47,7 @@ static void lower_early(struct firmware *fw, int domain)
     if (!fw->options.bypass)
         return;
     if (fw->options.polled_messages)
-        fw->bypass_due[domain] = true; /* the published way: in the fast task */
+        fw->bypass_due[domain] = true; /* as published: in the fast job */
     else
         bypass(fw, domain);
 }

@@ -30,11 +30,11 @@
 #define FIRMWARE_BUILD_ID 0x00010000u /* 0.1.0 */
 #endif
 
-/* Build options of a board. `published` is both flags and no bypass. */
+/* Build options of a board. The published firmware has its law, polled messages and no bypass. */
 struct options {
     enum law law;
     bool polled_messages;
-    bool bypass; /* lower requests ahead of the control slot */
+    bool bypass; /* apply lower requests ahead of the control slot */
 };
 
 struct firmware {

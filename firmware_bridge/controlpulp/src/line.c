@@ -35,7 +35,7 @@ void line_receive(struct line *l, uint8_t byte)
 {
     l->silent_ticks = 0;
     if (!line_has_room(l))
-        return; /* the frame's CRC will tell */
+        return; /* the frame's CRC detects the loss */
     l->rx.byte[l->rx.in % LINE_RING] = byte;
     l->rx.in++;
 }
@@ -61,7 +61,7 @@ void line_tick(struct line *l)
 
 static void put_byte(struct line *l, uint32_t *at, uint8_t byte) { l->tx.byte[(*at)++ % LINE_RING] = byte; }
 
-/* A whole frame, or nothing: false when it does not fit yet. */
+/* Queues a whole frame or nothing; false when it does not fit yet. */
 static bool send(struct line *l, enum line_kind kind, uint8_t sequence, const void *payload, uint32_t bytes)
 {
     const uint8_t head[4] = {(uint8_t)kind, sequence, (uint8_t)bytes, (uint8_t)(bytes >> 8)};
@@ -82,7 +82,7 @@ static bool send(struct line *l, enum line_kind kind, uint8_t sequence, const vo
     return true;
 }
 
-/* NAK and WELCOME are not kept for later: the other end asks again. */
+/* NAK and WELCOME are not queued for later: the other end repeats its frame. */
 static void send_nak(struct line *l, uint8_t sequence) { send(l, LINE_NAK, sequence, 0, 0); }
 
 static void send_welcome(struct line *l)
@@ -114,7 +114,8 @@ static bool send_event(struct line *l)
 
 /* ---- the mailbox behind the line ---- */
 
-/* A message that fits no area still gets its answer: the mailbox counts and reports it, the status is given here. */
+/* A message that does not fit the area still gets a response: the mailbox counts and reports the error, and the status
+ * is set here. */
 static void collect_response(struct line *l)
 {
     struct smt_area *area = board_area(l->board, l->channel, SMT_COMMANDS);
@@ -142,11 +143,11 @@ static void take_command(struct line *l, uint8_t sequence, uint32_t bytes)
 {
     struct smt_area *area = board_area(l->board, l->channel, SMT_COMMANDS);
     if (l->has_sequence && sequence == l->sequence) {
-        l->response_due = l->has_response; /* a repetition; an unanswered command is answered in time */
+        l->response_due = l->has_response; /* a repetition; if the command is unanswered, its response will follow */
         return;
     }
     if (l->is_in_flight || !(area->status & SMT_FREE)) {
-        send_nak(l, sequence); /* an earlier one, given up by its sender, is still being served */
+        send_nak(l, sequence); /* an earlier command, which its sender has given up, is still being served */
         return;
     }
     l->has_sequence = l->is_wanted = true;
@@ -191,7 +192,7 @@ static void take_sensors(struct line *l, uint8_t sequence)
 {
     uint32_t at = HEAD_BYTES;
     if (l->has_slot && sequence == l->slot_sequence) {
-        l->actuators_due = !l->slot_due; /* a repetition: the slot has passed, or is about to */
+        l->actuators_due = !l->slot_due; /* a repetition: the slot has run, or is about to */
         return;
     }
     for (int i = 0; i < CORES; i++)
@@ -246,7 +247,7 @@ static void skip_to_sync(struct line *l)
     l->rx.out += at;
 }
 
-/* The search goes on from the byte after the sync, so that a whole frame inside a broken one is found. */
+/* Searches on from the byte after the sync, so that a whole frame inside a broken one is found. */
 static bool take_broken(struct line *l)
 {
     send_nak(l, peek(&l->rx, 3));
@@ -264,7 +265,7 @@ static bool is_intact(const struct line *l, uint32_t end)
 
 static bool take_frame(struct line *l)
 {
-    bool is_silent = l->silent_ticks >= LINE_SILENT_TICKS; /* read before the bytes are counted */
+    bool is_silent = l->silent_ticks >= LINE_SILENT_TICKS; /* read it before counting the bytes */
     skip_to_sync(l);
     uint32_t there = held(&l->rx);
     if (there >= HEAD_BYTES) {

@@ -1,14 +1,14 @@
 /*
- * SCMI over a serial line: frames, repetition, and what to do about damage (docs/scmi.md, "Serial frames").
+ * SCMI over a serial line: frames, repetition, and recovery from damage (docs/scmi.md, "Serial frames").
  *
  * The line is one more sender into an agent's mailbox: a command frame becomes a message in that agent's area and a
- * doorbell, so priorities, fairness and the bound on starvation are those of every message. Bytes are moved by the
- * board's interrupt (line_receive, line_transmit); frames are understood between jobs (line_step), where the rings
- * need no lock: each index has one writer. Work is bounded by the step, whatever comes in: one candidate for a frame,
+ * doorbell, so the priorities, the fairness and the limit on starvation are those of all messages. The board's
+ * interrupt moves bytes (line_receive, line_transmit). Frames are decoded between jobs (line_step); the rings need no
+ * lock, since each index has one writer. The work of a step is bounded whatever comes in: one candidate for a frame,
  * hence at most one CRC over 260 bytes, and one frame out.
  *
- * In lock step (rigs only) time comes over the line too: a SENSORS frame is one control slot, an ACTUATORS frame its
- * answer. A line that is slower than the chip then slows the chip down instead of starving it.
+ * In lock step (rigs only) the line also carries time: a SENSORS frame runs one control slot, an ACTUATORS frame is its
+ * result. A line that is slower than the chip then slows the chip down instead of starving it.
  */
 #ifndef LINE_H
 #define LINE_H
@@ -63,13 +63,13 @@ void line_init(struct line *l, struct board *board, int channel, bool is_lock_st
 
 /* ---- for the board's interrupt ---- */
 bool line_has_room(const struct line *l);
-void line_receive(struct line *l, uint8_t byte); /* lost when there is no room */
+void line_receive(struct line *l, uint8_t byte); /* drops the byte when there is no room */
 int32_t line_transmit(struct line *l);           /* the next byte to send, or -1 */
 bool line_is_sending(const struct line *l);
 void line_tick(struct line *l);                  /* every TICK_US */
 
 /* ---- between jobs ---- */
-bool line_step(struct line *l); /* false: nothing to do until a byte, an answer or an event comes */
+bool line_step(struct line *l); /* false: nothing to do until a byte, a response or an event comes */
 void line_slot_done(struct line *l, const struct operating_point *point);
 
 /* ---- from the board ---- */

@@ -1,8 +1,8 @@
 /*
  * Shared-memory mailbox: one commands area and one events area per agent (DEN0056 chapter 5).
  *
- * The other side can write its area at any time, so a message is copied first and only the copy is looked at; the
- * length is read once. Setting FREE is the last write of an exchange.
+ * The other side can write its area at any time, so a message is copied first and only the copy is checked; the length
+ * is read once. Setting FREE is the last write of an exchange.
  */
 #include "scmi_service.h"
 
@@ -46,8 +46,8 @@ static void serve(struct scmi *s, int channel)
 }
 
 /*
- * The doorbell's register value names a sender; it is not read. Channels take turns: the search starts behind the one
- * that was served last, so that no agent can keep the others out by ringing fast.
+ * The value of the doorbell register names a sender and is ignored. Channels take turns: the search starts after the
+ * channel that was served last, so that an agent that rings fast cannot block the others.
  */
 bool mailbox_serve(struct scmi *s)
 {

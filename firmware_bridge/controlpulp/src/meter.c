@@ -1,4 +1,4 @@
-/* Power as it was: see meter.h. */
+/* Measured power: see meter.h. */
 #include "executive.h"
 #include "meter.h"
 
@@ -12,7 +12,7 @@ void meter_sample(struct meter *m, const struct sensors *in)
     }
 }
 
-/* A slot without a sample repeats the last one in the averages, and is marked in slot_uw. */
+/* A slot without a sample repeats the previous one in the averages; slot_uw marks it. */
 void meter_close_slot(struct meter *m)
 {
     uint32_t last = (m->next + PAI_SLOTS - 1) % PAI_SLOTS;

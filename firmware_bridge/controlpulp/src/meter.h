@@ -1,4 +1,4 @@
-/* Power as it was: means over a control slot and over each domain's averaging interval (PAI), and energy. */
+/* Measured power: means over a control slot and over each domain's averaging interval (PAI), and energy. */
 #ifndef METER_H
 #define METER_H
 

@@ -49,7 +49,8 @@ static void adapt(struct control *c, const struct sensors *in, int32_t budget_uw
 
 /* ---- voltage by vote ---- */
 
-/* From the top, the first level that 80 % of the cores voted for or above; a minority of fast cores is cut. */
+/* The highest level that 80 % of the cores voted for, or for one above it. A minority of faster cores is slowed down.
+ * */
 static int32_t vote(const int32_t target_khz[DOMAIN_CORES])
 {
     int32_t votes = 0;
@@ -64,7 +65,8 @@ static int32_t vote(const int32_t target_khz[DOMAIN_CORES])
 
 /* ---- power capping ---- */
 
-/* Takes the excess from the cores by 1 / (Tcrit - T), at most three passes; a core at idle power leaves the pool. */
+/* Reduces the cores' power by the excess, weighted by 1 / (Tcrit - T), in at most three passes. A core at idle power
+ * drops out. */
 static void cap(const struct control *c, int32_t power_uw[CORES], const int32_t idle_uw[CORES], int32_t budget_uw)
 {
     for (int pass = 0; pass < 3; pass++) {

@@ -1,4 +1,4 @@
-/* What each agent asks for, and what follows from all of them: see requests.h. */
+/* The agents' requests and their arbitration: see requests.h. */
 #include "requests.h"
 
 #define PACKAGE_MIN_MW 20000 /* ours: above what 36 cores draw at 400 MHz, 0.50 V and 85 C (15 W) */
@@ -40,7 +40,7 @@ int32_t requests_limit_max(const struct requests *r, int domain)
     return max;
 }
 
-/* Where limits of two agents contradict, the lower maximum wins: it is the one that protects something. */
+/* If the limits of two agents contradict each other, the lower maximum wins, since a maximum protects something. */
 int32_t requests_limit_min(const struct requests *r, int domain)
 {
     int32_t min = FREQ_MIN_KHZ;
@@ -55,7 +55,7 @@ int32_t requests_level(const struct requests *r, int domain)
     for (int a = 0; a < AGENTS; a++)
         level = max32(level, r->of[a].level_khz[domain]);
     if (level == 0)
-        level = FREQ_MAX_KHZ; /* nobody asks: the platform's choice */
+        level = FREQ_MAX_KHZ; /* no request: the platform's choice */
     return clamp32(level, requests_limit_min(r, domain), requests_limit_max(r, domain));
 }
 
@@ -68,7 +68,7 @@ int32_t cap_max_mw(int power_domain)
     return CORE_MAX_UW / 1000 * (power_domain == 0 ? CORES : DOMAIN_CORES);
 }
 
-/* A cap that was asked for while the lease ran and comes late, after its end, must not raise anything. */
+/* A cap that was requested during the lease and arrives after its end must not raise the cap in force. */
 static int32_t own_cap_mw(const struct request *own, int power_domain)
 {
     int32_t cap = own->cap_mw[power_domain];
@@ -109,7 +109,7 @@ bool requests_expire(struct requests *r, uint64_t now_us, int *agent)
 {
     for (int a = 0; a < AGENTS; a++) {
         struct request *own = &r->of[a];
-        if (own->until_cap_mw) { /* a lease of silence rests meanwhile: it may withdraw the cap altogether */
+        if (own->until_cap_mw) { /* suspends a silence lease, which could withdraw the cap altogether */
             if (own->is_over || now_us < own->until_us)
                 continue;
             own->is_over = true;

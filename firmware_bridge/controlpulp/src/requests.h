@@ -1,8 +1,8 @@
 /*
- * What each agent asks for, and what follows from all of them.
+ * The agents' requests and their arbitration.
  *
- * Performance levels: the highest of the agents' requests, within everyone's limits, since a domain that serves two
- * agents must be fast enough for both. Power caps: the lowest, since a cap is a promise to whoever set it.
+ * Performance levels: the highest request within all agents' limits, since a domain that serves two agents must be fast
+ * enough for both. Power caps: the lowest request, since each agent relies on its cap.
  */
 #ifndef REQUESTS_H
 #define REQUESTS_H
@@ -21,10 +21,10 @@ struct request {
     int32_t level_khz[DOMAINS];                    /* 0: none */
     int32_t limit_max_khz[DOMAINS], limit_min_khz[DOMAINS]; /* 0: none */
     int32_t cap_mw[POWER_DOMAINS];                 /* 0: none */
-    uint32_t lease_ms, lease_cap_mw;               /* lease 0: requests stay until withdrawn */
+    uint32_t lease_ms, lease_cap_mw;               /* silence lease; 0: requests stay until withdrawn */
     uint64_t heard_us;
-    int32_t until_cap_mw;                          /* 0: no lease that ends at a set time */
-    bool is_over;                                  /* it has ended: the package cap is until_cap_mw at most */
+    int32_t until_cap_mw;                          /* 0: no fixed-end lease */
+    bool is_over;                                  /* that lease has ended: the package cap is at most until_cap_mw */
     uint64_t until_us;
 };
 
@@ -46,13 +46,13 @@ int32_t cap_min_mw(int power_domain);
 int32_t cap_max_mw(int power_domain);
 void requests_demand(const struct requests *r, struct demand *out);
 
-/* A lease that ends at a set time, whatever the agent says until then; cap 0: none. */
+/* Sets a lease with a fixed end, which messages of the agent do not move; cap 0: no such lease. */
 void requests_lease_until(struct requests *r, int agent, uint64_t until_us, int32_t cap_mw);
 
 /*
- * An agent whose lease has ended: its package cap falls to the agreed one. With a lease of silence its levels and limits
- * are withdrawn; with one that ended at a set time they stay, and so does the lower cap, whatever the agent asks for,
- * until it sets a lease anew. True if there was one.
+ * Finds an agent whose lease has ended, and lowers its package cap to the agreed one. After a silence lease its levels
+ * and limits are withdrawn. After a fixed-end lease they stay, and so does the lower cap, whatever the agent requests,
+ * until it sets another lease. Returns true if there was one.
  */
 bool requests_expire(struct requests *r, uint64_t now_us, int *agent);
 

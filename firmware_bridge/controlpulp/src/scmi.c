@@ -42,7 +42,7 @@ static int32_t message_attributes(const struct scmi *s, struct call *c, enum pro
     return SCMI_SUCCESS;
 }
 
-/* An agent that went down to the older version may come up again: the message itself stays. */
+/* An agent that chose the older version may choose the newer one again: this message exists in both. */
 static int32_t negotiate(struct scmi *s, struct call *c, enum protocol p, uint32_t version)
 {
     const struct protocol_table *table = tables[p];
@@ -72,7 +72,7 @@ static int32_t run(struct scmi *s, struct call *c, enum protocol p, uint32_t id,
     return command->run(s, c);
 }
 
-/* Header and payload in, header, status and returns out; the number of bytes of the reply. */
+/* Reads header and payload, writes header, status and return values. Returns the number of bytes of the reply. */
 uint32_t scmi_message(struct scmi *s, int agent, const uint32_t *message, uint32_t bytes, uint32_t *reply)
 {
     uint32_t header = message[0], protocol = HEADER_PROTOCOL(header);

@@ -1,7 +1,7 @@
 /*
  * The SCMI platform (Arm DEN0056): base, performance, sensor, power capping, and a vendor protocol for telemetry.
  *
- * An agent is its channel: nothing that a message or a register says about its sender is believed. Every command gets
+ * The channel identifies the agent: what a message or a register says about its sender is ignored. Every command gets
  * one response. Checks run in the order of the reference platform: size, permission, domain, flags, capability, range.
  */
 #ifndef SCMI_H

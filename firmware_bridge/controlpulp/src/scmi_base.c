@@ -1,4 +1,4 @@
-/* Base protocol 0x10: who is there, who may do what. */
+/* Base protocol 0x10: vendor, protocols, agents and their permissions. */
 #include "scmi_protocols.h"
 
 #define TRUSTED_AGENT (AGENTS - 1) /* ours: the management controller sets permissions */
@@ -98,7 +98,8 @@ static int32_t set_protocol_permissions(struct scmi *s, struct call *c)
     return bit ? permit(s, c, bit, c->in[3]) : SCMI_NOT_FOUND;
 }
 
-/* Anyone may reset itself; its requests, watches and versions go. Permissions only come back from the trusted agent. */
+/* Every agent may reset itself, which drops its requests, notifications and versions. Only the trusted agent restores
+ * permissions. */
 static int32_t reset_agent(struct scmi *s, struct call *c)
 {
     uint32_t agent = c->in[0], flags = c->in[1];

@@ -1,6 +1,6 @@
 /*
- * Performance protocol 0x13: four domains, 17 levels in kHz. A domain is nine cores on one voltage rail; a level set for
- * it is meant for all of them.
+ * Performance protocol 0x13: four domains, 17 levels in kHz. A domain is nine cores on one voltage rail; a level
+ * applies to all of them.
  */
 #include "scmi_protocols.h"
 
@@ -27,8 +27,8 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
     uint32_t fast = fast_window_exists(s, c->agent) ? 1u << 27 : 0;
     put_number(name, "cluster-", (int)c->in[0]);
     put(c, (may_set ? 3u << 30 : 0) | 1u << 29 | 1u << 28 | fast | 1u << 26);
-    put(c, 0); /* no least time between requests */
-    put(c, FREQ_MAX_KHZ); /* the highest: a client would hide levels above the sustained one as boost */
+    put(c, 0); /* no rate limit */
+    put(c, FREQ_MAX_KHZ); /* sustained is the highest: clients would hide levels above it as boost */
     put(c, FREQ_MAX_KHZ);
     put_text(c, name, 16);
     return SCMI_SUCCESS;
@@ -73,7 +73,7 @@ static bool is_beyond_clocks(uint32_t khz)
     return khz && (khz < FREQ_MIN_KHZ || khz > FREQ_MAX_KHZ);
 }
 
-/* Zero leaves a limit as it is; limits between two levels are drawn in to the level below. */
+/* Zero leaves a limit unchanged. A limit between two levels is rounded down to the lower one. */
 int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max, uint32_t min)
 {
     if (domain >= DOMAINS)
@@ -110,8 +110,8 @@ static int32_t limits_get(struct scmi *s, struct call *c)
 /* ---- levels ---- */
 
 /*
- * A level between two listed ones is rounded down. Level 0 withdraws the agent's request in v4, where it means that the
- * platform chooses; in the older version it is out of range like any level below the lowest.
+ * A level between two listed ones is rounded down. In v4, level 0 means that the platform chooses, and withdraws the
+ * agent's request. In the older version it is out of range, as is any level below the lowest.
  */
 int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t level)
 {
@@ -130,7 +130,7 @@ int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t leve
 
 static int32_t level_set(struct scmi *s, struct call *c) { return scmi_set_level(s, c->agent, c->in[0], c->in[1]); }
 
-/* The arbitrated level. What caps and heat leave of it is in the frequency sensors and the reason bitmap. */
+/* The arbitrated level. Caps and heat may lower the clock below it: see the frequency sensors and the reason bitmap. */
 static int32_t level_get(struct scmi *s, struct call *c)
 {
     if (c->in[0] >= DOMAINS)

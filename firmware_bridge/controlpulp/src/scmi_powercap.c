@@ -1,12 +1,12 @@
 /*
  * Power capping protocol 0x18: the package and, below it, the four voltage domains. Caps and measurements in milliwatts.
  *
- * Several agents may cap a domain; the lowest cap is in force. CAP_GET reports what is in force, rounded down to the
+ * Several agents may cap a domain; the lowest cap is in force. CAP_GET reports the cap in force, rounded down to the
  * step. Setting a cap on a domain without one enables capping; 0 withdraws the agent's own cap.
  */
 #include "scmi_protocols.h"
 
-#define SUSTAINABLE_MW 250000 /* ours: what the emulated cooling holds at 80 C */
+#define SUSTAINABLE_MW 250000 /* ours: the power at which the emulated cooling keeps 80 C */
 #define ACCURACY_PERCENT 3
 #define ASYNC 2u
 #define SILENT 1u
@@ -195,7 +195,8 @@ static void complete_delayed(struct scmi *s, int agent, uint32_t p)
         scmi_delayed(s, agent, SCMI_POWERCAP, 0x5, delayed->token, words, 3);
 }
 
-/* Told when the average leaves the band, and again after it was back inside; low = high = 0: once per interval. */
+/* Notifies when the average leaves the band, and again once it has been back inside; low = high = 0: once per interval.
+ * */
 static void watch_measurement(struct scmi *s, int agent, uint32_t p)
 {
     struct measure_watch *w = &s->measure[agent][p];

@@ -102,7 +102,7 @@ static int32_t attributes(struct scmi *s, struct call *c)
     return SCMI_SUCCESS;
 }
 
-/* 28 bytes a descriptor: four fit beside the count. */
+/* A descriptor has 28 bytes: four fit into a reply, after the count. */
 static int32_t description_get(struct scmi *s, struct call *c)
 {
     char name[20];
@@ -205,7 +205,7 @@ static int32_t config_set(struct scmi *s, struct call *c)
         return SCMI_NOT_SUPPORTED; /* no timestamps */
     if (config >> 11 && find_interval(config) < 0)
         return SCMI_INVALID_PARAMETERS;
-    uint32_t interval = config >> 11 ? config & ~0x7ffu : s->sensor_config[id] & ~0x7ffu; /* none: as it is */
+    uint32_t interval = config >> 11 ? config & ~0x7ffu : s->sensor_config[id] & ~0x7ffu; /* none given: unchanged */
     s->sensor_config[id] = interval | (config & 1u);
     return SCMI_SUCCESS;
 }
@@ -254,7 +254,7 @@ static void check_trip(struct scmi *s, uint32_t id)
     bool is_rising = was < trip && now >= trip, is_falling = was >= trip && now < trip;
     uint32_t words[3] = {0, id, is_rising ? 1u << 16 : 0};
     if (now == INT32_MIN)
-        return; /* no sound sensor left */
+        return; /* every sensor has failed */
     s->trip_last_mc[id] = now;
     if (!((is_rising && s->trip_mode[id] & 1) || (is_falling && s->trip_mode[id] & 2)))
         return;

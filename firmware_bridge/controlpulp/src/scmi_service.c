@@ -37,7 +37,7 @@ static void enqueue(struct scmi *s, int agent, uint32_t header, const uint32_t *
 {
     struct event_queue *queue = &s->queue[agent];
     if (queue->count == EVENT_QUEUE) {
-        queue->lost++; /* every event can be read again by a GET */
+        queue->lost++; /* a GET reports the same state */
         return;
     }
     struct event *event = &queue->event[(queue->head + queue->count++) % EVENT_QUEUE];

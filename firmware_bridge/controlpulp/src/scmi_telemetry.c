@@ -1,5 +1,5 @@
 /*
- * Vendor protocol 0x80: what the standard has no message for.
+ * Vendor protocol 0x80: status, reasons and leases, for which the standard has no messages.
  *
  * 0x3 STATUS         -> build id, control slots, merged releases (fast, control), i32 cap margin mW (package cap minus
  *                       expected power; 0x7fffffff without a cap), failed self-checks, bypasses, lost events of the
@@ -7,19 +7,19 @@
  * 0x4 REASONS        u32 first core -> u32 cores in this reply, then u16 bitmaps (enum reason), two in a word
  * 0x5 LEASE_SET      u32 period ms (0: no lease), u32 package cap mW on expiry (0: the agent's caps are withdrawn)
  * 0x6 LEASE_GET      -> u32 period ms, u32 package cap mW on expiry
- * 0x7 LEASE_UNTIL    u32 end, ms of the controller's clock, u32 package cap mW from then on (0: no such lease)
+ * 0x7 LEASE_UNTIL    u32 end, ms of the controller's clock, u32 package cap mW from then on (0: cancels it)
  * 0x8 LEASE_LEFT     -> u32 the controller's clock in ms, u32 ms left (0: over, or none), u32 package cap mW (0: none)
  *
- * SCMI caps stay until changed. An agent that prefers its requests to end with it sets a lease; any of its messages
- * renews it. On expiry its levels and limits are withdrawn and its package cap becomes the lower of the one in force
- * and the agreed one. Off (0) until set.
+ * SCMI caps stay until changed. An agent whose requests must not outlive it sets a silence lease (LEASE_SET), which any
+ * of its messages renews. On expiry its levels and limits are withdrawn, and its package cap becomes the lower of its
+ * present cap and the agreed one. The default is no lease (0).
  *
- * For an agent that holds a cap on a lease of its own, which others count on, "heard of" is not enough: it may talk on
- * although its lease has ended, and what it says may have been held up since before that. So LEASE_UNTIL names the end
- * itself, on this clock. Nothing but another LEASE_UNTIL moves it; one that comes after its own end ends the lease. From
- * the end on the package cap is at most the agreed one, whatever the agent asks for, until it sets a lease anew or takes
- * it back (cap 0). Its levels and limits stay. A lease of silence rests meanwhile. The clock starts with the controller,
- * runs through sleep of the agents, and wraps after 49 days.
+ * A silence lease is not enough for an agent whose own cap is leased from a cluster: it may go on sending after that
+ * lease has ended, and its messages may have been delayed since before the end. So LEASE_UNTIL sets a fixed end on the
+ * controller's clock. Only another LEASE_UNTIL moves it; one that arrives after the end that it names ends the lease at
+ * once. From the end on the package cap is at most the agreed one, whatever the agent requests, until it sets another
+ * lease or cancels this one (cap 0). Its levels and limits stay. A silence lease is suspended meanwhile. The clock
+ * starts with the controller, goes on while agents sleep, and wraps after 49 days.
  */
 #include "scmi_protocols.h"
 

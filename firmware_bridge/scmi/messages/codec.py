@@ -1,8 +1,8 @@
 """Messages to bytes and back.
 
-Layouts depend on the version that agent and platform have agreed on, protocol by protocol; a ``Dialect`` is one such
-set of versions. ``decode(encode(body, token), sender, dialect) == Message(token, body)`` for every message of the
-dialect, and ``decode`` raises ``MessageError`` and nothing else, whatever the bytes.
+Layouts depend on the version of each protocol that agent and platform agreed on; a ``Dialect`` is one set of versions.
+``decode(encode(body, token), sender, dialect) == Message(token, body)`` for every message of the dialect, and
+``decode`` raises ``MessageError`` and nothing else, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SPOKEN: Final[dict[int, tuple[int, ...]]] = {
     Protocol.SENSOR: (0x30000, 0x30001),
     Protocol.POWERCAP: (0x10000, 0x20000),
 }
-"""The versions that are spoken here, oldest first; the newest are what Linux 6.12 speaks."""
+"""The supported versions, oldest first; the newest are those of Linux 6.12."""
 
 _SYNCHRONOUS, _NOTIFICATION = int(MessageType.SYNCHRONOUS), int(MessageType.NOTIFICATION)
 _FROM_PLATFORM = 1 << TOKEN_SHIFT
@@ -67,17 +67,17 @@ class Dialect:
                 self._wires[key] = wire
 
     def with_version(self, protocol: int, version: int) -> Dialect:
-        """The same dialect but for one protocol."""
+        """The same dialect with another version of one protocol."""
         return Dialect({**self.versions, protocol: version})
 
     def wire_at(self, word: int, sender: Sender) -> Wire | None:
-        """The message that a header word names; its token does not matter."""
+        """The message that a header word names; the token is ignored."""
         key = word & ADDRESS_MASK | (0 if sender is Sender.AGENT else _FROM_PLATFORM)
         return self._wires.get(key) or self._common.get(key & ~_PROTOCOL_MASK)
 
 
 LATEST: Final = Dialect({protocol: versions[-1] for protocol, versions in SPOKEN.items()} | vendor.VERSIONS)
-"""The newest version of each protocol: what a client assumes before it has asked."""
+"""The newest version of each protocol: what a client assumes before negotiation."""
 
 
 def encode(body: Body, token: int = 0) -> bytes:
@@ -109,10 +109,10 @@ def _encode_failed(body: Failed, token: int) -> bytes:
 
 
 def decode(data: bytes, sender: Sender, dialect: Dialect = LATEST) -> Message:
-    """The message in ``data`` (header and payload), as ``sender`` means it.
+    """The message in ``data`` (header and payload), sent by ``sender``.
 
     Raises ``UnknownMessageError`` for a message that the dialect lacks, ``MessageError`` for anything that is not
-    one whole message. A response or delayed response with an error status is ``Failed``, whatever its protocol.
+    exactly one message. A response or delayed response with an error status becomes ``Failed``, whatever its protocol.
     """
     if len(data) < HEADER_BYTES or data[3] >> 4:
         unpack_header(data)  # says what is wrong

@@ -1,7 +1,7 @@
-"""The word that begins every SCMI message (DEN0056 4.1.2).
+"""The first word of every SCMI message (DEN0056 4.1.2).
 
 bits 7:0 message id, 9:8 message type, 17:10 protocol id, 27:18 token, 31:28 zero. A response repeats its command's
-header bit for bit: command and response can only be told apart by who sent them.
+header bit for bit, so only the sender distinguishes command and response.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ TYPE_SHIFT = 8
 PROTOCOL_SHIFT = 10
 TOKEN_SHIFT = 18
 ADDRESS_MASK = (1 << TOKEN_SHIFT) - 1
-"""Message id, type and protocol: what names a message, without its token."""
+"""Message id, type and protocol: the identity of a message, without its token."""
 
 HEADER_BYTES = 4
 
 
 class Sender(Enum):
-    """Who put a message on its channel."""
+    """The sender of a message."""
 
     AGENT = "agent"
     PLATFORM = "platform"
 
 
 class Kind(Enum):
-    """The four sorts of message."""
+    """The four kinds of message."""
 
     COMMAND = "command"
     RESPONSE = "response"
@@ -56,7 +56,7 @@ TYPES = {
 
 
 class Protocol(IntEnum):
-    """The protocols of the standard that are spoken here."""
+    """The supported protocols of the standard."""
 
     BASE = 0x10
     PERFORMANCE = 0x13
@@ -79,7 +79,7 @@ def address(kind: Kind, protocol: int, message: int) -> int:
 
 
 def unpack_header(data: bytes) -> Header:
-    """The fields of a message's first word; ``MessageError`` when there is none or its top bits are set."""
+    """The fields of a message's first word; ``MessageError`` when the word is missing or its top bits are set."""
     if len(data) < HEADER_BYTES:
         raise MessageError(f"{len(data)} bytes cannot hold the 4-byte SCMI header")
     word = int.from_bytes(data[:HEADER_BYTES], "little")

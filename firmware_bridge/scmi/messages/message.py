@@ -1,8 +1,8 @@
-"""What a message class is: a frozen value with its place in the standard.
+"""Message classes: frozen values, each declared with its message number and layout.
 
-A class says with one of the four decorators which message it is; ``since`` and ``until`` bound the protocol versions
-that have it in this layout. ``protocol=None`` is for the messages that every protocol has: those carry their
-protocol as first field. Vendor protocols (0x80 to 0xFF) declare their messages in the same way, see ``vendor``.
+One of four decorators declares which message a class is; ``since`` and ``until`` limit it to the protocol versions with
+this layout. ``protocol=None`` is for the messages that all protocols have; their first field is the protocol. Vendor
+protocols (0x80 to 0xFF) declare their messages in the same way, see ``vendor``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Body(msgspec.Struct, frozen=True):
     """The values of one message, without header, token and status."""
 
     def pack_payload(self) -> bytes:
-        """The payload of a message whose length varies; the others are packed through their ``Fixed`` layout."""
+        """The payload of a message of variable length; the others are packed by their ``Fixed`` layout."""
         raise NotImplementedError
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse of ``pack_payload``; ``MessageError`` for anything that is not such a payload."""
+        """The inverse of ``pack_payload``; ``MessageError`` for any other bytes."""
         raise NotImplementedError
 
 
@@ -47,7 +47,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Failed(Body, frozen=True):
-    """A response, or delayed response, with an error status. Values that a platform appends are dropped."""
+    """A response or delayed response with an error status. Values after the status are dropped."""
 
     protocol: int
     message: int
@@ -56,7 +56,7 @@ class Failed(Body, frozen=True):
 
 
 class Wire(msgspec.Struct, frozen=True):
-    """A message class's place in the standard and its layout."""
+    """Number, protocol, versions and layout of a message class."""
 
     body: type[Body]
     name: str
@@ -67,11 +67,11 @@ class Wire(msgspec.Struct, frozen=True):
     until: int
     address: int
     layout: Fixed | None
-    """``None`` for a payload of varying length."""
+    """``None`` for a payload of variable length."""
     has_status: bool
-    """Responses begin with a status word, commands and notifications do not."""
+    """Responses begin with a status word; commands and notifications do not."""
     payload_offset: int
-    """Where the payload begins in the message."""
+    """Offset of the payload in the message."""
 
     def is_in(self, version: int) -> bool:
         """Whether a protocol version has the message in this layout."""
@@ -119,7 +119,7 @@ def _declare(kind: Kind, protocol: int | None, message: int, name: str, since: i
 
 
 def wire_of(body: Body) -> Wire:
-    """Where a body belongs; ``MessageError`` for a class that no decorator has declared."""
+    """The declaration of a message class; ``MessageError`` for an undeclared class."""
     try:
         return WIRES[type(body)]
     except KeyError:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """What a platform answers to a command; 0 means accepted, not completed."""
+    """The status of a response; 0 means accepted, not completed."""
 
     SUCCESS = 0
     NOT_SUPPORTED = -1
@@ -34,4 +34,4 @@ MEANINGS: dict[Status, str] = {
     Status.HARDWARE_ERROR: "the platform reports a hardware fault",
     Status.PROTOCOL_ERROR: "the platform finds that the message breaks the protocol",
 }
-"""One clause each, for messages to a person."""
+"""One clause for each, for error messages."""

@@ -1,9 +1,9 @@
-"""How the values of a message lie in its bytes.
+"""The byte layout of a message's values.
 
-Everything is little-endian; a 64-bit value is its low word then its high word, which is the same thing. Strings are
-NUL-terminated ASCII in a zero-padded field. A message class declares its fields with the annotated types below, in
-the order of the standard; ``Fixed`` compiles them into one ``struct`` so that a message costs one pack or unpack.
-Messages with a list of entries write their own few lines (``pack_payload``, ``unpack_payload``).
+Everything is little-endian, so a 64-bit value is its low word, then its high word. Strings are NUL-terminated ASCII in
+a zero-padded field. A message class declares its fields with the annotated types below, in the order of the standard;
+``Fixed`` compiles them into one ``struct``, so that a message costs one pack or unpack. Messages with a list of entries
+have their own ``pack_payload`` and ``unpack_payload``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from firmware_bridge.errors import MessageError
 
 
 class Bits(NamedTuple):
-    """A named bit field of a word, for printing it in words and for reading it."""
+    """A named bit field of a word, for reading and printing it."""
 
     name: str
     low: int
@@ -52,13 +52,13 @@ Name16 = Annotated[str, Text(16)]
 Name64 = Annotated[str, Text(64)]
 
 RANGES: Final = {"I": (0, 2**32 - 1), "i": (-(2**31), 2**31 - 1), "Q": (0, 2**64 - 1), "q": (-(2**63), 2**63 - 1)}
-"""What each integer field can hold, by its ``struct`` code."""
+"""The range of each integer field, by its ``struct`` code."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def declared(shape: type[msgspec.Struct]) -> list[tuple[str, Word | Text | None]]:
-    """The fields of a class with how each lies on the wire; ``None`` for fields that are not one plain value."""
+    """The fields of a class with their wire types; ``None`` for a field that is not one plain value."""
     hints = typing.get_type_hints(shape, include_extras=True)
     return [(name, _wire_type(hints[name])) for name in shape.__struct_fields__]
 
@@ -90,7 +90,7 @@ class Fixed:
             raise MessageError(self._misfit(values)) from None
 
     def unpack(self, data: bytes | memoryview, offset: int = 0) -> tuple[Any, ...]:
-        """Prefix words and fields; the caller has checked that there are enough bytes."""
+        """Prefix words and fields; the caller has checked the length."""
         values = self.packing.unpack_from(data, offset)
         return self._with_strings(values) if self.texts else values
 
@@ -139,12 +139,12 @@ def unpack_text(data: bytes) -> str:
 
 
 def pack_entries(layout: Fixed, entries: Sequence[msgspec.Struct]) -> bytes:
-    """Entries one after the other."""
+    """The bytes of all entries in order."""
     return b"".join(layout.pack(*msgspec.structs.astuple(entry)) for entry in entries)
 
 
 def unpack_entries(layout: Fixed, shape: type[S], data: bytes, offset: int, what: str) -> tuple[S, ...]:
-    """Entries from ``offset`` to the end of ``data``, which must be a whole number of them."""
+    """Entries from ``offset`` to the end of ``data``; ``MessageError`` for an incomplete one."""
     if (len(data) - offset) % layout.size:
         raise MessageError(f"{len(data) - offset} bytes of {what} are no multiple of {layout.size}")
     return tuple(shape(*layout.unpack(data, at)) for at in range(offset, len(data), layout.size))
@@ -155,7 +155,7 @@ REMAINING_LIMIT = 0xFFFF
 
 
 def pack_count(count: int, remaining: int) -> bytes:
-    """The word before a partial list: bits 11:0 entries here, 31:16 entries still to be asked for."""
+    """The word before a partial list: bits 11:0 entries here, 31:16 entries that remain."""
     if not 0 <= remaining <= REMAINING_LIMIT or count > COUNT_LIMIT:
         raise MessageError(f"{count} entries here and {remaining} remaining do not fit their fields")
     return struct.pack("<I", remaining << 16 | count)
@@ -169,6 +169,6 @@ def unpack_word(payload: bytes, what: str, offset: int = 0) -> int:
 
 
 def check_count(count: int, found: int, what: str) -> None:
-    """A list must hold as many entries as it says."""
+    """Check that a list has as many entries as it says."""
     if count != found:
         raise MessageError(f"{what}: says {count} entries, holds {found}")

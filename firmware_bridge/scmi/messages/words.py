@@ -1,4 +1,4 @@
-"""A message in words, for people who read traces."""
+"""A message as text, for people who read traces."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def name_of(body: Body, dialect: Dialect = LATEST) -> str:
 
 
 def kind_of(body: Body) -> Kind:
-    """Which of the four sorts of message."""
+    """Which of the four kinds of message."""
     if isinstance(body, Failed):
         return Kind.DELAYED if body.is_delayed else Kind.RESPONSE
     return wire_of(body).kind
 
 
 def values_in_words(body: Body) -> str:
-    """The fields, with the bits of flag words spelt out."""
+    """The fields, with the bits of flag words by name."""
     if isinstance(body, Failed):
         return ": ".join(named_status(body.status))
     return _fields(body)
@@ -59,7 +59,7 @@ def as_json(message: Message, dialect: Dialect = LATEST) -> dict[str, Any]:
 
 
 def describe_bytes(data: bytes, sender: Sender, dialect: Dialect = LATEST) -> str:
-    """Like ``describe`` for bytes as they were seen on a link; what cannot be decoded is shown as such."""
+    """Like ``describe``, for bytes from a link; bytes that cannot be decoded are shown as such."""
     try:
         return describe(decode(data, sender, dialect), dialect)
     except MessageError as error:
@@ -83,7 +83,7 @@ def _fields(value: msgspec.Struct) -> str:
 
 
 _IN_HEX: Final = frozenset({"protocol", "protocols", "version", "message", "address", "doorbell_address", "header"})
-"""Fields whose numbers are known to people in hexadecimal."""
+"""Fields that are printed in hexadecimal."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Base protocol 0x10, versions 0x20000 and 0x20001 (DEN0056 4.2): who the platform is and what it speaks.
+"""Base protocol 0x10, versions 0x20000 and 0x20001 (DEN0056 4.2): identity of the platform, its protocols and agents.
 
 The two versions differ only by NEGOTIATE_PROTOCOL_VERSION, which 0x20001 has.
 """
@@ -29,12 +29,12 @@ from firmware_bridge.scmi.protocols.common import ATTRIBUTES
 
 BASE = Protocol.BASE
 THIS_AGENT = 0xFFFFFFFF
-"""In BASE_DISCOVER_AGENT: the agent that asks (version 0x20000 on)."""
+"""In BASE_DISCOVER_AGENT: the agent that sends the command (version 0x20000 on)."""
 
 
 @response(BASE, ATTRIBUTES, "BASE_PROTOCOL_ATTRIBUTES")
 class BaseAttributesResponse(Body, frozen=True):
-    """How many protocols besides base, and how many agents."""
+    """Number of protocols without base, and number of agents."""
 
     attributes: Annotated[int, Word("I", (Bits("protocols", 0, 8), Bits("agents", 8, 8)))]
 
@@ -51,7 +51,7 @@ class BaseAttributesResponse(Body, frozen=True):
 
 @command(BASE, ATTRIBUTES, "BASE_PROTOCOL_ATTRIBUTES")
 class BaseAttributes(Command[BaseAttributesResponse], frozen=True):
-    """Ask for the numbers of protocols and agents."""
+    """Request the numbers of protocols and agents."""
 
 
 @response(BASE, 0x3, "BASE_DISCOVER_VENDOR")
@@ -63,7 +63,7 @@ class DiscoverVendorResponse(Body, frozen=True):
 
 @command(BASE, 0x3, "BASE_DISCOVER_VENDOR")
 class DiscoverVendor(Command[DiscoverVendorResponse], frozen=True):
-    """Ask for the vendor."""
+    """Request the vendor."""
 
 
 @response(BASE, 0x4, "BASE_DISCOVER_SUB_VENDOR")
@@ -75,7 +75,7 @@ class DiscoverSubVendorResponse(Body, frozen=True):
 
 @command(BASE, 0x4, "BASE_DISCOVER_SUB_VENDOR")
 class DiscoverSubVendor(Command[DiscoverSubVendorResponse], frozen=True):
-    """Ask for the sub-vendor."""
+    """Request the sub-vendor."""
 
 
 @response(BASE, 0x5, "BASE_DISCOVER_IMPLEMENTATION_VERSION")
@@ -87,7 +87,7 @@ class DiscoverImplementationResponse(Body, frozen=True):
 
 @command(BASE, 0x5, "BASE_DISCOVER_IMPLEMENTATION_VERSION")
 class DiscoverImplementation(Command[DiscoverImplementationResponse], frozen=True):
-    """Ask for the firmware's own version."""
+    """Request the firmware's own version."""
 
 
 @response(BASE, 0x6, "BASE_DISCOVER_LIST_PROTOCOLS")
@@ -105,7 +105,7 @@ class ListProtocolsResponse(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The length must be exact: Linux gives up on a shorter list."""
+        """Checks the exact length, since Linux rejects a shorter list."""
         count = unpack_word(payload, "list of protocols")
         if len(payload) != 4 + -(-count // 4) * 4:
             raise MessageError(f"list of protocols: says {count}, holds {len(payload) - 4} bytes")
@@ -117,7 +117,7 @@ class ListProtocolsResponse(Body, frozen=True):
 
 @command(BASE, 0x6, "BASE_DISCOVER_LIST_PROTOCOLS")
 class ListProtocols(Command[ListProtocolsResponse], frozen=True):
-    """Ask for the protocols after the first ``skip``."""
+    """Request the protocols after the first ``skip``."""
 
     skip: U32
 
@@ -132,7 +132,7 @@ class DiscoverAgentResponse(Body, frozen=True):
 
 @command(BASE, 0x7, "BASE_DISCOVER_AGENT")
 class DiscoverAgent(Command[DiscoverAgentResponse], frozen=True):
-    """Ask for an agent's name; ``THIS_AGENT`` for one's own."""
+    """Request an agent's name; ``THIS_AGENT`` for one's own."""
 
     agent: U32
 
@@ -204,7 +204,7 @@ _REPORTS_LIMIT = 0x3FF
 
 @notification(BASE, 0x0, "BASE_ERROR_EVENT")
 class ErrorEvent(Body, frozen=True):
-    """What went wrong for an agent; after a fatal one its configuration is lost."""
+    """Errors of an agent; after a fatal one its configuration is lost."""
 
     agent: U32
     is_fatal: bool
@@ -220,7 +220,7 @@ class ErrorEvent(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         agent, word = unpack_word(payload, "error event"), unpack_word(payload, "error event", 4)
         reports = unpack_entries(_REPORT, ErrorReport, payload, 8, "error reports")
         check_count(word & _REPORTS_LIMIT, len(reports), "error event")

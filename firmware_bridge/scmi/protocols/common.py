@@ -1,4 +1,4 @@
-"""Messages that every protocol has (DEN0056 4.1), and the description of a FastChannel (chapter 5)."""
+"""Messages that all protocols have (DEN0056 4.1), and the description of a FastChannel (chapter 5)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ProtocolVersionResponse(Body, frozen=True):
 
 @command(None, VERSION, "PROTOCOL_VERSION")
 class ProtocolVersion(Command[ProtocolVersionResponse], frozen=True):
-    """Ask for the newest version that the platform speaks."""
+    """Request the newest version that the platform speaks."""
 
     protocol: int
 
 
 @response(None, MESSAGE_ATTRIBUTES, "PROTOCOL_MESSAGE_ATTRIBUTES")
 class MessageAttributesResponse(Body, frozen=True):
-    """Bit 0: the message can go through a FastChannel."""
+    """Bit 0: the message has a FastChannel."""
 
     protocol: int
     attributes: U32
@@ -33,7 +33,7 @@ class MessageAttributesResponse(Body, frozen=True):
 
 @command(None, MESSAGE_ATTRIBUTES, "PROTOCOL_MESSAGE_ATTRIBUTES")
 class MessageAttributes(Command[MessageAttributesResponse], frozen=True):
-    """Ask whether a message is provided (NOT_FOUND if not)."""
+    """Request the attributes of a message (NOT_FOUND if there is none)."""
 
     protocol: int
     message: U32
@@ -41,14 +41,14 @@ class MessageAttributes(Command[MessageAttributesResponse], frozen=True):
 
 @response(None, NEGOTIATE, "NEGOTIATE_PROTOCOL_VERSION")
 class NegotiateVersionResponse(Body, frozen=True):
-    """The version asked for is served from now on."""
+    """The platform serves the requested version from now on."""
 
     protocol: int
 
 
 @command(None, NEGOTIATE, "NEGOTIATE_PROTOCOL_VERSION")
 class NegotiateVersion(Command[NegotiateVersionResponse], frozen=True):
-    """Ask for an older version (SCMI v3.2 and later)."""
+    """Request an older version (SCMI v3.2 and later)."""
 
     protocol: int
     version: U32
@@ -61,7 +61,7 @@ FASTCHANNEL_BITS = (
 
 
 class FastChannelDescription(Body, frozen=True):
-    """Where a FastChannel lies; its doorbell is rung by new = (old AND preserve) OR set."""
+    """Address of a FastChannel; its doorbell is rung by new = (old AND preserve) OR set."""
 
     attributes: U32
     rate_limit_us: U32
@@ -73,7 +73,7 @@ class FastChannelDescription(Body, frozen=True):
 
     @property
     def has_doorbell(self) -> bool:
-        """Whether the platform has to be told of a write."""
+        """Whether a write must ring a doorbell."""
         return bool(self.attributes & 1)
 
     @property

@@ -45,7 +45,7 @@ DOMAIN_BITS = (
 
 @response(PERFORMANCE, ATTRIBUTES, "PERFORMANCE_PROTOCOL_ATTRIBUTES")
 class PerformanceAttributesResponse(Body, frozen=True):
-    """Number of domains, unit of power costs, and where statistics lie (0 if nowhere)."""
+    """Number of domains, unit of power costs, and address of the statistics (0 if there are none)."""
 
     attributes: Annotated[int, Word("I", PROTOCOL_BITS)]
     statistics_address: U64
@@ -64,12 +64,12 @@ class PerformanceAttributesResponse(Body, frozen=True):
 
 @command(PERFORMANCE, ATTRIBUTES, "PERFORMANCE_PROTOCOL_ATTRIBUTES")
 class PerformanceAttributes(Command[PerformanceAttributesResponse], frozen=True):
-    """Ask for the number of domains."""
+    """Request the number of domains."""
 
 
 @response(PERFORMANCE, 0x3, "PERFORMANCE_DOMAIN_ATTRIBUTES")
 class PerformanceDomainResponse(Body, frozen=True):
-    """What a domain can do; frequency = level times sustained frequency over sustained level."""
+    """Attributes of a domain; frequency = level times sustained frequency over sustained level."""
 
     attributes: Annotated[int, Word("I", DOMAIN_BITS)]
     rate_limit_us: U32
@@ -89,22 +89,22 @@ class PerformanceDomainResponse(Body, frozen=True):
 
     @property
     def notifies_limits(self) -> bool:
-        """LIMITS_CHANGED can be asked for."""
+        """LIMITS_CHANGED can be requested."""
         return bool(self.attributes >> 29 & 1)
 
     @property
     def notifies_level(self) -> bool:
-        """LEVEL_CHANGED can be asked for."""
+        """LEVEL_CHANGED can be requested."""
         return bool(self.attributes >> 28 & 1)
 
     @property
     def has_fast_channels(self) -> bool:
-        """DESCRIBE_FASTCHANNEL tells where they lie."""
+        """DESCRIBE_FASTCHANNEL has their addresses."""
         return bool(self.attributes >> 27 & 1)
 
     @property
     def has_extended_name(self) -> bool:
-        """The name is cut; DOMAIN_NAME_GET has it whole."""
+        """The name is truncated; DOMAIN_NAME_GET has the full name."""
         return bool(self.attributes >> 26 & 1)
 
     @property
@@ -115,7 +115,7 @@ class PerformanceDomainResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0x3, "PERFORMANCE_DOMAIN_ATTRIBUTES")
 class PerformanceDomain(Command[PerformanceDomainResponse], frozen=True):
-    """Ask what a domain can do."""
+    """Request the attributes of a domain."""
 
     domain: U32
 
@@ -143,7 +143,7 @@ _LEVEL_V3, _LEVEL = Fixed(LevelV3), Fixed(Level)
 
 @response(PERFORMANCE, 0x4, "PERFORMANCE_DESCRIBE_LEVELS", until=V4 - 1)
 class DescribeLevelsV3Response(Body, frozen=True):
-    """Some levels, ascending, and how many are still to be asked for."""
+    """Some levels, ascending, and how many are still to be requested."""
 
     remaining: int
     levels: tuple[LevelV3, ...]
@@ -154,7 +154,7 @@ class DescribeLevelsV3Response(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         word = unpack_word(payload, "levels")
         levels = unpack_entries(_LEVEL_V3, LevelV3, payload, 4, "levels")
         check_count(word & 0xFFF, len(levels), "levels")
@@ -163,7 +163,7 @@ class DescribeLevelsV3Response(Body, frozen=True):
 
 @response(PERFORMANCE, 0x4, "PERFORMANCE_DESCRIBE_LEVELS", since=V4)
 class DescribeLevelsResponse(Body, frozen=True):
-    """Some levels, ascending, and how many are still to be asked for."""
+    """Some levels, ascending, and how many are still to be requested."""
 
     remaining: int
     levels: tuple[Level, ...]
@@ -174,7 +174,7 @@ class DescribeLevelsResponse(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         word = unpack_word(payload, "levels")
         levels = unpack_entries(_LEVEL, Level, payload, 4, "levels")
         check_count(word & 0xFFF, len(levels), "levels")
@@ -183,7 +183,7 @@ class DescribeLevelsResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0x4, "PERFORMANCE_DESCRIBE_LEVELS")
 class DescribeLevels(Command[DescribeLevelsResponse | DescribeLevelsV3Response], frozen=True):
-    """Ask for the levels from the ``first`` on."""
+    """Request the levels from the ``first`` on."""
 
     domain: U32
     first: U32
@@ -196,7 +196,7 @@ class LimitsSetResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0x5, "PERFORMANCE_LIMITS_SET")
 class LimitsSet(Command[LimitsSetResponse], frozen=True):
-    """Set the range that levels are kept in; 0 leaves a bound as it is."""
+    """Set the allowed range of levels; 0 leaves a limit unchanged."""
 
     domain: U32
     highest: U32
@@ -205,7 +205,7 @@ class LimitsSet(Command[LimitsSetResponse], frozen=True):
 
 @response(PERFORMANCE, 0x6, "PERFORMANCE_LIMITS_GET")
 class LimitsGetResponse(Body, frozen=True):
-    """The range that levels are kept in."""
+    """The allowed range of levels."""
 
     highest: U32
     lowest: U32
@@ -213,7 +213,7 @@ class LimitsGetResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0x6, "PERFORMANCE_LIMITS_GET")
 class LimitsGet(Command[LimitsGetResponse], frozen=True):
-    """Ask for the range."""
+    """Request the range."""
 
     domain: U32
 
@@ -225,7 +225,7 @@ class LevelSetResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0x7, "PERFORMANCE_LEVEL_SET")
 class LevelSet(Command[LevelSetResponse], frozen=True):
-    """Ask for a level."""
+    """Request a level."""
 
     domain: U32
     level: U32
@@ -240,7 +240,7 @@ class LevelGetResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0x8, "PERFORMANCE_LEVEL_GET")
 class LevelGet(Command[LevelGetResponse], frozen=True):
-    """Ask for the level in force."""
+    """Request the level in force."""
 
     domain: U32
 
@@ -280,7 +280,7 @@ class PerformanceFastChannelResponse(FastChannelDescription, frozen=True):
 
 @command(PERFORMANCE, 0xB, "PERFORMANCE_DESCRIBE_FASTCHANNEL")
 class PerformanceFastChannel(Command[PerformanceFastChannelResponse], frozen=True):
-    """Ask where the FastChannel of one message (5 to 8) lies."""
+    """Request the address of the FastChannel of one message (5 to 8)."""
 
     domain: U32
     message: U32
@@ -288,7 +288,7 @@ class PerformanceFastChannel(Command[PerformanceFastChannelResponse], frozen=Tru
 
 @response(PERFORMANCE, 0xC, "PERFORMANCE_DOMAIN_NAME_GET", since=V3)
 class PerformanceNameResponse(Body, frozen=True):
-    """A domain's whole name."""
+    """A domain's full name."""
 
     flags: U32
     name: Name64
@@ -296,7 +296,7 @@ class PerformanceNameResponse(Body, frozen=True):
 
 @command(PERFORMANCE, 0xC, "PERFORMANCE_DOMAIN_NAME_GET", since=V3)
 class PerformanceName(Command[PerformanceNameResponse], frozen=True):
-    """Ask for a domain's whole name."""
+    """Request a domain's full name."""
 
     domain: U32
 

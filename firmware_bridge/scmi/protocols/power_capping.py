@@ -50,12 +50,12 @@ class PowercapAttributesResponse(Body, frozen=True):
 
 @command(POWERCAP, ATTRIBUTES, "POWERCAP_PROTOCOL_ATTRIBUTES")
 class PowercapAttributes(Command[PowercapAttributesResponse], frozen=True):
-    """Ask for the number of domains."""
+    """Request the number of domains."""
 
 
 @response(POWERCAP, 0x3, "POWERCAP_DOMAIN_ATTRIBUTES")
 class PowercapDomainResponse(Body, frozen=True):
-    """What a domain can do; caps and powers are in the unit that ``attributes`` names."""
+    """Attributes of a domain; caps and powers are in the unit that ``attributes`` names."""
 
     attributes: Annotated[int, Word("I", DOMAIN_BITS)]
     name: Name16
@@ -71,12 +71,12 @@ class PowercapDomainResponse(Body, frozen=True):
 
     @property
     def notifies_caps(self) -> bool:
-        """CAP_CHANGED can be asked for."""
+        """CAP_CHANGED can be requested."""
         return bool(self.attributes >> 31 & 1)
 
     @property
     def notifies_measurements(self) -> bool:
-        """MEASUREMENTS_CHANGED can be asked for."""
+        """MEASUREMENTS_CHANGED can be requested."""
         return bool(self.attributes >> 30 & 1)
 
     @property
@@ -86,7 +86,7 @@ class PowercapDomainResponse(Body, frozen=True):
 
     @property
     def has_extended_name(self) -> bool:
-        """The name is cut; DOMAIN_NAME_GET has it whole."""
+        """The name is truncated; DOMAIN_NAME_GET has the full name."""
         return bool(self.attributes >> 28 & 1)
 
     @property
@@ -106,7 +106,7 @@ class PowercapDomainResponse(Body, frozen=True):
 
     @property
     def has_fast_channels(self) -> bool:
-        """DESCRIBE_FASTCHANNEL tells where they lie."""
+        """DESCRIBE_FASTCHANNEL has their addresses."""
         return bool(self.attributes >> 22 & 1)
 
     @property
@@ -117,7 +117,7 @@ class PowercapDomainResponse(Body, frozen=True):
 
 @command(POWERCAP, 0x3, "POWERCAP_DOMAIN_ATTRIBUTES")
 class PowercapDomain(Command[PowercapDomainResponse], frozen=True):
-    """Ask what a domain can do."""
+    """Request the attributes of a domain."""
 
     domain: U32
 
@@ -131,7 +131,7 @@ class CapGetResponse(Body, frozen=True):
 
 @command(POWERCAP, 0x4, "POWERCAP_CAP_GET")
 class CapGet(Command[CapGetResponse], frozen=True):
-    """Ask for the cap that is enforced."""
+    """Request the cap that is enforced."""
 
     domain: U32
 
@@ -167,7 +167,7 @@ class PaiGetResponse(Body, frozen=True):
 
 @command(POWERCAP, 0x6, "POWERCAP_PAI_GET")
 class PaiGet(Command[PaiGetResponse], frozen=True):
-    """Ask for the averaging interval."""
+    """Request the averaging interval."""
 
     domain: U32
 
@@ -188,7 +188,7 @@ class PaiSet(Command[PaiSetResponse], frozen=True):
 
 @response(POWERCAP, 0x8, "POWERCAP_DOMAIN_NAME_GET")
 class PowercapNameResponse(Body, frozen=True):
-    """A domain's whole name."""
+    """A domain's full name."""
 
     flags: U32
     name: Name64
@@ -196,7 +196,7 @@ class PowercapNameResponse(Body, frozen=True):
 
 @command(POWERCAP, 0x8, "POWERCAP_DOMAIN_NAME_GET")
 class PowercapName(Command[PowercapNameResponse], frozen=True):
-    """Ask for a domain's whole name."""
+    """Request a domain's full name."""
 
     domain: U32
 
@@ -211,7 +211,7 @@ class MeasurementsGetResponse(Body, frozen=True):
 
 @command(POWERCAP, 0x9, "POWERCAP_MEASUREMENTS_GET")
 class MeasurementsGet(Command[MeasurementsGetResponse], frozen=True):
-    """Ask for the measured power."""
+    """Request the measured power."""
 
     domain: U32
 
@@ -253,7 +253,7 @@ class PowercapFastChannelResponse(FastChannelDescription, frozen=True):
 
 @command(POWERCAP, 0xC, "POWERCAP_DESCRIBE_FASTCHANNEL")
 class PowercapFastChannel(Command[PowercapFastChannelResponse], frozen=True):
-    """Ask where the FastChannel of one message (4 to 7) lies."""
+    """Request the address of the FastChannel of one message (4 to 7)."""
 
     domain: U32
     message: U32
@@ -271,7 +271,7 @@ class CapChanged(Body, frozen=True):
 
 @notification(POWERCAP, 0x1, "POWERCAP_MEASUREMENTS_CHANGED")
 class MeasurementsChanged(Body, frozen=True):
-    """The average has left the bounds asked for."""
+    """The average has left the requested bounds."""
 
     agent: U32
     domain: U32

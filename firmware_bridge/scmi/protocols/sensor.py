@@ -1,7 +1,7 @@
 """Sensor protocol 0x15, versions 0x30000 and 0x30001 (DEN0056 4.7).
 
-A value is an integer times ten to the sensor's scale, in the unit of its type. Axes of multi-axis sensors are described
-by messages 0x7 and 0xD, which are not spoken here: no power controller has such sensors.
+A value is an integer times ten to the sensor's scale, in the unit of its type. Messages 0x7 and 0xD describe the axes
+of multi-axis sensors; they are not supported, since no power controller has such sensors.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def signed5(value: int) -> int:
 
 @response(SENSOR, ATTRIBUTES, "SENSOR_PROTOCOL_ATTRIBUTES")
 class SensorAttributesResponse(Body, frozen=True):
-    """Number of sensors, of asynchronous reads at a time, and where values lie (0 if nowhere)."""
+    """Number of sensors, of asynchronous reads at a time, and address of shared values (0 if there are none)."""
 
     attributes: Annotated[int, Word("I", (Bits("sensors", 0, 16), Bits("asynchronous reads", 16, 8)))]
     registers_address: U64
@@ -80,7 +80,7 @@ class SensorAttributesResponse(Body, frozen=True):
 
 @command(SENSOR, ATTRIBUTES, "SENSOR_PROTOCOL_ATTRIBUTES")
 class SensorAttributes(Command[SensorAttributesResponse], frozen=True):
-    """Ask for the number of sensors."""
+    """Request the number of sensors."""
 
 
 class ValueRange(msgspec.Struct, frozen=True):
@@ -124,12 +124,12 @@ class SensorDescriptor(msgspec.Struct, frozen=True):
 
     @property
     def notifies_updates(self) -> bool:
-        """SENSOR_UPDATE can be asked for."""
+        """SENSOR_UPDATE can be requested."""
         return bool(self.attributes_low >> 30 & 1)
 
     @property
     def has_extended_name(self) -> bool:
-        """The name is cut; NAME_GET has it whole."""
+        """The name is truncated; NAME_GET has the full name."""
         return bool(self.attributes_low >> 29 & 1)
 
     @property
@@ -139,7 +139,7 @@ class SensorDescriptor(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> int:
-        """The standard's number of what is measured."""
+        """The standard's number for the kind of sensor."""
         return self.attributes_high & 0xFF
 
     @property
@@ -149,15 +149,15 @@ class SensorDescriptor(msgspec.Struct, frozen=True):
 
     @property
     def scale(self) -> int:
-        """Power of ten that values are multiplied by."""
+        """Values are multiplied by ten to this power."""
         return signed5(self.attributes_high >> 11)
 
     def pack(self) -> bytes:
-        """The bytes of this descriptor; attribute bits must agree with what it carries."""
+        """The bytes of this descriptor; attribute bits must agree with its content."""
         extended = self.extended
         has_range = extended is not None and extended.range is not None
         if bool(self.attributes_low >> 8 & 1) != (extended is not None):
-            raise MessageError(f"sensor {self.sensor}: attribute bit 8 does not say what the descriptor carries")
+            raise MessageError(f"sensor {self.sensor}: attribute bit 8 contradicts the descriptor's content")
         if extended is not None and bool(self.attributes_high >> 8 & 1) == has_range:
             raise MessageError(f"sensor {self.sensor}: a sensor has either axes or a range")
         data = _PLAIN.pack(self.sensor, self.attributes_low, self.attributes_high, self.name)
@@ -189,7 +189,7 @@ class SensorDescriptor(msgspec.Struct, frozen=True):
 
 @response(SENSOR, 0x3, "SENSOR_DESCRIPTION_GET")
 class SensorDescriptionsResponse(Body, frozen=True):
-    """Some sensors, and how many are still to be asked for."""
+    """Some sensors, and how many are still to be requested."""
 
     remaining: int
     sensors: tuple[SensorDescriptor, ...]
@@ -200,7 +200,7 @@ class SensorDescriptionsResponse(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse; descriptors have different lengths."""
+        """The inverse of ``pack_payload``; descriptors have different lengths."""
         word = unpack_word(payload, "sensor descriptors")
         sensors: list[SensorDescriptor] = []
         offset = 4
@@ -213,7 +213,7 @@ class SensorDescriptionsResponse(Body, frozen=True):
 
 @command(SENSOR, 0x3, "SENSOR_DESCRIPTION_GET")
 class SensorDescriptions(Command[SensorDescriptionsResponse], frozen=True):
-    """Ask for the sensors from the ``first`` on."""
+    """Request the sensors from the ``first`` on."""
 
     first: U32
 
@@ -257,7 +257,7 @@ _READING = Fixed(Reading)
 
 @response(SENSOR, 0x6, "SENSOR_READING_GET")
 class ReadingGetResponse(Body, frozen=True):
-    """One reading per axis; none where the reading comes as a delayed response."""
+    """One reading per axis; none if the reading comes as a delayed response."""
 
     readings: tuple[Reading, ...]
 
@@ -267,7 +267,7 @@ class ReadingGetResponse(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         return cls(unpack_entries(_READING, Reading, payload, 0, "readings"))
 
 
@@ -281,7 +281,7 @@ class ReadingGet(Command[ReadingGetResponse], frozen=True):
 
 @delayed(SENSOR, 0x6, "SENSOR_READING_COMPLETE")
 class ReadingComplete(Body, frozen=True):
-    """The readings asked for by an asynchronous READING_GET."""
+    """The readings that an asynchronous READING_GET requested."""
 
     sensor: U32
     readings: tuple[Reading, ...]
@@ -292,7 +292,7 @@ class ReadingComplete(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         return cls(unpack_word(payload, "readings"), unpack_entries(_READING, Reading, payload, 4, "readings"))
 
 
@@ -319,7 +319,7 @@ class UpdateIntervalsResponse(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         word = unpack_word(payload, "update intervals")
         if len(payload) % 4:
             raise MessageError(f"update intervals: {len(payload)} bytes are no whole words")
@@ -329,7 +329,7 @@ class UpdateIntervalsResponse(Body, frozen=True):
 
 @command(SENSOR, 0x8, "SENSOR_LIST_UPDATE_INTERVALS")
 class UpdateIntervals(Command[UpdateIntervalsResponse], frozen=True):
-    """Ask for the update intervals from the ``first`` on."""
+    """Request the update intervals from the ``first`` on."""
 
     sensor: U32
     first: U32
@@ -344,7 +344,7 @@ class SensorConfigGetResponse(Body, frozen=True):
 
 @command(SENSOR, 0x9, "SENSOR_CONFIG_GET")
 class SensorConfigGet(Command[SensorConfigGetResponse], frozen=True):
-    """Ask for the configuration."""
+    """Request the configuration."""
 
     sensor: U32
 
@@ -377,7 +377,7 @@ class ContinuousUpdateNotify(Command[ContinuousUpdateNotifyResponse], frozen=Tru
 
 @response(SENSOR, 0xC, "SENSOR_NAME_GET")
 class SensorNameResponse(Body, frozen=True):
-    """A sensor's whole name."""
+    """A sensor's full name."""
 
     flags: U32
     name: Name64
@@ -385,7 +385,7 @@ class SensorNameResponse(Body, frozen=True):
 
 @command(SENSOR, 0xC, "SENSOR_NAME_GET")
 class SensorName(Command[SensorNameResponse], frozen=True):
-    """Ask for a sensor's whole name."""
+    """Request a sensor's full name."""
 
     sensor: U32
 
@@ -401,7 +401,7 @@ class TripPointEvent(Body, frozen=True):
 
 @notification(SENSOR, 0x1, "SENSOR_UPDATE")
 class SensorUpdate(Body, frozen=True):
-    """A reading that was not asked for one by one."""
+    """A reading that the platform sends by itself."""
 
     agent: U32
     sensor: U32
@@ -413,6 +413,6 @@ class SensorUpdate(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         agent, sensor = unpack_word(payload, "sensor update"), unpack_word(payload, "sensor update", 4)
         return cls(agent, sensor, unpack_entries(_READING, Reading, payload, 8, "readings"))

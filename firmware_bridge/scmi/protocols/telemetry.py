@@ -1,9 +1,9 @@
 """Vendor protocol 0x80 of our ControlPULP firmware: telemetry, and leases on requests.
 
 The layouts are those of ``firmware_bridge/controlpulp/src/scmi_telemetry.c``, and the reasons the ``enum reason`` of
-its ``chip.h``. SCMI requests stay until they are changed; an agent that prefers its requests to end with it sets a
-lease, which each of its messages renews, or one that ends at a set time of the controller's clock, whatever is said
-until then. There is none until it is set.
+its ``chip.h``. SCMI requests stay until they are changed. An agent whose requests must not outlive it sets a lease: a
+silence lease, which each of its messages renews, or one with a fixed end on the controller's clock, which messages do
+not renew. The default is no lease.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class TelemetryAttributesResponse(Body, frozen=True):
 
 @command(TELEMETRY, ATTRIBUTES, "TELEMETRY_PROTOCOL_ATTRIBUTES")
 class TelemetryAttributes(Command[TelemetryAttributesResponse], frozen=True):
-    """Ask for the size of the chip."""
+    """Request the size of the chip."""
 
 
 @response(TELEMETRY, 0x3, "TELEMETRY_STATUS")
 class TelemetryStatusResponse(Body, frozen=True):
-    """How the controller is doing; counters wrap."""
+    """Status of the controller; counters wrap."""
 
     build: U32
     slots: U32
@@ -67,12 +67,12 @@ class TelemetryStatusResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x3, "TELEMETRY_STATUS")
 class TelemetryStatus(Command[TelemetryStatusResponse], frozen=True):
-    """Ask how the controller is doing."""
+    """Request the status of the controller."""
 
 
 @response(TELEMETRY, 0x4, "TELEMETRY_REASONS")
 class TelemetryReasonsResponse(Body, frozen=True):
-    """Why each core is slower than asked: one bitmap of 16 bits per core."""
+    """Why each core is slower than requested: one bitmap of 16 bits per core."""
 
     reasons: tuple[int, ...]
 
@@ -85,7 +85,7 @@ class TelemetryReasonsResponse(Body, frozen=True):
 
     @classmethod
     def unpack_payload(cls, payload: bytes) -> Self:
-        """The reverse."""
+        """The inverse of ``pack_payload``."""
         count = unpack_word(payload, "reasons")
         if len(payload) != 4 + (count + 1) // 2 * 4:
             raise MessageError(f"reasons: says {count} cores, holds {len(payload) - 4} bytes")
@@ -94,7 +94,7 @@ class TelemetryReasonsResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x4, "TELEMETRY_REASONS")
 class TelemetryReasons(Command[TelemetryReasonsResponse], frozen=True):
-    """Ask for the reasons of the cores from the ``first`` on."""
+    """Request the reasons of the cores from the ``first`` on."""
 
     first: U32
 
@@ -106,7 +106,8 @@ class LeaseSetResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x5, "TELEMETRY_LEASE_SET")
 class LeaseSet(Command[LeaseSetResponse], frozen=True):
-    """Set this agent's lease; period 0: none. On expiry the package cap falls to ``cap_mw`` (0: it is withdrawn)."""
+    """Set this agent's silence lease; period 0: none. On expiry the package cap falls to ``cap_mw`` (0: it is
+    withdrawn)."""
 
     period_ms: U32
     cap_mw: U32
@@ -114,7 +115,7 @@ class LeaseSet(Command[LeaseSetResponse], frozen=True):
 
 @response(TELEMETRY, 0x6, "TELEMETRY_LEASE_GET")
 class LeaseGetResponse(Body, frozen=True):
-    """This agent's lease."""
+    """This agent's silence lease."""
 
     period_ms: U32
     cap_mw: U32
@@ -122,7 +123,7 @@ class LeaseGetResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x6, "TELEMETRY_LEASE_GET")
 class LeaseGet(Command[LeaseGetResponse], frozen=True):
-    """Ask for this agent's lease."""
+    """Request this agent's silence lease."""
 
 
 @response(TELEMETRY, 0x7, "TELEMETRY_LEASE_UNTIL")
@@ -132,8 +133,8 @@ class LeaseUntilResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x7, "TELEMETRY_LEASE_UNTIL")
 class LeaseUntil(Command[LeaseUntilResponse], frozen=True):
-    """From ``end_ms`` of the controller's clock on the package cap is ``cap_mw`` at most, whatever this agent asks for,
-    until it sets another lease; ``cap_mw`` 0: no lease. An end that has passed is one that is now."""
+    """From ``end_ms`` of the controller's clock on the package cap is at most ``cap_mw``, whatever this agent requests,
+    until it sets another lease; ``cap_mw`` 0: no lease. An end in the past means now."""
 
     end_ms: U32
     cap_mw: U32
@@ -141,7 +142,7 @@ class LeaseUntil(Command[LeaseUntilResponse], frozen=True):
 
 @response(TELEMETRY, 0x8, "TELEMETRY_LEASE_LEFT")
 class LeaseLeftResponse(Body, frozen=True):
-    """The controller's clock, what is left of this agent's lease (0: it is over, or none), and its cap (0: none)."""
+    """The controller's clock, the time left of this agent's lease (0: ended, or none), and its cap (0: none)."""
 
     now_ms: U32
     left_ms: U32
@@ -150,4 +151,4 @@ class LeaseLeftResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x8, "TELEMETRY_LEASE_LEFT")
 class LeaseLeft(Command[LeaseLeftResponse], frozen=True):
-    """Ask for the clock and the lease."""
+    """Request the clock and the lease."""

@@ -1,4 +1,4 @@
-"""How messages travel between an agent and its platform: shared memory, a serial line, in process.
+"""How messages pass between an agent and its platform: shared memory, a serial line, in process.
 
 A transport carries bytes; it knows no protocol.
 """

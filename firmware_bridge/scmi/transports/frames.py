@@ -3,9 +3,9 @@
     A5 5A | kind | sequence | length (2, little-endian) | payload | CRC-16 (2, little-endian)
 
 The CRC is CRC-16/CCITT-FALSE (polynomial 0x1021, start 0xFFFF; "123456789" gives 0x29B1) over kind to payload. The
-decoder keeps what it has not yet understood and, when a frame turns out broken, looks again from the byte after its
-sync: so a frame that follows garbage, or sits inside a frame whose length was damaged, is found as soon as all its
-bytes are there, and the line never loses more than what was hit. The rules of the exchange are in docs/scmi.md.
+decoder keeps incomplete input. When a frame is broken, it searches again from the byte after that frame's sync. So it
+finds a frame that follows garbage, or that is inside a frame whose length was damaged, as soon as all its bytes are
+there, and only damaged frames are lost. The rules of the exchange are in docs/scmi.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 SYNC: Final = b"\xa5\x5a"
 LARGEST_PAYLOAD: Final = 256
-"""Ours: above the 132 payload bytes of the published mailbox, and small enough to wait for on a slow line."""
+"""Ours: more than the 132 payload bytes of the published mailbox, and short enough for a slow line."""
 
 _HEAD = struct.Struct("<BBH")
 _HEAD_BYTES: Final = len(SYNC) + _HEAD.size
@@ -25,25 +25,25 @@ _CRC_BYTES: Final = 2
 
 
 class FrameKind(IntEnum):
-    """What a frame carries."""
+    """The content of a frame."""
 
     HELLO = 1
-    """Host: start afresh; payload as ``greeting``."""
+    """Host: reset the exchange; payload as ``greeting``."""
     WELCOME = 2
-    """Controller: has started afresh; payload as ``greeting``."""
+    """Controller: has reset the exchange; payload as ``greeting``."""
     COMMAND = 3
     RESPONSE = 4
     """With the sequence number of its command."""
     EVENT = 5
-    """Notification or delayed response, numbered on their own."""
+    """Notification or delayed response, with sequence numbers of their own."""
     NAK = 6
     """The last frame arrived damaged: send it again."""
     SENSORS = 7
     """Rig: one control slot with these readings (``lock_step.py``)."""
     ACTUATORS = 8
-    """Controller on a rig: what it sets after that slot."""
+    """Controller on a rig: its actuators after that slot."""
     RESET = 9
-    """Rig: begin as after power-on."""
+    """Rig: reset, as after power-on."""
 
 
 _KINDS: Final = frozenset(FrameKind)
@@ -58,7 +58,7 @@ class Frame(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Something that began like a frame and has an impossible head, the wrong CRC, or stopped in the middle."""
+    """A frame with an impossible head or a wrong CRC, or one that stopped in the middle."""
 
     sequence: int
 
@@ -73,7 +73,7 @@ def greeting() -> bytes:
 
 
 def greeted_version(payload: bytes) -> int | None:
-    """The framing version in a greeting; ``None`` for anything else."""
+    """The framing version in a greeting; ``None`` if the payload is not a greeting."""
     if len(payload) != _GREETING.size or payload[:4] != b"SCMI":
         return None
     return payload[4]
@@ -92,7 +92,7 @@ def crc16(data: bytes) -> int:
 
 
 class FrameDecoder:
-    """Finds frames in a stream of bytes, whatever else is in it."""
+    """Finds frames in a stream of bytes that may contain garbage."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -101,7 +101,7 @@ class FrameDecoder:
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether the stream has stopped in what may be a frame."""
+        """Whether the stream ends inside what may be a frame."""
         return bool(self._kept)
 
     def feed(self, data: bytes) -> list[Frame | Broken]:
@@ -113,7 +113,8 @@ class FrameDecoder:
         return found
 
     def end_of_burst(self) -> list[Frame | Broken]:
-        """The line has fallen silent: what has begun will not be finished, what lies behind it may be whole."""
+        """Handle silence on the line: the frame that has begun will not be completed, but one after it may be
+        complete."""
         found: list[Frame | Broken] = []
         while self._kept:
             if len(self._kept) >= _HEAD_BYTES:

@@ -1,7 +1,7 @@
 """A platform in this process, in its own virtual time (``scmi+inproc:``).
 
-The platform advances only while somebody waits for it, by one step of its fast task at a time, so a run is the same
-every time and a timeout costs no real time.
+The platform advances only while a caller waits for it, by one period of its fast job at a time. So runs are
+reproducible and a timeout costs no real time.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from firmware_bridge.scmi.clock import Clock
 from firmware_bridge.scmi.transports.shared_words import SharedWords
 
 STEP_S: Final = 125e-6
-"""The period of the controller's fast task."""
+"""The period of the controller's fast job."""
 
 REPLY_TIMEOUT_S: Final = 30e-3
 """As for shared memory (Linux 6.12 mailbox clients)."""
 
 FREE_TIMEOUTS: Final = 2
-"""How many reply timeouts to wait for a channel that is not free, as over shared memory."""
+"""How many reply timeouts to wait for a channel that is not free; as for shared memory."""
 
 
 class Platform(Protocol):
-    """What this transport needs of a platform; a channel is an agent's identity."""
+    """The methods that this transport needs of a platform; a channel identifies an agent."""
 
     def send(self, channel: int, message: bytes) -> None:
         """Write a command into the channel and ring its doorbell; ``RuntimeError`` while the channel is not free."""
 
     def poll(self, channel: int) -> bytes | None:
-        """The response, once; ``RuntimeError`` where the command was marked as damaged."""
+        """The response, once; ``RuntimeError`` if the command was marked as damaged."""
 
     def notifications(self, channel: int) -> list[bytes]:
-        """Notifications and delayed responses since the last call."""
+        """The notifications and delayed responses since the last call."""
 
     def advance(self, duration_s: float) -> None:
-        """Let the platform's time pass."""
+        """Advance the platform's time."""
 
 
 class VirtualClock:
-    """Time that passes by advancing a platform."""
+    """A clock whose time passes only when it advances the platform."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
@@ -60,7 +60,7 @@ class InProcess:
     """The transport over a ``Platform``."""
 
     def __init__(self, platform: Platform, channel: int = 0, shared_words: SharedWords | None = None) -> None:
-        """``shared_words``: the platform's FastChannels of this channel, where there are any."""
+        """``shared_words``: the FastChannels of this channel, if there are any."""
         self.name = "scmi+inproc"
         self.clock: Clock = VirtualClock(platform)
         self.reply_timeout_s = REPLY_TIMEOUT_S
@@ -72,7 +72,7 @@ class InProcess:
         self._damaged = 0
 
     def send(self, message: bytes) -> None:
-        """Hand the command to the platform; waits where it still works on an earlier one, whose answer is dropped."""
+        """Give the command to the platform. Waits while it works on an earlier one, whose response is dropped."""
         deadline_s = self.clock.now_s() + FREE_TIMEOUTS * self.reply_timeout_s
         while True:
             try:
@@ -85,7 +85,7 @@ class InProcess:
             self._response()
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """Step the platform until it has something to say or the time has passed."""
+        """Advance the platform until it sends a message or the time is over."""
         deadline_s = self.clock.now_s() + timeout_s
         while True:
             response = self._response()
@@ -106,9 +106,9 @@ class InProcess:
             return None
 
     def diagnosis(self) -> str:
-        """Whether the platform found a command damaged."""
+        """The number of commands that the platform found damaged."""
         damaged = f", and marked {self._damaged} commands as damaged" if self._damaged else ""
         return f"the platform in this process gave no response{damaged}"
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: this link owns no resource."""

@@ -1,8 +1,9 @@
-"""Lock step over a serial line: one SENSORS frame is one control slot, the ACTUATORS frame with its number the answer.
+"""Lock step over a serial line: a SENSORS frame runs one control slot; the ACTUATORS frame with its number is the
+result.
 
-For rigs whose controller shares no memory with the emulated chip (an FPGA). 921600 baud carry some 250 slots a second
-instead of 2000, so the line sets the pace and the controller's time stands still in between. SCMI goes over the same
-line: a ``LockStepLine`` is the port that a ``SerialLine`` uses, and keeps the slots' frames for itself.
+For rigs whose controller shares no memory with the emulated chip (an FPGA). 921600 baud carry some 250 slots per second
+instead of 2000, so the line sets the pace and the controller's time stops between slots. SCMI uses the same line: a
+``LockStepLine`` is the port of a ``SerialLine`` and filters out the frames of slots.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _pack_24(values: NDArray[np.int32]) -> bytes:
 
 
 class LockStepLine:
-    """The rig's end of the line. Takes the slots' frames out; everything else is the client's."""
+    """The rig's end of the line. Takes the frames of slots out and passes all other bytes to the client."""
 
     def __init__(self, port: Port, name: str, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
         self._reply_timeout_s = reply_timeout_s
@@ -62,9 +63,9 @@ class LockStepLine:
         self._heard_at_s = time.monotonic()
 
     def slot(self, wires: Mapping[str, NDArray[np.int32]]) -> dict[str, NDArray[np.int32]]:
-        """Lets one slot pass on the controller with these readings; what it sets after it.
+        """Runs one slot on the controller with these readings, and returns its actuators.
 
-        A slot that was lost or damaged on the way is asked for again under its number, and happens once.
+        If a frame is lost or damaged, it is sent again under the same number; the slot runs once.
         """
         self._sequence = (self._sequence + 1) & 0xFF
         frame = pack_frame(FrameKind.SENSORS, self._sequence, pack_sensors(wires))
@@ -78,16 +79,16 @@ class LockStepLine:
                 if self._actuators and self._actuators.sequence == self._sequence:
                     return unpack_actuators(self._actuators.payload)
         raise NoAnswerError(
-            f"{self._name}: a control slot is not answered, {1 + REPEATS} tries (is the image built for lock step?)"
+            f"{self._name}: no response to a control slot, {1 + REPEATS} tries (is the image built for lock step?)"
         )
 
     def reset(self) -> None:
-        """The controller begins as after power-on. It does not answer; greet it."""
+        """Reset the controller as after power-on. It sends no response; greet it afterwards."""
         self._port.write(pack_frame(FrameKind.RESET, 0))
         self._sequence = 0
 
     def _pump(self) -> None:
-        """Read what there is, waiting for the port's timeout."""
+        """Read the available bytes; waits up to the port's timeout."""
         data = self._port.read(1)
         if data and (waiting := self._port.in_waiting):
             data += self._port.read(waiting)
@@ -130,7 +131,7 @@ class LockStepLine:
 
 
 def _again(found: Frame | Broken) -> bytes:
-    """The frame's bytes; for a broken one a head that the client's decoder calls broken, too."""
+    """The frame's bytes; for a broken frame a head that the client's decoder finds broken too."""
     if isinstance(found, Frame):
         return pack_frame(*found)
     return SYNC + bytes((0, found.sequence, 0, 0))

@@ -1,9 +1,9 @@
 """SCMI over a serial line (``scmi+serial:///dev/ttyUSB0?baud=921600``), through any URL that pyserial opens.
 
-One command is on its way at a time. Damage is repaired here within the command's time: a frame that the controller
-could not read comes back as NAK and is sent again under the same sequence number, so that the controller can tell a
-repetition from a new command; a response that arrives damaged is asked for again by a NAK. What is lost without a trace
-is the client's to notice by its timeout. Events are not repeated: their state can be read.
+One command is in flight at a time. This module repairs damage within the command's time. If the controller could not
+read a frame, it sends a NAK; the frame is sent again under the same sequence number, by which the controller
+distinguishes a repetition from a new command. If a response arrives damaged, a NAK requests it again. If a frame is
+lost completely, the client notices by its timeout. Events are not repeated: a GET reads the same state.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from firmware_bridge.scmi.transports.frames import (
 DEFAULT_BAUD: Final = 115200
 REPLY_TIMEOUT_S: Final = 0.25
 POLL_S: Final = 0.005
-"""Ours: the longest single wait for a byte, and with it the grain of the timeouts."""
+"""Ours: the longest single wait for a byte, hence the resolution of the timeouts."""
 
 BURST_GAP_S: Final = 0.02
-"""Ours: a silence this long ends a frame; USB adapters deliver within 16 ms."""
+"""Ours: silence of this length ends a frame; USB adapters deliver within 16 ms."""
 
 REPEATS: Final = 3
-"""Ours: how often a command is sent again, and a response asked for again, because of damage."""
+"""Ours: how often a command is sent again, or a response requested again, because of damage."""
 
 GREETINGS: Final = 5
-"""Ours: 1.25 s in all, since QEMU looks only once a second whether its pty has been opened."""
+"""Ours: 1.25 s in all, since QEMU checks only once a second whether its pty is open."""
 
 
 CONNECT_TIMEOUT_S: Final = 0.5
-"""Ours, for ``socket://``; pyserial waits five seconds and takes no other wish."""
+"""Ours, for ``socket://``; pyserial waits five seconds and has no option for it."""
 
 _REMEDIES: Final = {
     errno.ENOENT: "is it plugged in?",
     errno.EACCES: "may this user open it? (group dialout)",
-    errno.EAGAIN: "another program holds it",
-    errno.EBUSY: "another program holds it",
+    errno.EAGAIN: "another program uses it",
+    errno.EBUSY: "another program uses it",
 }
 
 
 class Port(Protocol):
-    """The part of ``serial.SerialBase`` that is used; ``read`` waits up to ``POLL_S`` for the first byte."""
+    """The methods of ``serial.SerialBase`` that are used; ``read`` waits up to ``POLL_S`` for the first byte."""
 
     @property
     def in_waiting(self) -> int:
@@ -89,13 +89,13 @@ class SerialLine:
         self._received_bytes = self._frames = self._broken = 0
 
     def greet(self) -> None:
-        """Make both ends start afresh; ``NoAnswerError`` or ``WrongDeviceError`` when no SCMI controller is there."""
+        """Reset the exchange at both ends; ``NoAnswerError`` or ``WrongDeviceError`` if there is no SCMI controller."""
         for _ in range(GREETINGS):
             self._write(pack_frame(FrameKind.HELLO, 0, greeting()))
             deadline_s = self.clock.now_s() + self.reply_timeout_s
             while (frame := self._next_frame(deadline_s)) is not None:
                 if isinstance(frame, Frame) and frame.kind is FrameKind.HELLO:
-                    raise WrongDeviceError(f"{self.name}: the line returns what is sent: RX and TX are joined")
+                    raise WrongDeviceError(f"{self.name}: the line returns what is sent: RX and TX are connected")
                 if isinstance(frame, Frame) and frame.kind is FrameKind.WELCOME:
                     self._check_version(frame.payload)
                     return
@@ -112,7 +112,7 @@ class SerialLine:
             raise WrongDeviceError(f"{self.name}: framing version {version} instead of {FRAMING_VERSION}")
 
     def send(self, message: bytes) -> None:
-        """Send a command; an earlier one that is still unanswered is given up."""
+        """Send a command; gives up an earlier one that is still unanswered."""
         if len(message) > LARGEST_PAYLOAD:
             raise LinkError(f"{self.name}: a message of {len(message)} bytes; frames hold {LARGEST_PAYLOAD}")
         self._sequence = (self._sequence + 1) & 0xFF
@@ -130,7 +130,7 @@ class SerialLine:
         return None
 
     def _taken(self, frame: Frame | Broken) -> bytes | None:
-        """The message in a frame, if it is wanted; damage is answered here."""
+        """The message in a frame, if the client expects it; responds to damage with a NAK."""
         if isinstance(frame, Broken):
             if self._outstanding is not None and self._naks_left:
                 self._naks_left -= 1
@@ -147,7 +147,7 @@ class SerialLine:
         return None
 
     def _next_frame(self, deadline_s: float) -> Frame | Broken | None:
-        """The next frame; ``None`` when the deadline passes."""
+        """The next frame; ``None`` at the deadline."""
         while not self._found:
             data = self._read()
             now_s = self.clock.now_s()
@@ -165,7 +165,7 @@ class SerialLine:
         return frame
 
     def _is_over(self, deadline_s: float) -> bool:
-        """Nothing is left of what has come in, and more is not to be waited for, however fast it may come."""
+        """Drop all received bytes, without waiting for more, however fast they come."""
         return not self._found and self.clock.now_s() >= deadline_s
 
     def _read(self) -> bytes:
@@ -189,10 +189,10 @@ class SerialLine:
             raise self._gone(error) from None
 
     def _gone(self, error: Exception) -> LinkError:
-        return LinkError(f"{self.name}: the line has gone ({error}); plug it in and open it again")
+        return LinkError(f"{self.name}: the line is lost ({error}); plug it in and open it again")
 
     def diagnosis(self) -> str:
-        """What has come in."""
+        """What was received so far, as one clause."""
         if not self._received_bytes:
             return "nothing was received (cable, power, or the wrong port?)"
         if not self._frames:
@@ -201,7 +201,7 @@ class SerialLine:
                 " (wrong baud rate, or another device?)"
             )
         return (
-            f"{self._frames} frames, {self._broken} broken ones and {self._decoder.garbage_bytes} stray bytes came in"
+            f"{self._frames} frames, {self._broken} broken frames and {self._decoder.garbage_bytes} stray bytes came"
         )
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ def open_serial(device: str, baud: int, name: str) -> SerialLine:
         serial: Any = importlib.import_module("serial")
     except ModuleNotFoundError:
         raise LinkError(f"{name}: needs pyserial; install nodectl[serial]") from None
-    # a device belongs to one client; pyserial's other URL kinds know no locks
+    # a device belongs to one client; pyserial's other kinds of URL have no locks
     locks = {} if "://" in device else {"exclusive": True}
     if device.startswith("socket://"):
         sockets: Any = importlib.import_module("serial.urlhandler.protocol_socket")
@@ -238,10 +238,10 @@ def open_serial(device: str, baud: int, name: str) -> SerialLine:
 
 
 def _reason(error: OSError) -> str:
-    """Why a port cannot be opened, without what pyserial says twice."""
+    """Why a port cannot be opened, without the repetitions in pyserial's message."""
     if error.errno:
         remedy = _REMEDIES.get(error.errno)
         return os.strerror(error.errno) + (f" ({remedy})" if remedy else "")
     if "configure port" in str(error):  # the terminal's settings were refused
-        return "it is no serial device"
+        return "it is not a serial device"
     return str(error).rpartition("] ")[2]

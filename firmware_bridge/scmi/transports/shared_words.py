@@ -1,4 +1,4 @@
-"""Words of memory that an agent and its platform both reach, each read and written as a whole."""
+"""Words of memory that an agent and its platform share; each is read and written atomically."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ _FORMATS: Final[dict[int, Literal["B", "H", "I", "Q"]]] = {1: "B", 2: "H", 4: "I
 
 
 class SharedWords:
-    """Memory that an agent shares with its platform, under the addresses that the platform gives in descriptions."""
+    """Memory that an agent shares with its platform, at the addresses in the platform's descriptions."""
 
     def __init__(self, memory: memoryview, base: int = 0) -> None:
         self._bytes = memory.cast("B")
         self._base = base
 
     def holds(self, address: int, width: int) -> bool:
-        """Whether an aligned word of so many bytes lies in this memory."""
+        """Whether an aligned word of this size is inside this memory."""
         offset = address - self._base
         return address % width == 0 and 0 <= offset <= len(self._bytes) - width
 
     def load(self, address: int, width: int = WORD_BYTES) -> int:
-        """A word, read as a whole."""
+        """Read a word atomically."""
         with self._word(address, width) as word:
             return int(word[0])
 
     def store(self, address: int, value: int, width: int = WORD_BYTES) -> None:
-        """Write a word as a whole."""
+        """Write a word atomically."""
         with self._word(address, width) as word:
             word[0] = value
 
@@ -35,12 +35,12 @@ class SharedWords:
         return self._bytes[offset : offset + width].cast(_FORMATS[width])
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._bytes.release()
 
 
 @runtime_checkable
 class Sharing(Protocol):
-    """A transport whose agent reaches its platform's FastChannels; a line or a virtual machine does not."""
+    """A transport whose agent can reach its platform's FastChannels, unlike a serial line or a virtual machine."""
 
     shared_words: SharedWords

@@ -49,20 +49,20 @@ class SharedMemory:
         self.shared_words = SharedWords(view)
         view.release()
         self.descriptors = (self._fds.a2p_completion, self._fds.p2a_doorbell, connection.fileno())
-        """One of them can be read when ``receive`` has something, for those who wait for other things as well."""
+        """One of them is readable when ``receive`` has a message; for callers that also wait for other descriptors."""
         self._poll = select.poll()
         for descriptor in self.descriptors:
             self._poll.register(descriptor, select.POLLIN)
         self._arrived: deque[bytes] = deque()
         self._is_outstanding = False
-        """The platform still owns the command area; only its completion ends that, so that its writes are over."""
+        """The platform still owns the command area, until its completion shows that its writes are over."""
         self._is_waiting = False
-        """Somebody wants the outstanding response."""
+        """The client still waits for the outstanding response."""
         self._transport_errors = 0
         self._is_closed = False
 
     def send(self, message: bytes) -> None:
-        """Write a command and ring the doorbell; waits for the area where a late platform still owns it."""
+        """Write a command and ring the doorbell; waits for the area if a late platform still owns it."""
         if not self._a2p.fits(message):
             raise LinkError(f"{self.name}: a message of {len(message)} bytes does not fit into the mailbox")
         if self._is_outstanding:
@@ -83,18 +83,18 @@ class SharedMemory:
 
     def _wait_until_free(self) -> None:
         deadline_s = self.clock.now_s() + FREE_TIMEOUTS * self.reply_timeout_s
-        self._is_waiting = False  # what comes now answers a command that was given up
+        self._is_waiting = False  # this responds to a command that was given up
         while self._is_outstanding:
             left_s = deadline_s - self.clock.now_s()
             if left_s <= 0.0:
                 raise LinkError(
                     f"{self.name}: the controller has not handed the mailbox back within"
-                    f" {FREE_TIMEOUTS * self.reply_timeout_s * 1e3:g} ms: it hangs, or was reset in mid-transaction"
+                    f" {FREE_TIMEOUTS * self.reply_timeout_s * 1e3:g} ms: it hangs, or was reset during the exchange"
                 )
             self._wait(left_s)
 
     def _wait(self, timeout_s: float) -> None:
-        """Take in what the next wake-up brings."""
+        """Process the events of the next wake-up."""
         ready = {descriptor for descriptor, _ in self._poll.poll(math.ceil(timeout_s * 1e3))}
         if self._fds.a2p_completion in ready:
             _drain(self._fds.a2p_completion)
@@ -130,7 +130,7 @@ class SharedMemory:
             self._arrived.append(message)
 
     def diagnosis(self) -> str:
-        """Whether anything came back damaged."""
+        """Why there was no response: damage, or a mailbox that was not handed back."""
         if self._transport_errors:
             return f"{self._transport_errors} messages were marked as damaged in the mailbox"
         return "the mailbox was not handed back (is the controller running?)"
@@ -159,7 +159,7 @@ def open_shared_memory(path: str, name: str, reply_timeout_s: float = REPLY_TIME
         return SharedMemory(connection, invitation, name, reply_timeout_s=reply_timeout_s)
     except OSError as error:
         connection.close()
-        # a file that is no socket refuses, as a socket does that nobody serves
+        # a regular file refuses connections in the same way as a socket without a listener
         remedy = " (does a controller serve it?)" if isinstance(error, ConnectionRefusedError) else ""
         raise LinkError(f"{name}: cannot connect to {path}: {error.strerror or error}{remedy}") from None
     except BaseException:

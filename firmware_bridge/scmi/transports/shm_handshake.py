@@ -1,10 +1,9 @@
-"""How an agent gets its shared memory: one packet over a Unix socket (``scmi+shm:/path``).
+"""An agent gets its shared memory in one packet over a Unix socket (``scmi+shm:/path``).
 
-The platform (``boards/posix/channel.c``) listens on a ``SOCK_SEQPACKET`` socket with mode 0600 for each agent: who
-connects to it is that agent, so none can pretend to be another by what it writes. The one packet holds the words below
-and, as ancillary data, five descriptors: the memory (a memfd sealed against change of size, so that neither side can
-make the other fault) and four eventfds. The socket then stays open; its end is how either side learns that the other
-has gone.
+The platform (``boards/posix/channel.c``) listens on one ``SOCK_SEQPACKET`` socket with mode 0600 for each agent. The
+socket identifies the agent, so no agent can pretend to be another one. The packet has the words below and, as ancillary
+data, five descriptors: the memory (a memfd sealed against a change of size, so that neither side can make the other
+fault) and four eventfds. The socket then stays open; when it closes, the other side has gone.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ class Descriptors(msgspec.Struct, frozen=True):
 
     memory: int
     a2p_doorbell: int
-    """Agent rings: a command is in the A2P area."""
+    """The agent signals: a command is in the A2P area."""
     a2p_completion: int
-    """Platform rings: the response is in the A2P area."""
+    """The platform signals: the response is in the A2P area."""
     p2a_doorbell: int
-    """Platform rings: an event is in the P2A area."""
+    """The platform signals: an event is in the P2A area."""
     p2a_completion: int
-    """Agent rings: the P2A area is free again."""
+    """The agent signals: the P2A area is free again."""
 
     def close(self) -> None:
         """Close all five."""
@@ -55,7 +54,7 @@ _COUNT: Final = len(Descriptors.__struct_fields__)
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What a connected agent has been given."""
+    """What the platform passes to an agent that connects."""
 
     agent: int
     memory_bytes: int
@@ -64,7 +63,7 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 def receive_invitation(connection: socket.socket, name: str) -> Invitation:
-    """Take memory and eventfds from the platform, and trust none of it unchecked."""
+    """Receive memory and eventfds from the platform, and check all of it."""
     try:
         packet, passed, _, _ = socket.recv_fds(connection, PACKET.size + 1, _COUNT, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError:
@@ -84,7 +83,7 @@ def _checked(packet: bytes, passed: Sequence[int], name: str) -> Invitation:
     if not packet:
         raise LinkError(f"{name}: this channel is taken by another client, or this user may not use it")
     if len(packet) != PACKET.size or packet[:4] != MAGIC or len(passed) != _COUNT:
-        raise WrongDeviceError(f"{name}: what listens there is no SCMI mailbox")
+        raise WrongDeviceError(f"{name}: the listener there is not an SCMI mailbox")
     _, version, agent, memory_bytes, *offsets = PACKET.unpack(packet)
     if version != HANDSHAKE_VERSION:
         raise WrongDeviceError(f"{name}: mailbox handshake version {version} instead of {HANDSHAKE_VERSION}")
@@ -102,9 +101,9 @@ def _memory_problem(memory: int, memory_bytes: int) -> str | None:
     try:
         seals = fcntl.fcntl(memory, fcntl.F_GET_SEALS)
     except OSError:
-        return "its memory is no memfd"
+        return "its memory is not a memfd"
     if seals & SEALS != SEALS:
-        return "its memory is not sealed against change of size"
+        return "its memory is not sealed against a change of size"
     if os.fstat(memory).st_size < memory_bytes:
         return f"its memory has {os.fstat(memory).st_size} bytes instead of {memory_bytes}"
     return None

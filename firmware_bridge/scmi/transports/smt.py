@@ -2,13 +2,13 @@
 
     0x00 reserved | 0x04 channel status | 0x08 reserved | 0x10 flags | 0x14 length | 0x18 header | 0x1C payload
 
-Status bit 0 FREE says who owns the area: set, the caller; clear, the callee. Setting FREE is therefore always the last
-write. ``length`` counts header and payload. Whatever is read is copied first and checked afterwards, since the other
-side may write at any time. Where doorbell and completion lie differs between builds of the mailbox, so they are
+Status bit 0 (FREE) says who owns the area: the caller if it is set, the callee if it is clear. So setting FREE is
+always the last write. ``length`` counts header and payload. Both sides copy first and check afterwards, since the other
+side may write at any time. The offsets of doorbell and completion differ between builds of the mailbox, so they are
 parameters.
 
-Order of writes: both sides look at an area only after they were woken through an eventfd, whose lock in the kernel
-orders what was written before it against what is read after it on every architecture.
+Order of writes: both sides read an area only after an eventfd has woken them. Its lock in the kernel orders the writes
+before it and the reads after it on every architecture.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import msgspec
 STATUS, FLAGS, LENGTH, HEADER, PAYLOAD = 0x04, 0x10, 0x14, 0x18, 0x1C
 FREE, ERROR = 1, 2
 INTERRUPT: Final = 1
-"""Channel flags bit 0: the caller wants to be told of completion."""
+"""Channel flags bit 0: the caller requests a completion interrupt."""
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """Where an agent's two areas and their registers lie; register offsets are relative to their area."""
+    """Offsets of an agent's two areas and their registers; register offsets are relative to their area."""
 
     a2p_offset: int = 0x000
     p2a_offset: int = 0x100
@@ -33,12 +33,12 @@ class Geometry(msgspec.Struct, frozen=True):
     completion_offset: int = 0xA4
 
     def problem(self, memory_bytes: int) -> str | None:
-        """What is wrong with this geometry in a memory of that size; ``None`` when it is sound."""
+        """Why this geometry is invalid in a memory of this size; ``None`` when it is valid."""
         numbers = (self.a2p_offset, self.p2a_offset, self.payload_bytes, self.doorbell_offset, self.completion_offset)
         if any(number < 0 or number % 4 for number in numbers):
-            return "an offset or size is no multiple of 4"
+            return "an offset or size is not a multiple of 4"
         if self.payload_bytes < 4:
-            return "a payload of less than one word holds no status"
+            return "a payload of less than one word has no room for a status"
         registers = (self.doorbell_offset, self.completion_offset)
         if min(registers) < PAYLOAD + self.payload_bytes or registers[0] == registers[1]:
             return "doorbell, completion and payload overlap"
@@ -57,7 +57,7 @@ class Area:
     def __init__(self, memory: memoryview, offset: int, geometry: Geometry) -> None:
         extent = max(geometry.doorbell_offset, geometry.completion_offset) + 4
         self._bytes = memory[offset : offset + extent]
-        self._words = self._bytes.cast("I")  # aligned words are written as a whole
+        self._words = self._bytes.cast("I")  # aligned words are written atomically
         self._capacity = geometry.payload_bytes
         self._doorbell = geometry.doorbell_offset // 4
         self._completion = geometry.completion_offset // 4
@@ -79,11 +79,11 @@ class Area:
 
     @property
     def wants_interrupt(self) -> bool:
-        """The caller asked to be told of completion."""
+        """The caller requested a completion interrupt."""
         return bool(self._words[FLAGS // 4] & INTERRUPT)
 
     def fits(self, message: bytes) -> bool:
-        """Whether header and payload have room."""
+        """Whether header and payload fit."""
         return 4 <= len(message) <= 4 + self._capacity
 
     def call(self, message: bytes, ring: int) -> None:
@@ -94,7 +94,7 @@ class Area:
         self._words[self._doorbell] = ring
 
     def fetch(self) -> bytes | None:
-        """Either side: the message as it is now; ``None`` when its length is impossible."""
+        """Either side: a copy of the message; ``None`` when its length is impossible."""
         length = self._words[LENGTH // 4]
         if not 4 <= length <= 4 + self._capacity:
             return None
@@ -110,7 +110,7 @@ class Area:
         self.hand_back(ring)
 
     def hand_back(self, ring: int, *, damaged: bool = False) -> None:
-        """Callee: hand the area back as it is; ``damaged`` marks a transport error."""
+        """Callee: hand the area back unchanged; ``damaged`` marks a transport error."""
         self._words[STATUS // 4] = FREE | (ERROR if damaged else 0)
         if self.wants_interrupt:
             self._words[self._completion] = ring

@@ -1,4 +1,4 @@
-"""Shows every message that passes a transport, both ways, as it passes."""
+"""Reports every message that passes a transport, in both directions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firmware_bridge.scmi.transports.transport import Transport
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """One message on its way."""
+    """One message that passed."""
 
     at_s: float
     """In the transport's time."""
@@ -20,7 +20,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Traced:
-    """A transport that tells ``sink`` of every message and is otherwise the one inside."""
+    """A transport that reports every message to ``sink`` and passes it to the inner transport."""
 
     def __init__(self, inside: Transport, sink: Callable[[Passed], None]) -> None:
         self.name = inside.name
@@ -30,12 +30,12 @@ class Traced:
         self._sink = sink
 
     def send(self, message: bytes) -> None:
-        """Tell, then send."""
+        """Report, then send."""
         self._sink(Passed(self.clock.now_s(), Sender.AGENT, message))
         self._inside.send(message)
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """Receive, then tell."""
+        """Receive, then report."""
         message = self._inside.receive(timeout_s)
         if message is not None:
             self._sink(Passed(self.clock.now_s(), Sender.PLATFORM, message))

@@ -1,8 +1,8 @@
-"""What carries messages between an agent and its platform.
+"""The interface of all transports between an agent and its platform.
 
-A transport moves whole messages (header and payload) and knows nothing of their meaning: responses, delayed responses
-and notifications come out of ``receive`` in the order of their arrival. It repairs what its medium damages where it
-can, and loses a message rather than delivering a wrong one.
+A transport moves whole messages (header and payload) and does not interpret them: ``receive`` returns responses,
+delayed responses and notifications in the order of their arrival. It repairs damage where it can, and drops a message
+rather than deliver a wrong one.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from firmware_bridge.scmi.clock import Clock
 
 
 class Transport(Protocol):
-    """One agent's channels to a platform. ``send`` and ``receive`` raise ``LinkError`` when the link has gone."""
+    """One agent's channels to a platform. ``send`` and ``receive`` raise ``LinkError`` when the link is lost."""
 
     name: str
-    """The link's URL, for messages to a person."""
+    """The link's URL, for error messages."""
 
     clock: Clock
-    """The time in which the platform lives."""
+    """The platform's clock."""
 
     reply_timeout_s: float
-    """How long a response may take."""
+    """Timeout of a response."""
 
     def send(self, message: bytes) -> None:
-        """Put a command on its way."""
+        """Send a command."""
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """The next message from the platform; ``None`` when the time has passed without one."""
+        """The next message from the platform; ``None`` after the timeout."""
 
     def diagnosis(self) -> str:
-        """What the link has seen so far, to explain a silence: one clause."""
+        """What the link has received so far, to explain a missing response: one clause."""
 
     def close(self) -> None:
-        """Let go of the link."""
+        """Close the link."""

@@ -1,4 +1,4 @@
-"""A Unix socket to listen on that only its owner can connect to."""
+"""A listening Unix socket that only its owner can connect to."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from firmware_bridge.errors import LinkError
 
 
 def listen(path: str, kind: socket.SocketKind) -> socket.socket:
-    """A non-blocking listener with mode 0600; takes over the socket of a server that was killed, and nothing else."""
+    """A non-blocking listener with mode 0600. Replaces the socket of a server that was killed, but no other file."""
     listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    os.fchmod(listener.fileno(), 0o600)  # before bind: the socket file is never open to others
+    os.fchmod(listener.fileno(), 0o600)  # before bind, so that others can never open the socket file
     try:
         try:
             listener.bind(path)
@@ -30,7 +30,7 @@ def listen(path: str, kind: socket.SocketKind) -> socket.socket:
 
 
 def _is_abandoned(path: str, kind: socket.SocketKind) -> bool:
-    """A socket that nobody listens on; any other file at this place is somebody's."""
+    """Whether it is a socket without a listener. Any other file may be in use."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return False
     with socket.socket(socket.AF_UNIX, kind) as probe:

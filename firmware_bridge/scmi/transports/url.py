@@ -1,7 +1,7 @@
-"""Where a controller is: ``scmi+inproc:``, ``scmi+shm:/path``, ``scmi+serial:///dev/ttyUSB0?baud=921600``.
+"""URLs of controllers: ``scmi+inproc:``, ``scmi+shm:/path``, ``scmi+serial:///dev/ttyUSB0?baud=921600``.
 
-What follows ``scmi+serial:`` is a device (``///dev/ttyUSB0``) or any URL of pyserial (``socket://host:port``,
-``loop://``), of which ``baud`` alone is ours.
+After ``scmi+serial:`` comes a device (``///dev/ttyUSB0``) or any URL of pyserial (``socket://host:port``, ``loop://``).
+Of its options only ``baud`` is ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXAMPLE: Final = "scmi+serial:///dev/ttyUSB0?baud=921600, scmi+shm:/run/scmi.so
 def open_client(url: str) -> Client:
     """A client over the transport that the URL names.
 
-    Raises ``RequestError`` for a URL that makes no sense, a ``LinkError`` where nothing usable is at its other end.
+    Raises ``RequestError`` for an invalid URL, a ``LinkError`` if no usable controller is at its other end.
     """
     return Client(open_transport(url))
 
@@ -37,7 +37,7 @@ def open_transport(url: str) -> Transport:
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, 1)
-        raise RequestError(f"{url!r} is no SCMI URL{f' (nearest: {near[0]}:)' if near else ''}, e.g. {_EXAMPLE}")
+        raise RequestError(f"{url!r} is not an SCMI URL{f' (nearest: {near[0]}:)' if near else ''}, e.g. {_EXAMPLE}")
     if scheme == "scmi+serial":
         device, baud = _serial_place(rest, url)
         return open_serial(device, baud, url)

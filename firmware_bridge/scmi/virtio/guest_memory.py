@@ -1,7 +1,7 @@
-"""A virtual machine's memory, as it lets a device in another process see it (vhost-user memory table).
+"""The memory that a virtual machine shares with a device in another process (vhost-user memory table).
 
-A table has a few regions. Each is known under two addresses: the guest's physical one, in descriptors, and the virtual
-one of the process that runs the guest, in messages about rings. Nothing here trusts an address: what does not lie whole
+A table has a few regions. Each has two addresses: the guest's physical one, used in descriptors, and the virtual one of
+the process that runs the guest, used in messages about rings. No address is trusted: a range that is not completely
 inside one region is an error.
 """
 
@@ -19,13 +19,14 @@ import msgspec
 from firmware_bridge.errors import LinkError
 
 MAX_REGIONS: Final = 8
-"""What a vhost-user back end without configurable slots is asked to take at least (VHOST_MEMORY_BASELINE_NREGIONS)."""
+"""The regions that a vhost-user back end without configurable slots must accept at least
+(VHOST_MEMORY_BASELINE_NREGIONS)."""
 
 _SPACE: Final = 1 << 64
 
 
 class GuestError(LinkError):
-    """The other side broke the rules of vhost-user or virtio; what it asked for is not done."""
+    """The other side broke the rules of vhost-user or virtio; its request is not executed."""
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -35,11 +36,11 @@ class Region(msgspec.Struct, frozen=True):
     size: int
     user_address: int
     file_offset: int
-    """Where the region begins in the descriptor that came with it."""
+    """Offset of the region in the file that came with it."""
 
 
 class GuestMemory:
-    """The mapped regions. The descriptors are only used while it is made; they stay the caller's."""
+    """The mapped regions. The constructor uses the descriptors; the caller still owns and closes them."""
 
     def __init__(self, regions: Sequence[Region], descriptors: Sequence[int]) -> None:
         _check(regions, descriptors)
@@ -76,7 +77,7 @@ class GuestMemory:
         raise GuestError(f"{size} bytes at user address {address:#x} are not in the memory table")
 
     def close(self) -> None:
-        """Unmap; no view may be left."""
+        """Unmap; all views must have been released."""
         for view in self._views:
             view.release()
         for mapped in self._maps:
@@ -97,7 +98,7 @@ def _check(regions: Sequence[Region], descriptors: Sequence[int]) -> None:
             )
         file = os.fstat(descriptor)
         if not stat.S_ISREG(file.st_mode) or region.file_offset + region.size > file.st_size:
-            raise GuestError(f"a region of {region.size:#x} bytes does not lie in the file passed with it")
+            raise GuestError(f"a region of {region.size:#x} bytes is not inside the file passed with it")
     for name in ("guest_address", "user_address"):
         spans = sorted((getattr(region, name), region.size) for region in regions)
         for (start, size), (following, _) in itertools.pairwise(spans):

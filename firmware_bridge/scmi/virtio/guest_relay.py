@@ -1,7 +1,7 @@
-"""Guests as agents of a controller that runs elsewhere: messages pass between virtio devices and mailboxes.
+"""Guests as agents of a controller in another process: relays messages between virtio devices and mailboxes.
 
-A guest's command goes into its agent's mailbox as it is, tokens and all, and what comes back goes into the guest's
-rings. A controller that stays silent is answered for, with COMMS_ERROR: a command is answered exactly once.
+A guest's command goes unchanged into its agent's mailbox, and the response goes into the guest's rings. If the
+controller stays silent, the relay responds with COMMS_ERROR: every command gets exactly one response.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from firmware_bridge.scmi.transports.shm import SharedMemory
 from firmware_bridge.scmi.virtio.vhost_user import VhostUserServer
 
 SILENCE_S: Final = 2.0
-"""After so long a command is answered in the controller's place; ours. Far above the 30 ms for which Linux waits."""
+"""Ours: after this time the relay responds instead of the controller. Far above the 30 ms for which Linux waits."""
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A command that the controller has, or is to have."""
+    """A command that the controller has or will get."""
 
     header: bytes
     deadline_s: float
 
 
 class GuestRelay:
-    """Owns neither the devices nor the mailboxes. ``mailboxes``: by agent, one for each device."""
+    """Does not own the devices and mailboxes. ``mailboxes``: by agent, one for each device."""
 
     def __init__(self, devices: VhostUserServer, mailboxes: Mapping[int, SharedMemory]) -> None:
         self._devices = devices
@@ -39,9 +39,9 @@ class GuestRelay:
         self._asked: dict[int, _Asked] = {}
 
     def wait(self, timeout_s: float, others: Sequence[int] = ()) -> None:
-        """Pass on what comes within this time; returns early when one of the ``others`` can be read.
+        """Relay messages for this time; returns early when one of the ``others`` can be read.
 
-        Raises ``LinkError`` when the controller has gone.
+        Raises ``LinkError`` when the controller has ended.
         """
         ours = [descriptor for mailbox in self._mailboxes.values() for descriptor in mailbox.descriptors]
         deadline_s = min((asked.deadline_s for asked in self._asked.values()), default=float("inf"))
@@ -55,17 +55,18 @@ class GuestRelay:
             self._answer_in_its_place(agent)
 
     def _ask(self, agent: int, message: bytes) -> None:
-        """A mailbox that still holds the command of a guest that has left is waited for, and that answer dropped."""
+        """If the mailbox still has the command of a guest that has left, waits for its response and drops it."""
         self._asked[agent] = _Asked(message[:HEADER_BYTES], time.monotonic() + SILENCE_S)
         mailbox = self._mailboxes[agent]
         try:
             mailbox.send(message)
         except LinkError:
-            mailbox.receive(0.0)  # raises where the controller has gone
+            mailbox.receive(0.0)  # raises when the controller has ended
             self._answer_in_its_place(agent)
 
     def _hand_back(self, agent: int, message: bytes) -> None:
-        """A response has its command's header, whatever that is; all else is an event, or for one who has left."""
+        """A response has its command's header. Any other message is an event, or a response for a guest that has
+        left."""
         asked = self._asked.get(agent)
         if asked and message[:HEADER_BYTES] == asked.header:
             del self._asked[agent]

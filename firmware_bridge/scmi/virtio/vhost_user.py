@@ -1,12 +1,12 @@
 """A virtio-scmi device for virtual machines: a vhost-user back end (virtio device 32; virtio 1.2 §5.17).
 
 A Linux kernel with ``ARM_SCMI_TRANSPORT_VIRTIO`` attaches through its monitor, which connects to a Unix socket and
-shares the guest's memory. Each device is one agent's channel: which agent a guest is, the socket says, never the guest.
-The owner's loop: ``for agent, message in server.wait(timeout_s): server.answer(agent, ...)``.
+shares the guest's memory. Each device is one agent's channel: the socket identifies the agent, never the guest. The
+owner's loop: ``for agent, message in server.wait(timeout_s): server.answer(agent, ...)``.
 
-What a guest or its monitor does wrong stops its ring or its connection, with the reason in ``fault``; it never raises
-here, never blocks, and never touches another agent. One command of an agent is worked on at a time: the others wait in
-the guest's own ring.
+An error of a guest or its monitor stops its ring or its connection, with the reason in ``fault``. It never raises an
+exception here, never blocks and never affects another agent. One command per agent is in flight; the others wait in the
+guest's ring.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firmware_bridge.scmi.virtio.virtqueue import IS_ORDERED
 
 
 class VhostUserServer:
-    """Listens on one Unix socket per agent; a guest at a time may be connected to each."""
+    """Listens on one Unix socket per agent; each accepts one guest at a time."""
 
     def __init__(self, paths: Mapping[int, str]) -> None:
         if paths and not IS_ORDERED:
@@ -36,15 +36,15 @@ class VhostUserServer:
 
     @property
     def agents(self) -> list[int]:
-        """The agents that a guest is connected as."""
+        """The agents that have a connected guest."""
         return [agent for agent, device in self._devices.items() if device.connection]
 
     def fault(self, agent: int) -> str | None:
-        """What the agent's guest did wrong last, if anything; forgotten when the next one connects."""
+        """The last error of the agent's guest, if any; cleared when the next guest connects."""
         return self._devices[agent].fault
 
     def wait(self, timeout_s: float, others: Iterable[int] = ()) -> list[tuple[int, bytes]]:
-        """The commands that have come in, with their agents; guests may come and go meanwhile.
+        """The commands received, with their agents. Guests may connect and disconnect meanwhile.
 
         Returns early when one of the ``others`` (descriptors) can be read.
         """
@@ -67,14 +67,14 @@ class VhostUserServer:
         return [(agent, message) for agent, message in found if message is not None]
 
     def answer(self, agent: int, message: bytes) -> None:
-        """Hand a response back; a guest that has left misses it."""
+        """Send a response; it is dropped if the guest has left."""
         self._devices[agent].answer(message)
 
     def notify(self, agent: int, message: bytes) -> bool:
-        """Send a notification or delayed response; ``False`` where it is lost because the guest has no buffer."""
+        """Send a notification or delayed response; ``False`` if it is lost because the guest has no buffer."""
         return self._devices[agent].notify(message)
 
     def close(self) -> None:
-        """Disconnect everyone and take the sockets away."""
+        """Disconnect all guests and remove the sockets."""
         for device in self._devices.values():
             device.close()

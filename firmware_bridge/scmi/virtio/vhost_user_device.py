@@ -1,6 +1,6 @@
 """One virtio-scmi device: the requests of its front end, the commands and events of its guest.
 
-See ``vhost_user.py`` for what it promises.
+``vhost_user.py`` says what it guarantees.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from firmware_bridge.scmi.virtio.vhost_user_ring import Ring
 from firmware_bridge.scmi.virtio.virtqueue import MAX_SIZE, Chain, Rings, Virtqueue
 
 MAX_MESSAGE: Final = 136
-"""Header and payload of the longest command that is passed on: 132 bytes as in the mailbox, and the header."""
+"""Size of the longest command that is relayed: 132 bytes of payload as in the mailbox, and the header."""
 
 _STATUS = struct.Struct("<i")
 _ANSWER_BYTES: Final = HEADER_BYTES + _STATUS.size
@@ -88,7 +88,7 @@ class Device:
     # ---- the loop's side ----
 
     def waits_for(self) -> dict[int, Callable[[], None]]:
-        """Descriptors that something may come from, and what is then to be done."""
+        """Descriptors to wait for, each with the function to call when it is readable."""
         if self.connection is None:
             return {self.listener.fileno(): self._accept}
         waits: dict[int, Callable[[], None]] = {self.connection.fileno(): self._serve}
@@ -104,7 +104,7 @@ class Device:
         ring = self._rings[COMMANDS]
         try:
             queue = self._queue(COMMANDS)
-            for _ in range(MAX_SIZE):  # a guest that goes on adding unusable chains holds nobody else up
+            for _ in range(MAX_SIZE):  # a guest that keeps adding unusable chains must not delay the others
                 chain = queue.take(MAX_MESSAGE) if queue else None
                 if chain is None:
                     break
@@ -120,7 +120,7 @@ class Device:
         return None
 
     def answer(self, message: bytes) -> None:
-        """The response to the outstanding command; nothing happens when the guest has left meanwhile."""
+        """Send the response to the outstanding command; does nothing when the guest has left."""
         chain, self._outstanding = self._outstanding, None
         if chain is None:
             return
@@ -130,7 +130,7 @@ class Device:
             self._break(self._rings[COMMANDS], error)
 
     def notify(self, message: bytes) -> bool:
-        """An event, if the guest has a buffer for it."""
+        """Send an event, if the guest has a buffer for it."""
         if not self._features & P2A_CHANNELS:
             return False
         try:
@@ -148,7 +148,7 @@ class Device:
         return True
 
     def close(self) -> None:
-        """Disconnect the guest and take the socket away."""
+        """Disconnect the guest and remove the socket."""
         self._forget()
         self.listener.close()
         with contextlib.suppress(FileNotFoundError):
@@ -167,7 +167,7 @@ class Device:
             ring.signal(Request.SET_VRING_CALL)
 
     def _break(self, ring: Ring, error: GuestError) -> None:
-        """The ring is of no further use until the front end sets it up anew."""
+        """Stop the ring until the front end sets it up again."""
         self.fault = f"{self.path}: {error}"
         ring.is_broken = True
         self._stop(ring)
@@ -175,7 +175,7 @@ class Device:
 
     def _stop(self, ring: Ring) -> None:
         if ring is self._rings[COMMANDS] and self._outstanding is not None:
-            self._outstanding = None  # asked again where the ring is started again: commands set or read a state
+            self._outstanding = None  # executed again after a restart of the ring: commands set or read a state
             if ring.queue:
                 ring.queue.put_off()
         ring.stop()
@@ -210,7 +210,7 @@ class Device:
         self.connection, self._stream, self.fault = connection, MessageStream(connection), None
 
     def _serve(self) -> None:
-        """Do what the front end asks, one message at a time."""
+        """Execute the front end's requests, one message at a time."""
         stream = self._stream
         if stream is None:
             return
@@ -242,7 +242,7 @@ class Device:
             stream.reply(message.request, reply)
 
     def _forget(self) -> None:
-        """The front end has gone, or has to."""
+        """Disconnect the front end."""
         self._reset()
         if self._memory:
             self._memory.close()
@@ -272,7 +272,7 @@ class Device:
                 ring.is_enabled = True
 
     def _set_backend_channel(self, message: Message) -> None:
-        """Nothing is ever sent there, but it stays open: user-mode Linux takes its end for the device's."""
+        """Nothing is ever sent there, but it stays open: user-mode Linux takes its end for the end of the device."""
         if len(message.descriptors) != 1:
             raise GuestError(f"{name_of(message.request)} with {len(message.descriptors)} descriptors")
         self._close_backend_channel()
@@ -297,7 +297,7 @@ class Device:
         regions = [Region(*REGION.unpack_from(message.payload, TABLE.size + n * REGION.size)) for n in range(count)]
         memory = GuestMemory(regions, message.descriptors)
         for ring in self._rings:
-            self._stop(ring)  # started again in the new memory when needed
+            self._stop(ring)  # restarted in the new memory when needed
         if self._memory:
             self._memory.close()
         self._memory = memory
@@ -365,7 +365,7 @@ class Device:
 
 
 def _refusal(chain: Chain) -> bytes:
-    """What is written for a command that is not passed on, or an answer without room: the header and a status."""
+    """The response to a command that is not relayed, or for which the real response has no room: header and status."""
     if len(chain.content) < HEADER_BYTES or chain.capacity < _ANSWER_BYTES:
         return b""
     return chain.content[:HEADER_BYTES] + _STATUS.pack(Status.PROTOCOL_ERROR)

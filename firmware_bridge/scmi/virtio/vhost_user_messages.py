@@ -1,9 +1,9 @@
-"""vhost-user messages on a stream socket, as far as a virtio-scmi back end needs them.
+"""The vhost-user messages that a virtio-scmi back end needs, on a stream socket.
 
     request (4) | flags (4) | payload size (4) | payload         little-endian, descriptors as ancillary data
 
-The front end (the virtual machine monitor) asks, the back end answers some requests with a payload and, where the front
-end wants it, every other with 0 or an error number. Source: QEMU ``docs/interop/vhost-user.rst``.
+The front end (the virtual machine monitor) sends requests. The back end replies to some with a payload and, if the
+front end requests replies, to every other one with 0 or an error number. Source: QEMU ``docs/interop/vhost-user.rst``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ FEATURES: Final = P2A_CHANNELS | PROTOCOL_FEATURES | VERSION_1
 
 MULTIQUEUE, REPLY_ACK, BACKEND_REQUESTS, RESET_DEVICE = 1 << 0, 1 << 3, 1 << 5, 1 << 13
 OFFERED_PROTOCOL_FEATURES: Final = MULTIQUEUE | REPLY_ACK | BACKEND_REQUESTS | RESET_DEVICE
-"""This device asks a front end nothing, but user-mode Linux (6.12) sets its interrupt up with BACKEND_REQUESTS only."""
+"""This device sends no requests to a front end, but user-mode Linux (6.12) needs BACKEND_REQUESTS to set its interrupt
+up."""
 
 NO_DESCRIPTOR: Final = 1 << 8
 """In the payload of SET_VRING_KICK, CALL and ERR; bits 7:0 are the queue."""
 
 
 class Request(IntEnum):
-    """What a front end may ask."""
+    """The requests of a front end."""
 
     GET_FEATURES = 1
     SET_FEATURES = 2
@@ -74,7 +75,7 @@ _MAX_PAYLOAD: Final = TABLE.size + MAX_REGIONS * REGION.size
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A whole message; whoever takes a descriptor out of ``descriptors`` owns it."""
+    """A whole message. Whoever removes a descriptor from ``descriptors`` owns it."""
 
     request: int
     wants_reply: bool
@@ -88,14 +89,15 @@ class Message(msgspec.Struct, frozen=True):
         return layout.unpack(self.payload)
 
     def close(self) -> None:
-        """Close what nobody took."""
+        """Close the descriptors that are still there."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
 
 
 class MessageStream:
-    """Cuts a connection's bytes into messages. A front end that stops in the middle of one holds nothing up."""
+    """Splits a connection's bytes into messages. A front end that stops in the middle of one does not block the
+    others."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -103,7 +105,7 @@ class MessageStream:
         self._descriptors: list[int] = []
 
     def read(self) -> Message | None:
-        """The next message, if it is there whole; ``GuestError`` when the bytes are none or the front end has gone."""
+        """The next message, if it is complete; ``GuestError`` for invalid bytes, or when the front end has gone."""
         while True:
             missing = self._missing()
             if missing == 0:
@@ -124,12 +126,12 @@ class MessageStream:
             self._bytes += content
 
     def _missing(self) -> int:
-        """How many bytes of this message have not come; never more, since descriptors come with their message."""
+        """How many bytes of this message are missing. Not more are read, since descriptors come with their message."""
         if len(self._bytes) < _HEADER.size:
             return _HEADER.size - len(self._bytes)
         request, flags, size = _HEADER.unpack_from(self._bytes)
         if flags & ~_NEED_REPLY != _VERSION or size > _MAX_PAYLOAD:
-            raise GuestError(f"a header that is none: request {request}, flags {flags:#x}, {size} bytes")
+            raise GuestError(f"an invalid header: request {request}, flags {flags:#x}, {size} bytes")
         return int(_HEADER.size + size - len(self._bytes))
 
     def _cut(self) -> Message:
@@ -140,14 +142,14 @@ class MessageStream:
         return message
 
     def reply(self, request: int, payload: bytes) -> None:
-        """Answer; a front end that does not read its answers has gone, for us."""
+        """Reply. A front end that does not read its replies is disconnected."""
         packet = _HEADER.pack(request, _VERSION | _REPLY, len(payload)) + payload
         try:
             if self._connection.send(packet) == len(packet):
                 return
         except OSError:
             pass
-        raise GuestError("the front end does not take its answers")
+        raise GuestError("the front end does not read its replies")
 
     def close(self) -> None:
         """Disconnect."""

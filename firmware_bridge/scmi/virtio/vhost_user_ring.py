@@ -1,4 +1,4 @@
-"""What a front end says of a virtqueue, piece by piece, until it can be started."""
+"""The settings of a virtqueue, which a front end sends one by one, until it can be started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firmware_bridge.scmi.virtio.virtqueue import Rings, Virtqueue
 
 
 class Ring:
-    """A virtqueue with what is needed to start it, in whatever order the front end says it."""
+    """A virtqueue and the settings needed to start it, in any order."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -27,7 +27,7 @@ class Ring:
         return self._descriptors.get(request)
 
     def set_descriptor(self, request: int, descriptor: int | None) -> None:
-        """Replace it; this owns it from now on."""
+        """Replace the descriptor; this object owns the new one."""
         old = self._descriptors.pop(request, None)
         if old is not None:
             os.close(old)
@@ -35,7 +35,7 @@ class Ring:
             self._descriptors[request] = descriptor
 
     def signal(self, request: int) -> None:
-        """Ring it, if there is one; a full or broken pipe is the other side's loss."""
+        """Signal it, if there is one. A full or broken pipe is ignored."""
         descriptor = self.descriptor(request)
         if descriptor is not None:
             with contextlib.suppress(OSError):
@@ -51,14 +51,14 @@ class Ring:
         return self.queue
 
     def stop(self) -> None:
-        """Let go of the guest's memory; the next start goes on from here."""
+        """Release the guest's memory; the next start continues from here."""
         if self.queue:
             self.base = self.queue.next_index
             self.queue.release()
             self.queue = None
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop and close."""
         self.stop()
         for request in list(self._descriptors):
             self.set_descriptor(request, None)

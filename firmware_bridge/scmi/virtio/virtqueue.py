@@ -4,12 +4,12 @@
     available    flags (2), index (2), heads (2 each): the driver writes
     used         flags (2), index (2), {head (4), length (4)} each: the device writes
 
-Both indices run freely through 16 bits. A chain has a part that the device reads, then one that it writes. What is read
-is copied first and checked afterwards, since the driver may write at any time. A chain that breaks a rule is a
-``GuestError``, and the queue is of no further use. Indirect descriptors and event indices are not offered.
+Both indices count modulo 2^16. A chain has a part that the device reads, then a part that it writes. The device copies
+first and checks afterwards, since the driver may write at any time. A chain that breaks a rule is a ``GuestError``,
+after which the queue must not be used. Indirect descriptors and event indices are not offered.
 
-Order: an index is read before, and written after, what it covers. On x86-64 the processor keeps that order and these
-are single 16-bit accesses, which is why the device is offered there alone (``IS_ORDERED``).
+Order: an index is read before, and written after, the entries that it covers. On x86-64 the processor keeps that order,
+and these are single 16-bit accesses, so the device is offered only there (``IS_ORDERED``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from firmware_bridge.scmi.virtio.guest_memory import GuestError, GuestMemory
 
 MAX_SIZE: Final = 1024
-"""Descriptors of a queue; virtio allows 32768, Linux asks for 256 at most here."""
+"""Descriptors of a queue. Virtio allows 32768; Linux requests at most 256 here."""
 
 IS_ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
 
@@ -33,7 +33,7 @@ _NO_INTERRUPT: Final = 1
 
 
 class Rings(msgspec.Struct, frozen=True):
-    """Where the driver has put the three parts: addresses of its process."""
+    """Addresses of the three parts in the driver's process."""
 
     descriptors: int
     available: int
@@ -45,9 +45,9 @@ class Chain(msgspec.Struct, frozen=True):
 
     head: int
     content: bytes
-    """What the device reads; at most one byte more than was asked for."""
+    """What the device reads; at most one byte more than requested."""
     room: tuple[tuple[int, int], ...]
-    """Guest addresses and lengths of what the device may write."""
+    """Guest addresses and lengths of the parts that the device may write."""
 
     @property
     def capacity(self) -> int:
@@ -56,7 +56,7 @@ class Chain(msgspec.Struct, frozen=True):
 
 
 class Virtqueue:
-    """A queue that is in use. Its memory may not be closed before ``release``."""
+    """A queue in use. Its memory must not be closed before ``release``."""
 
     def __init__(self, memory: GuestMemory, size: int, rings: Rings, next_index: int = 0) -> None:
         if not 1 <= size <= MAX_SIZE or size & (size - 1):
@@ -84,7 +84,7 @@ class Virtqueue:
         if waiting == 0:
             return None
         if waiting > self._size:
-            raise GuestError(f"{waiting} chains are said to wait in a queue of {self._size}")
+            raise GuestError(f"{waiting} chains waiting in a queue of {self._size}")
         head = self._available[2 + self._next % self._size]
         chain = self._walk(head, most)
         self._next = (self._next + 1) & 0xFFFF
@@ -107,16 +107,16 @@ class Virtqueue:
                 if flags & _WRITE:
                     room.append((address, length))
                 elif room:
-                    raise GuestError(f"descriptor {at} is to be read but follows one to be written")
+                    raise GuestError(f"descriptor {at} is readable but follows a writable one")
                 else:
                     content += view[: most + 1 - len(content)]
             if not flags & _NEXT:
                 return Chain(head, bytes(content), tuple(room))
             at = following
-        raise GuestError("a chain of descriptors goes in circles")
+        raise GuestError("a chain of descriptors is a loop")
 
     def give_back(self, chain: Chain, content: bytes) -> bool:
-        """Write into a chain and hand it back; whether the driver wants to be told."""
+        """Write into a chain and hand it back; returns whether the driver wants an interrupt."""
         left = memoryview(content)
         for address, length in chain.room:
             with self._memory.at_guest(address, min(length, len(left))) as view:
@@ -130,10 +130,10 @@ class Virtqueue:
         return not self._available[0] & _NO_INTERRUPT
 
     def put_off(self) -> None:
-        """The chain that was taken last is taken again by the next ``take``."""
+        """Makes the next ``take`` return the last chain again."""
         self._next = (self._next - 1) & 0xFFFF
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         for view in (self._descriptors, self._available, self._used_index, self._used):
             view.release()

@@ -128,8 +128,8 @@ static void deliver_interrupts(host_t *h)
 }
 
 /*
- * A job keeps the controller for its time. Fast and control act when they start, as they write the actuators first; a
- * message acts when it is done, as its answer is the last thing written.
+ * A job occupies the controller for its configured time. The fast and the control job take effect when they start,
+ * since they write the actuators first. A message takes effect when its job ends, since its response is written last.
  */
 static void run_jobs(host_t *h)
 {
@@ -150,7 +150,7 @@ static void run_jobs(host_t *h)
     }
 }
 
-/* Events at the very moment of until_ns are still served. */
+/* Also serves the events that are due exactly at until_ns. */
 void host_advance(host_t *h, int64_t until_ns)
 {
     struct board *b = &h->board;
@@ -255,7 +255,7 @@ void host_line_open(host_t *h, int channel)
     h->has_line = true;
 }
 
-/* Understood as it comes: a sender that is faster than the line would find the ring full. */
+/* Each byte is processed at once: a sender that is faster than the line would find the ring full. */
 void host_line_write(host_t *h, const uint8_t *bytes, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -1,9 +1,9 @@
 /*
  * The host board: the controller as a library, in virtual time.
  *
- * Nothing happens outside host_advance: time moves from event to event, jobs take the time they are configured to take,
- * and the same calls give the same bits. A plant is a function that brings the wires up to date with a moment; without
- * one the wires keep what their owner wrote.
+ * Nothing happens outside host_advance. Time moves from event to event, jobs take their configured time, and equal
+ * calls give equal bits. A plant is a function that updates the wires to a given time; without a plant the wires keep
+ * the values that their owner wrote.
  */
 #ifndef HOST_H
 #define HOST_H
@@ -30,15 +30,15 @@ typedef struct {
 
 typedef struct {
     int32_t published_law, polled_messages, bypass;
-    uint32_t message_only; /* bit per channel: its agent does not reach this memory, so no FastChannels */
+    uint32_t message_only; /* bit per channel: its agent cannot reach this memory, so it has no FastChannels */
     int64_t job_ns[HOST_JOBS]; /* fast, control, one message: ours, measured on rv32 or zero */
-    int64_t interrupt_ns;      /* doorbell to the message job being ready */
+    int64_t interrupt_ns;      /* from doorbell to message job ready */
 } host_options_t;
 
 typedef struct host host_t;
 typedef void (*host_plant_t)(void *plant, int64_t until_ns);
 
-uint64_t host_size(void); /* bytes of memory that host_open wants, zeroed, aligned for any type */
+uint64_t host_size(void); /* bytes of memory for host_open: zeroed, aligned for any type */
 host_t *host_open(void *memory, const host_options_t *options);
 host_wires_t *host_wires(host_t *h);
 void host_attach(host_t *h, host_plant_t plant, void *context);
@@ -52,15 +52,16 @@ uint32_t host_doorbell(const host_t *h, int channel);
 int host_take_completion(host_t *h, int channel);
 uint32_t *host_fast_window(host_t *h, int channel);
 
-/* SCMI without a mailbox: one message, answered at once. Bytes of the reply; reply holds HOST_SMT_BYTES. */
+/* One SCMI message without a mailbox, answered at once. Returns the bytes of the reply; `reply` has room for
+ * HOST_SMT_BYTES. */
 uint32_t host_message(host_t *h, int channel, const uint8_t *message, uint32_t bytes, uint8_t *reply);
 
-/* A serial line on one agent's channel: bytes to the controller, which it takes at once, and bytes from it. */
+/* A serial line on one agent's channel: bytes to the controller, which processes them at once, and bytes from it. */
 void host_line_open(host_t *h, int channel);
 void host_line_write(host_t *h, const uint8_t *bytes, uint32_t n);
 uint32_t host_line_read(host_t *h, uint8_t *bytes, uint32_t n);
 
-/* What the controller thinks, for tests and benchmarks. */
+/* Internal state of the controller, for tests and benchmarks. */
 typedef struct {
     uint32_t slots, overruns_fast, overruns_control, bypasses, commands, kicks, actuations;
     int32_t margin_uw, held_slots, gain_q16[HOST_DOMAINS];
@@ -69,6 +70,6 @@ typedef struct {
 } host_view_t;
 void host_view(const host_t *h, host_view_t *out);
 uint64_t host_fingerprint(const host_t *h); /* of every actuation so far */
-void host_hold_jobs(host_t *h, int32_t ticks); /* fault: the executive does not run for so long */
+void host_hold_jobs(host_t *h, int32_t ticks); /* fault: the executive does not run for this many ticks */
 
 #endif

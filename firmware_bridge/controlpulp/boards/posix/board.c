@@ -16,8 +16,8 @@
 #define FROM_TIMER (AGENTS * SOURCES)
 #define FROM_SIGNAL (AGENTS * SOURCES + 1)
 #define EVENTS_AT_ONCE 16
-#define KICKS_PER_WATCHDOG 512 /* 64 ms: arming it is a system call */
-#define WATCHDOG_CPU_S 2       /* of this process's own time, which a paused machine does not spend */
+#define KICKS_PER_WATCHDOG 512 /* 64 ms: each arming costs a system call */
+#define WATCHDOG_CPU_S 2       /* CPU time of this process: a paused machine spends none */
 
 static int64_t monotonic_ns(void)
 {
@@ -62,7 +62,7 @@ void board_actuate(struct board *b, const struct operating_point *point)
 
 uint64_t board_time_us(struct board *b) { return (uint64_t)(monotonic_ns() - b->start_ns) / 1000; }
 
-/* A controller that computes for so long without a control job ends by SIGPROF; who started it starts it again. */
+/* A controller that computes for this long without a control job ends by SIGPROF. Its supervisor restarts it. */
 void board_kick_watchdog(struct board *b)
 {
     static const struct itimerval bite = {.it_value = {.tv_sec = WATCHDOG_CPU_S}};
@@ -88,7 +88,7 @@ volatile uint32_t *board_fast_window(struct board *b, int channel)
     return b->channels[channel].is_message_only ? NULL : channel_fast_window(&b->channels[channel]);
 }
 
-/* An offset in the memory that the agent was given. */
+/* An offset in the agent's shared memory. */
 uint64_t board_fast_address(struct board *b, int channel) { return channel_fast_offset(&b->channels[channel]); }
 
 void board_barrier(struct board *b)

@@ -1,4 +1,4 @@
-/* One agent's way in: see channel.h. */
+/* The channel of one agent: see channel.h. */
 #include "channel.h"
 
 #include <endian.h>
@@ -30,7 +30,7 @@ const char *geometry_problem(const struct geometry *g)
 {
     uint32_t low = g->a2p < g->p2a ? g->a2p : g->p2a, high = g->a2p < g->p2a ? g->p2a : g->a2p;
     if ((g->a2p | g->p2a | g->doorbell | g->completion) % 4)
-        return "an offset is no multiple of 4";
+        return "an offset is not a multiple of 4";
     if (high >= 1u << 20 || g->doorbell >= 1u << 20 || g->completion >= 1u << 20)
         return "an offset is above 1 MiB";
     if (g->doorbell < sizeof(struct smt_area) || g->completion < sizeof(struct smt_area) || g->doorbell == g->completion)
@@ -55,7 +55,7 @@ static bool watch(struct channel *c, int operation, int fd, enum source source, 
     return epoll_ctl(c->epoll, operation, fd, &event) == 0;
 }
 
-/* The caller holds the folder's lock, so a socket that lies there is nobody's. Mode 0600 from the first moment. */
+/* The caller has locked the folder, so an existing socket has no owner. The mode is 0600 from the start. */
 static int listen_at(const struct sockaddr_un *address)
 {
     struct stat found;
@@ -147,7 +147,8 @@ static bool invite(const struct channel *c, int memory)
     return sendmsg(c->connection, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof packet;
 }
 
-/* Descriptors leave epoll before they are closed: the agent may hold the same files, and would ring on for ever. */
+/* Removes descriptors from epoll before closing them: the agent may still have the same files open, and its rings would
+ * go on waking us. */
 static void drop(struct channel *c, int *fd)
 {
     if (*fd < 0)
@@ -192,7 +193,8 @@ static bool admit(struct channel *c)
     return is_admitted;
 }
 
-/* One connection at most per control slot (channel_listen_again), so that nobody can connect the controller to death. */
+/* Accepts at most one connection per control slot (channel_listen_again), so that a flood of connections cannot delay
+ * control. */
 static void greet(struct channel *c)
 {
     c->is_deaf = true;
@@ -215,7 +217,7 @@ void channel_event(struct channel *c, enum source source)
     if (source == FROM_LISTENER)
         greet(c);
     else if (source == FROM_CONNECTION)
-        leave(c); /* it has gone, or talks where nothing is to be said */
+        leave(c); /* the agent has gone, or sent data on a socket that carries none */
     else if (source == FROM_DOORBELL)
         c->is_rung = true;
     else
@@ -249,7 +251,7 @@ static void ring(struct channel *c, enum bell bell)
     struct pollfd at = {.fd = c->bells[bell], .events = POLLOUT};
     uint64_t one = 1;
     if (poll(&at, 1, 0) == 1 && at.revents == POLLOUT && write(at.fd, &one, sizeof one) < 0)
-        return; /* the agent has overfilled its own bell */
+        return; /* the agent has filled the counter of its own eventfd */
 }
 
 bool channel_take_doorbell(struct channel *c)

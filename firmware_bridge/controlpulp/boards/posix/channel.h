@@ -1,10 +1,12 @@
 /*
- * One agent's way in: a Unix socket at which the agent gets a mailbox in shared memory (docs/scmi.md, "Shared memory").
+ * The channel of one agent: a Unix socket at which the agent gets a mailbox in shared memory (docs/scmi.md, "Shared
+ * memory").
  *
- * Who connects to the socket is that agent, one at a time. It gets a fresh memory, sealed against change of size, and
- * four eventfds; from then on it is not trusted with anything but its own mailbox: it may write any byte at any time,
- * ring at any rate, keep descriptors after it has left. So the controller copies before it looks (src/mailbox.c), never
- * reads a bell (bells are watched by edge: an agent could make a read block), and looks before it rings one.
+ * Whoever connects to the socket is that agent, one at a time. It gets new memory, sealed against a change of size, and
+ * four eventfds. From then on it is trusted with its own mailbox only: it may write any byte at any time, ring at any
+ * rate, and keep descriptors after it has disconnected. So the controller copies a message before it checks it
+ * (src/mailbox.c). It never reads an eventfd, which an agent could make block, but watches it edge-triggered; and
+ * before it writes to one, it checks that the write cannot block.
  */
 #ifndef CHANNEL_H
 #define CHANNEL_H
@@ -20,7 +22,7 @@ struct geometry {
 
 enum bell { A2P_DOORBELL, A2P_COMPLETION, P2A_DOORBELL, P2A_COMPLETION, BELLS };
 
-/* What an epoll event is about, beside the channel's index. */
+/* What an epoll event is about, in addition to the channel's index. */
 enum source { FROM_LISTENER, FROM_CONNECTION, FROM_DOORBELL, FROM_COMPLETION, SOURCES };
 
 struct channel {
@@ -28,19 +30,19 @@ struct channel {
     struct sockaddr_un address;
     int epoll, listener, connection, bells[BELLS]; /* -1: none */
     bool is_deaf;                                  /* the listener waits for channel_listen_again */
-    bool is_rung;                                  /* the agent has rung for a command */
+    bool is_rung;                                  /* the agent has rung the doorbell for a command */
     bool is_event_unread;
-    bool is_message_only;                          /* its agent passes messages on for one who does not see the memory */
+    bool is_message_only;                          /* its agent is a relay: the real one cannot reach the memory */
     const struct geometry *geometry;
     uint8_t *memory;
     uint32_t memory_bytes;
-    struct smt_area absent[2]; /* stand in for the areas while nobody is connected or may be written to */
-    uint32_t fast[FAST_WORDS]; /* keeps the FastChannels meanwhile: a fresh window must not look like written zeros */
+    struct smt_area absent[2]; /* replace the areas while no agent is connected or its memory must not be written */
+    uint32_t fast[FAST_WORDS]; /* FastChannel words meanwhile: a new, zeroed window must not look written */
 };
 
 const char *geometry_problem(const struct geometry *g); /* NULL: none */
 
-/* False with errno set: cannot listen there. A socket left behind by a dead controller is replaced. */
+/* Returns false with errno set if it cannot listen there. Replaces the socket of a dead controller. */
 bool channel_open(struct channel *c, uint32_t index, const char *path, const struct geometry *geometry, int epoll);
 void channel_close(struct channel *c);
 

@@ -20,14 +20,14 @@
 static const char usage[] =
     "usage: controlpulp-posix [options] FOLDER\n"
     "The ControlPULP firmware as a process. Agents connect to FOLDER/ospm.sock, runtime.sock and bmc.sock.\n"
-    "  --plant LIBRARY --state FILE   the chip: a plant's shared library and its state (default: none, sensors fail)\n"
-    "  --fifo try|require             run as SCHED_FIFO; without the right to: go on without, or end\n"
-    "  --areas A2P,P2A                where the two areas lie in a mailbox (default 0,0x100)\n"
-    "  --registers DOORBELL,COMPLETION  where these lie in an area (default 0xA0,0xA4)\n"
-    "  --message-only AGENT           no FastChannels for this one: it does not reach the mailbox's memory (repeatable)\n"
+    "  --plant LIBRARY --state FILE   the chip: a plant's shared library and state (default: none, all sensors fail)\n"
+    "  --fifo try|require             run as SCHED_FIFO; without permission: go on without it, or end\n"
+    "  --areas A2P,P2A                offsets of the two areas in a mailbox (default 0,0x100)\n"
+    "  --registers DOORBELL,COMPLETION  offsets of these in an area (default 0xA0,0xA4)\n"
+    "  --message-only AGENT           no FastChannels: this agent cannot reach the mailbox's memory (repeatable)\n"
     "  --published                    the published law, messages polled, no bypass\n"
     "  --with-parent                  end when the process that started this one ends\n"
-    "SIGTERM and SIGINT end it. Exit status 0: ended by them; 1: cannot run; 2: wrong use.\n";
+    "SIGTERM and SIGINT end it. Exit status 0: ended by a signal; 1: cannot run; 2: wrong use.\n";
 
 static const char *const agent_names[AGENTS] = {"ospm", "runtime", "bmc"};
 
@@ -38,11 +38,11 @@ struct choice {
     bool is_published, ends_with_parent;
 };
 
-/* ---- what a person said ---- */
+/* ---- options ---- */
 
 static int wrong_use(const char *what, const char *about)
 {
-    fprintf(stderr, "controlpulp-posix: %s%s; --help tells the options\n", what, about);
+    fprintf(stderr, "controlpulp-posix: %s%s; --help lists the options\n", what, about);
     return 2;
 }
 
@@ -80,7 +80,7 @@ static int check_choice(const struct choice *choice, int folders)
         return wrong_use("--plant and --state belong together", "");
     if (choice->fifo && strcmp(choice->fifo, "try") && strcmp(choice->fifo, "require"))
         return wrong_use("--fifo takes try or require, not ", choice->fifo);
-    return folders == 1 ? 0 : wrong_use("exactly one FOLDER for the agents' sockets is wanted", "");
+    return folders == 1 ? 0 : wrong_use("give exactly one FOLDER for the agents' sockets", "");
 }
 
 /* 0: go on; -1: nothing more to do; else the exit status. */
@@ -121,7 +121,7 @@ static int read_choice(int argc, char **argv, struct choice *out)
     return status;
 }
 
-/* ---- what it needs of the machine ---- */
+/* ---- memory, priority, lock ---- */
 
 static int fail(const char *where, const char *what)
 {
@@ -133,16 +133,16 @@ static bool run_as_fifo(const char *how)
 {
     struct sched_param parameter = {.sched_priority = FIFO_PRIORITY};
     if (sched_setscheduler(0, SCHED_FIFO, &parameter) == 0) {
-        mlockall(MCL_CURRENT); /* a page fault is a late slot; mailboxes are populated when they are made */
+        mlockall(MCL_CURRENT); /* a page fault delays a slot; mailboxes are populated when they are made */
         return true;
     }
     bool goes_on = !strcmp(how, "try");
-    fprintf(stderr, "controlpulp-posix: SCHED_FIFO: %s (it needs CAP_SYS_NICE or a limit of real-time priority)%s\n",
-            strerror(errno), goes_on ? "; going on without: slots will be late under load" : "");
+    fprintf(stderr, "controlpulp-posix: SCHED_FIFO: %s (it needs CAP_SYS_NICE or RLIMIT_RTPRIO)%s\n",
+            strerror(errno), goes_on ? "; running without it: slots will be late under load" : "");
     return goes_on;
 }
 
-/* The lock goes with the process: whoever holds it may replace the sockets that lie in the folder. */
+/* The lock ends with the process. Its owner may replace the sockets in the folder. */
 static bool lock_folder(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -172,7 +172,7 @@ static bool open_channels(struct board *b, const struct choice *choice)
 static void say_farewell(const struct board *b)
 {
     const struct firmware *fw = &b->firmware;
-    fprintf(stderr, "controlpulp-posix: %u slots; late and merged: %u fast, %u control\n", fw->slots,
+    fprintf(stderr, "controlpulp-posix: %u slots; merged releases: %u fast, %u control\n", fw->slots,
             fw->executive.overruns[JOB_FAST], fw->executive.overruns[JOB_CONTROL]);
 }
 

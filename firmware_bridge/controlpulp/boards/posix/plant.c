@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ISO C has no cast from an object's address to a function's; POSIX has this. */
+/* ISO C has no cast from an object pointer to a function pointer; POSIX allows this copy. */
 static bool look_up(void *library, const char *name, void *function)
 {
     void *address = dlsym(library, name);

@@ -1,6 +1,7 @@
 /*
- * What the controller manages when there is no chip: a plant, in a shared library of its own that is loaded at start
- * (twin/pulp/library.c is one). It exports these two functions by name; board and plant share no other declaration.
+ * The emulated chip that the controller manages: a plant, in a shared library that is loaded at start
+ * (twin/pulp/library.c is one). The library exports these two functions by name; board and plant share no other
+ * declaration.
  */
 #ifndef PLANT_H
 #define PLANT_H
@@ -13,12 +14,12 @@ enum wire { WIRE_TEMPERATURE_MK, WIRE_CAPACITANCE_FF, WIRE_POWER_UW, WIRE_FREQ_K
 struct plant {
     /* Opens a plant's state file and points wires at its sensors and actuators; NULL with errno set. */
     void *(*open)(const char *state, int32_t *wires[WIRES]);
-    /* Brings it up to a moment of CLOCK_MONOTONIC; what the actuators say holds from there on. */
+    /* Advances the plant to a time of CLOCK_MONOTONIC. Then the present actuator values take effect. */
     void (*advance)(void *plant, int64_t now_ns);
     void *it;
 };
 
-/* Fills plant and wires; else what is wrong, in words that stay until the next call. */
+/* Fills plant and wires and returns NULL; else returns an error text, valid until the next call. */
 const char *plant_load(struct plant *plant, const char *library, const char *state, int32_t *wires[WIRES]);
 
 #endif

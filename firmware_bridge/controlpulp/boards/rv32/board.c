@@ -1,16 +1,16 @@
 /*
  * The rv32 board: bare metal on rv32imac, one image for QEMU `virt`, Unicorn and an FPGA with the same map.
  *
- * The machine timer (CLINT, 10 MHz) gives the 125 us tick; a software interrupt (msip), or a word that the tick finds,
- * is the doorbell. Between events the core waits in WFI. Wires, mailboxes and FastChannels lie in RAM that the host
- * shares, in the layout of struct shared; there is no libc, and no floating point.
+ * The machine timer (CLINT, 10 MHz) gives the 125 us tick. The doorbell is a software interrupt (msip), or a word that
+ * the tick polls. Between events the core waits in WFI. Wires, mailboxes and FastChannels are in RAM shared with the
+ * host, laid out as struct shared. There is no libc and no floating point.
  *
- * The serial line (16550) has no interrupt of its own: the tick's moves up to one FIFO, 16 bytes, in each direction.
- * That is 128 kB/s, more than 921600 baud brings; it needs no PLIC, control cannot delay it, and no bytes, however
- * hostile or fast, can raise more interrupts than the timer does.
+ * The serial line (16550) has no interrupt of its own: the timer interrupt moves up to one FIFO (16 bytes) in each
+ * direction. That is 128 kB/s, more than 921600 baud can deliver. It needs no PLIC, the control job cannot delay it,
+ * and no flood of bytes can raise more interrupts than the timer does.
  *
- * On a rig time can be given instead of passing by itself (lock step): a tick for each increment of ticks_given, or a
- * control slot for each SENSORS frame on the line. The timer then only moves bytes.
+ * A rig can control time (lock step): the image runs one tick per increment of ticks_given, or one control slot per
+ * SENSORS frame on the line. The timer then only moves bytes.
  */
 #include "../../src/firmware.h"
 #include "../../src/line.h"
@@ -40,7 +40,7 @@
 /* ---- serial line: build-time constants of the machine ---- */
 
 #ifndef SERIAL
-#define SERIAL 2 /* 0 none, 1 there is one, 2 where the machine brings a device tree, as QEMU does and Unicorn does not */
+#define SERIAL 2 /* 0 none, 1 present, 2 present if there is a device tree (QEMU passes one, Unicorn does not) */
 #endif
 #ifndef UART_BASE
 #define UART_BASE 0x10000000u
@@ -60,14 +60,14 @@ typedef uint32_t uart_register; /* as in FPGA cores: one register a word */
 typedef uint8_t uart_register;
 #endif
 
-/* How time comes. A rig writes RIG | mode before the image starts; without that word the build's choice counts. */
+/* Source of time. A rig writes RIG | mode before the image starts; without that word the build option applies. */
 enum time_mode { TIME_BY_TIMER, TIME_BY_WORD, TIME_BY_LINE };
 #define RIG 0x52494700u /* "RIG" and the mode */
 #ifndef LOCK_STEP
 #define LOCK_STEP TIME_BY_TIMER
 #endif
 
-/* At 0x80080000. Word order is the order here; the host side of every rig reads this struct. */
+/* At 0x80080000. The host side of every rig reads this struct, so the order of its words is fixed. */
 struct shared {
     uint32_t magic, build;
     int32_t temperature_mk[CORES], capacitance_ff[CORES], power_uw[POWER_DOMAINS];
@@ -77,7 +77,7 @@ struct shared {
     struct smt_area areas[AGENTS][2];
     uint32_t fast[AGENTS][FAST_WORDS];
     uint32_t rig, ticks_given, ticks_done;
-    uint32_t line_bytes, line_is_idle; /* received so far; nothing to do and nothing left to send */
+    uint32_t line_bytes, line_is_idle; /* bytes received so far; whether the image is idle and has sent everything */
     uint32_t restarts; /* by watchdog or exception, since power-on */
 };
 
@@ -95,7 +95,7 @@ struct board {
 
 static struct board the_board;
 
-/* ---- what the compiler asks for ---- */
+/* ---- functions that the compiler calls ---- */
 
 void *memset(void *to, int value, __SIZE_TYPE__ n)
 {
@@ -128,7 +128,7 @@ static uint64_t time_now(void)
     return (uint64_t)high << 32 | low;
 }
 
-/* The high word first goes to its greatest, so that no moment in between looks past. */
+/* Sets the high word to its maximum first, so that no intermediate value is in the past. */
 static void set_timer(uint64_t at)
 {
     *clint(0x4004) = UINT32_MAX;
@@ -159,11 +159,11 @@ static void start_uart(void)
     *uart(UART_DATA) = (uart_register)(divisor & 0xff);
     *uart(UART_IER) = (uart_register)(divisor >> 8);
     *uart(UART_LCR) = 3; /* 8N1 */
-    *uart(UART_FCR) = 0xc7; /* FIFOs on and empty; QEMU delivers no more at a time than the trigger level, here 14 */
+    *uart(UART_FCR) = 0xc7; /* FIFOs on and empty; QEMU delivers at most the trigger level at a time, here 14 */
     *uart(UART_MCR) = 3; /* DTR, RTS */
 }
 
-/* A tick that is made up for after a pause, as in an emulator on a busy machine, is no silence: it took no time. */
+/* A tick that catches up after a pause, as in an emulator on a busy machine, is not silence: it took no time. */
 static void move_bytes(struct line *l, bool is_on_time)
 {
     for (int n = 0; n < UART_FIFO && line_has_room(l) && *uart(UART_LSR) & 1; n++) {
@@ -188,7 +188,7 @@ void board_ring(struct board *b, int channel)
 
 /* ---- watchdog ---- */
 
-/* As after power-on, but for what the rig and the loader have said. Interrupts are off in a trap, and stay so. */
+/* As after power-on, except for the words that rig and loader wrote. Interrupts are off in a trap and stay off. */
 static void restart(void)
 {
     shared.restarts++;
@@ -198,8 +198,8 @@ static void restart(void)
 }
 
 /*
- * A job that does not end, or control that does not run, is ended by the timer, which no job can mask. Ticks made up for
- * after a pause of the whole machine do not count, nor does time that a rig gives as it likes.
+ * If a job does not end or the control job does not run, the timer, which no job can mask, resets the image. Ticks that
+ * catch up after a pause of the whole machine do not count, nor does time that a rig controls.
  */
 static void watch(bool is_on_time)
 {
@@ -229,7 +229,7 @@ void board_trap(uint32_t cause)
         *clint(0) = 0;
         the_board.doorbells_due++;
     } else if (!(cause & CAUSE_INTERRUPT)) {
-        restart(); /* an exception: there is no way on from here */
+        restart(); /* an exception: the image cannot continue */
     }
 }
 
@@ -249,7 +249,7 @@ void board_read(struct board *b, struct sensors *out)
         out->power_uw[p] = shared.power_uw[p];
 }
 
-/* The count is written last: who reads the same count before and after has read one decision. */
+/* Writes the count last: a reader that sees the same count before and after has read one decision. */
 void board_actuate(struct board *b, const struct operating_point *point)
 {
     for (int i = 0; i < CORES; i++)
@@ -321,7 +321,7 @@ static bool is_rung(void)
     return false;
 }
 
-/* Flags are taken with interrupts off; WFI wakes for a pending interrupt even so, and none is lost in between. */
+/* Reads and clears flags with interrupts off. WFI wakes for a pending interrupt anyway, so none is lost in between. */
 static void take_interrupts(struct board *b)
 {
     __asm__ volatile("csrc mstatus, %0" ::"r"(MSTATUS_MIE));
@@ -365,7 +365,7 @@ static void start(struct board *b)
     shared.magic = MAGIC;
 }
 
-/* Lock step: the jobs of the ticks that are given, as fast as they go. */
+/* Lock step: runs the jobs of the given ticks, as fast as possible. */
 static bool run_given_ticks(struct board *b)
 {
     uint32_t given = b->mode == TIME_BY_LINE ? b->line.slot_due * TICKS_PER_SLOT : shared.ticks_given - shared.ticks_done;
@@ -385,7 +385,7 @@ static bool run_given_ticks(struct board *b)
     return true;
 }
 
-/* One step of the line between any two jobs: neither can keep the other waiting for more than one. */
+/* One step of the line between any two jobs, so that neither waits for more than one step or job of the other. */
 void board_main(uint32_t hart, uint32_t tree)
 {
     struct board *b = &the_board;
@@ -396,7 +396,7 @@ void board_main(uint32_t hart, uint32_t tree)
     b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
     b->has_line = find_line(tree);
     if (b->has_line)
-        start_uart(); /* first: it empties the FIFO, and the magic word says that the line is open */
+        start_uart(); /* before the magic word: it empties the FIFO, and the magic word means that the line is open */
     start(b);
     b->next_tick = time_now();
     set_timer(b->next_tick);

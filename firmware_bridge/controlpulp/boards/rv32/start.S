@@ -1,6 +1,6 @@
 /*
- * Reset: stack, zeroed memory, trap vector, then C. One hart; a0 is its number and a1 the address of a device tree,
- * if whoever loaded the image brings one. C gets both.
+ * Reset: sets the stack, zeroes memory, sets the trap vector, then calls C. There is one hart. a0 is its number, a1 the
+ * address of a device tree if the loader passes one; C gets both.
  */
     .section .text.start
     .globl _start
@@ -16,7 +16,7 @@ _start:
     csrw mtvec, t0
     call board_main
 
-/* Interrupts only set flags and move the timer, so the caller-saved registers are all that must survive. */
+/* Interrupts only set flags and move the timer, so only the caller-saved registers must be saved. */
     .balign 4
 trap:
     addi sp, sp, -64
