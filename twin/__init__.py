@@ -1,5 +1,4 @@
-"""The emulated node: a model of a machine, shown through the instruments and knobs that a real one has.
+"""The emulated node: a model of a machine, shown through the instruments and knobs of a real one.
 
-It is a model: every result obtained on it is to be labelled *emulated*. Nothing outside the tests, the rigs, the
-benchmarks and the `demo` and `twin` commands imports it.
+Label every result obtained on it *emulated*. Only `lab/`, the rigs, the tests and the benchmarks import it.
 """

@@ -1,6 +1,6 @@
 """Builds ``twin._kernel``: counters served as descriptors, the seccomp listener, mounts (see ``csrc/kernel.h``).
 
-The declarations are read from the header itself, so that C and Python cannot drift apart.
+The declarations are read from the header itself, so C and Python cannot disagree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SOURCES = tuple(f"kernel_{part}.c" for part in PARTS)
 
 
 def declarations(header: str) -> str:
-    """The C header without its preprocessor lines, which cffi does not read."""
+    """The C header without its preprocessor lines, which cffi cannot parse."""
     return "\n".join(line for line in header.splitlines() if not line.startswith("#"))
 
 

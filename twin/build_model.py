@@ -12,7 +12,7 @@ SOURCES = [f"model{part}.c" for part in ("", "_cpu", "_gpu", "_memory", "_meter"
 
 
 def declarations(*headers: str) -> str:
-    """The headers without what cffi does not parse: comments, guards and includes; simple #defines stay."""
+    """The headers without the parts that cffi cannot parse: comments, guards and includes. Simple #defines stay."""
     text = "\n".join((ROOT / "twin" / "csrc" / header).read_text() for header in headers)
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     kept = [line for line in text.splitlines() if not line.startswith("#") or re.match(r"#define \w+\s+\w+", line)]

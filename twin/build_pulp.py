@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def declarations(header: str) -> str:
-    """The C header without what cffi does not read: comments, guards and includes; numeric #defines stay."""
+    """The C header without the parts that cffi cannot parse: comments, guards and includes. Numeric #defines stay."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     numeric = re.compile(r"#define \w+ \d+\s*$")
     return "\n".join(line for line in text.splitlines() if not line.startswith("#") or numeric.match(line))

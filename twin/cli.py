@@ -1,4 +1,4 @@
-"""``nodectl twin``: serve an emulated node to programs, and speak with one that is being served."""
+"""``nodectl twin``: serve an emulated node to programs, and control a served one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from twin.errors import TwinError
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _POLL_S = 0.05
 _TELL_S = 0.01
-"""Ours: a unit is told so much late at most, a tenth of the agent's usual period."""
+"""Ours: units are reported at most this late, a tenth of the agent's usual period."""
 
 
 def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """A TwinError is wrong use: its one line on stderr, exit status 2."""
+    """Prints a TwinError, which means wrong use, as one line on stderr; exit status 2."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_run = click.option("--run", "number", type=int, help="Number of the run (its launcher), where several are alive.")
+_run = click.option("--run", "number", type=int, help="Number of the run (its launcher), if several are alive.")
 
 
 @click.group()
@@ -47,13 +47,11 @@ def twin() -> None:
 
 @twin.command(context_settings=_PASSED_ON)
 @click.option("--machine", required=True, help="Name of a shipped machine, or a TOML file.")
-@click.option("--workload", help="What the emulated node runs, from the moment the command starts.")
+@click.option("--workload", help="The workload of the emulated node; it starts with the command.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Seed of everything that is drawn."
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Seed of all random values."
 )
-@click.option(
-    "--bias", default=0.2, show_default=True, help="Half-width of the drawn error between counters and truth, 0 to 0.9."
-)
+@click.option("--bias", default=0.2, show_default=True, help="Half-width of the random error of counters, 0 to 0.9.")
 @click.option(
     "--duration",
     metavar="TIME",
@@ -62,20 +60,20 @@ def twin() -> None:
 @click.option(
     "--progress",
     metavar="TIME",
-    help="Have the workload tell how far it has come (`nodectl twin wait` does), in units of about so much work.",
+    help="Make the workload report progress (by `nodectl twin wait`), in units of about this much work.",
 )
 @click.option(
     "--fault", "faults", multiple=True, help='"KIND TARGET [at=S] [for=S] [value=V] [every=S]"; may be repeated.'
 )
 @click.option(
-    "--report", type=click.Path(path_type=Path), help="Write what truly happened to this JSON file at the end."
+    "--report", type=click.Path(path_type=Path), help="Write the truth about the workload to this JSON file at the end."
 )
 @click.option(
     "--device",
     "devices",
     multiple=True,
     metavar="PATH",
-    help="Give COMMAND this device of the host, too; may be repeated.",
+    help="Give COMMAND access to this device of the host; may be repeated.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_reports_errors
@@ -91,9 +89,9 @@ def run(
     devices: tuple[str, ...],
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND (default: a shell) where /sys, NVML and hardware counters are those of an emulated machine.
+    """Run COMMAND (default: a shell) with /sys, NVML and hardware counters of an emulated machine.
 
-    Its exit status is that of the command; 2 if the twin could not be served, and the command was not started.
+    The exit status is that of the command, or 2 if the twin cannot be served; the command is then not started.
     """
     from twin.serve.host_needs import require
 
@@ -142,7 +140,7 @@ def machines(as_json: bool) -> None:
 @_json
 @_reports_errors
 def workloads(as_json: bool) -> None:
-    """List the workloads that can run on them."""
+    """List the workloads that machines can run."""
     from twin.programs.workload import workload_summaries
 
     _print([{"workload": name, "runs on": side, "summary": text} for name, side, text in workload_summaries()], as_json)
@@ -153,7 +151,7 @@ def workloads(as_json: bool) -> None:
 @_run
 @_reports_errors
 def status(number: int | None, as_json: bool) -> None:
-    """Show the twin that is being served: machine, time, workload, faults."""
+    """Show the served twin: machine, time, workload, faults."""
     _print([_ask(number, "status")], as_json)
 
 
@@ -161,23 +159,23 @@ def status(number: int | None, as_json: bool) -> None:
 @_run
 @_reports_errors
 def report(number: int | None) -> None:
-    """Print what has truly happened so far on the served twin, as JSON."""
+    """Print the truth about the workload so far, as JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(_ask(number, "report"))))
 
 
 @twin.command()
-@click.option("--timeout", "timeout_s", default=math.inf, help="Give up after so many seconds, with status 1.")
+@click.option("--timeout", "timeout_s", default=math.inf, help="Give up after this many seconds, with status 1.")
 @_run
 @_reports_errors
 def wait(number: int | None, timeout_s: float) -> None:
-    """Wait until the served twin's workload has ended; meanwhile tell its progress, if it tells any.
+    """Wait until the served twin's workload has ended, and report its progress, if it has any.
 
-    The load is the twin's, so this command stands for the program: NODECTL_PROGRESS gets the units that are finished.
+    The load runs inside the twin, so this command reports for it: NODECTL_PROGRESS gets the finished units.
     """
     from twin._kernel import lib
 
     deadline = time.monotonic() + timeout_s
-    told: int | None = None  # what was finished before this command began is not its own
+    told: int | None = None  # units finished before this command began are not reported
     while True:
         now = _ask(number, "status")
         units = now["told_units"] or 0
@@ -186,7 +184,7 @@ def wait(number: int | None, timeout_s: float) -> None:
         if now["finished"]:
             return
         if not now["has_workload"]:
-            raise TwinError("the served twin runs no workload that could end")
+            raise TwinError("the served twin runs no workload that ends")
         if time.monotonic() > deadline:
             sys.exit(1)
         time.sleep(_POLL_S if now["told_units"] is None else _TELL_S)
@@ -214,11 +212,8 @@ def add(words: tuple[str, ...], number: int | None) -> None:
                        gpm-sm-occupancy, gpm-dram-active, gpm-fp64, or a glob
                        such as gpm-*; foreign-writer: clock, power-limit
 
-    \b
-    at=S     begin in S seconds (default now)
-    for=S    stand S seconds (default until removed)
-    every=S  foreign-writer: write each S seconds (default 1)
-    value=V  what `nodectl twin fault kinds` says of the kind
+    \b at=S begin in S seconds (default now) for=S last S seconds (default until removed) every=S foreign-writer: write
+    each S seconds (default 1) value=V see `nodectl twin fault kinds`
     """
     import shlex
 
@@ -239,7 +234,7 @@ def remove(fault_number: int, number: int | None) -> None:
 @_run
 @_reports_errors
 def list_(number: int | None, as_json: bool) -> None:
-    """List the faults, and whether each stands now."""
+    """List the faults, and whether each is active now."""
     rows = [{"number": n, "fault": line, "stands": stands} for n, line, stands in _ask(number, "fault-list")]
     _print(rows, as_json)
 
@@ -247,7 +242,7 @@ def list_(number: int | None, as_json: bool) -> None:
 @fault.command()
 @_json
 def kinds(as_json: bool) -> None:
-    """Say what each kind of fault does."""
+    """Describe each kind of fault."""
     from twin.faults.fault import KINDS
 
     _print([{"kind": kind, "what": what} for kind, what in KINDS.items()], as_json)
@@ -256,7 +251,7 @@ def kinds(as_json: bool) -> None:
 @twin.command()
 @_reports_errors
 def clean() -> None:
-    """Remove what runs that were killed have left on this host; says what it removed."""
+    """Remove the files that killed runs have left on this host, and list them."""
     from twin.serve.registered_runs import Register
 
     for line in Register().clean() or ["nothing to remove"]:

@@ -1,4 +1,4 @@
-"""The one exception of the emulated node: its message is a single line that says what, where and what to do."""
+"""The exception of the emulated node. Its message is one line that says what, where and what to do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 class TwinError(Exception):
-    """A machine, workload, key or request that the emulated node cannot honour."""
+    """An invalid or unsupported machine, workload, key or request."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (nearest: curie)`` for an unknown name, else all known ones: in the words of ``nodectl.shell.errors.nearest``.
+    """`` (nearest: curie)`` for an unknown name, else all known names, in the form of ``nodectl.shell.errors.nearest``.
 
-    It stands here again because imports point one way: nodectl knows the twin, the twin does not know nodectl.
+    The twin must not import nodectl, so it has its own copy.
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -1,12 +1,12 @@
-"""The emulated node behind the four doors of ``pmu.ports``, in this process: in virtual time, or in real time.
+"""The emulated node behind the four ports of ``pmu.ports``, in this process, in virtual or real time.
 
-The real readers, policies and knobs run on it unchanged: files come from the tree of ``twin.files.sysfs_tree``,
+The real readers, policies and knobs run on it unchanged. Files come from the tree of ``twin.files.sysfs_tree``,
 counters from the model, NVML is the real ``pynvml`` on the twin's own ``libnvidia-ml.so.1``, and sleeping advances the
-model. So ten minutes of a node pass in seconds, and the same run gives the same bits. In real time (``RealTimeClock``)
-the model is brought up to CLOCK_MONOTONIC whenever the time is asked for: nobody can look at it in between.
+model. So ten minutes of a node pass in seconds, and equal runs give equal bits. In real time (``RealTimeClock``) each
+reading of the clock advances the model to CLOCK_MONOTONIC.
 
-The NVML library keeps one state per process, as NVIDIA's does. Therefore one twin's GPUs can be attached at a time;
-``InProcess`` is a context manager that lets go of them at its end.
+The NVML library has one state per process, as NVIDIA's has. So only one twin's GPUs can be attached at a time;
+``InProcess`` is a context manager that detaches them at its end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ NVML_SONAME = "libnvidia-ml.so.1"
 
 
 class InProcess:
-    """One twin behind its doors: ``ports``, with the ``tree`` and the ``faults`` behind them.
+    """One twin with its ``ports``, and the ``tree`` and the ``faults`` behind them.
 
-    ``faults`` None takes those of the machine file. TwinError if another twin's GPUs are attached in this process.
+    If ``faults`` is None, those of the machine file apply. TwinError if another twin's GPUs are attached in this
+    process.
     """
 
     def __init__(self, twin: Twin, faults: Faults | None = None, is_realtime: bool = False) -> None:
@@ -54,7 +55,7 @@ class InProcess:
         )
 
     def close(self) -> None:
-        """Let go of the GPUs, so that another twin's can be attached."""
+        """Detach the GPUs, so that another twin's can be attached."""
         _detach_gpus(self.twin)
 
     def __enter__(self) -> InProcess:
@@ -67,17 +68,17 @@ class InProcess:
 
 
 def ports(twin: Twin, faults: Faults | None = None) -> Ports:
-    """The doors of ``twin``; its GPUs stay attached until ``detach(twin)`` or until the twin is gone."""
+    """The ports of ``twin``. Its GPUs stay attached until ``detach(twin)`` or until the twin is deleted."""
     return InProcess(twin, faults).ports
 
 
 def detach(twin: Twin) -> None:
-    """Let go of the GPUs of ``twin``, if they are attached."""
+    """Detach the GPUs of ``twin``, if they are attached."""
     _detach_gpus(twin)
 
 
 class VirtualClock:
-    """The twin's time; sleeping lets it pass. What faults do by themselves happens at its exact time on the way."""
+    """The twin's virtual time; sleeping advances it. Faults are applied at their exact times meanwhile."""
 
     def __init__(self, twin: Twin, tree: SysfsTree) -> None:
         self._twin = twin
@@ -88,7 +89,7 @@ class VirtualClock:
         return self._twin.time_ns
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Advance the model to ``deadline_ns``, or to the first of its 50 us steps after it."""
+        """Advance the model to the first of its 50 us steps at or after ``deadline_ns``."""
         self._tree.act()
         while (left_ns := deadline_ns - self._twin.time_ns) > 0:
             age_ns = self._twin.age_ns
@@ -98,15 +99,14 @@ class VirtualClock:
 
 
 class RealTimeClock(VirtualClock):
-    """The twin's time, which passes as CLOCK_MONOTONIC does from now on. A process that was not run for a while finds
-    that the node went on without it."""
+    """The twin's time, which follows CLOCK_MONOTONIC from now on. While the process does not run, the node goes on."""
 
     def __init__(self, twin: Twin, tree: SysfsTree) -> None:
         super().__init__(twin, tree)
         self._offset_ns = twin.time_ns - time.monotonic_ns()
 
     def now_ns(self) -> int:
-        """The twin's CLOCK_MONOTONIC, after the model has been brought up to it."""
+        """Advances the model to now and returns the twin's CLOCK_MONOTONIC."""
         super().sleep_until_ns(time.monotonic_ns() + self._offset_ns)
         return super().now_ns()
 
@@ -144,14 +144,14 @@ class TreeFiles:
         return self._tree.listdir(path)
 
     def exists(self, path: str) -> bool:
-        """There is a file or directory, links followed."""
+        """Whether there is a file or directory, links followed."""
         try:
             return self._tree.kind(self._tree.realpath(path)) is not None
         except OSError:
             return False
 
     def writable(self, path: str) -> bool:
-        """There is a file that its owner may write."""
+        """Whether there is a file that its owner may write."""
         try:
             return self.exists(path) and bool(self._tree.find(path).mode & 0o222)
         except OSError:
@@ -163,7 +163,7 @@ class TreeFiles:
 
 
 class KeptAttribute:
-    """An attribute kept open. When its device goes, an open descriptor reads ENODEV (kernfs_seq_start)."""
+    """An open attribute. When its device is removed, reading it fails with ENODEV (kernfs_seq_start)."""
 
     def __init__(self, tree: SysfsTree, attribute: Attribute) -> None:
         self._tree = tree
@@ -188,7 +188,7 @@ class ModelCounters:
         self._faults = faults
 
     def why_not(self, event: str) -> str | None:
-        """None if the event can be counted, else what perf_event_open says."""
+        """None if the event can be counted, else the error of perf_event_open."""
         machine = self._twin.machine
         if event not in machine.events:
             return f"this processor has no such event: perf_event_open({event}) gives ENOENT"
@@ -198,7 +198,7 @@ class ModelCounters:
         return f"perf_event_open({event}) gives {errno.errorcode[numbers[0]]}: {os.strerror(numbers[0])}"
 
     def how(self, event: str) -> str:
-        """By what an event is counted: reference cycles may be the MSR PMU's."""
+        """The PMU that counts an event: for reference cycles it may be the MSR PMU."""
         from_msr = event == "reference-cycles" and self._twin.machine.reference_source == "msr"
         return "msr/mperf/" if from_msr else event
 
@@ -211,7 +211,7 @@ class ModelCounters:
 
 
 class ModelCounterSet:
-    """``pmu.ports.CounterSet``: counts since it was opened, as a fresh perf event starts from zero."""
+    """``pmu.ports.CounterSet``: counts since it was opened, as a new perf event starts from zero."""
 
     def __init__(self, twin: Twin, faults: Faults, cpus: tuple[int, ...], events: tuple[str, ...]) -> None:
         self._twin = twin
@@ -225,7 +225,7 @@ class ModelCounterSet:
         )
 
     def sweep(self, out: type_i64) -> None:
-        """Fill ``out`` ``[n_cpus, n_events]``; RAW_MISSING where a counter could not be opened or gives nothing."""
+        """Fill ``out`` ``[n_cpus, n_events]``; RAW_MISSING if a counter could not be opened or has no value."""
         out[...] = self._counts() - self._first
         self._faults.spoil(self._events, self._cpus, out)
         if self._refused.any():
@@ -245,7 +245,7 @@ _release: weakref.finalize[Any, Twin] | None = None
 
 
 def _attach_gpus(twin: Twin) -> tuple[Any | None, str]:
-    """pynvml on the GPUs of ``twin``, or None and why there is none."""
+    """pynvml on the GPUs of ``twin``, or None and the reason."""
     global _attached, _release
     if not twin.machine.gpus:
         return None, f"machine {twin.machine.name} has no GPU"
@@ -276,12 +276,13 @@ def _detach_gpus(twin: Twin) -> None:
 
 
 def _load(pynvml: Any) -> ctypes.CDLL:
-    """Our library under NVML's name. A real driver's library already loaded would get our writes: TwinError."""
+    """Load our library under NVML's name. TwinError if a real driver's library is loaded already, which would get our
+    writes."""
     try:
         ours = ctypes.CDLL(str(library_path()))
     except NvmlBuildError as error:
         raise TwinError(str(error)) from None
-    # pynvml opens the library by its bare name, which the loader resolves to whatever was loaded under it first
+    # pynvml opens the library by its bare name, for which the loader returns the first library loaded under it
     by_name = ctypes.CDLL(NVML_SONAME)
     loaded = getattr(pynvml, "nvmlLib", None)
     if by_name._handle != ours._handle or (loaded is not None and loaded._handle != ours._handle):

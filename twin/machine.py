@@ -1,8 +1,8 @@
-"""Machines the twin can be: what a node has and the constants of its physics.
+"""Machines that the twin can emulate: the parts of a node and the constants of its physics.
 
-A machine file describes one real node type in TOML; each number there carries its source or the word *ours*. Loading
-expands it to what the Linux kernel would show: logical CPUs in kernel order (first threads of all cores, then their
-siblings), cpufreq policies, powercap zones, hwmon sensors, GPUs.
+A machine file describes one real node type in TOML; each number has its source or the word *ours*. Loading expands it
+to what the Linux kernel would show: logical CPUs in kernel order (first threads of all cores, then their siblings),
+cpufreq policies, powercap zones, hwmon sensors, GPUs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 MACHINES = Path(__file__).parent / "machines"
 
 EVENTS = ("cycles", "reference-cycles", "instructions", "stalls", "llc-misses")
-"""Counter columns in the order the model keeps them."""
+"""Counter columns in the model's order."""
 
 
 class Domain(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Domain(msgspec.Struct, frozen=True):
     max_khz: int
     base_khz: int
     steps_khz: tuple[int, ...]  # every clock the hardware can run, ascending
-    lists_steps: bool  # whether scaling_available_frequencies shows them
+    lists_steps: bool  # whether scaling_available_frequencies lists them
     latency_us: int
 
 
@@ -142,7 +142,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     @property
     def clock_hz(self) -> tuple[float, ...]:
-        """True clock of each step; a turbo step's label is one megahertz above base, its clock is not."""
+        """True clock of each step. A turbo step's label is base plus one megahertz, unlike its clock."""
         steps = [khz * 1e3 for khz in self.steps_khz]
         if self.turbo_khz:
             steps[-1] = self.turbo_khz * 1e3
@@ -155,11 +155,11 @@ def machine_names() -> list[str]:
 
 
 MOST_CPUS = 4096
-"""Ours: several times what the largest node of today has; each costs a few files and counters."""
+"""Ours: several times as many as the largest present node has; each costs a few files and counters."""
 
 
 def load_machine(name: str) -> Machine:
-    """A shipped machine by name, or one described in a TOML file by path."""
+    """A shipped machine by name, or one in a TOML file by path."""
     path = Path(name)
     if path.suffix == ".toml":
         return expand(read_toml(path, MachineTable), path)
@@ -170,7 +170,7 @@ def load_machine(name: str) -> Machine:
 
 
 def expand(table: MachineTable, path: Path) -> Machine:
-    """What the kernel would show of the node that a machine file describes."""
+    """The machine of a machine file, as the kernel would show it."""
     cpu, frequency = table.cpu, table.frequency
     _check(table, path)
     cores = cpu.sockets * cpu.cores_per_socket
@@ -229,7 +229,7 @@ def _check(table: MachineTable, path: Path) -> None:
 
 
 def _problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What only a look at several keys shows to be wrong, or at what names may be."""
+    """Errors that concern several keys, or the range of valid names."""
     cpu, frequency = table.cpu, table.frequency
     for key in ("sockets", "cores_per_socket", "threads_per_core", "tsc_khz"):
         if getattr(cpu, key) < 1:
@@ -271,7 +271,7 @@ def _domains(domain_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple
 
 
 def _zones(tables: tuple[ZoneTable, ...], packages: int) -> tuple[Zone, ...]:
-    """Packages with their parts in kernel order, then psys, then the memory-mapped twins."""
+    """Packages with their parts in kernel order, then psys, then the memory-mapped copies."""
     zones: list[Zone] = []
 
     def add(table: ZoneTable, name: str, label: str, path: str, package: int, parent: int) -> int:

@@ -1,4 +1,4 @@
-"""What a machine file says: the tables of its TOML and the constants of a node's physics."""
+"""The tables of a machine file (TOML), with the constants of a node's physics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[cpu]``: what /proc/cpuinfo, topology and perf show."""
+    """``[cpu]``: for /proc/cpuinfo, topology and perf."""
 
     vendor: str
     model_name: str
@@ -44,7 +44,7 @@ class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver: str
     governors: tuple[str, ...]
     governor: str
-    domain: Literal["core", "socket"] | int  # or so many cores
+    domain: Literal["core", "socket"] | int  # or a number of cores
     min_khz: Count
     max_khz: Count
     base_khz: Count
@@ -65,7 +65,7 @@ class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leak_per_v: float = 0.0
     leak_per_k: float = 0.0
     leak_offset: float = 0.0
-    idle_leak_share: float = 0.3  # what deep idle states leave
+    idle_leak_share: float = 0.3  # share of leakage that remains in deep idle states
     uncore_idle_w: float = 0.0  # per package
     uncore_busy_w: float = 0.0
     uncore_w_per_gbs: float = 0.0
@@ -85,7 +85,7 @@ class HeatConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     die_j_per_k: Positive
     sink_k_per_w: Positive
     sink_j_per_k: Positive
-    core_k_per_w: float = 0.0  # a core above its die, by its own power
+    core_k_per_w: float = 0.0  # temperature of a core above its die, by its own power
     core_tau_s: float = 0.005
     throttle_c: float = 95.0
     memory_k_per_w: float = 0.0  # a package's DIMMs above the air, by the power of all of them
@@ -127,7 +127,7 @@ class GpuPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How NVML's numbers come about on this card."""
+    """Latencies and averaging of NVML's numbers on this card."""
 
     power_update_ms: float
     power_window_ms: float

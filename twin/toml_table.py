@@ -1,7 +1,6 @@
-"""TOML files into typed structs, with errors that name file, line and key.
+"""Reads TOML files into typed structs, with errors that name file, line and key.
 
-``msgspec`` validates; this module adds what a person editing the file needs: where the key stands and what it may
-have been meant to be.
+``msgspec`` validates. This module adds the line of the key and the name that was probably meant.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-"""What numbers may be, for the fields of a ``kind``."""
+"""Limits of numbers for the fields of a ``kind``."""
 
 
 def read_toml(path: Path, kind: type[_T]) -> _T:
-    """The file as a ``kind``; TwinError with file, line and key if it does not fit."""
+    """The file as a ``kind``; TwinError with file, line and key if it is invalid."""
     try:
         text = path.read_text()
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise TwinError(f"{path}: is no UTF-8 text") from None
+        raise TwinError(f"{path}: is not UTF-8 text") from None
     try:
         given = tomllib.loads(text)
         for steps in _endless(given, []):
-            raise TwinError(f'{place(path, *steps)}: key "{".".join(steps)}": is no finite number')
+            raise TwinError(f'{place(path, *steps)}: key "{".".join(steps)}": is not a finite number')
         return msgspec.convert(given, kind)
     except tomllib.TOMLDecodeError as error:
         raise TwinError(f"{path}: {error}") from None
@@ -48,12 +47,13 @@ def read_toml(path: Path, kind: type[_T]) -> _T:
 
 
 def place(path: Path, *steps: str) -> str:
-    """``FILE:LINE`` of the key that the steps lead to, for what only a look at several keys shows to be wrong."""
+    """``FILE:LINE`` of the key at the end of the steps, for errors that concern several keys."""
     return f"{path}:{_line(path.read_text(), list(steps[:-1]), steps[-1])}"
 
 
 def _endless(given: Any, steps: list[str]) -> Iterator[list[str]]:
-    """Where numbers are infinite or none; a fault may last for ever, and says itself what it takes."""
+    """Steps to numbers that are infinite or NaN. Faults are exempt: one may last for ever, and checks its own
+    fields."""
     if isinstance(given, dict):
         for key, value in given.items():
             if key != "fault":

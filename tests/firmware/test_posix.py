@@ -266,7 +266,7 @@ def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_asked(folder: Pat
     going.terminate()
     said = going.communicate(timeout=PATIENCE_S)[1]
     assert going.returncode == 0
-    assert said.startswith(f"{expected}); running without it")
+    assert said.startswith(f"{expected}; running without it")
 
 
 # ---- wrong use ----

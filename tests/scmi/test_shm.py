@@ -201,7 +201,7 @@ def offered(path, packet: bytes, descriptors: list[int]):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"magic": b"HTTP"}, "is no SCMI mailbox"),
+        ({"magic": b"HTTP"}, "is not an SCMI mailbox"),
         ({"version": 9}, "handshake version 9 instead of 1"),
         ({"memory": 1 << 20}, "its memory has 4096 bytes instead of 1048576"),
         ({"geometry": (0, 0x100, 132, 0x9C, 0xA4)}, "doorbell, completion and payload overlap"),
@@ -209,7 +209,7 @@ def offered(path, packet: bytes, descriptors: list[int]):
         ({"geometry": (0, 0xFF8, 132, 0xA0, 0xA4)}, "the areas end at 0x10a0, the memory at 0x1000"),
         ({"geometry": (0, 0x101, 132, 0xA0, 0xA4)}, "is not a multiple of 4"),
         ({"unsealed": True}, "not sealed against a change of size"),
-        ({"descriptors": 4}, "is no SCMI mailbox"),
+        ({"descriptors": 4}, "is not an SCMI mailbox"),
     ],
 )
 def test_what_is_passed_is_checked_before_it_is_mapped(path, change, expected):

@@ -1,10 +1,10 @@
 /*
- * What the served twin needs of the Linux kernel and Python does not offer: performance counters that look like
- * perf_event_open(2) descriptors, the seccomp listener that catches that call, and a few mount calls.
+ * Kernel functions that the served twin needs and Python lacks: performance counters that look like perf_event_open(2)
+ * descriptors, the seccomp listener that intercepts that call, and a few mount calls.
  *
- * A counter descriptor is a file of a FUSE file system that no directory shows: FUSE carries read(2), ioctl(2),
- * close, dup and fork to us with the kernel's own bookkeeping, so only the *opening* call has to be intercepted.
- * The loop that answers is C without the interpreter's lock: a sweep of 96 CPUs is 96 round trips.
+ * A counter descriptor is a file of a FUSE file system that is not attached to any directory. FUSE brings read(2) and
+ * ioctl(2) to us, and the kernel handles close, dup and fork, so only the *opening* call must be intercepted. The loop
+ * that answers is in C and runs without the GIL, since a sweep of 96 CPUs makes 96 round trips.
  */
 #ifndef TWIN_KERNEL_H
 #define TWIN_KERNEL_H
@@ -13,9 +13,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define KERNEL_GROUP 64 /* members of one group, leader included (ours; the kernel's bound is a 16 KiB read) */
+#define KERNEL_GROUP 64 /* most members of one group, with the leader (ours; the kernel limits a read to 16 KiB) */
 
-/* Where the counts come from: the two functions of model.h that read a whole node; called from several threads. */
+/* Source of the counts: functions of model.h. Several threads call them. */
 typedef struct {
     void (*counters)(void *model, int64_t *counts); /* [n_cpus][n_columns], cumulative */
     int64_t (*time_ns)(void *model);
@@ -27,17 +27,17 @@ typedef struct {
 enum event_kind {
     EVENT_COUNTER, /* a hardware event of one emulated CPU */
     EVENT_CLOCK,   /* cpu-clock or task-clock of an emulated CPU: runs whenever it is enabled */
-    EVENT_ZERO,    /* a software event of an emulated CPU on which no real task can run */
+    EVENT_ZERO,    /* a software event of an emulated CPU that the host lacks, so no real task runs on it */
     EVENT_KERNEL,  /* a software event of the real kernel, member of a group that we serve */
     EVENT_ENERGY,  /* a powercap zone, counted in units of 2^-32 J as the kernel's RAPL PMU does */
     EVENT_TASK,    /* a hardware event of a task: model counts in proportion to the CPU time it really used */
 };
 
-/* What is wrong with one hardware event of one CPU, as twin/faults/active.py has it. */
+/* The fault of one hardware event of one CPU, from twin/faults/active.py. */
 enum counter_fault_kind {
     COUNTER_WELL,
-    COUNTER_MISSING, /* reads give nothing, as for an event in error state */
-    COUNTER_STUCK,   /* shows its value of the moment for ever */
+    COUNTER_MISSING, /* a read returns 0 bytes, as for an event in error state */
+    COUNTER_STUCK,   /* keeps showing its value of this moment */
     COUNTER_SHOWS,   /* shows `shown` */
 };
 
@@ -48,9 +48,9 @@ typedef struct {
 
 typedef struct {
     int32_t kind;    /* enum event_kind */
-    int32_t cpu;     /* emulated CPU, or -1: whichever the task runs on */
+    int32_t cpu;     /* emulated CPU; -1: any on which the task runs */
     int32_t task;    /* thread id, or -1: whole CPU */
-    int32_t column;  /* EVENT_COUNTER, EVENT_TASK: which count of the model; EVENT_ENERGY: which zone */
+    int32_t column;  /* EVENT_COUNTER, EVENT_TASK: column of the model's counts; EVENT_ENERGY: the zone */
     int32_t real_fd; /* EVENT_KERNEL: the real event; EVENT_TASK: the task's real task-clock; else -1. Taken over */
     int32_t disabled;
     uint64_t leader; /* id of the group's leader, 0: none */
@@ -73,9 +73,10 @@ int32_t events_delay_us(event_table_t *table, uint64_t id);
 void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter_fault_t fault);
 
 /* Processes and mounts; 0 or -errno. */
-int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent is gone already */
+int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent has ended already */
 int process_rename(const char *name);
-/* Tell the node's agent that so many more units of work are finished, as any program would (nodectl_progress.h). */
+/* Reports to the node's agent that this many more units of work are finished, as any program would
+ * (nodectl_progress.h). */
 void process_tell(uint64_t units);
 int64_t filesystem_type(const char *path); /* statfs f_type */
 int namespaces_leave(int flags); /* unshare(2) */
@@ -83,12 +84,12 @@ int mount_at(const char *source, const char *target, const char *type, uint64_t 
 int unmount_at(const char *target, int flags);
 int mount_read_only(const char *point); /* with all mounts below it */
 
-/* The invisible file system. Both descriptors are the caller's to close; -errno on failure. */
+/* The file system of counters, which no path shows. The caller closes both descriptors. -errno on failure. */
 int fuse_mount(const char *name, int *device_fd, int *mount_fd);
-void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system is gone */
+void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system has ended */
 int fuse_open_counter(int mount_fd, uint64_t id);     /* descriptor of an event's file, or -errno */
 
-/* perf_event_open(2) as another process called it. */
+/* A call of perf_event_open(2) by another process. */
 typedef struct {
     uint64_t id;
     int32_t caller; /* thread id */
@@ -100,7 +101,7 @@ typedef struct {
 
 typedef void (*perf_answer_t)(void *to, perf_call_t *call);
 
-/* The fields of perf_event_attr that decide what is served; `size` counts the bytes kept in `raw`. */
+/* The fields of perf_event_attr that we use; `size` counts the bytes in `raw`. */
 typedef struct {
     uint32_t type, size;
     uint64_t config, config1, config2, sample_period, read_format;
@@ -115,24 +116,24 @@ int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);
 int seccomp_answer_error(int listener, uint64_t id, int error);
 int seccomp_answer_kernel(int listener, uint64_t id); /* let the real kernel do it */
 
-/* The mount calls of the watched processes, answered so that they lead to the twin (kernel_doors.c). */
+/* The escape paths: mount calls of the watched processes, answered with the twin's trees (kernel_doors.h). */
 typedef struct {
-    const char *tree, *spare;   /* where the twin's files are served; an empty directory. In our mount namespace */
-    const char *empty;          /* a sysfs without files, which is laid below the twin's */
-    const char **covers;        /* [n_covers] files of /proc that are the twin's */
+    const char *tree, *spare;   /* in our mount namespace: where the twin's files are served; an empty directory */
+    const char *empty;          /* a sysfs without files, mounted below the twin's */
+    const char **covers;        /* [n_covers] files of /proc that the twin replaces */
     int32_t n_covers;
     uint64_t tree_device;       /* st_dev of `tree` */
 } doors_plan_t;
 
 typedef struct doors doors_t;
 
-/* perf_event_open is handed to `answer`, on the thread that serves. */
+/* Passes each perf_event_open to `answer`, on the thread that received it. */
 doors_t *doors_new(int listener, perf_answer_t answer, void *to, const doors_plan_t *plan);
-int doors_serve(doors_t *doors); /* in a thread of its own, several at once; 0: nobody is watched any more, -errno */
+int doors_serve(doors_t *doors); /* in several threads; 0: all watched processes have ended, or -errno */
 
-/* The real perf_event_open: `raw` with its switches replaced; fd or -errno. */
+/* The real perf_event_open of `raw` with other switches; fd or -errno. */
 int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
 int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
-int perf_probe(void); /* a counter as any program would open it, of a kind that is always served */
+int perf_probe(void); /* opens a counter of a kind that is always served, as any program would */
 
 #endif

@@ -16,7 +16,7 @@ int task_open(int task, const char *what, int flags)
     return open(path, flags | O_CLOEXEC);
 }
 
-/* 0 if `address` holds a string of less than `size` bytes. Read page by page: the next page may not exist. */
+/* Copies a string; 0, or -ENAMETOOLONG from `size` bytes on. Reads page by page, since the next page may not exist. */
 int caller_string(const watched_call_t *call, uint64_t address, char *text, size_t size)
 {
     size_t got = 0;
@@ -40,7 +40,7 @@ int is_same_file(int a, int b)
     return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_ino == other.st_ino && one.st_dev == other.st_dev;
 }
 
-/* Effective capabilities (capget(2)); none if the caller is gone. */
+/* Effective capabilities (capget(2)); none if the caller has ended. */
 uint64_t task_capabilities(int task)
 {
     struct __user_cap_header_struct who = {_LINUX_CAPABILITY_VERSION_3, task};
@@ -48,7 +48,7 @@ uint64_t task_capabilities(int task)
     return syscall(SYS_capget, &who, words) ? 0 : (uint64_t)words[1].effective << 32 | words[0].effective;
 }
 
-/* The thread group, whose descriptors can be fetched; -1 if the caller is gone. */
+/* The caller's thread group, of which pidfd_getfd(2) can get descriptors; -1 if the caller has ended. */
 static int process_of(int task)
 {
     char text[4096];
@@ -60,7 +60,7 @@ static int process_of(int task)
     return line ? atoi(line + 6) : -1;
 }
 
-/* The caller's descriptor, as one of ours. */
+/* A copy of the caller's descriptor. */
 int caller_fd(const watched_call_t *call, int fd)
 {
     int process = (int)syscall(SYS_pidfd_open, process_of(call->task), 0);
@@ -128,24 +128,24 @@ int caller_may_mount(const watched_call_t *call)
 void caller_leave(const doors_t *doors)
 {
     if (setns(doors->mounts_ns, CLONE_NEWNS))
-        abort(); /* never serve the next caller with this one's eyes */
+        abort(); /* never serve the next caller in this one's namespace */
 }
 
-/* See paths as the caller does, if `from_here` also those from its directory. To be left again, unless it fails. A
- * lookup may take for ever, so another thread waits for calls meanwhile. */
+/* Enters the caller's mount namespace and root, with `from_here` also its directory. Call caller_leave() afterwards,
+ * unless this fails. A path lookup may hang, so first lets another thread wait for calls. */
 int caller_enter(const doors_t *doors, const watched_call_t *call, int from_here)
 {
     if (*call->leads)
         pthread_mutex_unlock(call->turn);
     *call->leads = 0;
-    caller_may_mount(call); /* now: within, /proc is the caller's, and its number there another one or nobody's */
+    caller_may_mount(call); /* before entering: the caller's /proc shows it under another number or not at all */
     int mounts = task_open(call->task, "ns/mnt", O_RDONLY);
     int root = task_open(call->task, "root", O_PATH), here = task_open(call->task, "cwd", O_PATH);
     int error = 0;
     if (mounts < 0 || root < 0 || here < 0 || !seccomp_is_waiting(call->listener, call->id))
         error = -ESRCH;
     else if (setns(mounts, CLONE_NEWNS) || fchdir(root) || chroot(".") || (from_here && fchdir(here)))
-        error = -errno; /* such as ENOTCONN: the caller's directory is of a FUSE file system that has ended */
+        error = -errno; /* such as ENOTCONN: the caller's directory is on a FUSE file system that has ended */
     close(mounts);
     close(root);
     close(here);

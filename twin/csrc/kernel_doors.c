@@ -1,10 +1,11 @@
 /*
- * The doors through which an honest program could leave the twin: mount calls that would show the host's sysfs,
- * procfs, devices or kernel controls, and unmounts that would take the twin's files away.
+ * The escape paths by which an honest program could leave the twin: mount calls that would show the host's sysfs,
+ * procfs, devices or kernel controls, and unmounts that would remove the twin's files.
  *
- * The seccomp filter (kernel_seccomp.c) stops these calls and hands them to us. For each we do one of three things:
- * let the kernel go on (tmpfs, binds, cgroups, everything that leads nowhere), refuse it with the errno that a node's
- * policy would give, or do it ourselves *in the caller's namespace* with the twin's tree in place of the kernel's.
+ * The seccomp filter (kernel_seccomp.c) stops these calls and passes them to us. We do one of three things: let the
+ * kernel execute the call (tmpfs, binds, cgroups: all that reaches nothing of the host), refuse it with the errno that
+ * a node's policy would give, or execute it ourselves *in the caller's namespace* with the twin's tree instead of the
+ * kernel's.
  *
  *     caller: mount("sysfs", "/mnt", "sysfs")
  *     we:     tree = open_tree("/sys", clone)             in our namespace, where /sys is certainly the twin's
@@ -12,21 +13,22 @@
  *             move_mount(tree, "/mnt")
  *             setns(ours); answer 0
  *
- * The thread has a root and directory of its own (unshare(CLONE_FS)), which setns(2) asks for. Our namespace is never
- * the command's: whatever a program does to its mounts, our copies of /sys, /proc and /dev stay as they were laid.
- * A procfs belongs to a PID namespace, so a container's is mounted afresh for it, covered with the twin's files in our
- * namespace, and cloned from there.
+ * setns(2) requires a thread with a root and directory of its own (unshare(CLONE_FS)). Our namespace is never the
+ * command's: whatever a program does to its mounts, our copies of /sys, /proc and /dev stay unchanged. A procfs belongs
+ * to a PID namespace, so a container gets a new one: we mount it in our namespace, cover it with the twin's files, and
+ * clone it.
  *
- * We act with our own rights, so the caller's are checked first: CAP_SYS_ADMIN over its mount namespace. As with all
- * seccomp listeners a hostile program can change its arguments after our look; honest ones do not.
- * Source: seccomp_unotify(2), setns(2), open_tree and move_mount (Linux fs/namespace.c), ioctl_ns(2).
+ * We act with our own rights, so we first check the caller's: CAP_SYS_ADMIN over its mount namespace. As with all
+ * seccomp listeners a hostile program can change its arguments after our check; honest ones do not.
+ *
+ Source: seccomp_unotify(2), setns(2), open_tree and move_mount (Linux fs/namespace.c), ioctl_ns(2).
  */
 #include "kernel_doors.h"
 
 #include <linux/seccomp.h>
 #include <sched.h>
 
-/* The host's time can be asked for, and not be changed. */
+/* Programs can read the host's time parameters, but not change them. */
 static int judge_adjustment(const watched_call_t *call, uint64_t timex)
 {
     unsigned modes;

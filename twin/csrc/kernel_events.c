@@ -197,7 +197,7 @@ event_table_t *events_new(counter_source_t source)
     table->faults = calloc(cells, sizeof *table->faults);
     pthread_mutex_init(&table->lock, NULL);
     if (!table->counts || !table->faults)
-        return NULL; /* the process ends, so nothing is freed */
+        return NULL; /* the process is ending, so nothing is freed */
     return table;
 }
 
@@ -302,7 +302,7 @@ void events_release(event_table_t *table, uint64_t id)
             before->sibling = event->sibling;
             event->leader->n_members--;
         } else {
-            /* Without its leader a group becomes single events; each stays enabled or disabled as it was. */
+            /* Without its leader a group becomes single events, each enabled or disabled as before. */
             for (event_t *member = event->sibling, *next; member; member = next) {
                 next = member->sibling;
                 member->leader = member;
@@ -362,7 +362,7 @@ static size_t put_group(const event_table_t *table, const event_t *leader, uint6
     return n;
 }
 
-/* 0 bytes, as for an event in error state, if a counter that is read is missing (a fault). */
+/* Returns 0 bytes, as for an event in error state, if one of the counters is missing (a fault). */
 int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t size)
 {
     uint64_t words[3 + 3 * KERNEL_GROUP];
@@ -442,7 +442,7 @@ int events_ioctl(event_table_t *table, uint64_t id, uint32_t command, uint64_t a
     case PERF_EVENT_IOC_SET_OUTPUT:
     case PERF_EVENT_IOC_SET_FILTER:
     case PERF_EVENT_IOC_PAUSE_OUTPUT:
-        result = -EINVAL; /* these concern samples, and nothing is sampled */
+        result = -EINVAL; /* these are about samples, and nothing is sampled */
         break;
     default:
         result = -ENOTTY;
@@ -493,7 +493,7 @@ int32_t events_delay_us(event_table_t *table, uint64_t id)
     return delay_us;
 }
 
-/* A counter that becomes stuck keeps the value of this moment in every open event that counts it. */
+/* A counter that becomes stuck keeps its present value in every open event that counts it. */
 void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter_fault_t fault)
 {
     pthread_mutex_lock(&table->lock);

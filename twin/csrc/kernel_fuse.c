@@ -1,12 +1,11 @@
 /*
- * A FUSE file system in which each file is one served counter, answered straight from /dev/fuse.
+ * A FUSE file system in which each file is one served counter. It talks to /dev/fuse directly, without libfuse.
  *
- * It is mounted with the calls that leave a mount unattached (fsopen, fsmount): no path leads to it, and it is gone
- * with its last descriptor. Files are named by event id. They are direct_io (each read reaches us, with the caller's
- * buffer size) and streams (no file position), which is how a perf descriptor behaves; a shared mmap of such a
- * file gives ENODEV, which is the refusal we want. ioctl(2) arrives "restricted": the kernel moves only what the
- * command's own size bits announce, and so never touches a descriptor that is not ours.
- * Source: Linux Documentation/filesystems/fuse, include/uapi/linux/fuse.h.
+ * fsopen(2) and fsmount(2) leave the mount unattached: no path leads to it, and it ends with its last descriptor. Event
+ * ids are the names of files. Files are direct_io (each read reaches us, with the caller's buffer size) and streams (no
+ * file position), as perf descriptors are; a shared mmap of such a file fails with ENODEV, as we want. ioctl(2) arrives
+ * "restricted": the kernel copies only the bytes that the command's size bits announce. Source: Linux
+ * Documentation/filesystems/fuse, include/uapi/linux/fuse.h.
  */
 #include "kernel.h"
 
@@ -25,7 +24,7 @@
 #include <unistd.h>
 
 #define ROOT_NODE    1
-#define REQUEST_SIZE (64 * 1024) /* above FUSE_MIN_READ_BUFFER plus the largest write */
+#define REQUEST_SIZE (64 * 1024) /* more than FUSE_MIN_READ_BUFFER plus the largest write */
 #define MAX_WRITE    4096
 #define REPLY_WORDS  (3 + 3 * KERNEL_GROUP)
 #define LONG_VALID_S 3600 /* an event's attributes never change */
@@ -78,7 +77,7 @@ failed:
  * Answers
  ****************************************************************/
 
-/* An error has no body. A failed write means that the caller was killed meanwhile: nobody waits for the answer. */
+/* An error has no body. The write fails if the caller was killed meanwhile: then no one waits for the answer. */
 static void answer(int device, uint64_t unique, int error, const void *body, size_t size)
 {
     size_t sent = error ? 0 : size;
@@ -116,8 +115,8 @@ static void answer_lookup(event_table_t *table, int device, const struct fuse_in
 }
 
 /*
- * Opening by name asks us twice (LOOKUP, OPEN). A file without a name is made and opened by one request, TMPFILE (Linux
- * 6.2), which does not say for whom: so one is opened at a time, and `opening` is the event that it is for.
+ * Opening by name takes two requests (LOOKUP, OPEN). A file without a name is created and opened by one request,
+ * TMPFILE (Linux 6.2), which does not name the event. So only one is opened at a time, for the event `opening`.
  */
 static pthread_mutex_t one_opens = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t opening;
@@ -180,7 +179,7 @@ static void answer_read(const late_read_t *read)
     answer(read->device, read->unique, size < 0 ? (int)-size : 0, words, size < 0 ? 0 : (size_t)size);
 }
 
-/* A slow counter (a fault) must not hold up the others: it waits in a thread of its own. */
+/* A slow counter (a fault) must not delay the others, so it waits in a thread of its own. */
 static void *answer_read_late(void *argument)
 {
     late_read_t read = *(late_read_t *)argument;
@@ -265,7 +264,7 @@ static void dispatch(event_table_t *table, int device, const struct fuse_in_head
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT:
-        break; /* want no answer; no request here waits for anything */
+        break; /* need no answer: no request here ever waits */
     default:
         answer(device, request->unique, ENOSYS, NULL, 0);
     }
@@ -279,6 +278,6 @@ void fuse_serve(event_table_t *table, int device_fd)
         if (size >= (ssize_t)sizeof(struct fuse_in_header))
             dispatch(table, device_fd, (const struct fuse_in_header *)buffer);
         else if (size < 0 && errno != EINTR && errno != EAGAIN && errno != ENOENT)
-            return; /* ENODEV: the file system is gone */
+            return; /* ENODEV: the file system has ended */
     }
 }

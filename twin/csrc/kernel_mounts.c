@@ -1,5 +1,5 @@
 /*
- * The judging of mount calls: whether the kernel executes one, we do, or nobody does. See kernel_doors.h.
+ * Judges mount calls: the kernel executes a call, we execute it, or it is refused. See kernel_doors.h.
  */
 #include "kernel_doors.h"
 
@@ -22,7 +22,7 @@ static int mount_new(doors_t *doors, const watched_call_t *call, const place_t *
     char type[64];
     int error = caller_string(call, call->args[2], type, sizeof type);
     if (error == -ENAMETOOLONG)
-        return LEAVE_TO_KERNEL; /* no type that we know */
+        return LEAVE_TO_KERNEL; /* not a type that we know */
     if (error)
         return error == -EFAULT ? LEAVE_TO_KERNEL : error;
     if (tree_is_control_type(type))
@@ -32,7 +32,7 @@ static int mount_new(doors_t *doors, const watched_call_t *call, const place_t *
     int tree = tree_for_type(doors, call, type);
     if (tree < 0)
         return tree;
-    int below = strcmp(type, "sysfs") ? -1 : tree_clone(doors->empty); /* for the line in /proc/mounts */
+    int below = strcmp(type, "sysfs") ? -1 : tree_clone(doors->empty); /* shows the sysfs line in /proc/mounts */
     error = tree_set_attributes(tree, attributes_of(call->args[3]));
     if (!error && !(error = caller_enter(doors, call, place_is_relative(target)))) {
         if (below >= 0)
@@ -45,7 +45,7 @@ static int mount_new(doors_t *doors, const watched_call_t *call, const place_t *
     return error;
 }
 
-/* A control file system stays read-only; "read-only" for a sysfs is meant for the twin's files in it too. */
+/* A remount. A control file system stays read-only; flags of a sysfs also apply to the twin's mounts in it. */
 static int mount_again(doors_t *doors, const watched_call_t *call, const place_t *target)
 {
     int error = caller_enter(doors, call, place_is_relative(target));
@@ -61,7 +61,8 @@ static int mount_again(doors_t *doors, const watched_call_t *call, const place_t
     return result;
 }
 
-/* Whether a bind of this alone would show what lies below the twin's files: directories of the sysfs and of a procfs. */
+/* Whether a bind of this directory alone would show the host's files below the twin's: those of the sysfs or a procfs.
+ * */
 static int lies_over_hosts(const doors_t *doors, int at)
 {
     struct stat status;
@@ -69,7 +70,7 @@ static int lies_over_hosts(const doors_t *doors, int at)
     return which == TREE_SYSFS || which == TREE_PROCFS;
 }
 
-/* "mount --bind /proc DIR" is meant for the whole procfs: a real node has no mounts in it that could be left out. */
+/* "mount --bind /proc DIR" gets the whole procfs: on a real node there are no mounts in it that a bind would omit. */
 static int bind_whole(const doors_t *doors, const watched_call_t *call, const place_t *target)
 {
     place_t source;
@@ -90,7 +91,7 @@ static int bind_whole(const doors_t *doors, const watched_call_t *call, const pl
     return result;
 }
 
-/* Where one of the twin's own mounts was laid, its place stays. */
+/* The twin's own mounts cannot be moved. */
 static int move_place(const doors_t *doors, const watched_call_t *call)
 {
     place_t source;
@@ -113,7 +114,7 @@ int judge_mount(doors_t *doors, const watched_call_t *call)
     uint64_t flags = call->args[3];
     int result = LEAVE_TO_KERNEL;
     if (place_read(call, call->args[1], &target))
-        return LEAVE_TO_KERNEL; /* the kernel says what is wrong with it */
+        return LEAVE_TO_KERNEL; /* the kernel returns the error */
     if (flags & MS_REMOUNT)
         result = mount_again(doors, call, &target);
     else if (flags & MS_BIND)
@@ -126,8 +127,9 @@ int judge_mount(doors_t *doors, const watched_call_t *call)
     return result;
 }
 
-/* A real node has no mounts where the twin's files are laid, and unmounts a sysfs or procfs as one thing. In a copy
- * ("umount -R" after "mount --rbind /sys DIR") they go with the sysfs or procfs in which they lie. */
+/* On a real node there are no mounts in place of the twin's files, and a sysfs or procfs is unmounted as a whole. In a
+ * copy ("umount -R" after "mount --rbind /sys DIR") the twin's mounts are unmounted with the sysfs or procfs around
+ * them. */
 static int unmount(const doors_t *doors, const watched_call_t *call, int at, const char *target)
 {
     char path[PATH_MAX];
@@ -138,13 +140,13 @@ static int unmount(const doors_t *doors, const watched_call_t *call, int at, con
         return -EBUSY;
     int is_lazy = call->args[1] == MNT_DETACH, is_own = !strcmp(path, "/sys") || !strcmp(path, "/proc");
     if ((call->args[1] && !is_lazy) || (is_own && !is_lazy) || !*target || !caller_may_mount(call))
-        return LEAVE_TO_KERNEL; /* the run's own are busy, as on any node */
+        return LEAVE_TO_KERNEL; /* /sys and /proc of the run are busy, as on any node */
     if (!tree_is_root(at, doors->sysfs_device) && tree_which(doors, at) != TREE_PROCFS)
         return LEAVE_TO_KERNEL;
     int error = umount2(target, MNT_DETACH) ? -errno : 0;
     int below = error ? -1 : open(target, O_PATH | O_CLOEXEC);
     if (tree_which(doors, below) == TREE_KERNELS_SYSFS)
-        umount2(target, MNT_DETACH); /* what mount_new tree_attach there */
+        umount2(target, MNT_DETACH); /* the empty sysfs that mount_new put there */
     close(below);
     return error;
 }
@@ -178,7 +180,7 @@ static void keep(doors_t *doors, int *kept, unsigned *next, int fd)
     pthread_mutex_unlock(&doors->spare_lock);
 }
 
-/* A context that shows, when its mount is made, that it is for the host's. Made by us, so that we know it again. */
+/* fsopen(2): we create the context and keep a copy, so that judge_fsmount recognises it. */
 int judge_fsopen(doors_t *doors, const watched_call_t *call)
 {
     char type[64];
@@ -210,9 +212,9 @@ static int is_kept(doors_t *doors, int context)
     return found;
 }
 
-/* Gives the program a directory of this tree, which stays here for now; takes `tree` over. A mount's own descriptor
- * cannot be handed over (it is O_PATH). Without its own the tree would be taken apart (dissolve_on_fput in
- * fs/namespace.c), so that stays here until the program must have attached it. */
+/* Gives the program a descriptor of the tree's root directory, and keeps `tree`. The mount's own descriptor cannot be
+ * passed (it is O_PATH). When it closes, the kernel dissolves the tree (dissolve_on_fput in fs/namespace.c), so we keep
+ * it until the program must have attached the tree. */
 static int hand_over(doors_t *doors, const watched_call_t *call, int tree, int close_on_exec)
 {
     int root = openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -244,7 +246,7 @@ int judge_fsmount(doors_t *doors, const watched_call_t *call)
     return error;
 }
 
-/* What a path and the descriptor that it starts from name, as O_PATH; to be called between caller_enter() and caller_leave(). */
+/* Opens (O_PATH) a path relative to the descriptor `base`. Call it between caller_enter() and caller_leave(). */
 static int open_from(int base, const place_t *place)
 {
     if (place_is_relative(place))
@@ -252,7 +254,7 @@ static int open_from(int base, const place_t *place)
     return *place->path ? open(place->path, O_PATH | O_CLOEXEC) : dup(place->fd >= 0 ? place->fd : base);
 }
 
-/* As bind_whole() and move_place(), which new programs make of open_tree(2) and move_mount(2). */
+/* As bind_whole() and move_place(), for programs that use open_tree(2) and move_mount(2). */
 static int judge_tree(doors_t *doors, const watched_call_t *call, int is_move)
 {
     place_t place;
@@ -290,7 +292,7 @@ int judge_move_mount(doors_t *doors, const watched_call_t *call)
     return judge_tree(doors, call, 1);
 }
 
-/* Nobody makes a control file system writable again, nor, by a whole tree, what may lie in it. */
+/* Refuses to make a control file system writable again, or a whole tree, which may contain one. */
 int judge_mount_setattr(doors_t *doors, const watched_call_t *call)
 {
     char target[PATH_MAX];

@@ -1,5 +1,5 @@
 /*
- * Small calls that Python does not offer: whose child a process is for life, and what kind of file system a path is on.
+ * Small system calls that Python lacks: ending with the parent, renaming, namespaces, mounts, file system types.
  */
 #include "kernel.h"
 
@@ -19,7 +19,7 @@ int process_die_with(int32_t parent, int signal)
 {
     if (prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0))
         return -errno;
-    return getppid() == parent ? 0 : -ESRCH; /* it may have died before the call */
+    return getppid() == parent ? 0 : -ESRCH; /* the parent may have ended before the call */
 }
 
 int process_rename(const char *name)

@@ -1,13 +1,14 @@
 /*
- * The seccomp filter on the calls that could reach past the twin, and perf_event_open(2) as its listener gets it.
+ * The seccomp filter for calls that could reach the host, and the receiving end of perf_event_open(2).
  *
- * The filter stops perf_event_open and the mount calls in the watched process and all its children and hands them to
- * the holder of the listener (kernel_doors.c); it refuses what would change the host's kernel or make device nodes;
- * every other call passes in the kernel without a detour. These calls of another architecture's table (i386 on x86_64,
- * arm on aarch64, all of x32) cannot be carried over and get ENOSYS. With the listener closed the kernel itself answers
- * ENOSYS. The listener is no wall against a hostile program (memory may change between our look and the kernel's): it
- * keeps honest programs on the emulated node. A second listener inside is refused by the kernel (EBUSY).
- * Source: seccomp_unotify(2), Linux Documentation/userspace-api/seccomp_filter.rst.
+ * The filter stops perf_event_open and the mount calls in the watched process and all its children, and passes them to
+ * the owner of the listener (kernel_doors.c). It refuses calls that would change the host's kernel or make device
+ * nodes; every other call goes to the kernel directly. The same calls of another architecture's table (i386 on x86_64,
+ * arm on aarch64, all of x32) are not supported and get ENOSYS. When the listener is closed, the kernel itself answers
+ * ENOSYS. The listener does not stop a hostile program (memory may change between our check and the kernel's); it keeps
+ * honest programs on the emulated node. The kernel refuses a second listener inside (EBUSY).
+ *
+ Source: seccomp_unotify(2), Linux Documentation/userspace-api/seccomp_filter.rst.
  */
 #include "kernel_seccomp.h"
 
@@ -43,12 +44,12 @@ static const uint32_t foreign_calls[] = {364, 21,  52,  428, 429, 430, 432, 442,
 #error "the served twin knows the system call tables of x86_64 and aarch64"
 #endif
 
-/* Answered by us. */
+/* Answered by kernel_doors.c. */
 static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,       SYS_open_tree,
                                          SYS_fsopen,          SYS_fsmount, SYS_mount_setattr, SYS_adjtimex,
                                          SYS_clock_adjtime,   SYS_move_mount};
 
-/* Refused with EPERM, as containers have it: they would change the host's kernel or time, or reach its hardware. */
+/* Refused with EPERM, as in containers: they would change the host's kernel or time, or reach its hardware. */
 static const uint32_t refused_calls[] = {
     SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load,
     SYS_settimeofday, SYS_clock_settime, SYS_swapon, SYS_swapoff, SYS_acct,
@@ -57,11 +58,11 @@ static const uint32_t refused_calls[] = {
 #endif
 };
 
-/* As before Linux 6.15: open_tree_attr(2), which is open_tree and mount_setattr in one; programs fall back to these. */
+/* ENOSYS, as before Linux 6.15: open_tree_attr(2) combines open_tree and mount_setattr; programs fall back to these. */
 static const uint32_t absent_calls[] = {467};
 
 /* Character devices that any program may make: an overlay's whiteout, null, zero, full, random, urandom, tty, console,
- * ptmx, fuse. The numbers as mknod(2) takes them, major << 8 | minor. */
+ * ptmx, fuse. Device numbers as for mknod(2): major << 8 | minor. */
 static const uint32_t harmless_devices[] = {0, 0x103, 0x105, 0x107, 0x108, 0x109, 0x500, 0x501, 0x502, 0xae5};
 
 #ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
@@ -99,7 +100,7 @@ static void give(program_t *program, uint32_t action)
     add(program, BPF_RET | BPF_K, 0, 0, action);
 }
 
-/* For each of the values: if the loaded word is it, this action. */
+/* If the loaded word is one of the values, take this action. */
 static void give_if_in(program_t *program, const uint32_t *values, size_t count, uint32_t action)
 {
     for (size_t i = 0; i < count; i++) {
@@ -116,7 +117,7 @@ static void append_if(program_t *program, uint32_t value, const program_t *body)
     program->size = (unsigned short)(program->size + body->size);
 }
 
-/* mknod(2), mknodat(2): files, pipes, sockets and harmless devices as ever; EPERM for other devices. */
+/* mknod(2), mknodat(2): the kernel makes files, pipes, sockets and harmless devices; EPERM for other devices. */
 static void judge_mknod(program_t *program, uint32_t call, size_t mode, size_t device)
 {
     enum { FILE_TYPE = 0170000, CHARACTER = 0020000, BLOCK = 0060000 };
@@ -149,8 +150,8 @@ static void judge_syslog(program_t *program)
 }
 
 /*
- * The filter. A call that none of the lists names is let through on its number alone, so the kernel remembers that and
- * runs no filter for it (seccomp's action cache, Linux 5.11): untouched calls cost what they did.
+ * The filter. It allows a call that is in none of the lists by its number alone. So the kernel caches the result and
+ * skips the filter (seccomp's action cache, Linux 5.11): such calls cost nothing extra.
  */
 int seccomp_install(void)
 {
@@ -177,14 +178,15 @@ int seccomp_install(void)
     give(&program, SECCOMP_RET_ALLOW);
 
     struct sock_fprog filter = {program.size, program.code};
-    /* Killable: a signal must not make the caller ask twice for what it already got. Linux 5.19. */
+    /* Killable: otherwise a signal would restart a call that we have already answered. Linux 5.19. */
     unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     long listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
     if (listener < 0 && errno == EINVAL)
         listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter);
     if (listener < 0)
         return -errno;
-    /* Wake whoever answers on the caller's CPU: the caller waits for it anyway. Linux 6.6; before, it costs more. */
+    /* Wakes our thread on the caller's CPU, since the caller waits anyway. From Linux 6.6; earlier kernels are slower.
+     * */
     ioctl((int)listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);
     return (int)listener;
 }
@@ -201,7 +203,7 @@ int seccomp_next(int listener, struct seccomp_notif *call)
             return 1;
         struct pollfd watched = {listener, 0, 0};
         if (errno == ENOENT && poll(&watched, 1, 0) > 0)
-            return 0; /* the last watched process is gone */
+            return 0; /* the last watched process has ended */
         if (errno != EINTR && errno != ENOENT) /* ENOENT: this caller died meanwhile */
             return -errno;
     }
@@ -218,7 +220,8 @@ ssize_t task_memory(int32_t task, uint64_t address, void *to, size_t size)
     return process_vm_readv(task, &local, 1, &remote, 1, 0);
 }
 
-/* The rules of perf_copy_attr in kernel/events/core.c: size 0 is the first version; longer than known must be zero. */
+/* The rules of perf_copy_attr in kernel/events/core.c: size 0 means the first version; bytes beyond the known size must
+ * be zero. */
 int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr)
 {
     struct perf_event_attr known;
@@ -236,7 +239,7 @@ int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr)
     for (size_t i = sizeof known; i < attr->size; i++)
         if (attr->raw[i])
             return -E2BIG;
-    /* Only now is it sure that the memory was the caller's and not that of a later process with its number. */
+    /* Only now it is certain that the memory was the caller's, not that of a later process with the same number. */
     if (!seccomp_is_waiting(listener, call->id))
         return -ESRCH;
 
@@ -323,7 +326,7 @@ int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int
     return open_real(&clock, task, cpu, group_fd);
 }
 
-/* A software event that leads a group: the one call that every twin serves, whatever its machine counts. */
+/* A software event that leads a group: every twin serves it, whatever its machine counts. */
 int perf_probe(void)
 {
     struct perf_event_attr attr;

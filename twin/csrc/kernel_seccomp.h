@@ -1,4 +1,4 @@
-/* What the parts that answer seccomp notifications share; kernel.h has what Python calls. */
+/* Functions for the files that answer seccomp notifications. kernel.h has the functions that Python calls. */
 #ifndef TWIN_KERNEL_SECCOMP_H
 #define TWIN_KERNEL_SECCOMP_H
 

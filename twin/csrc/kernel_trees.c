@@ -17,7 +17,7 @@ enum { MOVE_T_SYMLINKS = 0x10, MOVE_F_EMPTY = 0x4, MOVE_T_EMPTY = 0x40, CREATE =
 #define SYSFS_MAGIC       0x62656572
 #define PROC_MAGIC        0x9fa0
 
-/* File systems through which the kernel is controlled; a new mount of one is refused, the laid one stays read-only. */
+/* File systems that control the kernel. A new mount of one is refused; the existing mount stays read-only. */
 static const struct {
     const char *type;
     uint32_t magic;
@@ -50,7 +50,7 @@ int tree_attach(int tree, int at, const char *target)
     return syscall(SYS_move_mount, tree, "", at, target, flags) ? -errno : 0;
 }
 
-/* Lay the twin's files over a fresh procfs, in our namespace, and clone the whole. Takes `procfs` over. */
+/* Mounts the twin's files over a new procfs, in our namespace, and clones the whole. Closes `procfs`. */
 static int tree_cover_procfs(doors_t *doors, int procfs)
 {
     char from[2 * PATH_MAX], to[2 * PATH_MAX];
@@ -76,7 +76,7 @@ static int tree_cover_procfs(doors_t *doors, int procfs)
     return result;
 }
 
-/* In a process that shares our memory and descriptors. */
+/* Runs in a process that shares our memory and descriptors. */
 static int open_procfs(void *result)
 {
     *(int *)result = (int)syscall(SYS_fsopen, "proc", CLOSE_ON_EXEC);
@@ -85,7 +85,8 @@ static int open_procfs(void *result)
     return 0;
 }
 
-/* A context for the caller's PID namespace. Only a process within can open it, and setns(2) puts a child there. */
+/* A context for a procfs of the caller's PID namespace. Only a process inside can open it; setns(2) puts a child there.
+ * */
 int tree_procfs_context(doors_t *doors, const watched_call_t *call)
 {
     enum { STACK = 64 * 1024 };
@@ -120,7 +121,7 @@ static int procfs_tree(doors_t *doors, const watched_call_t *call)
     return error ? error : tree_cover_procfs(doors, procfs);
 }
 
-/* The tree that stands for a new mount of this type. */
+/* The tree that replaces a new mount of this type. */
 int tree_for_type(doors_t *doors, const watched_call_t *call, const char *type)
 {
     if (!strcmp(type, "sysfs"))
@@ -135,7 +136,7 @@ int tree_replaces_type(const char *type)
     return !strcmp(type, "sysfs") || !strcmp(type, "devtmpfs") || !strcmp(type, "proc");
 }
 
-/* On all mounts of a tree: the twin's files are mounts of their own, and "read-only" is meant for them too. */
+/* Sets attributes on all mounts of a tree, since the twin's files in it are mounts of their own. */
 int tree_set_attributes(int tree, uint64_t set)
 {
     attributes_t attributes = {.set = set};
@@ -149,7 +150,7 @@ int tree_set_attributes(int tree, uint64_t set)
  ****************************************************************/
 
 /* In which tree `at` is, or -errno: the twin's sysfs (a file system of its own), any procfs, or a sysfs of the kernel.
- * The device is read without a question to the file system, which may hang. */
+ * Reads the device without a request to the file system, which may hang. */
 int tree_which(const doors_t *doors, int at)
 {
     struct statx status;
@@ -163,7 +164,7 @@ int tree_which(const doors_t *doors, int at)
     return kind.f_type == PROC_MAGIC ? TREE_PROCFS : kind.f_type == SYSFS_MAGIC ? TREE_KERNELS_SYSFS : TREE_OTHER;
 }
 
-/* The twin's tree in place of `made`, a new mount of the kernel's. Takes `made` over. */
+/* The twin's tree for `made`, a new mount of the kernel's. Closes `made`. */
 int tree_in_place_of(doors_t *doors, int made)
 {
     int which = tree_which(doors, made);
@@ -173,7 +174,7 @@ int tree_in_place_of(doors_t *doors, int made)
     return which < 0 ? which : tree_clone(which == TREE_KERNELS_SYSFS ? "/sys" : "/dev");
 }
 
-/* As the caller sees it, as far as its /proc shows it to us; else empty. */
+/* The path as the caller sees it; empty if its /proc does not show it. */
 void tree_path(int at, char path[PATH_MAX])
 {
     char link[64];
@@ -182,7 +183,7 @@ void tree_path(int at, char path[PATH_MAX])
     path[size < 0 ? 0 : size] = 0;
 }
 
-/* Whether this is where a mount of the device begins. Not a question to the file system, which may hang. */
+/* Whether this is the root of a mount of the device. Sends no request to the file system, which may hang. */
 int tree_is_root(int at, dev_t device)
 {
     struct statx status;
@@ -191,7 +192,7 @@ int tree_is_root(int at, dev_t device)
            makedev(status.stx_dev_major, status.stx_dev_minor) == device;
 }
 
-/* Whether this is one of the twin's mounts in its own place. */
+/* Whether this is one of the twin's mounts at its original place. */
 int tree_is_own_mount(const doors_t *doors, int at)
 {
     char path[PATH_MAX];

@@ -10,7 +10,7 @@
 
 #include "model_internal.h"
 
-#define NOISE_TICKS 50 /* ours: counter noise is drawn anew each 50 ms */
+#define NOISE_TICKS 50 /* ours: counter noise changes every 50 ms */
 
 /* --- time --- */
 
@@ -96,7 +96,7 @@ static int64_t due_step(const twin_model_t *m)
     return (monotonic_ns() - m->origin_ns) / TWIN_STEP_NS;
 }
 
-/* A caller that follows real time finds the model at the present step. */
+/* If the model follows real time, it is advanced to now. */
 static void enter(twin_model_t *m)
 {
     atomic_fetch_add(&m->waiting, 1);

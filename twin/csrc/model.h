@@ -1,13 +1,13 @@
 /*
  * The emulated node's physics: clocks, work, counters, power, heat, energy meters and GPUs.
  *
- * Time advances on a 50 us grid. Between two events (a clock, a phase, an activity or a throttle changes, or the
- * 1 ms tick of meters and thermal network) every rate is constant, so a run of grid steps is integrated in one
- * stroke: acc += rate * elapsed. Reads add the share since the last event without changing state; hence results do
- * not depend on how a caller slices time, and the same inputs give the same bits.
+ * Time advances on a 50 us grid. Between two events (a change of clock, phase, activity or throttle, or the 1 ms tick
+ * of meters and thermal network) every rate is constant, so many grid steps are integrated at once: acc += rate *
+ * elapsed. Reads add the part since the last event without changing state. So results do not depend on how a caller
+ * slices time, and equal inputs give equal bits.
  *
- * Every table is indexed by a clock level, ascending. Voltages, work rates and counter rates per level are computed
- * once by the caller, so that no formula lives in two places.
+ * Every table is indexed by clock level, ascending. The caller computes voltages, work rates and counter rates per
+ * level, so that no formula is in two places.
  */
 #ifndef TWIN_MODEL_H
 #define TWIN_MODEL_H
@@ -54,7 +54,7 @@ typedef struct {
     const int32_t *core_of, *domain_of; /* per logical CPU */
     const int32_t *package_of;          /* per core */
     const double *clock_hz, *volt;      /* per level */
-    const double *label_khz;            /* per level: as cpufreq names it (a turbo state is base + 1 MHz) */
+    const double *label_khz;            /* per level: the number in cpufreq (a turbo state is base + 1 MHz) */
     double tsc_hz, smt_throughput, latency_s, governor_s;
     double dynamic_w; /* W per V^2 and Hz of one core at activity 1 */
     double leak_k0_w, leak_k1_w_per_v, leak_per_v, leak_per_k, leak_offset; /* (k0 + k1 V) exp(v V + k T + o) */
@@ -75,7 +75,7 @@ typedef struct {
     double activity;                                             /* CPU */
     double gap_share, sm_active, occupancy, fp_active;           /* GPU */
     double gap_active;                                           /* GPU: share of a gap in which small kernels run */
-    int32_t free_level;                                          /* GPU: where the card's firmware runs it */
+    int32_t free_level;                                          /* GPU: the level that the card's firmware chooses */
     double free_loss;                                            /* GPU: share of speed its clock changes cost */
 } twin_phase_t;
 
@@ -103,7 +103,7 @@ typedef struct {
 
 typedef struct twin_model twin_model_t;
 
-/* NULL when memory is short. `gpus` must outlive the model; identity fields are filled by the caller before. */
+/* NULL when memory is short. The caller fills the identity fields of `gpus` before; `gpus` must outlive the model. */
 twin_model_t *twin_model_new(const twin_node_t *node, twin_gpus_t *gpus);
 void twin_model_free(twin_model_t *model);
 
@@ -111,13 +111,13 @@ void twin_model_free(twin_model_t *model);
 int twin_model_start(twin_model_t *model, int32_t n_groups, const twin_group_t *groups, double noise);
 
 void twin_model_advance(twin_model_t *model, int64_t steps);
-/* Keeps model time at CLOCK_MONOTONIC for `duration_ns`, then returns; between calls reads still follow the clock. */
+/* Keeps model time at CLOCK_MONOTONIC for `duration_ns`, then returns. Between calls, reads still follow the clock. */
 void twin_model_follow(twin_model_t *model, int64_t duration_ns);
 void twin_model_unfollow(twin_model_t *model);
 
 /* Instruments. out: int64 [n_cpus][TWIN_EVENTS]. */
 int64_t twin_model_time_ns(twin_model_t *model);
-int64_t twin_model_age_ns(twin_model_t *model); /* since it was made; unlike the time it never jumps */
+int64_t twin_model_age_ns(twin_model_t *model); /* since the model was made; unlike the time it never jumps */
 void twin_model_counters(twin_model_t *model, int64_t *out);
 void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
 int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
@@ -139,7 +139,7 @@ void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
  * GPUs, of the node, while the group was in that phase. */
 int twin_model_finished(twin_model_t *model);
 void twin_model_energy(twin_model_t *model, double *out);
-double twin_model_node_j(twin_model_t *model); /* the whole node, since it was made */
+double twin_model_node_j(twin_model_t *model); /* the whole node, since the model was made */
 void twin_model_progress(twin_model_t *model, int32_t group, twin_progress_t *out);
 void twin_model_phases(twin_model_t *model, int32_t group, double *out);
 

@@ -1,9 +1,9 @@
 /*
- * CPU clocks and what follows from them: work rate, counter rates and power of each core.
+ * CPU clocks, and the work rates, counter rates and power of the cores that follow from them.
  *
- * A domain's requests and governor give a wanted level, which the clock follows after the actuation latency; a package
- * cap (power limit or heat) lowers what is applied without delay. Threads of one core share its throughput and its
- * clock, but each has its own counters.
+ * A domain's requests and governor give a wanted level, which the clock follows after the actuation latency. A package
+ * cap (power limit or heat) lowers the applied level without delay. Threads of one core share its throughput and clock,
+ * but each has its own counters.
  */
 #include <math.h>
 
@@ -142,8 +142,8 @@ int32_t cpu_level_at_least(const twin_model_t *m, double khz)
     return level;
 }
 
-/* The clock the governor asks for, within the limits: performance takes the highest, powersave the lowest, userspace
- * rounds up (CPUFREQ_RELATION_L), the dynamic one keeps what cpu_govern() chose last. */
+/* The level that the governor requests, within the limits: performance takes the highest, powersave the lowest,
+ * userspace rounds up (CPUFREQ_RELATION_L), the dynamic one keeps the last choice of cpu_govern(). */
 static int32_t wish(const twin_model_t *m, int32_t d)
 {
     int32_t low = cpu_level_at_least(m, m->min_khz[d]), high = cpu_level_at_most(m, m->max_khz[d]), level = high;

@@ -1,10 +1,11 @@
 /*
- * GPUs: clock, kernel rate, power, sensors as NVML shows them.
+ * GPUs: clock, kernel rate, power, and the sensors that NVML shows.
  *
- * The clock is one value for the whole card. Unlocked, the card's firmware chooses it (highest boost under load, or a
- * level per workload where a measurement tells its tendency), within power and thermal limits. Locked, it is the
- * highest in the locked range under load. A lock request takes effect after the card's latency. Board power per level is a table of the phase; it holds at the temperature that
- * this power settles at, and leakage moves it with the distance from there.
+ * The whole card has one clock. Unlocked, the card's firmware chooses it within power and thermal limits: the highest
+ * boost under load, or a level per workload where it was measured. Locked, it is the highest clock of the locked range
+ * under load. A lock request takes effect after the card's latency. Board power per level is a table of the phase,
+ * valid at the temperature at which this power settles; leakage changes it in proportion to the distance from that
+ * temperature.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #define REASON_IDLE 0x1u /* nvmlClocksEventReason* */
 #define REASON_POWER_CAP 0x4u
 #define REASON_THERMAL 0x20u
-#define IDLE_AFTER_S 0.5 /* ours: an unlocked card without kernels falls to its idle clock after this */
+#define IDLE_AFTER_S 0.5 /* ours: an unlocked card without kernels takes its idle clock after this time */
 #define NOISE_MEMORY 0.9 /* ours: per 50 ms */
 #define PCIE_KBPS 10e6   /* ours: transfers in a gap, half of a gen-4 x16 link */
 
@@ -93,7 +94,7 @@ static int32_t level_at_least(const gpu_t *gpu, double mhz)
     return level;
 }
 
-/* Locks and power limits that NVML clients have asked for since the last look. */
+/* Takes over locks and power limits that NVML clients have requested since the last poll. */
 void gpu_poll(twin_model_t *m)
 {
     for (int32_t g = 0; g < m->node.n_gpus; g++) {
@@ -164,7 +165,7 @@ static int64_t ticks(double seconds)
     return n > 0 ? n : 1;
 }
 
-/* The power sensor averages over its own window, at the end of each update period or over several of them. */
+/* The power sensor averages over its own window, which is one update period or several. */
 static void power_sensor(gpu_t *gpu, int64_t tick)
 {
     int64_t update = ticks(gpu->card.power_update_s), window = ticks(gpu->card.power_window_s);
@@ -225,7 +226,7 @@ static void push_sample(twin_gpu_t *shared, uint64_t time_us)
     shared->sample_head = (shared->sample_head + 1) % TWIN_SAMPLES;
 }
 
-/* What GPM shows is the slope of an integral: a stuck share is an integral that goes on at the slope it last had. */
+/* GPM shows the slope of an integral: a stuck share is an integral that goes on with its last slope. */
 static void publish_gpm(const twin_model_t *m, gpu_t *gpu, twin_gpu_t *shared, int64_t tick)
 {
     const double true_s[GPM_SHARES] = {gpu->kernel_s, gpu->sm_s, gpu->occupancy_s, gpu->memory_s, gpu->fp_s};

@@ -1,5 +1,5 @@
 /*
- * What the parts of the node model share. Arrays are struct-of-arrays over CPUs, cores, packages, domains.
+ * State and functions that the source files of the node model share. Arrays are over CPUs, cores, packages, domains.
  *
  * A *unit* is what executes a phase: logical CPU u < n_cpus, or GPU u - n_cpus.
  *
@@ -36,9 +36,9 @@ typedef struct {
     twin_group_t shape; /* its pointers lead into `store` */
     void *store;
     int32_t part, iteration, rounds, n_waiting, finished;
-    int32_t is_stale; /* a unit's rate changed: next_step is to be found again */
+    int32_t is_stale; /* a unit's rate changed: next_step must be computed again */
     int64_t next_step, start_step, end_step;
-    double base_s;   /* max-clock seconds of the iterations done */
+    double base_s;   /* seconds at the highest clock of the finished iterations */
     double total_s;
     double *phase_s; /* [n_phases][4]: seconds, CPU J, GPU J, node J */
     int64_t mark_step;
@@ -54,7 +54,7 @@ typedef struct {
     double *clock_khz, *idle_w;
     /* clock: lock requests, what is in force, level */
     uint32_t lock_seq, limit_seq, asked_min_mhz, asked_max_mhz, lock_min_mhz, lock_max_mhz;
-    int64_t lock_step; /* when the asked lock comes into force */
+    int64_t lock_step; /* when the requested lock comes into force */
     int64_t kernel_step; /* last time a kernel ran */
     int32_t level;
     uint64_t reasons;
@@ -69,14 +69,14 @@ typedef struct {
     uint32_t ring_head;
     double window_kernel_s, window_memory_s, window_gap_s;
     uint32_t shown_gpu_pct, shown_memory_pct, shown_pcie_kbps;
-    /* GPM: each share over the last window, its integral then and at the last tick, how far a stuck one has gone astray */
+    /* GPM: each share over the last window, its integral then and at the last tick, the error of a stuck one */
     double gpm_share[GPM_SHARES], gpm_window_s[GPM_SHARES], gpm_tick_s[GPM_SHARES], gpm_astray_s[GPM_SHARES];
     double noise;
 } gpu_t;
 
 struct twin_model {
     pthread_mutex_t mutex;
-    atomic_int waiting;  /* callers that want the mutex while a run holds it */
+    atomic_int waiting;  /* callers that wait for the mutex during a run */
     twin_node_t node;    /* its pointers lead into `store` */
     void *store;
     twin_gpus_t *shared;

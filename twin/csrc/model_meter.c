@@ -1,15 +1,15 @@
 /*
- * Meters and limits: heat, RAPL energy counters, package power limits that really throttle.
+ * Meters and limits: heat, RAPL energy counters, and package power limits that throttle.
  *
- * A package limit is a running average over its window (Intel SDM vol. 3, 15.10.3: PL1 over about a second, PL2 over
- * milliseconds). What the package may draw now is the limit plus what the average has left unused; a controller lowers
- * the clock ceiling until the draw fits, alternating between two neighbouring clocks as the hardware does.
+ * A package limit applies to a running average over its window (Intel SDM vol. 3, 15.10.3: PL1 over about a second, PL2
+ * over milliseconds). The package may draw the limit plus the part that the average has left unused. A controller
+ * lowers the highest clock until the power fits, alternating between two neighbouring clocks as the hardware does.
  */
 #include <math.h>
 
 #include "model_internal.h"
 
-#define CONTROL_TICKS 2 /* ours: the controller acts each 2 ms */
+#define CONTROL_TICKS 2 /* ours: the controller runs every 2 ms */
 
 /* --- heat --- */
 
@@ -101,7 +101,7 @@ static void publish_zones(twin_model_t *m)
 
 /* --- limits --- */
 
-/* Watts that all limits of a package leave it now; INFINITY without a limit. */
+/* Watts that the limits of a package allow it now; INFINITY without a limit. */
 static double allowance(const twin_model_t *m, int32_t package)
 {
     double allowed = INFINITY;
@@ -115,7 +115,7 @@ static double allowance(const twin_model_t *m, int32_t package)
             if (zone->limit_w[c] <= 0)
                 continue;
             double left = 2.0 * zone->limit_w[c] - m->average_w[z * TWIN_CONSTRAINTS + c];
-            if (zone->kind == TWIN_ZONE_PSYS) /* packages share what the node has left or lacks */
+            if (zone->kind == TWIN_ZONE_PSYS) /* packages share the node's surplus or deficit */
                 left = m->tick_w[package] + (left - m->zone_w[z]) / m->node.n_packages;
             if (left < allowed)
                 allowed = left;

@@ -1,6 +1,6 @@
 /*
- * What every part of the model reads and none owns: random numbers, the time since the last flush, and for a unit the
- * tables of its phase and the work that it has left.
+ * Functions for all parts of the model: random numbers, the time since the last flush, and of a unit the tables of its
+ * phase and its remaining work.
  */
 #include "model_internal.h"
 

@@ -1,10 +1,10 @@
 /*
  * Work: groups of CPUs or GPUs that execute phases with a barrier.
  *
- * Work is counted in wall seconds at the highest clock. CPUs of a group meet at a barrier after each iteration, so
- * the slowest clock domain delays all; the time between the last finisher's true end and the grid step that notices
- * it is credited to the next iteration. GPUs alternate kernel and gap (host or transfer time, which no GPU clock
- * scales) on their own and meet at the end of a part.
+ * Work is counted in wall seconds at the highest clock. CPUs of a group meet at a barrier after each iteration, so the
+ * slowest clock domain delays all. The time from the true end of an iteration to the grid step that notices it is
+ * credited to the next iteration. Each GPU alternates kernel and gap (host or transfer time, which no GPU clock scales)
+ * by itself, and all meet at the end of a part.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static int is_first_of_core(const twin_model_t *m, int32_t cpu)
     return 1;
 }
 
-/* After all states are set: each core once, however many of its threads are in the group. */
+/* Call after all states are set. Refreshes each core once, however many of its threads are in the group. */
 static void refresh_units(twin_model_t *m, const group_t *group)
 {
     for (int32_t i = 0; i < group->shape.n_units; i++) {
@@ -182,7 +182,7 @@ static void end_workload_if_done(twin_model_t *m)
         stop_group(m, &m->groups[g]);
 }
 
-/* Next iteration, part or round. */
+/* Starts the next iteration, part or round. */
 static void pass_barrier(twin_model_t *m, group_t *group, double carry_s)
 {
     const twin_part_t *part = part_of(group);

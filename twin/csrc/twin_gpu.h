@@ -2,9 +2,9 @@
  * State of the emulated GPUs, shared between the node model (writes state, reads requests) and the emulated
  * NVML library (reads state, writes requests), which may live in another process over a sealed memfd.
  *
- * One writer per field, so no lock is needed: "state" fields belong to the model, "request" fields to NVML
- * clients, "fault" fields to the fault injector, "identity" fields to whoever created the region. State is
- * published under a sequence lock (odd = being written); a request is complete when its `_seq` has been raised.
+ * Each field has one writer, so no lock is needed: the model writes "state" fields, NVML clients "request" fields, the
+ * fault injector "fault" fields, the creator of the region "identity" fields. A sequence lock protects state (odd =
+ * being written); a request is complete when its `_seq` has been incremented.
  */
 #ifndef TWIN_GPU_H
 #define TWIN_GPU_H
@@ -55,7 +55,7 @@ typedef struct {
     uint64_t time_us;
     uint64_t energy_uj; /* total since creation; NVML shows millijoules */
     uint32_t sm_clock_mhz, sm_clock_khz, mem_clock_now_mhz;
-    uint32_t power_mw;         /* averaged as this card's power sensor does */
+    uint32_t power_mw;         /* averaged over the window of this card's power sensor */
     uint32_t power_instant_mw; /* field value NVML_FI_DEV_POWER_INSTANT */
     uint32_t enforced_limit_mw;
     uint32_t temperature_c, memory_temperature_c;
@@ -70,10 +70,10 @@ typedef struct {
     uint32_t sample_head; /* next slot to write */
     twin_gpu_sample_t samples[TWIN_SAMPLES];
 
-    /* faults: 0 = none; bits of twin_gpu_fault, and of twin_gpu_reading for what is wrong with single readings */
+    /* faults: 0 = none; bits of twin_gpu_fault; for single readings bits of twin_gpu_reading */
     volatile uint32_t faults;
     volatile uint32_t missing; /* NOT_SUPPORTED */
-    volatile uint32_t stuck;   /* the model leaves them as they are; a GPM share goes on as it last was */
+    volatile uint32_t stuck;   /* the model does not update them; a GPM share keeps its last value */
     volatile uint32_t absurd;  /* a value that no card shows (nvml/state.h) */
 } twin_gpu_t;
 
@@ -85,7 +85,7 @@ enum twin_gpu_fault {
     TWIN_GPU_SLOW          = 1 << 4, /* every call takes slow_ms */
 };
 
-/* The five of GPM last, in the order of their integrals. */
+/* The five GPM readings come last, in the order of their integrals. */
 enum twin_gpu_reading {
     TWIN_READING_POWER              = 1 << 0,
     TWIN_READING_ENERGY             = 1 << 1,

@@ -1,9 +1,8 @@
 """Faults on demand: what real instruments and knobs do wrong, at a chosen time, in the emulated node.
 
-Every fault is judged by the twin's own time, so that a run with faults is as repeatable as one without. Nothing here
-touches a kernel: files are served by ``twin.files.sysfs_tree``, counters by ``twin.in_process_node`` or the perf
-service, GPUs by the NVML library through the fault bits of ``twin_gpu.h``; all of them ask this file what is to be
-shown.
+Faults follow the twin's own time, so a run with faults is as reproducible as one without. This module serves nothing
+itself: ``twin.files.sysfs_tree`` serves files, ``twin.in_process_node`` or the perf service serve counters, and the
+NVML library serves GPUs, by the fault bits of ``twin_gpu.h``. All of them get the values to show from here.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ _READING_BITS = {
 }
 
 _FOREVER_NS = 1 << 62
-_DEFAULT_MARGIN_UJ = 1_000_000  # ours: one joule, a hundredth of a second on a busy package
+_DEFAULT_MARGIN_UJ = 1_000_000  # ours: one joule, which a busy package draws in a hundredth of a second
 
 
 class Effect(enum.Enum):
-    """What becomes of a write that the kernel accepted."""
+    """The effect of a write that the kernel accepted."""
 
     FULL = "the machine follows"
     SHOWN = "the file shows the new value, the machine does not follow"
@@ -71,7 +70,7 @@ class Effect(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class _Standing:
-    """A fault that has been added: when it stands, and what it remembers of each reading it spoils."""
+    """An added fault: its start and end, and its state for each reading that it affects."""
 
     number: int
     fault: Fault
@@ -96,16 +95,16 @@ class _GpuFaults:
     absurd: int = 0
 
     def spoil(self, fault: Fault) -> None:
-        """Add the readings that a fault of kind missing, stuck or absurd strikes."""
+        """Add the readings that a fault of kind missing, stuck or absurd affects."""
         bits = 0
         for reading in gpu_readings(fault.target):
             bits |= _READING_BITS[reading]
         match fault.kind:
             case "missing":
-                # the energy counter integrates the power sensor, and has nothing to count without it
+                # the energy counter integrates the power sensor, so without power there is no energy
                 self.missing |= bits | (lib.TWIN_READING_ENERGY if bits & lib.TWIN_READING_POWER else 0)
             case "stuck" if fault.target.count(":") == 1:
-                self.faults |= lib.TWIN_GPU_STUCK  # the card publishes nothing any more, not even the time
+                self.faults |= lib.TWIN_GPU_STUCK  # the card stops publishing, even its time
             case "stuck":
                 self.stuck |= bits
             case "absurd":
@@ -113,14 +112,14 @@ class _GpuFaults:
 
 
 class Faults:
-    """The faults of one twin, each judged by the twin's time; may be added and removed while it runs.
+    """The faults of one twin, by the twin's time. They may be added and removed while it runs.
 
-    ``faults`` is what to begin with; None takes those of the machine file.
+    ``faults`` are the initial faults; None takes those of the machine file.
     """
 
     def __init__(self, twin: Twin, faults: Iterable[Fault] | None = None) -> None:
         self.generation = 0
-        self.is_virtual = False  # nobody waits in virtual time: slow GPUs, which do it inside their library, do not
+        self.is_virtual = False  # nothing waits in virtual time, so slow GPUs, which wait in their library, must not
         self._twin = twin
         self._standing: type_standing = ()
         self._next_number = 1
@@ -135,17 +134,18 @@ class Faults:
 
     @property
     def now_s(self) -> float:
-        """Seconds of the twin's time since it was made: what ``at_s`` counts."""
+        """Seconds of the twin's time since it was made, as in ``at_s``."""
         return self._twin.age_ns / 1e9
 
     def know_files(self, names: Callable[[], Mapping[str, str]]) -> None:
-        """Give the files that exist (name: path without links); a target that matches none is refused from now on."""
+        """Set the existing files (name: path without links). From now on a target that matches none of them is
+        refused."""
         self._files = names
         for standing in self._standing:
             check_target(standing.fault, self._twin.machine, names())
 
     def add(self, fault: Fault) -> int:
-        """Add ``fault``; returns the number to remove it by. TwinError if it cannot apply to this machine."""
+        """Add ``fault`` and return its number, for ``remove``. TwinError if this machine cannot have it."""
         checked(fault, f"fault {str(fault)!r}")
         check_target(fault, self._twin.machine, self._files() if self._files else None)
         begin_ns = round(fault.at_s * 1e9)
@@ -181,7 +181,7 @@ class Faults:
         self._mark_gpus()
 
     def listing(self) -> list[tuple[int, Fault, bool]]:
-        """Number, fault, and whether it stands now."""
+        """Number and fault, and whether it is active now."""
         now_ns = self._twin.age_ns
         return [(standing.number, standing.fault, standing.stands(now_ns)) for standing in self._standing]
 
@@ -192,7 +192,7 @@ class Faults:
         return tuple(s for s in self._standing if is_path(s.fault.target) and strikes(s.fault, names))
 
     def is_absent(self, standing: type_standing) -> bool:
-        """A file has vanished: a fault ``missing`` with ENOENT stands on it."""
+        """Whether a fault ``missing`` with ENOENT has removed the file."""
         now_ns = self._twin.age_ns
         return any(s.fault.kind == "missing" and s.fault.value == "ENOENT" and s.stands(now_ns) for s in standing)
 
@@ -209,11 +209,12 @@ class Faults:
         return text
 
     def written(self, standing: type_standing, path: str) -> Effect:
-        """What becomes of a valid write to ``path``; OSError if the kernel refuses it.
+        """The effect of a valid write to ``path``; OSError if the kernel refuses it.
 
         A lock bit found set when the driver was loaded makes intel_rapl refuse each store, which the powercap core
-        reports as ENODATA (ENOSYS for ``enabled``). A bit set later is unknown to the driver: the register ignores
-        writes (Intel SDM vol. 3B §15.10.3, "until next RESET"), the store succeeds, the old value is read back.
+        eports as ENODATA (ENOSYS for ``enabled``). If the bit is set later, the driver does not notice: the register
+        ignores writes (Intel SDM vol. 3B §15.10.3, "until next RESET"), the store succeeds, and the old value is read
+        back.
         """
         now_ns = self._twin.age_ns
         effect = Effect.FULL
@@ -232,21 +233,22 @@ class Faults:
         return effect
 
     def delay_s(self, standing: type_standing) -> float:
-        """Seconds that each access takes now."""
+        """Delay of each access now, in seconds."""
         now_ns = self._twin.age_ns
         return max((_delay_s(s.fault) for s in standing if s.fault.kind == "slow" and s.stands(now_ns)), default=0.0)
 
     # ---- counters ----------------------------------------------------------------------------------------------
 
     def counter(self, event: str, cpu: int) -> Fault | None:
-        """The fault that stands on this counter now; of several the one added last."""
+        """The active fault of this counter; if there are several, the last one added."""
         found = self._on_counter(event, cpu)
         return found[-1].fault if found else None
 
     def counter_errno(self, event: str, cpu: int) -> int:
-        """With what perf_event_open fails now, or 0.
+        """The errno with which perf_event_open fails now, or 0.
 
-        ``missing`` is ENOENT (no such event), ``refused`` EBUSY (the counters are taken), unless ``value`` says other.
+        ``missing`` gives ENOENT (no such event), ``refused`` EBUSY (all counters are in use), unless ``value`` names
+        another.
         """
         fault = self.counter(event, cpu)
         if fault is None or fault.kind not in ("missing", "refused"):
@@ -254,7 +256,7 @@ class Faults:
         return int(getattr(errno, str(fault.value or ("ENOENT" if fault.kind == "missing" else "EBUSY"))))
 
     def counted(self, event: str, cpu: int, count: int) -> int | None:
-        """What an open counter shows instead of ``count``; None while it gives nothing."""
+        """What an open counter shows instead of ``count``; None while it has no value."""
         found = self._on_counter(event, cpu)
         if not found:
             return count
@@ -269,7 +271,8 @@ class Faults:
         return count
 
     def spoil(self, events: Sequence[str], cpus: Sequence[int], table: type_i64) -> None:
-        """``counted`` on a whole sweep in place: ``table`` is ``[n_cpus, n_events]``; nothing becomes RAW_MISSING."""
+        """Apply ``counted`` to a whole sweep in place. ``table`` is ``[n_cpus, n_events]``; None becomes
+        RAW_MISSING."""
         if not any(s.fault.target.startswith("perf:") for s in self._standing):
             return
         for column, event in enumerate(events):
@@ -278,7 +281,7 @@ class Faults:
                 table[row, column] = RAW_MISSING if shown is None else shown
 
     def counter_delay_s(self, event: str, cpu: int) -> float:
-        """Seconds that each read of this counter takes now."""
+        """Delay of each read of this counter now, in seconds."""
         return max((_delay_s(s.fault) for s in self._on_counter(event, cpu) if s.fault.kind == "slow"), default=0.0)
 
     def _on_counter(self, event: str, cpu: int) -> list[_Standing]:
@@ -288,7 +291,7 @@ class Faults:
     # ---- what happens by itself --------------------------------------------------------------------------------
 
     def next_ns(self, until_ns: int) -> int:
-        """The first age of the twin from now at which ``act`` has something to do, but not after ``until_ns``."""
+        """The next age of the twin at which ``act`` is due, at most ``until_ns``."""
         now_ns = self._twin.age_ns
         for s in self._standing:
             if s.fault.target.startswith("gpu:"):
@@ -300,9 +303,9 @@ class Faults:
         return until_ns
 
     def act(self, write: Callable[[str, bytes], int]) -> None:
-        """Do what is due by now: set the GPUs' fault bits, let foreign writers write through ``write``.
+        """Apply all that is due by now: set the GPUs' fault bits, let foreign writers write through ``write``.
 
-        To be called again and again: by the virtual clock at ``next_ns``, by the served twin each few milliseconds.
+        Call it repeatedly: the virtual clock does so at ``next_ns``, the served twin every few milliseconds.
         """
         if not self._standing:
             return
@@ -330,7 +333,7 @@ class Faults:
             try:
                 write(path, f"{fault.value}\n".encode())
             except OSError:
-                continue  # the stranger meets the same kernel as we do; its failures are its own
+                continue  # the foreign writer uses the same kernel as we do; its errors are ignored
 
     def _mark_gpus(self) -> None:
         now_ns = self._twin.age_ns
@@ -369,7 +372,7 @@ def _delay_s(fault: Fault) -> float:
 
 
 def _read_errno(path: str) -> str:
-    """What the kernel answers when the hardware behind a file gives nothing.
+    """The kernel's errno when the hardware behind a file has no value.
 
     powercap_sys.c: EINVAL for a zone's own values, ENODATA for a constraint's; cpufreq.c show(): EBUSY while the
     policy is inactive; hwmon drivers pass on the bus error, EIO.
@@ -380,7 +383,7 @@ def _read_errno(path: str) -> str:
 
 
 def _write_errno(path: str) -> str:
-    """What the kernel answers when it refuses a valid value: ENODATA from powercap, EINVAL from a cpufreq driver."""
+    """The kernel's errno when it refuses a valid value: ENODATA from powercap, EINVAL from a cpufreq driver."""
     if "/powercap/" in path:
         return "ENOSYS" if path.endswith("/enabled") else "ENODATA"
     return "EINVAL" if "/cpufreq/" in path else "EIO"
@@ -404,7 +407,7 @@ def _spoiled(standing: _Standing, text: str, path: str, wraps_at: int) -> str:
 
 
 def _absurd(path: str) -> int:
-    """Ours: what a register full of ones gives in the unit of the file."""
+    """Ours: the value of a register full of ones, in the unit of the file."""
     name = path.rpartition("/")[2]
     if name.endswith("_freq"):
         return (1 << 32) - 1

@@ -1,13 +1,14 @@
-"""What a fault is: its kinds, its targets, and how it is written in a machine file or on a command line.
+"""Faults: their kinds, their targets, and their form in a machine file or on a command line.
 
-A fault names a *kind* and a *target*; it stands from ``at_s`` for ``for_s`` seconds of the twin's own time. Targets are
+A fault has a *kind* and a *target*, and is active from ``at_s`` for ``for_s`` seconds of the twin's own time. Targets
+are
 
 - a glob over paths in /sys (``*`` also crosses ``/``; naming a directory means every file below it),
 - ``perf:EVENT`` or ``perf:EVENT:CPU``,
 - ``gpu:N``, ``gpu:*`` or ``gpu:N:READING``; READING is a name of ``GPU_READINGS`` or a glob over them (``gpm-*``),
   and without one the whole GPU is meant.
 
-What each kind does, and what its ``value`` means, is in ``KINDS``; ``twin.faults.active`` makes it happen.
+``KINDS`` says what each kind does and what its ``value`` means; ``twin.faults.active`` implements it.
 """
 
 from __future__ import annotations
@@ -40,23 +41,24 @@ GPU_READINGS = (
     "gpm-dram-active",
     "gpm-fp64",
 )
-"""What of a GPU may be missing, stuck or absurd by itself, in the order of twin_gpu_reading (csrc/twin_gpu.h)."""
+"""Readings of a GPU that can be missing, stuck or absurd one by one, in the order of twin_gpu_reading
+(csrc/twin_gpu.h)."""
 
 KINDS = {
-    "missing": "no value: the read fails (value: ENODATA, EIO, ENOENT...; with ENOENT the file is gone too)",
-    "stuck": "the value does not move any more (value: what it shows; default what it showed first)",
-    "absurd": "a value no instrument of this kind can have (value: what it shows)",
-    "wrap": "energy_uj stands `value` microjoules (default 1000000) short of its range and so wraps soon",
+    "missing": "no value: the read fails (value: ENODATA, EIO, ENOENT...; ENOENT also removes the file)",
+    "stuck": "the value no longer changes (value: the number shown; default: the first one read)",
+    "absurd": "a value that is impossible for this instrument (value: the number shown)",
+    "wrap": "energy_uj is `value` microjoules (default 1000000) below its range, so it wraps soon",
     "locked": "the limit's lock bit is set (value: known or late; default known when at_s is 0)",
     "refused": "the write fails (value: the errno's name)",
-    "no-effect": "the write succeeds and the machine does not follow (value: shown or dropped when read back)",
+    "no-effect": "the write succeeds without effect on the machine (value: shown or dropped when read back)",
     "gpu-lost": "the GPU has fallen off the bus",
     "foreign-writer": "something else writes `value` every `every_s` seconds",
     "slow": "each access takes `value` seconds, at most 2",
 }
 
 SLOWEST_S = 2.0
-"""Longest delay of a slow file. Ours: long enough to miss any period, short enough for a test."""
+"""Ours: longest delay of a slow file, longer than any period and short enough for tests."""
 
 _FILE_KINDS = ("missing", "stuck", "absurd", "wrap", "locked", "refused", "no-effect", "foreign-writer", "slow")
 _COUNTER_KINDS = ("missing", "stuck", "absurd", "refused", "slow")
@@ -66,7 +68,7 @@ _GPU_PARTS = {**dict.fromkeys(_SPOILED, GPU_READINGS), "foreign-writer": ("clock
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One fault, as written in a machine file under ``[[fault]]``; times in seconds since the twin began."""
+    """One fault, as in a ``[[fault]]`` table of a machine file; times are in seconds since the twin began."""
 
     kind: str
     target: str
@@ -76,7 +78,7 @@ class Fault(msgspec.Struct, frozen=True):
     every_s: float = 1.0
 
     def __str__(self) -> str:
-        """The one-line form that ``parse_line`` reads back."""
+        """The one-line form for ``parse_line``."""
         words = [self.kind, self.target, f"at={self.at_s:.9g}"]
         if self.for_s != math.inf:
             words.append(f"for={self.for_s:.9g}")
@@ -88,7 +90,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def parse_table(table: Mapping[str, Any], where: str) -> Fault:
-    """One ``[[fault]]`` table of a machine file; ``where`` names file and entry in errors."""
+    """The fault of one ``[[fault]]`` table of a machine file; ``where`` names file and entry in errors."""
     for key in table:
         if key not in Fault.__struct_fields__:
             raise TwinError(f'{where}: unknown key "{key}"{nearest(key, Fault.__struct_fields__)}')
@@ -124,7 +126,7 @@ def parse_line(line: str, now_s: float = 0.0) -> Fault:
 
 
 def checked(fault: Fault, where: str) -> Fault:
-    """``fault``, if its kind, form of target and value belong together; else TwinError."""
+    """``fault``, if its kind, target and value fit together; else TwinError."""
     if fault.kind not in KINDS:
         raise TwinError(f'{where}: unknown kind "{fault.kind}"{nearest(fault.kind, KINDS)}')
     scope, *rest = fault.target.split(":")
@@ -138,9 +140,9 @@ def checked(fault: Fault, where: str) -> Fault:
     elif is_path(fault.target):
         kinds = _FILE_KINDS
     else:
-        raise TwinError(f'{where}: target "{fault.target}" is none of {", ".join(TARGETS)}')
+        raise TwinError(f'{where}: target "{fault.target}" is not one of {", ".join(TARGETS)}')
     if fault.kind not in kinds:
-        raise TwinError(f'{where}: {fault.kind} cannot strike "{fault.target}"{nearest(fault.kind, kinds)}')
+        raise TwinError(f'{where}: {fault.kind} cannot affect "{fault.target}"{nearest(fault.kind, kinds)}')
     if not (0 <= fault.at_s < math.inf and fault.for_s > 0 and 0 < fault.every_s < math.inf):
         raise TwinError(f"{where}: at_s must not be negative, for_s and every_s must be above 0")
     _check_value(fault, where)
@@ -177,7 +179,7 @@ def _check_counter(target: Sequence[str], machine: Machine, where: str) -> None:
 
 
 def gpu_readings(target: str) -> tuple[str, ...]:
-    """The readings of a GPU that a target names: all of them when it names the GPU alone."""
+    """The readings of a GPU that a target names; all of them if it names only the GPU."""
     _, _, *reading = target.split(":")
     return tuple(name for name in GPU_READINGS if not reading or fnmatchcase(name, reading[0]))
 
@@ -217,28 +219,28 @@ def _check_value(fault: Fault, where: str) -> None:
 
 
 def _check_path(fault: Fault, where: str, names: list[str]) -> None:
-    """TwinError unless the target names files, and of a sort that the fault can strike."""
+    """TwinError unless the target names files that the fault can affect."""
     found = [name for name in names if matches(fault.target, name)]
     if not found:
         raise TwinError(f"{where}: no such file{_nearest_path(fault.target, names)}")
     if fault.kind == "wrap" and not any(name.endswith("/energy_uj") for name in found):
         raise TwinError(f"{where}: only energy_uj wraps")
     if fault.kind == "locked" and not any("/constraint_" in name and strikes(fault, (name,)) for name in names):
-        raise TwinError(f"{where}: no power limit is there to lock (constraint_N_power_limit_uw of a powercap zone)")
+        raise TwinError(f"{where}: there is no power limit to lock (constraint_N_power_limit_uw of a powercap zone)")
 
 
 def is_path(target: str) -> bool:
-    """The target is a glob over files."""
+    """Whether the target is a glob over files."""
     return target.startswith(("/", "*"))
 
 
 def matches(target: str, name: str) -> bool:
-    """The glob names this file, or a directory above it."""
+    """Whether the glob names this file or a directory above it."""
     return fnmatchcase(name, target) or fnmatchcase(name, target.rstrip("/") + "/*")
 
 
 def strikes(fault: Fault, names: Sequence[str]) -> bool:
-    """The fault is about the file known under ``names``."""
+    """Whether the fault affects the file with these names."""
     if fault.kind != "locked":
         return any(matches(fault.target, name) for name in names)
     # One lock bit covers the zone's whole limit register (Intel SDM, PKG_POWER_LIMIT bit 63), and no other zone's.
@@ -248,19 +250,19 @@ def strikes(fault: Fault, names: Sequence[str]) -> bool:
 
 
 def is_counter(target: str, event: str, cpu: int) -> bool:
-    """The target names this counter of this CPU."""
+    """Whether the target names this counter of this CPU."""
     scope, *rest = target.split(":")
     return scope == "perf" and fnmatchcase(event, rest[0]) and (len(rest) == 1 or int(rest[1]) == cpu)
 
 
 def _is_limit(path: str) -> bool:
-    """A field of a RAPL limit register."""
+    """Whether it is a field of a RAPL limit register."""
     name = path.rpartition("/")[2]
     return "powercap" in path and (name == "enabled" or name.endswith(("_power_limit_uw", "_time_window_us")))
 
 
 def whole(value: str | int | float) -> int:
-    """A fault's value as a whole number, exact where it is written as one."""
+    """A fault's value as a whole number; exact if it is written as one."""
     try:
         return int(value)
     except ValueError:
@@ -275,7 +277,7 @@ def _is_number(value: str | int | float | None, low: float, high: float) -> bool
 
 
 def _nearest_path(target: str, names: Iterable[str]) -> str:
-    """The existing path that agrees with ``target`` longest, then resembles it most."""
+    """The existing path with the longest common beginning with ``target``, then the most similar one."""
     parts = target.split("/")
     known = [name.split("/") for name in names]
     for depth, part in enumerate(parts):

@@ -1,11 +1,11 @@
-"""/proc/cpuinfo and /proc/stat of the emulated node: which processors it has, their clocks, how long each was busy.
+"""/proc/cpuinfo and /proc/stat of the emulated node: its processors, their clocks and busy times.
 
-cpuinfo has the format of x86 whatever the host is, one entry for each logical CPU. As the kernel does, it leaves out
-lines of which nothing is known (microcode, cache size). Flags are those that such a processor shows and that programs
-look for; a program that asks the CPUID instruction itself sees the host's processor.
+cpuinfo has the x86 format on any host, with one entry per logical CPU. Like the kernel, it omits lines without
+information (microcode, cache size). Flags are those of such a processor that programs look for; the CPUID instruction
+itself still shows the host's processor.
 
-stat has the emulated CPUs' lines: busy time, all of it as ``user``, and idle time, both counted since the twin began.
-Where a host is given its other lines follow (interrupts, context switches, ``btime``, from which process ages come).
+stat has the lines of the emulated CPUs: busy time, all of it as ``user``, and idle time, both since the twin began. If
+there is a host, its other lines follow (interrupts, context switches, ``btime``, from which process ages are computed).
 Source: Linux arch/x86/kernel/cpu/proc.c, fs/proc/stat.c, Documentation/filesystems/proc.rst.
 """
 
@@ -22,14 +22,14 @@ from twin.physics.model import Twin
 CPUINFO = "/proc/cpuinfo"
 STAT = "/proc/stat"
 FILES = (CPUINFO, STAT)
-"""The files of /proc that are the twin's; all others stay the host's."""
+"""The files of /proc that the twin replaces."""
 
 _US_PER_TICK = 10_000  # USER_HZ is 100
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What processors of one generation have in common. Flags as Linux 6.1 names them."""
+    """Properties of a processor generation. Flags as Linux 6.1 names them."""
 
     flags: str
     cpuid_level: int
@@ -72,13 +72,13 @@ _UNKNOWN = Generation("fpu tsc constant_tsc nonstop_tsc", 1, 48)
 
 
 def add(nodes: Nodes, twin: Twin, policies: Sequence[Policy], host_stat: Callable[[], str] | None) -> None:
-    """Add both files. ``host_stat`` gives the host's /proc/stat, of which the lines that are no CPU's are shown."""
+    """Add both files. ``host_stat`` returns the host's /proc/stat, whose lines other than those of CPUs are shown."""
     nodes.file(CPUINFO, _cpuinfo(twin.machine, policies))
     nodes.file(STAT, lambda: _stat(twin, host_stat))
 
 
 def _cpuinfo(machine: Machine, policies: Sequence[Policy]) -> Callable[[], str]:
-    """The show function: all but the clocks is made once."""
+    """The show function; all text but the clocks is computed once."""
     heads = [_head(machine, cpu) for cpu in range(machine.cpus)]
     tails = [_tail(machine, cpu) for cpu in range(machine.cpus)]
 

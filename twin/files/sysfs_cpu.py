@@ -1,7 +1,7 @@
-"""/sys/devices/system/cpu and node: which logical CPUs there are, how they hang together, how long they idled.
+"""/sys/devices/system/cpu and node: logical CPUs, their topology and idle times.
 
-CPUs cannot be taken offline, SMT cannot be switched and idle states cannot be disabled in the emulated node: the
-first two are refused with EBUSY, as the kernel does while hotplug is held off, the last is read-only (ours).
+In the emulated node CPUs cannot be taken offline, SMT cannot be switched and idle states cannot be disabled. The first
+two fail with EBUSY, as in a kernel with hotplug disabled; the last is read-only (ours).
 Source: Linux Documentation/ABI/testing/sysfs-devices-system-cpu, Documentation/admin-guide/cputopology.rst,
 Documentation/admin-guide/pm/cpuidle.rst, drivers/base/{cpu,topology,node}.c.
 """
@@ -20,7 +20,8 @@ CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
 
 TICK_US = 4000
-"""One entry into the idle state per timer tick at HZ=250. Ours: the model knows how long a CPU idles, not how often."""
+"""Ours: one entry into the idle state per timer tick at HZ=250, since the model knows how long a CPU idles, not how
+often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,13 @@ IDLE_STATES = {
         IdleState("C2", "ACPI IOPORT 0x414", 400, 800),
     ),
 }
-"""What server kernels offer: drivers/idle/intel_idle.c skx_cstates; ACPI _CST tables of EPYC boards."""
+"""Idle states of server kernels: drivers/idle/intel_idle.c skx_cstates; ACPI _CST tables of EPYC boards."""
 
 IDLE_DRIVERS = {"GenuineIntel": "intel_idle", "AuthenticAMD": "acpi_idle"}
 
 
 def add(nodes: Nodes, twin: Twin) -> None:
-    """Add the CPU list, one folder per logical CPU, SMT state, idle times and NUMA nodes."""
+    """Add the CPU list, a folder per logical CPU, SMT state, idle times and NUMA nodes."""
     machine = twin.machine
     cpus = range(machine.cpus)
     everyone = ranges(cpus) + "\n"
@@ -90,7 +91,7 @@ class _Topology:
 
 
 def _add_topology(nodes: Nodes, folder: str, topology: _Topology, cpu: int) -> None:
-    """One CPU's place; the older names (thread_siblings, core_siblings) still exist beside the newer."""
+    """Topology of one CPU. The older names (thread_siblings, core_siblings) exist in addition to the newer ones."""
     threads = topology.threads[topology.core[cpu]]
     package = topology.members[topology.package[cpu]]
     nodes.file(f"{folder}/physical_package_id", f"{topology.package[cpu]}\n")
@@ -107,7 +108,8 @@ def _add_topology(nodes: Nodes, folder: str, topology: _Topology, cpu: int) -> N
 
 
 def _add_idle(nodes: Nodes, twin: Twin) -> None:
-    """Idle states; all idle time is in the deepest, where CPUs of an HPC node spend nearly all of it (ours)."""
+    """Idle states. All idle time counts for the deepest one, where CPUs of an HPC node spend nearly all of it
+    (ours)."""
     vendor = twin.machine.vendor
     if vendor not in IDLE_STATES:
         return
@@ -134,7 +136,7 @@ def _idle_us(twin: Twin, cpu: int, unit_us: int) -> Callable[[], str]:
 
 
 def _add_numa(nodes: Nodes, machine: Machine, topology: _Topology) -> None:
-    """One NUMA node per package, as far from each other as two-socket boards say (ACPI SLIT: 10 at home, 21 away)."""
+    """One NUMA node per package, with the distances of two-socket boards (ACPI SLIT: 10 local, 21 remote)."""
     packages = sorted(topology.members)
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         nodes.file(f"{NODE}/{name}", ranges(packages) + "\n")

@@ -1,13 +1,13 @@
-"""cpufreq: one directory per clock domain, with the attributes that the machine's driver has.
+"""cpufreq: one directory per frequency domain, with the attributes of the machine's driver.
 
-What a user writes is kept apart from what is in force. ``scaling_min_freq`` and ``scaling_max_freq`` are *requests*;
-from them the kernel makes limits (cpufreq_set_policy): both are clamped into cpuinfo's range, the minimum never above
-the maximum, and a driver with a frequency table rounds them to entries (the maximum down, the minimum up). So a
-maximum written below the minimum drags the minimum down with it, and a later raise lets it up again. Drivers
-without a table (intel_pstate, amd-pstate) keep the number as written, and only the clock itself is rounded.
+Requests are stored separately from the limits in force. ``scaling_min_freq`` and ``scaling_max_freq`` are *requests*,
+from which the kernel computes limits (cpufreq_set_policy): it clamps both into cpuinfo's range, keeps the minimum at or
+below the maximum, and, with a driver that has a frequency table, rounds them to entries (the maximum down, the minimum
+up). So a maximum written below the minimum lowers the minimum with it, and raising the maximum later restores it.
+Drivers without a table (intel_pstate, amd-pstate) keep the number as written, and only the clock itself is rounded.
 
-Refused: what is no number (EINVAL; ERANGE beyond 64 bits), a governor that is not there (EINVAL), a set speed while the
-governor is not ``userspace`` (EINVAL; reads ``<unsupported>``), an energy preference other than "performance" under
+Refused: text that is not a number (EINVAL; ERANGE beyond 64 bits), an unknown governor (EINVAL), a set speed under a
+governor other than ``userspace`` (EINVAL; reads ``<unsupported>``), an energy preference other than "performance" under
 intel_pstate's performance governor (EBUSY).
 
 Drivers: acpi-cpufreq (P-states by ACPI, governors in the kernel), intel_pstate (hardware-managed, two governors of its
@@ -33,12 +33,12 @@ PREFERENCES = ("default", "performance", "balance_performance", "balance_power",
 
 _OWN_POLICY_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 _PREFERENCE_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate-epp")
-_CPPC_HIGHEST = 255  # as AMD's firmware scales it (Linux Documentation/admin-guide/pm/amd-pstate.rst)
+_CPPC_HIGHEST = 255  # the scale of AMD's firmware (Linux Documentation/admin-guide/pm/amd-pstate.rst)
 _S32_MAX = (1 << 31) - 1
 
 
 class Platform:
-    """What all policies share: boost, and intel_pstate's limits in per cent of the highest clock."""
+    """State that all policies share: boost, and intel_pstate's limits in per cent of the highest clock."""
 
     def __init__(self) -> None:
         self.boost = True
@@ -47,7 +47,7 @@ class Platform:
 
 
 class Policy:
-    """One clock domain: what was asked of it, what is in force, and handing that to the machine."""
+    """One frequency domain: its requests, the limits in force, and applying these to the machine."""
 
     def __init__(self, twin: Twin, index: int, domain: Domain, platform: Platform) -> None:
         self._twin = twin
@@ -59,12 +59,12 @@ class Policy:
         self.governors = twin.machine.governors
         self.preference = "balance_performance"
         self.min_request = domain.min_khz
-        self.max_request = _S32_MAX  # FREQ_QOS_MAX_DEFAULT_VALUE: nobody has asked yet
+        self.max_request = _S32_MAX  # FREQ_QOS_MAX_DEFAULT_VALUE: no request yet
         self.setspeed_khz = domain.max_khz
         self._steps = domain.steps_khz if domain.lists_steps else ()
 
     def hardware_max_khz(self) -> int:
-        """cpuinfo_max_freq: with boost off the pstate drivers lower it to the base clock, acpi-cpufreq leaves it."""
+        """cpuinfo_max_freq: with boost off the pstate drivers lower it to the base clock; acpi-cpufreq does not."""
         if self._platform.boost or self.driver == "acpi-cpufreq" or not self.domain.base_khz:
             return self.domain.max_khz
         return self.domain.base_khz
@@ -80,7 +80,7 @@ class Policy:
         return min_khz, max_khz
 
     def target_khz(self) -> int:
-        """What the userspace governor holds: the set speed within the limits, at the next table entry upwards."""
+        """The clock of the userspace governor: the set speed within the limits, rounded up to a table entry."""
         min_khz, max_khz = self.limits_khz()
         target = min(max(self.setspeed_khz, min_khz), max_khz)
         if self._steps:
@@ -88,7 +88,7 @@ class Policy:
         return min(target, max_khz)
 
     def apply(self) -> None:
-        """Hand what is in force to the machine; its clock follows after its own latency."""
+        """Apply the limits in force to the machine; its clock follows after its latency."""
         min_khz, max_khz = self.limits_khz()
         high = self.domain.max_khz
         if not self._platform.boost and self.domain.base_khz:
@@ -105,37 +105,37 @@ class Policy:
             governor=self.governor,
         )
 
-    # ---- stores: change the request, then let the machine follow unless a fault says that it does not ----------
+    # ---- stores: change the request, then apply it to the machine, unless a fault prevents that ----------------
 
     def store_min(self, text: str, effective: bool) -> None:
-        """Ask for a lowest clock; it gives way to the maximum."""
+        """Request a lowest clock; the maximum has precedence."""
         self.min_request = _quality_of_service(text)
         self._follow(effective)
 
     def store_max(self, text: str, effective: bool) -> None:
-        """Ask for a highest clock."""
+        """Request a highest clock."""
         self.max_request = _quality_of_service(text)
         self._follow(effective)
 
     def store_governor(self, text: str, effective: bool) -> None:
-        """Choose who chooses the clock."""
+        """Set the governor."""
         name = word(text).lower()
         if name not in self.governors:
             raise refused(errno.EINVAL)
         if name == "userspace" and self.governor != "userspace":
-            self.setspeed_khz = self._twin.domain_khz(self._index)  # it begins at the present clock
+            self.setspeed_khz = self._twin.domain_khz(self._index)  # starts at the present clock
         self.governor = name
         self._follow(effective)
 
     def store_setspeed(self, text: str, effective: bool) -> None:
-        """Set the clock, under the governor that leaves that to users."""
+        """Set the clock, under the userspace governor."""
         if self.governor != "userspace":
             raise refused(errno.EINVAL)
         self.setspeed_khz = unsigned(text, bits=32)
         self._follow(effective)
 
     def store_preference(self, text: str, effective: bool) -> None:
-        """Energy preference: shown, and without effect on the model, which has no such knob (ours)."""
+        """Energy preference: stored and shown, but without effect on the model (ours)."""
         name = word(text, 20)
         if name not in PREFERENCES:
             raise refused(errno.EINVAL)
@@ -150,7 +150,7 @@ class Policy:
     # ---- shows -------------------------------------------------------------------------------------------------
 
     def show_setspeed(self) -> str:
-        """The clock that was set, as the limits let it be."""
+        """The set speed, within the limits."""
         return f"{self.target_khz()}\n" if self.governor == "userspace" else "<unsupported>\n"
 
     def show_clock(self) -> str:
@@ -158,12 +158,12 @@ class Policy:
         return f"{self.clock_khz()}\n"
 
     def clock_khz(self) -> int:
-        """The clock as APERF and MPERF measure it: in turbo the true one, not the table's name for it."""
+        """The clock as APERF and MPERF measure it: in turbo the true clock, not the table's number for it."""
         khz, turbo_khz = self._twin.domain_khz(self._index), self._twin.machine.turbo_khz
         return turbo_khz if turbo_khz and khz == self.domain.max_khz else khz
 
     def show_preference(self) -> str:
-        """The preference in force; a driver's own performance governor overrides it."""
+        """The preference in force. A driver's own performance governor overrides it."""
         in_force = "performance" if self.governor == "performance" and self.driver in _OWN_POLICY_DRIVERS else None
         return f"{in_force or self.preference}\n"
 
@@ -200,7 +200,7 @@ def _add_common(nodes: Nodes, folder: str, policy: Policy) -> None:
     nodes.file(f"{folder}/scaling_max_freq", lambda: f"{policy.limits_khz()[1]}\n", policy.store_max)
     nodes.file(f"{folder}/scaling_governor", lambda: f"{policy.governor}\n", policy.store_governor)
     nodes.file(f"{folder}/scaling_setspeed", policy.show_setspeed, policy.store_setspeed)
-    # the kernel's own loop leaves a blank after each name; a driver's own two words have none
+    # the kernel's loop writes a blank after each name; a driver's own two words have none
     blank = "" if policy.driver in _OWN_POLICY_DRIVERS else " "
     nodes.file(f"{folder}/scaling_available_governors", f"{available}{blank}\n")
 
@@ -224,7 +224,7 @@ def _add_driver_files(nodes: Nodes, folder: str, policy: Policy) -> None:
 
 
 def _add_cppc(nodes: Nodes, folder: str, domain: Domain) -> None:
-    """What the firmware tells by CPPC (drivers/acpi/cppc_acpi.c): clocks in MHz, performance on a scale up to 255."""
+    """CPPC values of the firmware (drivers/acpi/cppc_acpi.c): clocks in MHz, performance on a scale up to 255."""
 
     def performance(khz: int) -> str:
         return f"{round(_CPPC_HIGHEST * khz / domain.max_khz)}\n"
@@ -285,7 +285,7 @@ def _add_switches(nodes: Nodes, policies: tuple[Policy, ...], platform: Platform
 
 
 def _mode_store(mode: str) -> Callable[[str, bool], None]:
-    """The driver's mode can be written again but not changed: EBUSY, as when hardware holds it (ours: not modelled)."""
+    """The driver's mode can be written but not changed: EBUSY, as when hardware fixes it (ours: not modelled)."""
 
     def store(text: str, effective: bool) -> None:
         name = word(text)
@@ -298,7 +298,7 @@ def _mode_store(mode: str) -> Callable[[str, bool], None]:
 
 
 def _min_pct(platform: Platform, domain: Domain) -> int:
-    """min_perf_pct is never below what the lowest clock is (intel_pstate.c)."""
+    """min_perf_pct is never below the share of the lowest clock (intel_pstate.c)."""
     return max(platform.min_pct, -(-100 * domain.min_khz // domain.max_khz))
 
 
@@ -318,5 +318,5 @@ def _one_bit(text: str) -> bool:
 
 
 def _latency_ns(policy: Policy) -> int:
-    """cpuinfo_transition_latency: intel_pstate tells none, the others what the firmware's tables say."""
+    """cpuinfo_transition_latency: intel_pstate reports none, the others the value of the firmware's tables."""
     return 0 if policy.driver == "intel_pstate" else policy.domain.latency_us * 1000

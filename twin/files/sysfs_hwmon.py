@@ -1,4 +1,4 @@
-"""hwmon: the temperatures and the board power that the machine's sensor chips give.
+"""hwmon: temperatures and board power from the machine's sensor chips.
 
 coretemp (Intel) makes one device per package: temp1 is the package, temp(N+2) the core with core_id N. k10temp (AMD) is
 the fourth PCI function of each package's first die and numbers its inputs through. spd5118 is the hub of one DDR5
@@ -24,7 +24,7 @@ hub of a DDR5 module quarters (JEDEC JESD300-5)."""
 
 
 def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
-    """Add one hwmon device per chip; returns the chips' own folders."""
+    """Add one hwmon device per chip; returns the folders of the chips."""
     chips: dict[tuple[str, int], list[tuple[int, Sensor]]] = {}
     for index, sensor in enumerate(twin.machine.sensors):
         chips.setdefault((sensor.chip, sensor.chip_index), []).append((index, sensor))
@@ -43,7 +43,7 @@ def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
 
 
 def _device(chip: str, index: int) -> tuple[str, str]:
-    """Where a chip sits: its folder and its bus."""
+    """The folder and the bus of a chip."""
     if chip == "k10temp":
         return f"/sys/devices/pci0000:00/0000:00:{0x18 + index:02x}.3", "/sys/bus/pci"
     if chip == "power_meter":

@@ -1,8 +1,8 @@
-"""What a sysfs tree is made of, and how the kernel reads the numbers that are written into it.
+"""Parts of a sysfs tree, and the kernel's parsing of numbers that are written into it.
 
-An attribute is a pair of functions, as ``show`` and ``store`` are in the kernel: nothing is kept as text, so each read
-is computed when it is asked for. A store gets the text as the kernel's string functions see it, up to the first NUL:
-powercap-utils writes "150000000", a NUL and what lay behind it in its buffer.
+An attribute is a pair of functions, ``show`` and ``store``, as in the kernel. No text is stored: each read computes it.
+A store gets the text up to the first NUL, as the kernel's string functions see it: powercap-utils writes "150000000", a
+NUL and the rest of its buffer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PAGE_BYTES = 4096
 
 type_show = Callable[[], str]
 type_store = Callable[[str, bool], None]
-"""Called with the text and whether the machine is to follow (False: the file changes, the hardware does not)."""
+"""Called with the text and whether to apply it to the machine (False: the file changes, the hardware does not)."""
 
 
-_LINKS_MAX = 40  # as many as the kernel follows (MAXSYMLINKS)
-_BACK_LINKS = ("subsystem", "device")  # by which a device points back at its kind and its parent
+_LINKS_MAX = 40  # the kernel's limit (MAXSYMLINKS)
+_BACK_LINKS = ("subsystem", "device")  # links from a device to its class and its parent
 
 
 class Attribute:
-    """A file: how it is read and written. ``wraps_at`` is the range of a counter that starts again from zero."""
+    """A file: its functions to read and write. ``wraps_at`` is the range of a counter that restarts at zero."""
 
     __slots__ = ("mode", "path", "show", "standing", "standing_generation", "store", "wraps_at")
 
@@ -37,12 +37,12 @@ class Attribute:
         self.store = store
         self.mode = mode
         self.wraps_at = wraps_at
-        self.standing: tuple[Any, ...] = ()  # the faults on this file, as twin.files.sysfs_tree last found them
+        self.standing: tuple[Any, ...] = ()  # cache of the faults on this file, kept by twin.files.sysfs_tree
         self.standing_generation = -1
 
 
 class Nodes:
-    """Directories, files and links by absolute path; directories come into being with what is put into them."""
+    """Directories, files and links by absolute path. Adding a node creates the directories above it."""
 
     def __init__(self) -> None:
         self.files: dict[str, Attribute] = {}
@@ -59,16 +59,17 @@ class Nodes:
         mode: int | None = None,
         wraps_at: int = 0,
     ) -> None:
-        """Add a file; ``show`` as text is a constant. Modes default to the kernel's 0444, 0644 and 0200."""
+        """Add a file; a ``show`` that is text is a constant. Modes default to the kernel's 0444, 0644 and 0200."""
         if mode is None:
             mode = (0o444 if show is not None else 0) | (0o200 if store is not None else 0)
         self.files[path] = Attribute(path, _constant(show) if isinstance(show, str) else show, store, mode, wraps_at)
         self._enter(path)
 
     def link(self, path: str, target: str) -> None:
-        """Add a symbolic link to the absolute path ``target``; it reads back relative, as the kernel writes them.
+        """Add a symbolic link to the absolute path ``target``. It reads back relative, as links of the kernel do.
 
-        The way leads over the target's parent even where the target is above the link (kernfs_get_target_path).
+        The relative path goes through the target's parent even if the target is above the link
+        (kernfs_get_target_path).
         """
         parent, name = posixpath.split(target)
         self.links[path] = posixpath.join(posixpath.relpath(parent, posixpath.dirname(path)), name)
@@ -81,16 +82,16 @@ class Nodes:
             self._enter(path)
 
     def device(self, path: str, subsystem: str, uevent: str = "") -> None:
-        """Add what every kernel device has: ``uevent``, ``power/`` and the link to its bus or class."""
+        """Add the files of every kernel device: ``uevent``, ``power/`` and the link to its bus or class."""
         self.link(f"{path}/subsystem", subsystem)
         self.file(f"{path}/uevent", uevent, store=_ignore, mode=0o644)
         self.file(f"{path}/power/control", "auto\n")
         self.file(f"{path}/power/runtime_status", "unsupported\n")
 
-    # ---- once everything is there: names and links -------------------------------------------------------------
+    # ---- in the complete tree: names and links -----------------------------------------------------------------
 
     def names(self) -> Mapping[str, str]:
-        """Every name that a file has, also through links to its directory: name to path without links."""
+        """All names of all files, also through links to directories: name to path without links."""
         if self._names is None:
             self._names = {name: path for path in self.files for name in self.names_of(path)}
         return self._names
@@ -116,7 +117,7 @@ class Nodes:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
     def real_parent(self, path: str) -> str:
-        """``path`` with all links followed but that of the last component."""
+        """``path`` with all links followed except one in the last component."""
         path = posixpath.normpath(path)
         folder, _, name = path.rpartition("/")
         if not folder or folder in self.children:
@@ -146,9 +147,9 @@ _BASE_10 = re.compile(r"\+?([0-9]+)\n?")
 
 
 def unsigned(text: str, bits: int = 64, base: int = 0) -> int:
-    """``kstrtoull`` and its narrower kin: a number, perhaps a newline, nothing else.
+    """``kstrtoull`` and its narrower variants: a number, perhaps a newline, nothing else.
 
-    OSError EINVAL if it is none, ERANGE if it does not fit. Base 0 takes hexadecimal and octal as C does.
+    OSError EINVAL if it is not a number, ERANGE if it does not fit. Base 0 accepts hexadecimal and octal as in C.
     """
     if base == 10:
         match = _BASE_10.fullmatch(text)
@@ -164,7 +165,7 @@ def unsigned(text: str, bits: int = 64, base: int = 0) -> int:
 
 
 def boolean(text: str) -> bool:
-    """``kstrtobool``: only the first letters count, so "yes", "1", "on" and "true" all do."""
+    """``kstrtobool``: only the first letters count, so "yes", "1", "on" and "true" are all true."""
     if text[:1] in ("y", "Y", "t", "T", "1") or text[:2].lower() == "on":
         return True
     if text[:1] in ("n", "N", "f", "F", "0") or text[:2].lower() == "of":
@@ -181,7 +182,7 @@ def word(text: str, length: int = 15) -> str:
 
 
 def refused(number: int) -> OSError:
-    """What a store function answers instead of taking the value."""
+    """The error of a store function that refuses a value."""
     return OSError(number, os.strerror(number))
 
 
@@ -213,4 +214,4 @@ def _constant(text: str) -> type_show:
 
 
 def _ignore(text: str, effective: bool) -> None:
-    """A store without consequence here (uevent asks the kernel to announce the device again)."""
+    """A store without effect here (a write to uevent makes the kernel announce the device again)."""

@@ -1,9 +1,9 @@
 """PMUs as perf finds them: /sys/bus/event_source/devices/{cpu,msr,power,...}, links into /sys/devices.
 
-``perf`` and our own ``pmu`` learn here which type number a PMU has and how its events are encoded; only what the
-machine counts is listed. Where there is no generic back-end stall event (Skylake and later, Zen 2 and later), a machine
-may list one of its own under its vendor's name. Reference cycles that the core PMU cannot count come from ``mperf`` of
-the MSR PMU, at TSC rate while the CPU is not halted.
+``perf`` and our own ``pmu`` read here the type number of a PMU and the encoding of its events. Only events that the
+machine counts are listed. Processors without a generic back-end stall event (Skylake and later, Zen 2 and later) may
+list one under its vendor's name. If the core PMU cannot count reference cycles, ``mperf`` of the MSR PMU does, at TSC
+rate while the CPU is not halted.
 Source: Linux arch/x86/events/{core,intel/core,amd/core,msr,rapl}.c; include/uapi/linux/perf_event.h.
 """
 
@@ -16,7 +16,7 @@ from twin.physics.model import Twin
 DEVICES = "/sys/bus/event_source/devices"
 
 PMU_TYPES = {"software": 1, "tracepoint": 2, "cpu": 4, "breakpoint": 5, "msr": 9, "power": 10}
-"""perf_event_attr.type: below 6 fixed by perf_event.h, above handed out in the order of registration."""
+"""perf_event_attr.type: below 6 fixed by perf_event.h, above assigned in the order of registration."""
 
 _SHARED_FORMAT = {"umask": "config:8-15", "edge": "config:18", "inv": "config:23", "cmask": "config:24-31"}
 _FORMATS = {
@@ -51,7 +51,7 @@ _ENERGY_EVENTS = {
     "uncore": ("energy-gpu", 4),
     "psys": ("energy-psys", 5),
 }
-_ENERGY_SCALE = "2.3283064365386962890625e-10"  # rapl.c: 2^-32 J whatever the hardware's own unit
+_ENERGY_SCALE = "2.3283064365386962890625e-10"  # rapl.c: 2^-32 J, independent of the hardware's unit
 
 
 def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
 
 
 def _add_core(nodes: Nodes, machine: Machine) -> None:
-    """The core PMU: generic events that the processor has, and raw ones named in the machine file."""
+    """The core PMU: the generic events of the processor, and the raw ones in the machine file."""
     generic = [event for event in machine.events if event not in machine.raw_events]
     if machine.reference_source == "msr":
         generic = [event for event in generic if event != "reference-cycles"]
@@ -81,11 +81,11 @@ def _add_core(nodes: Nodes, machine: Machine) -> None:
     for name, terms in (text.split("/", 1) for text in machine.raw_events.values()):
         nodes.file(f"/sys/devices/cpu/events/{name}", f"{terms}\n")
     _add_format(nodes, "cpu", _FORMATS.get(machine.vendor, {}))
-    nodes.file("/sys/devices/cpu/rdpmc", "0\n")  # counters are read by system call only
+    nodes.file("/sys/devices/cpu/rdpmc", "0\n")  # counters can be read by system call only
 
 
 def _add_energy(nodes: Nodes, machine: Machine) -> None:
-    """RAPL once more as perf events: one CPU of each package counts for all (cpumask)."""
+    """RAPL as perf events: one CPU of each package counts for the package (cpumask)."""
     kinds = {zone.kind for zone in machine.zones if not zone.mmio}
     folder = "/sys/devices/power"
     for kind in sorted(kinds):

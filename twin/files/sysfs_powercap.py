@@ -1,14 +1,14 @@
-"""powercap: RAPL zones with energy counters and, where the hardware has them, power limits.
+"""powercap: RAPL zones with energy counters and, if the hardware has them, power limits.
 
-A control type (``intel-rapl``, on client machines also ``intel-rapl-mmio``) holds one zone per package, a package its
-sub-zones (core, uncore, dram). /sys/class/powercap has links to all of them. What is written is rounded into the
-fields of the limit register: power to 1/8 W in 15 bits, of which what does not fit is cut off, and windows to
-2^Y (1 + F/4) times 976 us. So a value reads back as the hardware took it: 150000001 as 150000000, 1000000 us as 999424.
+A control type (``intel-rapl``, on client machines also ``intel-rapl-mmio``) has one zone per package, and a package has
+sub-zones (core, uncore, dram). /sys/class/powercap has links to all of them. Written values are rounded to the fields
+of the limit register: power to 1/8 W in 15 bits, truncated, and windows to 2^Y (1 + F/4) times 976 us. So a value reads
+back as the hardware stores it: 150000001 as 150000000, 1000000 us as 999424.
 
-Refusals: no number is EINVAL; whatever the RAPL driver itself refuses, the powercap core reports as ENODATA, and for
-``enabled`` as ENOSYS. ``energy_uj`` is 0400 and cannot be reset: opening it for writing fails with EACCES.
-AMD packages show energy only: a limit register that cannot be read has no constraint files, reads ``enabled`` 0, and
-refuses it.
+Refusals: text that is not a number gives EINVAL. What the RAPL driver refuses, the powercap core reports as ENODATA,
+and for ``enabled`` as ENOSYS. ``energy_uj`` has mode 0400 and cannot be reset: opening it for writing fails with
+EACCES. AMD packages show energy only: a limit register that cannot be read has no constraint files, reads ``enabled``
+0, and efuses it.
 Source: Linux 6.x drivers/powercap/{powercap_sys,intel_rapl_common,intel_rapl_msr}.c,
 Documentation/power/powercap/powercap.rst; Intel SDM vol. 3B §15.10.
 """
@@ -35,7 +35,7 @@ _POWER_BITS = 15
 
 
 class Limit:
-    """One power limit of one zone, as its register holds it."""
+    """One power limit of one zone, with the values of its register."""
 
     def __init__(self, twin: Twin, zone: int, number: int, constraint: Constraint) -> None:
         self._twin = twin
@@ -57,7 +57,7 @@ class Limit:
         self.apply(effective)
 
     def apply(self, effective: bool = True) -> None:
-        """Hand the limit to the machine."""
+        """Apply the limit to the machine."""
         if effective:
             self._twin.set_zone_limit(
                 self._zone, self._number, limit_uw=self.power_uw, window_us=self.window_us, enabled=self.enabled
@@ -65,12 +65,12 @@ class Limit:
 
 
 def register_power_uw(power_uw: int) -> int:
-    """A power as the limit register can hold it, in microwatts."""
+    """A power rounded to the limit register, in microwatts."""
     return (power_uw // POWER_UNIT_UW) % (1 << _POWER_BITS) * POWER_UNIT_UW
 
 
 def register_window_us(window_us: int) -> int:
-    """A time window as the limit register can hold it: 2^Y (1 + F/4) units (rapl_compute_time_window_core)."""
+    """A time window rounded to the limit register: 2^Y (1 + F/4) units (rapl_compute_time_window_core)."""
     units = window_us // TIME_UNIT_US
     if units == 0:
         return TIME_UNIT_US  # Y = F = 0
@@ -127,7 +127,7 @@ def _shower(limit: Limit, field: str) -> Callable[[], str]:
 
 
 def _no_data() -> str:
-    """PL4, the peak limit, has no window: get_pl_prim() knows none, and the powercap core says ENODATA."""
+    """PL4, the peak limit, has no window: get_pl_prim() has none, and the powercap core returns ENODATA."""
     raise refused(errno.ENODATA)
 
 
@@ -137,7 +137,7 @@ def _no_store(text: str, effective: bool) -> None:
 
 
 def _enabled_store(limits: tuple[Limit, ...]) -> Callable[[str, bool], None]:
-    """set_domain_enable(): switches all limits of the zone at once."""
+    """set_domain_enable(): switches all limits of the zone together."""
 
     def store(text: str, effective: bool) -> None:
         enabled = boolean(text)
@@ -155,7 +155,7 @@ def _store_enabled_nowhere(text: str, effective: bool) -> None:
 
 
 def _number(text: str) -> int:
-    """``kstrtoull(buf, 10, ...)``; the powercap core answers whatever is wrong with the text with EINVAL."""
+    """``kstrtoull(buf, 10, ...)``; the powercap core returns EINVAL for any invalid text."""
     try:
         return unsigned(text, base=10)
     except OSError:

@@ -1,10 +1,8 @@
-"""The /sys of the emulated node, and the files of /proc that say the same: contents and write semantics as the
-machine's kernel has them.
+"""The /sys of the emulated node and its files of /proc, with the contents and write semantics of the machine's kernel.
 
-One tree serves both worlds: in process it stands behind ``pmu.ports.Files`` (twin/in_process_node.py), outside behind a
-FUSE server. A path leads to an attribute through one dictionary; the value is computed from the twin at the moment of
-the read, so nothing is ever as stale as some updater's period. Faults are applied here, between the attribute and
-whoever reads or writes it.
+The same tree serves ``pmu.ports.Files`` in process (twin/in_process_node.py) and a FUSE server. One dictionary maps
+paths to attributes. A read computes the value from the twin at that moment, so no value is stale. Faults are applied
+here, between the attribute and its reader or writer.
 
 Source of the semantics: Linux 6.x, fs/kernfs/file.c, drivers/cpufreq, drivers/powercap, drivers/hwmon,
 arch/x86/events and Documentation/ABI/testing; each sibling file names its own.
@@ -30,15 +28,15 @@ ROOTS = (
     "/sys/class/hwmon",
     "/sys/bus/event_source/devices",
 )
-"""What every twin shows. Devices that only some machines have (their own folders) come to it per machine."""
+"""Directories of every twin. Machines add the folders of their own devices."""
 
 
 class SysfsTree:
     """Files, directories and links below /sys, and ``procfs.FILES``, by absolute path.
 
-    ``roots`` are the directories to mount: all the tree's other nodes lie below one of them. Faults of the machine file
-    are used when ``faults`` is None; ``host_stat`` is for ``procfs``. Errors are OSError with the errno of the real
-    kernel. What users have asked for is kept here, so a twin has one tree for its life.
+    ``roots`` are the directories to mount; all other nodes are below one of them. Faults of the machine file are used
+    when ``faults`` is None; ``host_stat`` is for ``procfs``. Errors are OSError with the errno of the real kernel. The
+    tree stores users' requests, so a twin keeps one tree for its life.
     """
 
     def __init__(self, twin: Twin, faults: Faults | None = None, host_stat: Callable[[], str] | None = None) -> None:
@@ -53,10 +51,10 @@ class SysfsTree:
         procfs.add(nodes, twin, self.policies, host_stat)
         self.zones = sysfs_powercap.add(nodes, twin)
         device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin)]
-        self._storing = threading.Lock()  # one store at a time, as the kernel's own locks see to it
-        self.delayed_s = 0.0  # what slow files would have cost so far, were anybody waiting
+        self._storing = threading.Lock()  # one store at a time, as with the kernel's locks
+        self.delayed_s = 0.0  # the sum of delays of slow files so far, in virtual time
         self.roots: tuple[str, ...] = (*ROOTS, *device_roots)
-        self._found = dict(nodes.files)  # every name under which a file has been asked for
+        self._found = dict(nodes.files)  # every name by which a file was accessed
         self.faults.know_files(nodes.names)
 
     def kind(self, path: str) -> str | None:
@@ -80,7 +78,7 @@ class SysfsTree:
         return [name for name in self._nodes.children[real] if self.kind(f"{real.rstrip('/')}/{name}") is not None]
 
     def readlink(self, path: str) -> str:
-        """The target as the link has it: relative to its own directory."""
+        """The target of the link, relative to its directory."""
         real = self._nodes.real_parent(path)
         if real not in self._nodes.links:
             raise _error(errno.EINVAL if self.kind(path) else errno.ENOENT, path)
@@ -117,7 +115,7 @@ class SysfsTree:
         return self.show(self.find(path)).encode()
 
     def show(self, attribute: Attribute) -> str:
-        """What reading this attribute gives now."""
+        """The present text of this attribute."""
         if attribute.show is None:
             raise _error(errno.EACCES, attribute.path)
         standing = self._standing(attribute)
@@ -130,9 +128,9 @@ class SysfsTree:
             raise _error(error.errno or errno.EIO, attribute.path) from None
 
     def write(self, path: str, data: bytes) -> int:
-        """One ``write(2)``: returns the bytes taken, or raises OSError with what the store function answers.
+        """One ``write(2)``: returns the bytes written, or raises the OSError of the store function.
 
-        A file without write permission cannot even be opened for it: EACCES, for root too, as sysfs has it
+        A file without write permission cannot be opened for writing: EACCES, for root too, as in sysfs
         (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
         """
         attribute = self.find(path)
@@ -158,7 +156,7 @@ class SysfsTree:
         return self._nodes.names()
 
     def delay_s(self, path: str) -> float:
-        """Seconds that an access to this file takes now (fault ``slow``); whoever serves it does the waiting."""
+        """Delay of an access to this file now, in seconds (fault ``slow``); the server of the file waits."""
         try:
             standing = self._standing(self.find(path))
         except OSError:
@@ -166,11 +164,11 @@ class SysfsTree:
         return self.faults.delay_s(standing) if standing else 0.0
 
     def act(self) -> None:
-        """Let happen what the faults make happen by themselves by now (``Faults.act``)."""
+        """Apply the faults that are due by now (``Faults.act``)."""
         self.faults.act(self.write)
 
     def _standing(self, attribute: Attribute) -> type_standing:
-        """Faults on this file, found again when a fault has come or gone."""
+        """Faults on this file; searched again after a fault was added or removed."""
         if attribute.standing_generation != self.faults.generation:
             generation = self.faults.generation
             attribute.standing = self.faults.on_file(self._nodes.names_of(attribute.path))

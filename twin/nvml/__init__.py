@@ -1,1 +1,1 @@
-"""The emulated `libnvidia-ml.so.1`: NVML as GPU tools know it, answered from the model (`csrc/twin_gpu.h`)."""
+"""The emulated `libnvidia-ml.so.1`: the NVML API, with values from the model (`csrc/twin_gpu.h`)."""

@@ -1,9 +1,9 @@
-"""Builds ``libnvidia-ml.so.1``: a plain shared library, since programs load it that know nothing of Python.
+"""Builds ``libnvidia-ml.so.1``: a plain shared library, since programs in any language load it.
 
-NVML clients look functions up by name, and some fall over one that is absent (nvitop prints a traceback for each). So
-every name that nvidia-ml-py asks for is exported: the ones implemented here, and for all others a stub that answers
-NOT_SUPPORTED, as a driver does for a question that its card cannot answer. Stubs are weak symbols: the linker drops
-those that have an implementation, and no list of what is implemented needs keeping.
+NVML clients look functions up by name, and some fail if one is absent (nvitop prints a traceback for each). So every
+name that nvidia-ml-py looks up is exported: the implemented functions, and for all others a stub that returns
+NOT_SUPPORTED, as a driver does if its card lacks a feature. Stubs are weak symbols: the linker drops those that have an
+implementation, so there is no list of implemented functions to maintain.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ int twin_not_supported(void);
 
 
 class NvmlBuildError(Exception):
-    """The library cannot be built or has not been; the message says what to do."""
+    """The library cannot be built, or has not been built; the message says what to do."""
 
 
 def library_path() -> Path:
-    """The library built beside this file; raises NvmlBuildError where there is none yet."""
+    """The library built in this folder; raises NvmlBuildError if there is none yet."""
     path = _HERE / SONAME
     if not path.exists():
         raise NvmlBuildError(f"{path} is not built: run `python -m twin.nvml.build`")
@@ -46,7 +46,7 @@ def library_path() -> Path:
 
 
 def build(output_dir: str | os.PathLike[str], cc: str = "cc") -> Path:
-    """Compile the library into ``output_dir`` and return its path; a library already in use there is replaced whole."""
+    """Compile the library into ``output_dir`` and return its path. Replaces a library in use there by a rename."""
     target = Path(output_dir) / SONAME
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".nvml-") as scratch:
@@ -60,13 +60,14 @@ def build(output_dir: str | os.PathLike[str], cc: str = "cc") -> Path:
 
 
 def function_names() -> list[str]:
-    """Every NVML function that a Python client may look up: those of the committed list and of the package here."""
+    """Every NVML function that a Python client may look up: those of the committed list and of the installed
+    package."""
     names = {line for line in _KNOWN_FUNCTIONS.read_text().split("\n") if line.startswith("nvml")}
     return sorted(names | _names_in_installed_pynvml())
 
 
 def _names_in_installed_pynvml() -> set[str]:
-    """Read from its source without importing it; empty where the package is missing."""
+    """Reads the package's source without importing it; empty if the package is missing."""
     spec = importlib.util.find_spec("pynvml")
     if spec is None or spec.origin is None:
         return set()

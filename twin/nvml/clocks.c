@@ -1,15 +1,15 @@
 /*
- * Clocks: the ladder of the card, what runs now, and the lock.
+ * Clocks: the ladder of the card, the present clock, and the lock.
  *
- * Locking (nvmlDeviceSetGpuLockedClocks, Volta on) asks for a range, and NVML has no way to read it back. The reference
- * says what is refused: a minimum above the maximum, and a symbolic limit beside a number. A bound between two steps
- * or off the ladder is accepted by the driver and the card settles on a step it has. Our reading of "settles": the
- * maximum goes down to the next step, so that it is never exceeded, the minimum up to the next one, but not above the
- * maximum; beyond an end of the ladder the end counts. So 0..1000 on a ladder of 15 MHz steps from 210 means 210..990.
+ * A lock (nvmlDeviceSetGpuLockedClocks, Volta on) requests a range, which NVML cannot read back. By the reference, the
+ * driver refuses a minimum above the maximum, and a symbolic limit combined with a number. It accepts a limit between
+ * two steps or off the ladder, and the card settles on one of its steps. Our reading of "settles": the maximum is
+ * rounded down to a step, so that it is never exceeded; the minimum is rounded up, but not above the maximum; both are
+ * clamped to the ladder. So 0..1000 on a ladder of 15 MHz steps from 210 means 210..990.
  *
- * Applications clocks, the older way, are reported at their default and cannot be changed: NVIDIA has deprecated them
- * for locked clocks, and a request that the model would not obey is better refused than accepted. The setters are
- * therefore among the generated stubs.
+ * Applications clocks, the older interface, show their default and cannot be changed. NVIDIA has deprecated them in
+ * favour of locked clocks, and it is better to refuse a request that the model would ignore. So the setters are among
+ * the generated stubs.
  */
 #include "state.h"
 
@@ -46,7 +46,7 @@ static uint32_t step_above(const twin_gpu_t *gpu, uint32_t mhz)
     return top_mhz(gpu);
 }
 
-/* ---------------------------------------------------------------- what runs, what could */
+/* ---------------------------------------------------------------- present and highest clocks */
 
 static bool is_core(unsigned int type)
 {
@@ -87,7 +87,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device,
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, unsigned int type, unsigned int *mhz)
 {
-    return nvmlDeviceGetMaxClockInfo(device, type, mhz); /* the default, as Hopper cards have it: the top */
+    return nvmlDeviceGetMaxClockInfo(device, type, mhz); /* the default of Hopper cards: the highest clock */
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, unsigned int type,
@@ -103,7 +103,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int ty
     return nvmlDeviceGetMaxClockInfo(device, type, id < NVML_CLOCK_ID_COUNT ? mhz : NULL);
 }
 
-/* Hands out a list as NVML does: with the count alone when it does not fit. */
+/* Returns a list as NVML does: only the count when the list does not fit. */
 static nvmlReturn_t list(const uint32_t *values, uint32_t n, unsigned int *count, unsigned int *out)
 {
     uint32_t room = *count;
@@ -194,7 +194,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsig
         return NVML_ERROR_INVALID_ARGUMENT;
     if (is_symbolic(min_mhz)) {
         if (min_mhz != NVML_CLOCK_LIMIT_ID_UNLIMITED || max_mhz != NVML_CLOCK_LIMIT_ID_UNLIMITED)
-            return NVML_ERROR_NOT_SUPPORTED; /* the machine tables do not say which clock is the TDP's */
+            return NVML_ERROR_NOT_SUPPORTED; /* the machine tables do not give the clock at TDP */
         twin_request_clocks(gpu, 0, 0);
         return NVML_SUCCESS;
     }
@@ -214,7 +214,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device)
     return status;
 }
 
-/* Ampere on. HBM runs at one clock, so any range settles on it: there is nothing to request. */
+/* From Ampere on. HBM has one clock, so any range settles on it and there is nothing to request. */
 static nvmlReturn_t set_memory_lock(nvmlDevice_t device, bool is_range)
 {
     twin_gpu_t *gpu;

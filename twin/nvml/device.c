@@ -1,5 +1,5 @@
 /*
- * What a GPU is: names, numbers, memory size, place on the bus, and the modes that these cards have only one of.
+ * Properties of a GPU: names, numbers, memory size, bus address, and modes that are fixed on these cards.
  *
  * Data-centre cards: no display, no fan of their own, ECC on, P0 while the driver is loaded.
  */
@@ -27,7 +27,7 @@
         return status;                                                                                \
     }
 
-/* Defines FUNCTION: copies the string FIELD; a card without one does not support the question. */
+/* Defines FUNCTION: copies the string FIELD; NOT_SUPPORTED if the card has none. */
 #define NAMES(function, field)                                                                        \
     NVML_EXPORT nvmlReturn_t function(nvmlDevice_t device, char *text, unsigned int length)            \
     {                                                                                                 \
@@ -71,7 +71,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned 
     return nvmlDeviceGetIndex(device, minor); /* /dev/nvidia<minor> */
 }
 
-/* Products since the drivers of 2020 no longer carry the Tesla name. */
+/* Since the drivers of 2020 products no longer have the Tesla name. */
 SHOWS(nvmlDeviceGetBrand, unsigned int,
       gpu->architecture <= NVML_DEVICE_ARCH_TURING ? NVML_BRAND_TESLA : NVML_BRAND_NVIDIA)
 SHOWS(nvmlDeviceGetArchitecture, unsigned int, gpu->architecture)
@@ -160,11 +160,11 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
     memory->total    = plain.total;
     memory->free     = plain.free;
     memory->used     = plain.used;
-    memory->reserved = 0; /* the model keeps no share for the firmware */
+    memory->reserved = 0; /* the model reserves no memory for the firmware */
     return NVML_SUCCESS;
 }
 
-/* A window onto the whole memory, so the next power of two; that hardly any of it is in use is ours. */
+/* BAR1 maps the whole memory, so its size is the next power of two; that almost none is in use is ours. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
     const twin_gpu_t *gpu;
@@ -238,7 +238,7 @@ static nvmlReturn_t place_of(nvmlDevice_t device, const void *out, pci_place_t *
     return pci_parse(gpu->pci_bus_id, sizeof gpu->pci_bus_id, place) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* The machine tables hold no PCI device number: the lower half (vendor) is true, the upper half unknown and 0. */
+/* The machine tables have no PCI device number: the lower half (vendor) is true, the upper half unknown and 0. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 {
     pci_place_t place;
@@ -254,7 +254,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInf
     return NVML_SUCCESS;
 }
 
-/* Callers disagree on the reserved words at the end of this version's structure, so these are left alone. */
+/* Callers disagree on the reserved words at the end of this version's structure, so they are not written. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info)
 {
     nvmlPciInfo_t whole;
@@ -306,7 +306,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int 
     return status;
 }
 
-/* A link that never trains down: current and greatest generation and width are the same. */
+/* The link never trains down: current and highest generation and width are equal. */
 SHOWS(nvmlDeviceGetBusType, unsigned int, NVML_BUS_TYPE_PCIE)
 SHOWS(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, gpu->pcie_gen)
 SHOWS(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, gpu->pcie_gen)

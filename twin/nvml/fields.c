@@ -1,7 +1,7 @@
 /*
- * nvmlDeviceGetFieldValues: many readings of one instant in one call, each with its own type and outcome.
+ * nvmlDeviceGetFieldValues: several readings of one instant in one call, each with its own type and status.
  *
- * The only door to instantaneous power (POWER_INSTANT) beside the average that nvmlDeviceGetPowerUsage shows.
+ * Only this call gives instantaneous power (POWER_INSTANT); nvmlDeviceGetPowerUsage gives an average.
  */
 #include "state.h"
 
@@ -19,7 +19,7 @@ static nvmlReturn_t large(nvmlFieldValue_t *field, uint64_t value)
     return NVML_SUCCESS;
 }
 
-/* Power and energy, in the scope of the GPU: these cards have no module or memory meter of their own. */
+/* Power and energy of the GPU scope: these cards have no separate meters for module or memory. */
 static nvmlReturn_t metered(const twin_gpu_t *gpu, const gpu_reading_t *now, nvmlFieldValue_t *field)
 {
     uint32_t enforced_mw = now->enforced_limit_mw != 0 ? now->enforced_limit_mw : twin_power_limit_mw(gpu);

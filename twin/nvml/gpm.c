@@ -1,16 +1,16 @@
 /*
  * GPU performance monitoring (GPM, Hopper on): means of hardware activity between two samples of the client's choosing.
  *
- * A sample keeps the card's cumulative integrals; a metric is the difference of one integral over the difference of
- * time, in percent. Samples come from a fixed pool, so a stray pointer is refused without being followed and nothing
- * is allocated.
+ * A sample stores the card's cumulative integrals; a metric is the difference of one integral over the difference of
+ * time, in percent. Samples come from a fixed pool, so an invalid pointer is refused without dereferencing it, and
+ * nothing is allocated.
  */
 #include <math.h>
 #include <stdatomic.h>
 
 #include "state.h"
 
-#define SAMPLES_MAX    1024 /* per process; a monitor holds two per GPU. Ours. */
+#define SAMPLES_MAX    1024 /* per process; a monitor keeps two per GPU. Ours. */
 #define METRICS_MAX    4096 /* refuses an absurd count; NVML lists 476 so far. Ours. */
 #define NO_READING_YET UINT32_MAX
 #define ABSURD_SHARE   655.35 /* 65535 %: a counter of sixteen bits full of ones. Ours. */
@@ -18,7 +18,7 @@
 typedef struct {
     atomic_bool is_taken;
     uint32_t gpu; /* index of the device read, or NO_READING_YET */
-    uint32_t missing, absurd; /* bits of twin_gpu_reading, as they stood then */
+    uint32_t missing, absurd; /* bits of twin_gpu_reading at that time */
     double time_s, graphics_s, sm_active_s, sm_occupancy_s, dram_active_s, fp_s;
 } gpm_sample_t;
 
@@ -104,7 +104,7 @@ NVML_EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t h
     return NVML_SUCCESS;
 }
 
-/* The model has one floating-point pipe and its workloads compute in double precision: it shows as FP64. */
+/* The model has one floating-point pipe, shown as FP64, since its workloads compute in double precision. */
 static nvmlReturn_t integral(unsigned int metric, const gpm_sample_t *from, const gpm_sample_t *to, double *share_s,
                              nvmlGpmMetricInfo_t *info)
 {
@@ -148,7 +148,7 @@ static uint32_t reading_of(unsigned int metric)
     }
 }
 
-/* One metric between two samples; what was wrong with it at either of them is wrong with it. */
+/* One metric between two samples; a fault at either of them applies to it. */
 static void measure(const gpm_sample_t *from, const gpm_sample_t *to, nvmlGpmMetric_t *metric)
 {
     double share_s, elapsed_s = to->time_s - from->time_s;

@@ -1,4 +1,4 @@
-/* The power limit, its bounds, and persistence mode: the settings beside the clocks that an emulated card has. */
+/* The power limit, its range, and persistence mode: the settings of an emulated card other than its clocks. */
 #include "state.h"
 
 #define SHOWS_MW(function, expression)                                                                \

@@ -1,5 +1,5 @@
 /*
- * The part of the NVML interface that this library answers: types, constants and structure layouts.
+ * The part of the NVML interface that this library implements: types, constants and structure layouts.
  *
  * Declared from the published interface (NVIDIA, "NVML API Reference"; layouts as nvidia-ml-py's ctypes classes have
  * them, which the tests compare by size and offset). Enumerations that come in as arguments are plain unsigned
@@ -259,7 +259,7 @@ typedef struct {
 typedef struct {
     unsigned int version, numMetrics;
     nvmlGpmSample_t sample1, sample2;
-    nvmlGpmMetric_t metrics[]; /* its length grew with every release, under the same version number */
+    nvmlGpmMetric_t metrics[]; /* its length grew with each release under the same version number */
 } nvmlGpmMetricsGet_t;
 
 #endif

@@ -1,4 +1,4 @@
-/* A place on the PCI bus, written "00000000:07:00.0" by NVML and "0000:07:00.0" or "07:00.0" elsewhere. */
+/* A PCI address: "00000000:07:00.0" in NVML, "0000:07:00.0" or "07:00.0" elsewhere. */
 #ifndef TWIN_NVML_PCI_H
 #define TWIN_NVML_PCI_H
 

@@ -1,8 +1,8 @@
 /*
- * What a GPU does: clocks, power, energy, temperature, utilisation, as the model last published them.
+ * Readings of a GPU: clocks, power, energy, temperature, utilisation, as the model last published them.
  *
- * Time stamps are the model's clock in microseconds, so that they agree with each other in real and in virtual time
- * (the driver's are CPU time stamps, whose origin it does not promise either).
+ * Time stamps are the model's clock in microseconds, so they agree with each other in real and in virtual time. (The
+ * driver's are CPU time stamps of unspecified origin.)
  */
 #include <string.h>
 
@@ -37,7 +37,7 @@
         return status;                                                                                \
     }
 
-/* Defines FUNCTION: a media engine that no HPC workload of ours uses. */
+/* Defines FUNCTION: a media engine, which none of our workloads uses. */
 #define RESTS(function)                                                                               \
     NVML_EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) \
     {                                                                                                 \
@@ -56,7 +56,7 @@
 MEASURES(nvmlDeviceGetPowerUsage, unsigned int, TWIN_READING_POWER, now.power_mw)
 MEASURES(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, TWIN_READING_ENERGY, now.energy_uj / 1000)
 
-/* The lowest of all limits in force; before the model has published one, the requested one. */
+/* The lowest limit in force; the requested one until the model has published it. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit_mw)
 {
     const twin_gpu_t *gpu;
@@ -125,7 +125,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, 
 
 /* ---------------------------------------------------------------- utilisation */
 
-/* One answer holds both: without either of them the driver has none to give. */
+/* One structure has both values, so the call fails if either is missing. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
     gpu_reading_t now;
@@ -177,7 +177,7 @@ READS(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, now.throttl
 READS(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, SUPPORTED_REASONS | now.throttle_reasons)
 READS(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, SUPPORTED_REASONS | now.throttle_reasons)
 
-/* Time below the wanted clock. Only power and heat lower it in the model, so the other policies have taken no time. */
+/* Time below the requested clock. In the model only power and heat lower it, so the other policies have 0. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned int policy,
                                                       nvmlViolationTime_t *time)
 {
@@ -236,8 +236,8 @@ static uint32_t copy_samples(const twin_gpu_sample_t *ring, uint32_t held, unsig
 }
 
 /*
- * Samples taken after `last_seen_us`, oldest first; when the buffer is short the rest is had by asking again from the
- * last one returned. Without a buffer the answer is the size of one that always suffices.
+ * Samples taken after `last_seen_us`, oldest first. If the buffer is too small, the caller gets the rest by calling
+ * again with the time of the last sample. Without a buffer, returns a size that always suffices.
  */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int type, unsigned long long last_seen_us,
                                               unsigned int *value_type, unsigned int *count, nvmlSample_t *samples)

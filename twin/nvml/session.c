@@ -1,9 +1,9 @@
 /*
- * The session: where the emulated GPUs are, who has called nvmlInit, what a handle is.
+ * The session: finding the emulated GPUs, counting nvmlInit, and handles.
  *
- * The region is found in one of two ways. In process, whoever holds the model calls twin_nvml_attach(); a later call
- * replaces it and NULL takes it away. Otherwise the first nvmlInit maps TWIN_STATE, which the served twin shows in its
- * own mount namespace only: elsewhere there is no such file and the driver is "not loaded", as on a node without GPUs.
+ * There are two ways to the region. In process, the owner of the model calls twin_nvml_attach(); a later call replaces
+ * the region and NULL detaches it. Otherwise the first nvmlInit maps TWIN_STATE, which exists only in the mount
+ * namespace of a served twin; elsewhere the driver is "not loaded", as on a node without GPUs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ typedef struct {
 
 static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(twin_gpus_t *) region;
-static atomic_bool is_attached; /* the region was given by twin_nvml_attach */
+static atomic_bool is_attached; /* the region came from twin_nvml_attach */
 static atomic_uint sessions;    /* nvmlInit calls without their nvmlShutdown */
 static mapping_t mapping = {.fd = -1};
 
@@ -49,7 +49,7 @@ static bool is_region(const twin_gpus_t *gpus)
            gpus->n_gpus <= TWIN_GPUS_MAX;
 }
 
-/* Keeps an older mapping of the same file, so that a reader in another thread never loses its memory. */
+/* Keeps an older mapping of the same file, which a reader in another thread may still use. */
 static bool map_state(void)
 {
     mapping_t found = {.writable = true};
@@ -102,7 +102,7 @@ NVML_EXPORT nvmlReturn_t twin_nvml_attach(void *gpus)
     return NVML_SUCCESS;
 }
 
-/* Who takes the time of a slow call: a model in virtual time advances instead of sleeping. NULL: sleep. */
+/* Waits for a slow call: a model in virtual time advances instead of sleeping. NULL: sleep. */
 NVML_EXPORT void twin_nvml_set_delay(void (*advance_ms)(uint32_t))
 {
     atomic_store(&delay, advance_ms != NULL ? advance_ms : sleep_ms);
@@ -112,7 +112,7 @@ NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
     nvmlReturn_t status = NVML_SUCCESS;
 
-    (void)flags; /* they say how to start a driver; there is none to start */
+    (void)flags; /* flags about starting a driver, of which there is none */
     pthread_mutex_lock(&session_lock);
     if (!atomic_load(&is_attached) && (atomic_load(&sessions) == 0 || atomic_load(&region) == NULL)) {
         if (map_state())
@@ -157,7 +157,7 @@ nvmlReturn_t twin_session(const twin_gpus_t **gpus)
     return NVML_SUCCESS;
 }
 
-/* What every generated stub answers. */
+/* The result of every generated stub. */
 nvmlReturn_t twin_not_supported(void)
 {
     const twin_gpus_t *gpus;
@@ -168,7 +168,7 @@ nvmlReturn_t twin_not_supported(void)
 
 /* ---------------------------------------------------------------- handles */
 
-/* A handle is the address of one of these bytes: any other pointer is told apart without following it. */
+/* A handle is the address of one of these bytes, so an invalid pointer is recognised without dereferencing it. */
 static char handles[TWIN_GPUS_MAX];
 
 nvmlDevice_t twin_handle(uint32_t index)
@@ -210,15 +210,15 @@ nvmlReturn_t twin_device(nvmlDevice_t device, const void *out, const twin_gpu_t 
 /* ---------------------------------------------------------------- rights */
 
 /*
- * Commands need root, as the driver's do. In process the holder of the model is the node's owner already: a test or a
- * run in virtual time needs no privilege.
+ * Settings need root, as with the driver. In process the caller owns the model, so a test or a run in virtual time
+ * needs no privilege.
  */
 bool twin_may_set(void)
 {
     return atomic_load(&is_attached) || (mapping.writable && geteuid() == 0);
 }
 
-/* The file that clients of other processes lock, or -1 when the region is this process's own. */
+/* The file that clients of other processes lock; -1 when the region belongs to this process. */
 int twin_region_fd(void)
 {
     return atomic_load(&is_attached) ? -1 : mapping.fd;

@@ -1,9 +1,9 @@
 /*
- * Reading and asking: the only file that copies state out of the region and writes requests into it.
+ * The only file that copies state out of the region and writes requests into it.
  *
- * Readings are published under a sequence lock by one writer, so reading takes no lock and changes nothing. Requests
- * may come from any thread of any process: writers exclude each other by a mutex here and a file lock on the region, so
- * that the pair (minimum, maximum) of two clients is never mixed.
+ * One writer publishes readings under a sequence lock, so reading takes no lock and changes nothing. Requests may come
+ * from any thread of any process: a mutex and a file lock on the region exclude other writers, so that the pairs
+ * (minimum, maximum) of two clients never mix.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 #include "state.h"
 
-/* A writer publishes in well under a microsecond, unless it loses its CPU in between. Numbers ours. */
+/* Ours. A writer publishes in well under a microsecond, unless it is preempted. */
 #define READ_SPINS   200
 #define READ_WAITS   400
 #define READ_WAIT_NS 50000
@@ -64,7 +64,7 @@ static void copy_samples(const twin_gpu_t *gpu, void *into)
     memcpy((twin_gpu_sample_t *)into + tail, gpu->samples, head * sizeof(twin_gpu_sample_t));
 }
 
-/* Copies until no publication fell in between. A writer that stays away for some 20 ms is an internal driver error. */
+/* Copies until no publication happened in between. If that takes some 20 ms, it is an internal driver error. */
 static nvmlReturn_t read_published(const twin_gpu_t *gpu, copy_t *copy, void *into)
 {
     static const struct timespec wait = {.tv_nsec = READ_WAIT_NS};
@@ -117,7 +117,7 @@ nvmlReturn_t twin_read(nvmlDevice_t device, const void *out, gpu_reading_t *now)
 nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[TWIN_SAMPLES], uint32_t *count)
 {
     nvmlReturn_t status = read_published(gpu, copy_samples, samples);
-    uint32_t empty      = 0; /* slots that the ring has not reached yet come first in its order */
+    uint32_t empty      = 0; /* unused slots of the ring come first in its order */
 
     if (status != NVML_SUCCESS)
         return status;
@@ -188,7 +188,7 @@ void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw)
 
 void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled)
 {
-    gpu->persistence = enabled; /* one word, nothing to tear */
+    gpu->persistence = enabled; /* one word, written atomically */
 }
 
 uint32_t twin_power_limit_mw(const twin_gpu_t *gpu)

@@ -1,5 +1,5 @@
 /*
- * How the library reaches the emulated GPUs: session, handles, consistent readings, settings.
+ * Access to the emulated GPUs: session, handles, consistent readings, settings.
  *
  * Every exported function goes through one of the entries below, in the driver's order of refusal: not initialised,
  * bad argument, GPU lost, not permitted, not supported, value out of range.
@@ -12,7 +12,7 @@
 #include "nvml_api.h"
 #include "twin_gpu.h"
 
-/* What an absurd reading shows: beyond every card, within the type that clients keep it in. Numbers ours. */
+/* Ours: values of absurd readings, impossible for any card but within the type that clients use. */
 #define ABSURD_POWER_MW   4000000u
 #define ABSURD_ENERGY_UJ  ((uint64_t)INT64_MAX) /* 292 years of a kilowatt */
 #define ABSURD_CELSIUS    255u
@@ -31,7 +31,7 @@ typedef struct {
     uint64_t throttle_reasons, violation_power_us, violation_thermal_us;
     uint32_t performance_state;
     double gpm_sm_active_s, gpm_sm_occupancy_s, gpm_dram_active_s, gpm_graphics_s, gpm_fp_s, gpm_time_s;
-    uint32_t missing, absurd; /* bits of twin_gpu_reading; absurd values are in their places already, but for GPM's */
+    uint32_t missing, absurd; /* bits of twin_gpu_reading; absurd values are set already, except those of GPM */
 } gpu_reading_t;
 
 /* The whole region between nvmlInit and nvmlShutdown, else NVML_ERROR_UNINITIALIZED. */
@@ -43,23 +43,23 @@ int twin_region_fd(void);
 nvmlDevice_t twin_handle(uint32_t index);
 nvmlReturn_t twin_index(nvmlDevice_t device, uint32_t *index);
 
-/* What a handle names. `out` is the caller's result pointer, refused when NULL. */
+/* The device of a handle. `out` is the caller's result pointer, refused when NULL. */
 nvmlReturn_t twin_device(nvmlDevice_t device, const void *out, const twin_gpu_t **gpu);
 
 /* As twin_device, and the GPU's readings at one instant. */
 nvmlReturn_t twin_read(nvmlDevice_t device, const void *out, gpu_reading_t *now);
 nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now);
 
-/* The ring of samples, oldest first; returns how many hold data through `count`. */
+/* The ring of samples, oldest first; `count` gets the number of used slots. */
 nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[TWIN_SAMPLES], uint32_t *count);
 
-/* As twin_device, for a call that changes a setting: refused to those who may not. */
+/* As twin_device, for a call that changes a setting: also checks permission. */
 nvmlReturn_t twin_setting(nvmlDevice_t device, twin_gpu_t **gpu);
 void twin_request_clocks(twin_gpu_t *gpu, uint32_t min_mhz, uint32_t max_mhz); /* 0, 0: unlocked */
 void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw);
 void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled);
 
-/* The limit in force by request: what was last asked for, the default before that. */
+/* The requested limit; the default before the first request. */
 uint32_t twin_power_limit_mw(const twin_gpu_t *gpu);
 
 /* Copies a string of the region as NVML does: INSUFFICIENT_SIZE unless it fits with its end mark. */

@@ -1,5 +1,5 @@
 /*
- * The node as NVML sees it: versions, devices found by index, UUID, serial or bus, processes, error texts.
+ * The node in NVML: versions, devices by index, UUID, serial number or bus address, processes, error texts.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int 
     return status != NVML_SUCCESS ? status : twin_copy_string(gpus->driver, sizeof gpus->driver, version, length);
 }
 
-/* The CUDA major version in front of the driver's, as released libraries say. */
+/* The CUDA major version before the driver's, as in released libraries. */
 NVML_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
     const twin_gpus_t *gpus;
@@ -81,7 +81,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlD
     if (device == NULL || index >= gpus->n_gpus)
         return NVML_ERROR_INVALID_ARGUMENT;
     *device = twin_handle(index);
-    return twin_device(*device, device, &gpu); /* a lost or slow GPU shows here too */
+    return twin_device(*device, device, &gpu); /* a lost or slow GPU fails or waits here too */
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
@@ -214,7 +214,7 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, 
     return got >= 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
-/* The emulated workload is no process of this node, so no GPU shows any. */
+/* The emulated workload is not a process of this node, so GPUs list no processes. */
 static nvmlReturn_t no_process(nvmlDevice_t device, unsigned int *count)
 {
     const twin_gpu_t *gpu;

@@ -1,4 +1,4 @@
-/* Where GPUs sit relative to each other: the model knows their NUMA nodes, so only "same node" and "across" exist. */
+/* Topology of GPUs: the model knows their NUMA nodes, so there are only the levels "same node" and "system". */
 #include "state.h"
 
 static unsigned int common_level(uint32_t one, uint32_t other, const twin_gpu_t *gpu, const twin_gpu_t *peer)
@@ -26,7 +26,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device
     return status;
 }
 
-/* With no array the answer is the count; else the array is filled up to `count` and `count` says how many there are. */
+/* Without an array, returns the count. Else fills the array up to `count` and sets `count` to the number of GPUs. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned int level, unsigned int *count,
                                                           nvmlDevice_t *devices)
 {

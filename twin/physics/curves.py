@@ -1,11 +1,12 @@
-"""How speed, power and counters follow the clock: one table row per clock of the machine's ladder.
+"""Speed, power and counters as functions of the clock: tables over the machine's clock ladder.
 
-CPU work takes ``beta * fmax / f + 1 - beta`` of its time at the highest clock (Etinoski's beta; the published
-degradations are its values at the lowest clock). GPU kernels are near flat above a knee clock and clock-bound below
-it, which that form cannot express: EasyWave's EDP minimum lies at 1095 of 1410 MHz (REGALE D2.3 §3.4).
+CPU work takes ``beta * fmax / f + 1 - beta`` of its time at the highest clock (Etinoski's beta; published degradations
+are the values of this formula at the lowest clock). The speed of GPU kernels is almost flat above a knee clock and
+proportional to the clock below it, which that formula cannot express: EasyWave's EDP minimum is at 1095 of 1410 MHz
+(REGALE D2.3 §3.4).
 
-Counters see the same work through a glass: their relation to beta or knee is off by draws that a policy cannot know.
-Otherwise a policy would only invert these formulas.
+Counters are related to beta or knee with random errors that a policy cannot know. Otherwise a policy would only invert
+these formulas.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CACHE_LINE_B = 64
 
 
 class Draws(msgspec.Struct, frozen=True):
-    """What separates counters from truth in one phase; half-width ``bias``, magnitude at least half of that.
+    """Counter errors of one phase: of magnitude ``bias / 2`` to ``bias``.
 
     ``bound``: stalls and traffic imply a beta or knee off by ``1 + bound``. ``loss``: a counter that should fall with
     speed falls ``1 + loss`` times as much. ``level`` and ``level2`` move IPC, occupancy and the like; the size of
@@ -43,19 +44,19 @@ class Draws(msgspec.Struct, frozen=True):
 
 
 def stream(*keys: int | str) -> np.random.Generator:
-    """A random stream that depends on nothing but ``keys``."""
+    """A random stream that depends only on ``keys``."""
     return np.random.default_rng([zlib.crc32(key.encode()) if isinstance(key, str) else key for key in keys])
 
 
 def draw(random: np.random.Generator, bias: float) -> Draws:
-    """One phase's draws: uniform over [-bias, bias] without the inner half."""
+    """One phase's counter errors: uniform over [-bias, bias] without the inner half."""
     signs = random.choice((-1.0, 1.0), size=4)
     sizes = random.uniform(bias / 2, bias, size=4) if bias > 0 else np.zeros(4)
     return Draws(*(float(x) for x in signs * sizes))
 
 
 def biased_loss(speed: type_f64, loss: float) -> type_f64:
-    """What a counter shows of a relative speed: its fall from 1 is off by ``1 + loss``."""
+    """A relative speed as a counter shows it: its distance from 1 is multiplied by ``1 + loss``."""
     return np.maximum(1.0 - (1.0 + loss) * (1.0 - speed), 0.02)
 
 
@@ -73,9 +74,9 @@ def knee_speed(clock_khz: Sequence[float], knee_mhz: float, sharpness: float = S
 
 
 def measured(clock_khz: Sequence[float], at_mhz: dict[str, float], floor: float = 0.0) -> type_f64:
-    """A measured column on the ladder: straight lines between points, hence monotone where they are.
+    """A measured column on the ladder: linear between points, so monotone if they are.
 
-    Below the lowest point, where nothing was measured, it falls towards ``floor`` with the clock (ours).
+    Below the lowest measured point it falls towards ``floor`` with the clock (ours).
     """
     points = sorted((float(mhz), value) for mhz, value in at_mhz.items())
     mhz, values = (np.array(column) for column in zip(*points, strict=True))
@@ -85,7 +86,7 @@ def measured(clock_khz: Sequence[float], at_mhz: dict[str, float], floor: float 
 
 
 def effective_knee(clock_khz: Sequence[float], speed: type_f64) -> float:
-    """Clock (MHz) of the knee that comes nearest to a speed curve in the mean square."""
+    """Clock (MHz) of the knee that fits a speed curve best in the mean square."""
     clock = np.asarray(clock_khz, float) / 1e3
     knees = np.linspace(0.5 * clock[-1] * 0.6, 1.3 * clock[-1], 120)
     errors = [float(np.mean((knee_speed(clock_khz, knee, 8.0) - speed) ** 2)) for knee in knees]
@@ -142,8 +143,8 @@ def gpu_tables(
 ) -> type_f64:
     """Rows kernel rate, kernel watts, gap watts, mean watts, DRAM-active share while a kernel runs.
 
-    ``speed`` is that of the kernel alone; ``mean_w``, where measured, fixes the kernel's watts; ``dram`` the share at
-    the top clock.
+    ``speed`` is that of the kernel alone. If ``mean_w`` was measured, it determines the kernel's watts. ``dram`` is the
+    share at the top clock.
     """
     ready = gpu_ready_w(gpu)
     kernel_s = (1.0 - gap) / speed

@@ -1,8 +1,8 @@
-"""What an emulated program says of how far it has come: whole units of its own, counted from work truly done.
+"""Progress that an emulated program reports: whole units of its own, counted from the work truly done.
 
-Real programs' iterations are neither equal nor all of one kind. So a unit takes another share of work in each phase
-(drawn, up to twice or half of what was asked for), single units scatter about that, and one that is under way when a
-phase ends is finished in the next. Units per second therefore compare within a phase only, or over whole rounds.
+The iterations of real programs are neither equal nor all of one kind. So the work of a unit differs between phases
+(random, from half to twice the requested work), single units scatter about that, and a unit that has begun when a phase
+ends is finished in the next one. So units per second can be compared only within a phase, or over whole rounds.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from twin.physics.curves import type_f64
 
 UNLIKE = 2.0
-"""Ours: the mean unit of a phase takes at most so many times what was asked for, and at least its inverse."""
+"""Ours: the mean unit of a phase takes at most this multiple of the requested work, and at least its inverse."""
 
 SCATTER = 0.1
-"""Ours: deviation of single units' lengths, relative, each drawn for itself."""
+"""Ours: relative standard deviation of the lengths of single units."""
 
 
 class Telling(msgspec.Struct, frozen=True):
     """How a program counts. ``unit_s``: mean seconds of work (at the highest clock) of a unit in each of its phases.
-    After ``done_s`` seconds of work in a round of the program it has come ``units`` mean units far; the one that is
-    number k of the whole run ends ``ends[k]`` mean units from its start."""
+    After ``done_s`` seconds of work in a round the program has done ``units`` mean units. Unit k of the whole run ends
+    ``ends[k]`` mean units after the start."""
 
     unit_s: tuple[float, ...]
     done_s: type_f64
@@ -32,7 +32,7 @@ class Telling(msgspec.Struct, frozen=True):
     ends: type_f64
 
     def finished(self, done_s: float) -> int:
-        """Whole units after so many seconds of work."""
+        """Whole units after this many seconds of work."""
         rounds, rest_s = divmod(done_s, float(self.done_s[-1]))
         come = rounds * float(self.units[-1]) + float(np.interp(rest_s, self.done_s, self.units))
         return int(np.searchsorted(self.ends, come * (1.0 + 1e-12), side="right"))
@@ -41,7 +41,7 @@ class Telling(msgspec.Struct, frozen=True):
 def telling(
     unit_s: float, phases: int, program: Sequence[tuple[int, float]], repeat: int, random: np.random.Generator
 ) -> Telling:
-    """Of a program of (phase, seconds) that is executed ``repeat`` times, for units of about ``unit_s`` seconds."""
+    """For a program of (phase, seconds) that is executed ``repeat`` times, with units of about ``unit_s`` seconds."""
     means = unit_s * UNLIKE ** random.uniform(-1.0, 1.0, phases)
     seconds = np.array([work_s for _, work_s in program])
     done_s = np.concatenate(([0.0], np.cumsum(seconds)))

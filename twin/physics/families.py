@@ -1,4 +1,4 @@
-"""Families of workloads that no file of their own describes: measured tables, seeded sequences, phase traces."""
+"""Families of workloads without a file of their own: measured tables, seeded sequences, phase traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twin.programs.workload_phases import CpuGroup, CpuPhase, GpuGroup, GpuPhase
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data"
 SHARED = HERE.parent.parent / "shared" / "data"
-"""Beside a checkout there may be the full measured tables; the shipped samples serve without them."""
+"""The full measured tables may be next to a checkout; otherwise the shipped samples are used."""
 
 HOST = CpuGroup(
     phase=(CpuPhase(name="host", seconds=10.0, beta=0.3, activity=0.3, ipc=1.0, traffic_gbs=0.2),),
@@ -43,7 +43,7 @@ def _gpu_of(machine: Machine, name: str) -> Gpu:
 
 
 def _table(path: Path | None, shared: str, sample: str) -> Path:
-    """The measured table asked for, else the full one beside the checkout, else the shipped sample."""
+    """The requested measured table, else the full one next to the checkout, else the shipped sample."""
     if path is not None:
         return path
     return SHARED / shared if (SHARED / shared).exists() else DATA / sample
@@ -67,8 +67,8 @@ def _v100_rows(path: Path | None) -> dict[str, list[tuple[float, float, float]]]
 def v100_table(name: str, machine: Machine, seed: int, path: Path | None) -> WorkloadTable:
     """A measured row set as one phase of short iterations.
 
-    Ours: gap share (large where the measured speed is flat, as launch-bound nets are), iteration length, and the
-    levels of occupancy and memory activity, loosely correlated with where the curve bends.
+    Ours: gap share (large where the measured speed is flat, as of launch-bound networks), iteration length, and the
+    levels of occupancy and memory activity, loosely correlated with the knee of the curve.
     """
     rows = _v100_rows(path)
     if name not in rows:
@@ -206,7 +206,7 @@ def trace_table(path: Path) -> WorkloadTable:
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TwinError(f"{path}: is no CSV text: {error}") from None
+        raise TwinError(f"{path}: is not CSV text: {error}") from None
     if not cpu and not gpu:
         raise TwinError(f"{path}: holds no phases")
     return WorkloadTable(
@@ -226,10 +226,10 @@ def _trace_row(path: Path, number: int, fields: dict[str, str], kind: type[_Phas
     for key, text in fields.items():
         if key == "name":
             continue
-        with contextlib.suppress(ValueError):  # what is no number at all the type says below
+        with contextlib.suppress(ValueError):  # the type check below reports text that is not a number
             value = float(text)
             if not 0 <= value < math.inf:
-                raise TwinError(f"{path}:{number}: {key}: {value:g} is negative or no number")
+                raise TwinError(f"{path}:{number}: {key}: {value:g} is negative or not a number")
             if key in ("seconds", "iterations") and not value:
                 raise TwinError(f"{path}:{number}: a phase lasts longer than 0 s and has at least one iteration")
     try:

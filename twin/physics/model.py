@@ -1,8 +1,8 @@
-"""The emulated node as an object: time, instruments, actuators, and the truth behind them.
+"""The emulated node as an object: time, instruments, actuators, and the truth.
 
-The physics is in C (``csrc/model*.c``); this module turns a machine and a workload into its tables and gives names to
-its numbers. A Twin may be read and acted on from other threads while it runs: the C side holds a mutex for at most
-1 ms of model time, and runs without the GIL.
+The physics is in C (``csrc/model*.c``). This module converts a machine and a workload to its tables and names its
+numbers. Other threads may read and control a running Twin: the C side locks a mutex for at most 1 ms of model time, and
+runs without the GIL.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from twin.programs.workload import Workload
 from twin.programs.workload_phases import DEFAULT_NOISE
 
 START_NS = 1_000_000_000_000
-"""CLOCK_MONOTONIC at the start of virtual time: large, so that nobody takes zero for "never"."""
+"""CLOCK_MONOTONIC at the start of virtual time: not 0, since programs may use 0 for "never"."""
 
 GPU_MEMORY_BYTES: int = ffi.sizeof("twin_gpus_t")
-"""What ``gpu_memory`` must hold: one twin_gpus_t."""
+"""Size of ``gpu_memory``: one twin_gpus_t."""
 
 STEP_S = lib.TWIN_STEP_NS * 1e-9
 
@@ -41,14 +41,14 @@ type_i64 = npt.NDArray[np.int64]
 
 
 class StopFlag(Protocol):
-    """What ``run_realtime`` asks whether to go on: threading.Event and its like."""
+    """The flag that ends ``run_realtime``, such as a threading.Event."""
 
     def is_set(self) -> bool:
         """Whether to stop."""
 
 
 class PhaseReport(msgspec.Struct, frozen=True):
-    """Seconds a group spent in a phase, and the joules drawn meanwhile: CPU packages with DRAM, GPUs, whole node."""
+    """Seconds of a group in a phase, and the joules drawn meanwhile: CPU packages with DRAM, GPUs, whole node."""
 
     group: int
     name: str
@@ -123,7 +123,7 @@ class Twin:
         lib.twin_model_advance(self._model, max(steps, 0))
 
     def run_realtime(self, stop: StopFlag) -> None:
-        """Keep model time at CLOCK_MONOTONIC until ``stop`` is set: the body of a thread."""
+        """Keep model time at CLOCK_MONOTONIC until ``stop`` is set. Run this in a thread."""
         while not stop.is_set():
             lib.twin_model_follow(self._model, _FOLLOW_NS)
         lib.twin_model_unfollow(self._model)
@@ -131,7 +131,7 @@ class Twin:
     # --- work ---
 
     def start_workload(self, workload: Workload) -> None:
-        """Replace whatever runs by this workload, from now on."""
+        """Replace the running workload by this one."""
         if workload.machine != self.machine.name:
             raise TwinError(f'workload "{workload.name}" was fitted to "{workload.machine}", not "{self.machine.name}"')
         keep: list[Any] = []
@@ -141,7 +141,7 @@ class Twin:
         self.workload, self._units = workload, 0
 
     def stop_workload(self) -> None:
-        """Run nothing from now on; what ran is as if it were killed."""
+        """Stop the workload, as if it were killed."""
         if lib.twin_model_start(self._model, 0, ffi.NULL, DEFAULT_NOISE) != 0:
             raise TwinError("no memory to run nothing")
         self.workload = None
@@ -152,12 +152,12 @@ class Twin:
         return bool(lib.twin_model_finished(self._model))
 
     def told_units(self) -> int | None:
-        """What the program that runs has counted of its own progress; None if it does not tell."""
+        """Units of progress that the running program has counted; None if it reports no progress."""
         for number, group in enumerate(self.workload.groups if self.workload else ()):
             if group.telling:
                 progress = ffi.new("twin_progress_t *")
                 lib.twin_model_progress(self._model, number, progress)
-                # at a barrier the seconds are summed anew, and the last bit of a sum must not take a unit back
+                # at a barrier the seconds are summed again, and rounding must not reduce the count
                 self._units = max(self._units, group.telling.finished(progress.done_s))
                 return self._units
         return None
@@ -190,15 +190,15 @@ class Twin:
         return int(lib.twin_model_zone_uj(self._model, zone))
 
     def set_zone_energy_uj(self, zone: int, energy_uj: int) -> None:
-        """Put the counter where a test wants it, for instance just before its wrap."""
+        """Set the counter, for instance just before its wrap."""
         lib.twin_model_set_zone_uj(self._model, zone, energy_uj)
 
     def domain_khz(self, domain: int) -> int:
-        """The clock a domain runs at, after requests, latency and throttling."""
+        """The clock of a domain, after requests, latency and throttling."""
         return int(lib.twin_model_domain_khz(self._model, domain))
 
     def cpu_khz(self, cpu: int) -> int:
-        """The clock this logical CPU runs at."""
+        """The clock of this logical CPU."""
         return self.domain_khz(self.machine.domain_of[cpu])
 
     def temperature_mc(self, sensor: int) -> int:
@@ -223,7 +223,8 @@ class Twin:
         setspeed_khz: int | None = None,
         governor: str | None = None,
     ) -> None:
-        """Change a clock domain's requests; what is None stays. The clock follows after the machine's latency."""
+        """Change a frequency domain's requests; None leaves one unchanged. The clock follows after the machine's
+        latency."""
         low, high, speed, mode = self._requests[domain]
         self._requests[domain] = (
             low if min_khz is None else min_khz,
@@ -241,7 +242,8 @@ class Twin:
         window_us: int | None = None,
         enabled: bool | None = None,
     ) -> None:
-        """Change a zone's power limit; what is None stays. ``enabled`` is the zone's, not the constraint's."""
+        """Change a zone's power limit; None leaves a value unchanged. ``enabled`` is for the zone, not the
+        constraint."""
         if enabled is not None:
             lib.twin_model_enable_zone(self._model, zone, enabled)
         if limit_uw is None and window_us is None:
@@ -261,7 +263,7 @@ class Twin:
 
     @property
     def gpus_address(self) -> int:
-        """The same as a number, for ``twin_nvml_attach``."""
+        """That pointer as a number, for ``twin_nvml_attach``."""
         return int(ffi.cast("uintptr_t", self._gpus))
 
     @property
@@ -273,11 +275,11 @@ class Twin:
 
     @property
     def node_j(self) -> float:
-        """Joules that the whole node has drawn since the twin was made, whatever ran."""
+        """Joules that the whole node has drawn since the twin was made, over all workloads."""
         return float(lib.twin_model_node_j(self._model))
 
     def report(self) -> Report:
-        """What the workload has taken so far."""
+        """Time and energy of the workload so far."""
         packages = self.machine.sockets
         parts = np.empty(3 * packages + self.machine.gpus + 1)
         lib.twin_model_energy(self._model, ffi.from_buffer("double[]", parts))
@@ -332,7 +334,7 @@ class Twin:
 
     def _governor(self, name: str) -> int:
         active = self.machine.driver in ("intel_pstate", "amd-pstate-epp")
-        if name in _DYNAMIC or (name == "powersave" and active):  # there "powersave" scales with load
+        if name in _DYNAMIC or (name == "powersave" and active):  # in these drivers "powersave" scales with load
             return int(lib.TWIN_DYNAMIC)
         known = {"performance": lib.TWIN_PERFORMANCE, "powersave": lib.TWIN_POWERSAVE, "userspace": lib.TWIN_USERSPACE}
         if name not in known:

@@ -1,4 +1,4 @@
-"""Machines and workloads as the C model takes them.
+"""Machines and workloads as structs of the C model.
 
 One struct for the node, one for each group of units; identities of the GPUs go straight into the shared region.
 """
@@ -26,7 +26,7 @@ _SAME_NAME = (
     *("idle_leak_share", "uncore_idle_w", "uncore_busy_w", "uncore_w_per_gbs", "dram_idle_w", "dram_w_per_gbs"),
     *("rest_w", "spin_activity", "spin_ipc", "tick_share"),
 )
-"""Constants that the machine file and the C struct call by one name."""
+"""Constants with the same name in the machine file and the C struct."""
 
 
 def _array(kind: str, values: Any, keep: list[Any]) -> Any:
@@ -36,7 +36,7 @@ def _array(kind: str, values: Any, keep: list[Any]) -> Any:
 
 
 def node_struct(machine: Machine, seed: int, start_ns: int, keep: list[Any]) -> Any:
-    """The machine as twin_node_t; ``keep`` holds what its pointers lead to."""
+    """The machine as twin_node_t; ``keep`` owns the memory that its pointers refer to."""
     power, clock = machine.power, np.asarray(machine.clock_hz)
     volt = curves.volts(power.volts, machine.clock_hz)
     zones = ffi.new("twin_zone_t[]", max(len(machine.zones), 1))
@@ -90,7 +90,7 @@ def _fill_card(card: Any, gpu: Gpu, keep: list[Any]) -> None:
 
 
 def group_struct(group: Group, keep: list[Any]) -> dict[str, Any]:
-    """A group as twin_group_t; ``keep`` holds what its pointers lead to."""
+    """A group as twin_group_t; ``keep`` owns the memory that its pointers refer to."""
     phases = []
     for phase in group.phases:
         tables = np.ascontiguousarray(phase.tables, np.float64)
@@ -141,7 +141,7 @@ def _fill_zone(out: Any, zone: Zone, seed: int, number: int) -> None:
 
 
 def write_identity(memory: Any, machine: Machine) -> None:
-    """The fields of twin_gpus_t that say what the cards are; UUIDs follow from machine and index."""
+    """Set the identity fields of twin_gpus_t. UUIDs are derived from machine and index."""
     memory.magic, memory.version, memory.size = lib.TWIN_GPU_MAGIC, lib.TWIN_GPU_VERSION, ffi.sizeof("twin_gpus_t")
     memory.n_gpus = machine.gpus
     if machine.gpu is None:

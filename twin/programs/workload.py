@@ -46,11 +46,11 @@ __all__ = [
 WORKLOADS = Path(__file__).parents[1] / "workloads"
 
 HIGHEST_BIAS = 0.9
-"""Ours: with an error as large as the truth, counters say nothing of it any more."""
+"""Ours: if the error were as large as the truth, counters would have no information."""
 
 
 class PhaseTruth(msgspec.Struct, frozen=True):
-    """A phase as it is. Hidden from policies; for oracles and reports.
+    """The truth about a phase, hidden from policies; for oracles and reports.
 
     ``speed`` relative to the highest clock and ``power_w`` (mean board power of a GPU; empty for CPUs) at each of
     ``clocks_mhz``, with gaps included, at the temperature that these watts settle at. ``beta`` for CPUs, ``knee_mhz``
@@ -78,11 +78,11 @@ class GroupTruth(msgspec.Struct, frozen=True):
     phases: tuple[PhaseTruth, ...]
     program: tuple[tuple[int, float], ...]
     repeat: int
-    unit_s: tuple[float, ...] = ()  # of the progress it tells: mean seconds of work in each phase
+    unit_s: tuple[float, ...] = ()  # mean seconds of work of a unit of progress in each phase
 
 
 class WorkloadTruth(msgspec.Struct, frozen=True):
-    """What a workload really is, with the seed and the draws that stand between it and its counters."""
+    """The truth about a workload, with its seed and its counter errors."""
 
     name: str
     seed: int
@@ -109,7 +109,7 @@ class Phase(msgspec.Struct, frozen=True):
 
 class Group(msgspec.Struct, frozen=True):
     """Units that execute a program of (phase index, iterations, seconds) together; repeat 0 = until the others end.
-    ``telling``: how it counts its progress, if it tells any."""
+    ``progress``: how it counts its progress, if it reports any."""
 
     on_gpu: bool
     units: tuple[int, ...]
@@ -147,14 +147,14 @@ def workload_names() -> list[str]:
 _FAMILIES = (
     ("taurus", "cpu", "NAS EP class C on a Taurus node, measured at 13 clocks"),
     ("v100:NAME", "gpu", "one measured row set of the V100 table (v100_names)"),
-    ("mixed-cpu:SEED", "cpu", "phases that differ in how much of them scales with the clock, drawn from the seed"),
-    ("mixed-gpu:SEED", "gpu", "phases that differ in the clock they need, drawn from the seed"),
+    ("mixed-cpu:SEED", "cpu", "phases with random shares of work that scales with the clock, from the seed"),
+    ("mixed-gpu:SEED", "gpu", "phases that need different clocks, random from the seed"),
     ("trace:FILE.csv", "cpu, gpu", "a phase trace (columns at the head of twin/programs/workload.py)"),
 )
 
 
 def workload_summaries() -> list[tuple[str, str, str]]:
-    """Name, what it runs on, and one line, for each of ``workload_names()``."""
+    """Name, device and one-line description of each of ``workload_names()``."""
     rows = []
     for name in sorted(path.stem for path in WORKLOADS.glob("*.toml")):
         table = read_toml(WORKLOADS / f"{name}.toml", WorkloadTable)
@@ -163,7 +163,7 @@ def workload_summaries() -> list[tuple[str, str, str]]:
 
 
 def check_bias(bias: float) -> None:
-    """TwinError unless counters biased by at most this much still say something of the truth."""
+    """TwinError unless the bias leaves information in the counters."""
     if not 0 <= bias <= HIGHEST_BIAS:
         raise TwinError(f"bias {bias:g}: the error between counters and truth is a share from 0 to {HIGHEST_BIAS:g}")
 
@@ -188,9 +188,9 @@ def load_workload(
 ) -> Workload:
     """A workload fitted to ``machine``.
 
-    ``bias`` is the half-width of the drawn error between counters and truth, ``duration_s`` the run time at the highest
-    clocks (default: the workload's own), ``data`` a measured table to use in place of the shipped one, ``progress_s``
-    the work of a unit of the progress that each program tells (default: the workload's own, mostly none).
+    ``bias`` is the half-width of the random error between counters and truth, ``duration_s`` the run time at the
+    highest clocks (default: the workload's own), ``data`` a measured table to use instead of the shipped one,
+    ``progress_s`` the work of a unit of progress that each program reports (default: the workload's own, mostly none).
     """
     check_bias(bias)
     table = _described(name, machine, seed, Path(data) if data else None)
@@ -248,7 +248,7 @@ def _seconds(group: Group) -> float:
 
 
 def _stretched(group: Group, groups: Sequence[Group], duration_s: float | None) -> Group:
-    """Whole rounds more or fewer, then the remainder on the work of each phase."""
+    """Changes the number of whole rounds, then scales the work of each phase for the remainder."""
     longest = max(_seconds(other) for other in groups)
     if duration_s is None or group.repeat == 0 or longest <= 0:
         return group
@@ -281,7 +281,7 @@ def _weights(random: np.random.Generator, count: int, imbalance: float) -> type_
 
 
 def _program(phases: Sequence[CpuPhase] | Sequence[GpuPhase]) -> tuple[tuple[int, int, float], ...]:
-    """Phases of one name are one phase, executed at each place where the name stands."""
+    """Phases of one name are one phase, executed at each place of that name."""
     index: dict[str, int] = {}
     return tuple((index.setdefault(phase.name, len(index)), phase.iterations, phase.seconds) for phase in phases)
 

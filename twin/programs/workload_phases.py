@@ -1,6 +1,6 @@
-"""What a workload file says: groups of CPUs or GPUs and the phases they execute.
+"""The tables of a workload file: groups of CPUs or GPUs and the phases that they execute.
 
-A file holds ``[[cpu]]`` and ``[[gpu]]`` groups, each with its ``[[cpu.phase]]`` or ``[[gpu.phase]]`` tables in order.
+A file has ``[[cpu]]`` and ``[[gpu]]`` groups, each with its ``[[cpu.phase]]`` or ``[[gpu.phase]]`` tables in order.
 Seconds are those at the highest clock.
 """
 
@@ -27,14 +27,14 @@ class CpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ipc: Positive = 1.2
     traffic_gbs: NotNegative = 1.0
     iterations: Count = 1
-    speed_at_mhz: dict[str, float] = {}  # relative speed measured at these clocks, in place of beta
+    speed_at_mhz: dict[str, float] = {}  # relative speed measured at these clocks, instead of beta
 
 
 class GpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Work of a GPU group. Shares are those while a kernel runs; ``gap_share`` is host or transfer time.
 
-    A measured curve (relative speed and mean board watts at some clocks, gaps included) takes the place of the knee
-    and of the card's power formula.
+    A measured curve (relative speed and mean board watts at some clocks, gaps included) replaces the knee and the
+    card's power formula.
     """
 
     name: str
@@ -48,17 +48,17 @@ class GpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fp_active: Share = 0.3
     gap_share: Share = 0.0
     iterations: Count = 1
-    free_mhz: NotNegative = 0.0  # where the card's own firmware runs it, unlocked; 0 = highest boost
+    free_mhz: NotNegative = 0.0  # the clock that the card's firmware chooses, unlocked; 0 = highest boost
     speed_at_mhz: dict[str, float] = {}
     power_at_mhz: dict[str, float] = {}
-    free_loss: Share = 0.0  # share of speed that the firmware's own clock changes cost, unlocked
+    free_loss: Share = 0.0  # share of speed that the firmware's clock changes cost, unlocked
 
 
 class CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Threads that execute phases together. ``cpus``: ``cores`` (one thread each), ``threads``, ``socket:N``,
-    ``one-per-gpu``, or numbers with commas. ``imbalance``: how much less work the luckiest thread has. ``progress``:
-    about how many seconds of work its program tells as one unit (``twin.physics.emulated_progress``); 0: it tells
-    nothing."""
+    ``one-per-gpu``, or numbers with commas. ``imbalance``: how much less work the thread with the least work has.
+    ``progress``: about how many seconds of work its program reports as one unit (``twin.physics.emulated_progress``);
+    0: it reports nothing."""
 
     phase: tuple[CpuPhase, ...]
     cpus: str = "cores"

@@ -1,4 +1,4 @@
-"""Builds ``libpulp.so``: the plant for a controller in a process of its own. ``python -m twin.pulp.build``."""
+"""Builds ``libpulp.so``: the plant for a controller in another process. ``python -m twin.pulp.build``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent.resolve()
 
 
 def build(output_dir: Path, *flags: str) -> Path:
-    """Compiles the library into a folder; a library in use there is replaced whole."""
+    """Compiles the library into a folder. Replaces a library in use there by a rename."""
     target = output_dir / "libpulp.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")

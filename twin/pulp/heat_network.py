@@ -1,10 +1,10 @@
 """The 76-state thermal network of the ControlPULP plant, discretised once.
 
-36 tiles of 1.5 x 3.3 mm in six rows of six, each a silicon and a copper node, above them an aluminium heat sink, below
-them the package board, the motherboard, and around all the case's air. Dimensions and materials are the published ones
-(pulp-platform, pulp_hpc_cosim, the C plant of the ControlPULP papers); there, too, the network is integrated by forward
-Euler at 50 us. Ours are the thermal interface between copper and sink and the two air flows, chosen so that 250 W are
-held at about 80 C; the published flows leave the die above 100 C at that power.
+36 tiles of 1.5 x 3.3 mm in six rows of six, each a silicon and a copper node; above them an aluminium heat sink, below
+them the package board and the motherboard, and around all the air in the case. Dimensions, materials and the
+integration (forward Euler at 50 us) are the published ones (pulp-platform, pulp_hpc_cosim, the C plant of the
+ControlPULP papers). Ours are the thermal interface between copper and sink and the two air flows, chosen so that 250 W
+settle at about 80 C; with the published flows the die stays above 100 C at that power.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def discrete(cooling: float = 1.0) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def steady(power_w: NDArray[np.float64], ambient_c: float, cooling: float = 1.0) -> NDArray[np.float64]:
-    """Temperatures that the network settles at under constant core powers."""
+    """Steady temperatures of the network under constant core powers."""
     matrix, per_w, ambient_gain = discrete(cooling)
     source = np.zeros(STATES)
     source[:CORES] = per_w * power_w

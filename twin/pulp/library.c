@@ -1,7 +1,7 @@
 /*
- * The plant as a library for a controller that runs as a process: its state lies in a file that others map as well, to
- * see the truth and to break sensors (twin/pulp/shared_plant.py makes the file). The functions are those that the controller's
- * posix board looks up by name; the order of wires is theirs.
+ * The plant as a library for a controller in another process. Its state is in a file that others also map, to read the
+ * truth and to break sensors (twin/pulp/shared_plant.py makes the file). The controller's posix board looks these
+ * functions up by name and defines the order of wires.
  */
 #include "plant.h"
 
@@ -48,7 +48,7 @@ void *plant_open(const char *state, int32_t *wires[5])
     return shared;
 }
 
-/* Time starts with the first controller, and goes on while there is none: the clocks are those that the last one left. */
+/* Time starts with the first controller and goes on without one, at the clocks that the last controller set. */
 void plant_advance(void *plant, int64_t now_ns)
 {
     pulp_shared_t *shared = plant;

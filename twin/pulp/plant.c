@@ -48,7 +48,7 @@ static double uniform(pulp_plant_t *p)
     return (double)(p->noise >> 11) / 9007199254740992.0;
 }
 
-/* Twelve uniform numbers less six: a deviation of one, without a logarithm. */
+/* The sum of twelve uniform numbers less six: standard deviation one, without a logarithm. */
 static double gauss(pulp_plant_t *p)
 {
     double sum = -6.0;
@@ -149,7 +149,7 @@ static void step(pulp_plant_t *p)
     }
 }
 
-/* Steps that end no later than the moment; the rest of it belongs to the next step. */
+/* Runs the steps that end at or before `ns`; the rest of the time belongs to the next step. */
 void pulp_advance(void *plant, int64_t until_ns)
 {
     pulp_plant_t *p = plant;

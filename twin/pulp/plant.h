@@ -1,10 +1,10 @@
 /*
  * The processor that a ControlPULP controller manages: power, heat, sensors and work of 36 cores in 4 voltage domains.
  *
- * One step is 50 us, as published. The thermal network is linear and discretised once, by the caller, in the published
- * way (forward Euler): x += flow(x) with 76 states, given as sparse rows. Power sensors hold the mean of the last
- * 100 us (the published plant divides a sum of three steps by two; that is not copied), temperatures are sampled every
- * 250 us. Clocks and voltages take effect with the step that follows.
+ * One step is 50 us, as published. The thermal network is linear; the caller discretises it once, as published (forward
+ * Euler): x += flow(x) with 76 states, given as sparse rows. Power sensors show the mean of the last 100 us (the
+ * published plant divides a sum of three steps by two; we do not copy that). Temperatures are sampled every 250 us.
+ * Clocks and voltages take effect with the next step.
  */
 #ifndef PULP_PLANT_H
 #define PULP_PLANT_H
@@ -23,7 +23,7 @@ typedef struct {
     int32_t *temperature_mk, *capacitance_ff, *power_uw; /* sensors: 36, 36, 5 (package first) */
     const int32_t *freq_khz, *volt_mv;                   /* actuators: 36, 4 */
 
-    /* thermal network: row r holds entries row_start[r] .. row_start[r + 1] of x_next = M x + input */
+    /* thermal network: row r has entries row_start[r] .. row_start[r + 1] of x_next = M x + input */
     int32_t row_start[PULP_STATES + 1], column[1024];
     double entry[1024];
     double core_k_per_w[PULP_CORES]; /* temperature gained by the silicon node per watt and step */
@@ -33,8 +33,8 @@ typedef struct {
 
     /* load */
     double capacitance[PULP_CORES];  /* the published c of the instruction mix; 0: finished */
-    double memory_share[PULP_CORES]; /* of the time at the highest clock that no clock shortens */
-    double dynamic_factor[PULP_CORES], leak_factor[PULP_CORES]; /* silicon variation, 1 without */
+    double memory_share[PULP_CORES]; /* share of the time at the highest clock that does not scale with the clock */
+    double dynamic_factor[PULP_CORES], leak_factor[PULP_CORES]; /* silicon variation; 1: none */
 
     /* sensors */
     double temperature_noise_k, power_noise, capacitance_noise; /* standard deviations; the last two relative */
@@ -43,23 +43,23 @@ typedef struct {
 
     /* results */
     int64_t now_ns, steps;
-    int32_t is_started;              /* sensors have their first readings */
+    int32_t is_started;              /* whether sensors have their first readings */
     double power_w[PULP_DOMAINS + 1], energy_j;
     double power_sum_w[PULP_DOMAINS + 1]; /* for the sensors' mean */
     double work_s[PULP_CORES];       /* seconds of the highest clock */
-    int64_t unsafe_steps;            /* a clock above what its voltage carries */
+    int64_t unsafe_steps;            /* steps at a clock above the limit of its voltage */
     float *trace_w;                  /* mean package power of each 500 us, or NULL */
     int64_t trace_size, trace_length;
     double trace_sum_w;
-    int64_t longest_advance_ns;      /* since the trace began: who advances the plant was away for so long */
+    int64_t longest_advance_ns;      /* since the trace began: time without a process that advances the plant */
 } pulp_plant_t;
 
 /* A plant in memory that several processes map. */
 #define PULP_SHARED_MAGIC 1347765328
 #define PULP_SHARED_TRACE 20000
 typedef struct {
-    int64_t magic, epoch_ns; /* the moment of CLOCK_MONOTONIC at which the plant's time began; 0: it has not */
-    pulp_plant_t plant;      /* its pointers are those of the process that advances it */
+    int64_t magic, epoch_ns; /* CLOCK_MONOTONIC at the start of the plant's time; 0: not started */
+    pulp_plant_t plant;      /* its pointers are valid in the process that advances it */
     int32_t temperature_mk[PULP_CORES], capacitance_ff[PULP_CORES], power_uw[PULP_DOMAINS + 1];
     int32_t freq_khz[PULP_CORES], volt_mv[PULP_DOMAINS];
     float trace_w[PULP_SHARED_TRACE];

@@ -1,4 +1,4 @@
-"""The plant as Python sees it: numpy views on the C struct, and the door for a controller's board."""
+"""The plant in Python: numpy views of the C struct, and the wires for a controller's board."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOT_S = 500e-6
 
 
 class Plant:
-    """36 cores with their sensors. Time is advanced by the board that it is wired to."""
+    """36 cores with their sensors. The connected board advances time."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Plant:
         seed: int = 1,
         memory: NDArray[np.uint8] | None = None,
     ) -> None:
-        """``memory`` holds the C struct, zeroed; by default this object's own."""
+        """``memory`` is zeroed room for the C struct; by default the object allocates it."""
         self._memory = np.zeros(ffi.sizeof("pulp_plant_t"), dtype=np.uint8) if memory is None else memory
         self._struct = ffi.cast("pulp_plant_t *", ffi.from_buffer(self._memory))
         self._keep: list[Any] = []
@@ -49,7 +49,7 @@ class Plant:
         self.cooling, self.ambient_c = cooling, ambient_c
 
     def _view(self, field: str, size: int, kind: Any = np.float64) -> NDArray[Any]:
-        """A field of the struct; the view keeps all of it alive."""
+        """A field of the struct. The view keeps the whole struct alive."""
         start = ffi.offsetof("pulp_plant_t", field)
         return self._memory[start : start + size * np.dtype(kind).itemsize].view(kind)
 
@@ -66,9 +66,9 @@ class Plant:
         s.ambient_gain, s.ambient_c, s.air = ambient_gain, ambient_c, heat_network.AIR
 
     def wire(self, wires: dict[str, NDArray[np.int32]]) -> tuple[int, int]:
-        """Joins the plant to a board's wires (arrays by the names of ``plant.h``).
+        """Connects the plant to a board's wires (arrays by the names of ``plant.h``).
 
-        Returns the addresses of the advance function and of its argument, which the board calls for every moment.
+        Returns the addresses of the advance function, which the board calls, and of its argument.
         """
         for name in ("temperature_mk", "capacitance_ff", "power_uw", "freq_khz", "volt_mv"):
             pointer = ffi.cast("int32_t *", ffi.from_buffer(wires[name]))
@@ -77,7 +77,7 @@ class Plant:
         return int(ffi.cast("uintptr_t", ffi.addressof(lib, "pulp_advance"))), int(ffi.cast("uintptr_t", self._struct))
 
     def advance_to(self, until_ns: int) -> None:
-        """Lets the plant's time pass up to a moment, for boards that do not do so themselves."""
+        """Advances the plant to a time, for boards that do not do so themselves."""
         lib.pulp_advance(self._struct, until_ns)
 
     def noise(self, *, temperature_k: float = 0.0, power: float = 0.0, capacitance: float = 0.0) -> None:
@@ -92,7 +92,7 @@ class Plant:
         self.leak_factor[:] = np.clip(random.normal(1.0, 2 * spread, CORES), 0.6, 1.4)
 
     def trace(self, slots: int) -> NDArray[np.float32]:
-        """From now on, the mean package power of each 500 us is written here; see ``traced``."""
+        """From now on records the mean package power of each 500 us; ``traced`` counts the slots."""
         array = np.zeros(slots, dtype=np.float32)
         self._struct.trace_w = ffi.cast("float *", ffi.from_buffer(array))
         self._struct.trace_size, self._struct.trace_length = slots, 0
@@ -102,12 +102,12 @@ class Plant:
 
     @property
     def traced(self) -> int:
-        """Slots written to the trace."""
+        """Number of slots in the trace."""
         return int(self._struct.trace_length)
 
     @property
     def longest_advance_s(self) -> float:
-        """Since the trace began: for so long nobody controlled the chip, and the clocks were what they had been."""
+        """Time since the trace began without a controller, in which the clocks stayed unchanged."""
         return float(self._struct.longest_advance_ns) / 1e9
 
     @property
@@ -117,11 +117,11 @@ class Plant:
 
     @property
     def unsafe_steps(self) -> int:
-        """Core steps at a clock above what the voltage carries. A correct controller leaves it at zero."""
+        """Core steps at a clock above the limit of the voltage. A correct controller keeps this at zero."""
         return int(self._struct.unsafe_steps)
 
     def settle(self, power_w: NDArray[np.float64]) -> None:
-        """Puts the network where constant core powers would take it."""
+        """Sets the steady temperatures of constant core powers."""
         self.temperature_c[:] = heat_network.steady(power_w, self.ambient_c, self.cooling)
 
 

@@ -1,7 +1,7 @@
 """A plant in a file that a controller in another process advances (``twin/pulp/library.c``).
 
-Here the truth is read and sensors are broken while the controller runs. The plant outlives controllers: the next one
-that opens the file finds the chip as hot, and its clocks as they were.
+This process reads the truth and breaks sensors while the controller runs. The plant outlives controllers: the next one
+that opens the file finds the same temperatures and clocks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from twin._pulp import ffi, lib
 from twin.pulp.plant import Plant
 
 LIBRARY = Path(__file__).parent / "libpulp.so"
-"""What a controller's posix board loads (``--plant``); built by the package build."""
+"""The library for a controller's posix board (``--plant``), from the package build."""
 
 _SENSOR_FAULT = -(2**31)
 
 
 class SharedPlant(Plant):
-    """36 cores in a file at ``path``, which is made anew."""
+    """36 cores in a new file at ``path``."""
 
     def __init__(self, path: Path, *, ambient_c: float = 25.0, cooling: float = 1.0, seed: int = 1) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class SharedPlant(Plant):
         return self._file[start : start + size * np.dtype(kind).itemsize].view(kind)
 
     def trace(self, slots: int) -> NDArray[np.float32]:
-        """As for any plant, up to 10 s; the array belongs to the file, and the next trace overwrites it."""
+        """As for any plant, up to 10 s. The array is in the file, and the next trace overwrites it."""
         if slots > len(self._trace):
             raise ValueError(f"a trace of {slots} slots: the file has room for {len(self._trace)}")
         s = self._struct

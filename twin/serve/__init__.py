@@ -1,5 +1,5 @@
-"""The twin shown to unmodified programs: files in /sys, NVML, and hardware counters, in a mount namespace of their own.
+"""The twin for unmodified programs: files in /sys, NVML and hardware counters, in a mount namespace.
 
-``launcher`` runs a command there; ``server`` is the process behind what the command sees; ``namespace`` arranges the
-mounts and ``containment`` proves, before the command starts, that nothing real can be reached through them.
+``launcher`` runs a command there; ``node_server`` is the process that serves what the command sees; ``namespace`` makes
+the mounts; ``containment`` proves, before the command starts, that it cannot reach the host through them.
 """

@@ -1,8 +1,8 @@
-"""The proof, made in the command's own process just before it starts, that what it will reach is the twin's.
+"""The proof, in the command's own process just before it starts, that it will reach only the twin.
 
-On a real node a mount that failed, or a library found in another place, would let a test write real clocks and
-limits. So nothing is taken from the launcher's good intentions: each door is tried the way a program would try it,
-and one door that leads elsewhere ends the run with status 2 before the command has executed an instruction.
+On a real node a failed mount, or a library found in another place, would let a test write real clocks and limits. So
+the launcher's work is not trusted: each escape path is tried as a program would try it. If one leads to the host, the
+run ends with status 2 before the command has executed an instruction.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ GPU_MAGIC = 0x4E54474E
 """TWIN_GPU_MAGIC in twin/csrc/twin_gpu.h."""
 
 KNOB_PLACES = ("/sys/devices/system/cpu", "/sys/class/powercap", "/sys/devices/virtual/powercap", "/sys/class/hwmon")
-"""Where real knobs and sensors would be: these must be the twin's whatever the machine has, as procfs.FILES must."""
+"""Places of real knobs and sensors. On every machine they must be the twin's, as procfs.FILES must."""
 
 FIRST_PROCESS = "nodectl-twin-1"
-"""What the first process of a run is called, and so the parent of all that can be seen in it."""
+"""Name of the first process of a run, the parent of all processes visible in it."""
 
 _SYSFS_MAGIC = 0x62656572
 _MSR = os.makedev(202, 0)
-"""/dev/cpu/0/msr: any device through which hardware is reached would do."""
+"""/dev/cpu/0/msr, as an example of a device that reaches hardware."""
 
 _PROBE = f"{namespace.RUN_DIRECTORY}/probe"
 
@@ -47,7 +47,7 @@ print(*mapped, sep="\\n")
 
 
 def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
-    """TwinError naming the first door that does not lead to the twin; to be called behind the seccomp filter."""
+    """TwinError naming the first escape path that is open. Call it after the seccomp filter is installed."""
     for path in (*KNOB_PLACES, *procfs.FILES, *ready.settings, *ready.roots):
         _prove_file_system(path, ready.tree_device)
     _prove_mounts()
@@ -60,9 +60,9 @@ def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
 
 
 def close_host_directories() -> None:
-    """Directories that the command would inherit by descriptor lead to the host's files: not passed on.
+    """Close inherited descriptors of directories, which would lead to the host's files.
 
-    TwinError if it would inherit an open file of the host's sysfs, or its directory as a standard file.
+    TwinError if the command would inherit an open file of the host's sysfs, or a directory of it as a standard file.
     """
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
@@ -71,7 +71,7 @@ def close_host_directories() -> None:
             if stat.S_ISDIR(os.fstat(fd).st_mode):
                 os.set_inheritable(fd, False)
         except OSError:
-            continue  # the listing's own, or none of the standard files
+            continue  # the descriptor of the listing itself, or not a standard file
         if lib.filesystem_type(f"/proc/self/fd/{fd}".encode()) == _SYSFS_MAGIC:
             raise TwinError(f"descriptor {fd} is open on the host's /sys; close it first")
 
@@ -100,7 +100,7 @@ def _prove_processes() -> None:
 
 
 def _prove_new_mounts(tree_device: int) -> None:
-    """A program's own mounts of sysfs and procfs must show the twin's files, too."""
+    """A program's own mounts of sysfs and procfs must also show the twin's files."""
     os.makedirs(_PROBE, exist_ok=True)
     for kind, file in (("sysfs", "devices/system/cpu"), ("proc", "cpuinfo")):
         mounts.mount("none", _PROBE, kind)
@@ -142,7 +142,7 @@ def _prove_gpu_state() -> None:
 
 
 def _prove_library(library: str, environment: Mapping[str, str]) -> None:
-    """Load NVML by its plain name in a fresh process: the dynamic linker reads LD_LIBRARY_PATH only at start."""
+    """Load NVML by its plain name in a new process, since the dynamic linker reads LD_LIBRARY_PATH only at start."""
     probe = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _LOAD_NVML, namespace.NVML_NAME],
         env=dict(environment),

@@ -1,7 +1,7 @@
-"""The control socket of a served twin: one JSON line asks, one JSON line answers.
+"""The control socket of a served twin: one JSON line is the request, one the response.
 
-A Unix socket at /run/nodectl-twin/control, root's alone. From outside the namespace it is reached through
-/proc/PID/root of the run's server, so the host's file system needs no trace of it.
+A Unix socket at /run/nodectl-twin/control, for root only. From outside the namespace it is reached through
+/proc/PID/root of the run's server, so it needs no file on the host.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LONGEST_LINE = 1 << 20
 
 
 class Request(msgspec.Struct):
-    """``do`` names a command; the rest is the command's own."""
+    """``do`` names a command; the other fields are its arguments."""
 
     do: str
     with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
 
 
 class Answer(msgspec.Struct):
-    """Either a result or the one line that says what was wrong with the request."""
+    """Either a result or one line with the error."""
 
     result: Any = None
     error: str = ""
@@ -58,7 +58,7 @@ class ControlSocket:
                 try:
                     connection.sendall(msgspec.json.encode(self._answer(line)) + b"\n")
                 except OSError:
-                    return  # whoever asked did not wait for the answer
+                    return  # the client did not wait for the response
 
     def _answer(self, line: bytes) -> Answer:
         try:

@@ -1,4 +1,4 @@
-"""The threads that answer the calls which the seccomp filter stops (csrc/kernel_doors.c)."""
+"""The threads that answer the system calls that the seccomp filter stops (csrc/kernel_doors.c)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from twin.errors import TwinError
 from twin.serve import namespace
 
 _THREADS = 4
-"""Ours: a lookup below a file system that hangs holds up one of them, and the others go on."""
+"""Ours: a path lookup on a file system that hangs blocks one of them, and the others go on."""
 
 
 class Doors:
-    """To be made, and opened, where /sys, /proc and /dev are the twin's and stay so: in the server's namespace.
+    """Create and open it in the server's namespace, where /sys, /proc and /dev always are the twin's.
 
-    ``covers`` are the files and directories of /proc that are the twin's.
+    ``covers`` are the files and directories of /proc that the twin replaces.
     """
 
     def __init__(self, tree_device: int, covers: Iterable[str]) -> None:
@@ -27,19 +27,19 @@ class Doors:
         self._tree_device = tree_device
 
     def open(self, listener: int, count: Callable[[int, Any], None]) -> None:
-        """Answer what arrives at this seccomp listener; ``count`` gets it and each perf_event_open."""
+        """Answer the calls at this seccomp listener. ``count`` gets the listener and each perf_event_open."""
         self._count = ffi.new_handle((listener, count))
         covers = ffi.new("char *[]", self._covers)
         plan = self._places | {"covers": covers, "n_covers": len(self._covers), "tree_device": self._tree_device}
         doors = lib.doors_new(listener, lib.perf_called, self._count, ffi.new("doors_plan_t *", plan))
         if doors == ffi.NULL:
-            raise TwinError("no memory for the doors of the twin")
+            raise TwinError("no memory for the threads that answer system calls")
         for _ in range(_THREADS):
             threading.Thread(target=lib.doors_serve, args=(doors,), name="doors", daemon=True).start()
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]  # cffi is untyped
 def perf_called(to: Any, call: Any) -> None:
-    """One perf_event_open, on the thread that received it."""
+    """Passes on one perf_event_open, on the thread that received it."""
     listener, count = ffi.from_handle(to)
     count(listener, call)

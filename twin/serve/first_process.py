@@ -1,7 +1,7 @@
-"""The first process of a run: it lays out the namespaces, starts the server and the command, and ends with the command.
+"""The first process of a run: it sets up the namespaces, starts the server and the command, and ends with the command.
 
-As the first of its PID namespace it is parent to whatever loses its own (init), and all that is left ends with it. At
-the end the server goes first, so that whoever still reads meets ENOTCONN.
+As init of its PID namespace it adopts orphans, and when it ends, the kernel kills all remaining processes. The server
+ends first, so that remaining readers get ENOTCONN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from twin.errors import TwinError
 from twin.serve import containment, namespace, node_server
 
 SERVED, GO = b"served", b"go"
-"""To the launcher: the server runs. From the launcher: the run is on record, the command may start."""
+"""To the launcher: the server runs. From the launcher: the run is registered, the command may start."""
 
 WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
 
@@ -34,10 +34,10 @@ SI_KERNEL = 0x80
 """si_code of a signal that the kernel itself sent, as it does for Ctrl-C on the terminal (sigaction(2))."""
 
 WRONG_USE = 2
-"""Exit status when the twin cannot be served; the command has then not been started."""
+"""Exit status when the twin cannot be served; the command was then not started."""
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-"""As a shell answers (POSIX 2.8.2)."""
+"""As a shell returns (POSIX 2.8.2)."""
 
 _SERVER_END_S = 5.0
 
@@ -54,7 +54,7 @@ def live(
     """Body of the forked first process. Its signals are ``WATCHED`` and blocked."""
     status = WRONG_USE
     try:
-        lib.process_die_with(0, signal.SIGKILL)  # the launcher has no number in this namespace
+        lib.process_die_with(0, signal.SIGKILL)  # the launcher has no process number in this namespace
         if not select.select([launcher], [], [], 0)[0]:  # it lives
             lib.process_rename(containment.FIRST_PROCESS.encode())
             status = _serve(plan, command, library, devices, launcher)
@@ -103,7 +103,8 @@ def _serve(
 
 
 def _environment(library: str) -> dict[str, str]:
-    """The command's environment: ours without ``_HOST_SERVICES``, with the twin's NVML found before any other."""
+    """The command's environment: ours without ``_HOST_SERVICES``, and with the twin's NVML first in the library
+    path."""
     places = [str(Path(library).parent), os.environ.get("LD_LIBRARY_PATH", "")]
     kept = {name: value for name, value in os.environ.items() if name not in _HOST_SERVICES}
     return {**kept, "LD_LIBRARY_PATH": ":".join(place for place in places if place)}
@@ -130,7 +131,8 @@ def _become(
     library: str,
     directory: str,
 ) -> NoReturn:
-    """In the forked child: leave the server's namespace, hand over the seccomp listener, prove, execute the command."""
+    """In the forked child: leave the server's namespace, pass the seccomp listener on, prove containment, execute the
+    command."""
     status = WRONG_USE
     try:
         namespace.leave_to_command(directory)
@@ -167,7 +169,7 @@ def _hand_over_calls(channel: socket.socket) -> None:
 
 
 def _forget_interpreter_signals() -> None:
-    """Give the command the signals as we were given them: undo what Python does at its start."""
+    """Reset the signal handling for the command: undo the changes that Python makes at its start."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -179,14 +181,14 @@ def _forget_interpreter_signals() -> None:
 
 
 def _wait(command: int, server_pid: int) -> int:
-    """Wait for the command, passing on signals sent to us and burying whatever else ends in this namespace.
+    """Wait for the command; forward signals to it, and reap other processes of this namespace.
 
     Returns the command's status, or 128 + N if signal N ended it.
     """
     while True:
         received = signal.sigwaitinfo(WATCHED)
         if received.si_signo != signal.SIGCHLD:
-            # What came from the terminal has reached the command as well.
+            # A signal from the terminal has reached the command as well.
             if received.si_code != SI_KERNEL:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(command, received.si_signo)
@@ -201,15 +203,15 @@ def _wait(command: int, server_pid: int) -> int:
 
 
 def _end_server(pid: int, channel: socket.socket, ready: node_server.Ready) -> None:
-    """Ask the server to end, which lets it write its report; insist after a while.
+    """Send the server STOP, so that it writes its report; kill it after a while.
 
-    A server killed while it opened a file of its own waits for its own answer and cannot die; cutting its FUSE
-    connections frees it (Linux Documentation/filesystems/fuse, "abort").
+    A server that is killed while it opens a file of its own waits for its own answer and cannot end. Aborting its FUSE
+    connections releases it (Linux Documentation/filesystems/fuse, "abort").
     """
     with contextlib.suppress(OSError):
         channel.send(node_server.STOP)
     deadline = time.monotonic() + _SERVER_END_S
-    with contextlib.suppress(ChildProcessError):  # it had ended before
+    with contextlib.suppress(ChildProcessError):  # it ended earlier
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
                 os.kill(-1, signal.SIGKILL)  # and who serves a file system of the command's on which it may wait

@@ -1,11 +1,11 @@
 """The twin's files as a FUSE file system: ``twin.files.sysfs_tree.SysfsTree`` behind libfuse3, one thread per caller.
 
-Measured (2 cores, p50): 35 us for a read on a descriptor kept open, 155 us for open, read and close. That is fast
-enough for the few files of a period; counters, of which a period reads one per CPU, go another way
+Measured (2 cores, p50): 35 us for a read on an open descriptor, 155 us for open, read and close. That is fast enough
+for the few files of a period. Counters, of which a period reads one per CPU, have a server in C
 (``csrc/kernel_fuse.c``).
 
-As in sysfs, a file says it is 4096 bytes long, its text is made when it is read from its start, and the rest of a
-longer read sees the same text. ``direct_io`` takes each read and write past the page cache.
+As in sysfs, a file has size 4096, a read from its start computes its text, and reads of the rest see the same text.
+``direct_io`` makes reads and writes bypass the page cache.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ FUSE_SUPER_MAGIC = 0x65735546
 """statfs f_type of every FUSE file system (linux/magic.h)."""
 
 FILE_BYTES = 4096
-"""What sysfs says of every attribute's size (fs/sysfs/file.c: PAGE_SIZE)."""
+"""The size of every sysfs attribute (fs/sysfs/file.c: PAGE_SIZE)."""
 
 CACHED_S = 0.1
-"""How long the kernel may keep names and modes. Ours: so long does a vanished file stay in listings."""
+"""Ours: how long the kernel may cache names and modes, hence how long a removed file stays in listings."""
 
 _MOUNT_TIMEOUT_S = 10.0
 
 
 class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyped
-    """FUSE requests answered from the tree or, for the host's settings, from their private copies.
+    """Answers FUSE requests from the tree or, for the host's settings, from their private copies.
 
-    Errors are the trees' OSErrors, which mfusepy hands on by errno.
+    Errors are the trees' OSErrors; mfusepy returns their errno.
     """
 
     use_ns = True
@@ -50,8 +50,8 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         self._sysfs = tree
         self._settings = settings
         self._texts: dict[int, bytes] = {}
-        self._modes: dict[str, int] = {}  # what chmod has made of them
-        self._owners: dict[str, tuple[int, int]] = {}  # and chown
+        self._modes: dict[str, int] = {}  # modes changed by chmod
+        self._owners: dict[str, tuple[int, int]] = {}  # owners changed by chown
         self._handles = itertools.count(1)
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
@@ -62,7 +62,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
                 return {"st_mode": stat.S_IFLNK | 0o777, "st_nlink": 1, "st_uid": 0, "st_gid": 0}
             case "file":
                 mode = stat.S_IFREG | self._mode(path)
-                size = 0 if path.startswith("/proc/") else FILE_BYTES  # files of /proc do not know their length
+                size = 0 if path.startswith("/proc/") else FILE_BYTES  # files of /proc have size 0
                 user, group = self._owners.get(path, (0, 0))
                 return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": user, "st_gid": group}
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -74,7 +74,8 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         return self._tree(path).readlink(path)
 
     def open(self, path: str, fi: Any) -> int:
-        """Root too needs the right bit in the file's mode (fs/kernfs/file.c, KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK)."""
+        """Root too needs the permission bit in the file's mode (fs/kernfs/file.c,
+        KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK)."""
         mode = self._mode(path)
         access = fi.flags & os.O_ACCMODE
         wants_read, wants_write = access != os.O_WRONLY, access != os.O_RDONLY
@@ -103,24 +104,24 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         return 0
 
     def chmod(self, path: str, mode: int) -> int:
-        """So administrators open energy counters to users, which are root's since Linux 5.10."""
+        """Administrators use it to open energy counters to users; they are for root only since Linux 5.10."""
         if self._tree(path).kind(path) == "file":
             self._modes[path] = stat.S_IMODE(mode)
         return 0
 
     def chown(self, path: str, uid: int, gid: int) -> int:
-        """As ``chmod``; -1 leaves one as it is."""
+        """As ``chmod``; -1 leaves an id unchanged."""
         if self._tree(path).kind(path) == "file":
             user, group = self._owners.get(path, (0, 0))
             self._owners[path] = user if uid == -1 else uid, group if gid == -1 else gid
         return 0
 
     def utimens(self, path: str, times: Any = None) -> int:
-        """sysfs takes them; no times are told here."""
+        """Accepted, as in sysfs, but not stored."""
         return 0
 
     def create(self, path: str, mode: int, fi: Any) -> int:
-        """Nobody makes a file in sysfs: open(2) with O_CREAT gives EACCES, other changes of names EPERM."""
+        """No process can make a file in sysfs: open(2) with O_CREAT gives EACCES, other changes of names EPERM."""
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _forbid(self, *_: Any) -> int:
@@ -132,7 +133,7 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         return self._settings if self._settings.has(path) else self._sysfs
 
     def _mode(self, path: str) -> int:
-        mode = self._tree(path).mode(path)  # asked in any case: the file may be gone
+        mode = self._tree(path).mode(path)  # checked in any case: a fault may have removed the file
         return self._modes.get(path, mode)
 
     def _wait_if_slow(self, path: str) -> None:

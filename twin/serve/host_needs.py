@@ -1,4 +1,4 @@
-"""What this host must have for a twin to be served, said in one line before anything is tried."""
+"""Requirements of this host for serving a twin, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def require() -> None:
     except OSError:
         missing.append("libfuse3 (Debian package fuse3)")
     if missing:
-        raise TwinError(f"serving a twin needs {', '.join(missing)}; without, it runs in virtual time only")
+        raise TwinError(f"serving a twin needs {', '.join(missing)}; without them it runs in virtual time only")

@@ -3,9 +3,9 @@
     launcher ── first process of a PID and mount namespace ──┬── server: model, files, counters, doors, control socket
     (host)      (first_process.py)                           └── command, behind the seccomp filter
 
-The command is otherwise unmodified: same terminal, same process group, its exit status is ours. This process stays on
-the host: it keeps the record of the run and passes signals on. If it dies, by SIGKILL too, so does the first process,
-and with that all that the run has started, daemons included.
+The command is unmodified: same terminal, same process group, and we return its exit status. This process stays on the
+host, registers the run and forwards signals. If it ends, even by SIGKILL, the first process ends too, and with it all
+processes of the run, including daemons.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _CLONE_NEWPID = 0x20000000
 def run(plan: Plan, command: Sequence[str], devices: Sequence[str] = ()) -> int:
     """Serve the twin of ``plan`` to ``command``; returns the exit status for our own exit.
 
-    To be called in a process of its own, by its main thread: its signals stay blocked. ``devices`` are nodes below
-    /dev that the command gets in addition. TwinError, with the command not started, if the twin cannot be served here.
+    Call it in the main thread of a process that does nothing else: its signals stay blocked. ``devices`` are nodes
+    below /dev that the command gets in addition. TwinError, before the command starts, if the twin cannot be served
+    here.
     """
     library = nvml_library()
     for device in devices:
@@ -42,7 +43,7 @@ def run(plan: Plan, command: Sequence[str], devices: Sequence[str] = ()) -> int:
         raise TwinError("this process already runs on a served twin; one inside another is not possible")
     register = Register()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # From here on signals are taken by sigwaitinfo alone; the command gets an empty mask back before it starts.
+    # From here on only sigwaitinfo takes signals; the command gets an empty mask before it starts.
     signal.pthread_sigmask(signal.SIG_BLOCK, first_process.WATCHED)
     if error := lib.namespaces_leave(_CLONE_NEWPID):
         raise TwinError(f"no PID namespace for the run: {os.strerror(-error)}; serving a twin needs CAP_SYS_ADMIN")
@@ -77,16 +78,16 @@ def shell() -> list[str]:
 
 
 def _only_child(process: int) -> int:
-    """The number that the run's server has on the host."""
+    """The process number of the run's server on the host."""
     return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
 
 
 def _wait(first: int) -> int:
-    """Wait for the run, passing on signals sent to us; the run's first process answers with the command's status."""
+    """Wait for the run and forward signals to it. Its first process exits with the command's status."""
     while True:
         received = signal.sigwaitinfo(first_process.WATCHED)
         if received.si_signo != signal.SIGCHLD:
-            # What came from the terminal has reached the run as well.
+            # A signal from the terminal has reached the run as well.
             if received.si_code != first_process.SI_KERNEL:
                 os.kill(first, received.si_signo)
             continue

@@ -1,13 +1,13 @@
-"""Private copies of the host's settings below /proc: what a program writes it reads back, and the host keeps its own.
+"""Private copies of the host's settings below /proc: a program reads back what it writes, and the host is unchanged.
 
-tuned, TLP and their kin write ``/proc/sys/vm/*`` and interrupt affinities, and read them back to see whether it worked.
-So a write is kept here, in memory, until the run ends; what was not written shows what the host has now. A file that
-shows integers takes integers only, as the kernel's does (kernel/sysctl.c, proc_dointvec): at most as many as it has,
-and those left out stay. Bounds of a single file are not known here, so a number that the kernel would refuse as too
-large is kept.
+Tools such as tuned and TLP write ``/proc/sys/vm/*`` and interrupt affinities, and read them back as a check. So a write
+is kept in memory until the run ends; an unwritten file shows the host's present value. A file of integers accepts
+integers only, as in the kernel (kernel/sysctl.c, proc_dointvec): at most as many as it has, and omitted ones stay
+unchanged. The limits of single files are not known here, so a number that the kernel would refuse as too large is
+accepted.
 
-Files of ``REFUSED`` act once and show nothing; writing them gives EPERM. ``/proc/sys/net`` is that of the host's
-network namespace, whatever the caller's is.
+Files of ``REFUSED`` trigger actions and have no value; writing them gives EPERM. ``/proc/sys/net`` shows the host's
+network namespace, not the caller's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROOTS = (
     *("/proc/acpi", "/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/mtrr", "/proc/scsi", "/proc/sys"),
     "/proc/sysrq-trigger",
 )
-"""Where the kernel takes settings outside of processes' own directories. The list is that of container runtimes (OCI
-runtime specification, ``readonlyPaths`` and ``maskedPaths``), and mtrr and driver."""
+"""Places of kernel settings outside the directories of processes: the list of container runtimes (OCI runtime
+specification, ``readonlyPaths`` and ``maskedPaths``), with mtrr and driver."""
 
 REFUSED = ("/proc/sysrq-trigger",)
 
@@ -31,9 +31,10 @@ _LONGEST = 1 << 20  # a file of /proc may be longer than a page
 
 
 class Mirror:
-    """The host's files below ``ROOTS`` by absolute path, written ones as they were written.
+    """The host's files below ``ROOTS`` by absolute path; written files show the written text.
 
-    To be made while these paths still lead to the host's procfs: each root is kept by descriptor. Errors are OSErrors.
+    Create it while these paths still lead to the host's procfs: it keeps a descriptor of each root. Errors are
+    OSErrors.
     """
 
     def __init__(self, roots: tuple[str, ...] = ROOTS) -> None:
@@ -55,7 +56,7 @@ class Mirror:
         return "dir" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "file"
 
     def mode(self, path: str) -> int:
-        """Permission bits as the host has them."""
+        """Permission bits, as on the host."""
         return stat.S_IMODE(self._status(path).st_mode)
 
     def listdir(self, path: str) -> list[str]:
@@ -72,12 +73,12 @@ class Mirror:
         return os.readlink(rest, dir_fd=self._host[root])
 
     def read(self, path: str) -> bytes:
-        """What was written in this run, else what the host has now."""
+        """The text written in this run, else the host's present text."""
         written = self._written.get(path)
         return self._of_host(path) if written is None else written
 
     def write(self, path: str, data: bytes) -> int:
-        """Keep what is written; EINVAL where the kernel would not take it for integers, EPERM for ``REFUSED``."""
+        """Store the text; EINVAL if the kernel would not accept it as integers, EPERM for ``REFUSED``."""
         if path in REFUSED:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
         if not self.mode(path) & 0o222:
@@ -88,7 +89,7 @@ class Mirror:
         return len(data)
 
     def delay_s(self, path: str) -> float:
-        """No file of the host is slow here."""
+        """No delay: faults do not apply to the host's files."""
         return 0.0
 
     def _of_host(self, path: str) -> bytes:
@@ -121,14 +122,14 @@ class Mirror:
 
 
 def _merged(shown: bytes, data: bytes, path: str) -> bytes:
-    """What the file shows after ``data`` has been written over ``shown``."""
+    """The file's text after ``data`` was written over ``shown``."""
     text = data.partition(b"\0")[0]
     had = shown.split()
     if not had or not all(_is_integer(word) for word in had):
         return text.rstrip(b"\n") + b"\n"
     words = text.split()
     if not words:
-        return shown  # the kernel takes an empty write as none
+        return shown  # the kernel ignores an empty write
     if len(words) > len(had) or not all(_is_integer(word) for word in words):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     values = [str(int(word, 0)).encode() for word in words]

@@ -1,4 +1,4 @@
-"""Mounts as the kernel has them: listed, made, taken away. Numbers and rules of mount(2), umount2(2)."""
+"""Lists, makes and removes mounts. Numbers and rules of mount(2), umount2(2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _DETACH = 2
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of /proc/PID/mountinfo (proc_pid_mountinfo(5)). ``root`` is what of the file system is shown."""
+    """One line of /proc/PID/mountinfo (proc_pid_mountinfo(5)). ``root`` is the part of the file system that is
+    mounted."""
 
     number: int
     parent: int
@@ -61,16 +62,17 @@ def make_read_only(point: str) -> None:
 
 
 def detach(point: str) -> None:
-    """Take away every mount that lies on ``point``, with all below; none is fine."""
+    """Unmount all mounts on ``point``, with all below; does nothing if there are none."""
     while lib.unmount_at(point.encode(), _DETACH) == 0:
         pass
 
 
 @contextlib.contextmanager
 def built_aside(kind: str, point: str, options: str = "") -> Iterator[str]:
-    """Make a file system at a place aside, to be filled there, and put it in the place of whatever is on ``point``.
+    """Mount a file system at a temporary place, where the caller fills it, then move it to replace the mounts on
+    ``point``.
 
-    So nothing of what was mounted on ``point`` stays below, where an unmount would show it.
+    So no earlier mount stays below it, which an unmount would uncover.
     """
     aside = "/tmp"  # covered meanwhile, as it was afterwards
     mount("nodectl-twin", aside, kind, options=options)

@@ -1,4 +1,4 @@
-"""The namespaces in which a run lives, laid out so that no path of it leads to the host's knobs.
+"""The namespaces of a run, set up so that no path in it leads to the host's knobs.
 
     /sys    overlay (memory over the host's sysfs), the twin's directories bound into it
     /proc   of the run's own PID namespace, the twin's files and private settings (mirror.py) bound over it
@@ -6,14 +6,14 @@
     /run    memory: no socket of the host's daemons
     /boot   read-only
 
-Each takes the *place* of the host's mount instead of covering it, so an unmount shows an empty directory. The order is
-what makes it safe: the namespace is made private before any mount, so nothing spreads to the host. sysfs refuses
-mkdir, hence the overlay; a program that writes to another file of /sys writes to its own copy. It is a second copy of
-all this that the command gets (``leave_to_command``): from the first, the doors (csrc/kernel_doors.c) take what they
-lay into other namespaces.
+Each *replaces* the host's mount instead of covering it, so an unmount shows an empty directory. The order makes this
+safe: the namespace is made private before any mount, so no mount propagates to the host. sysfs refuses mkdir, hence the
+overlay; a program that writes to another file of /sys writes to its own copy. The command gets a second copy of all
+this (``leave_to_command``); from the first one the listener (csrc/kernel_doors.c) clones the trees that it mounts in
+other namespaces.
 
-Nothing is unmounted at the end: the namespace goes with its last process, and whoever outlives the twin's server in it
-finds ENOTCONN, never the host's files behind a mount that was taken away.
+Nothing is unmounted at the end: the namespace ends with its last process. A process that outlives the twin's server
+gets ENOTCONN, never the host's files below a removed mount.
 Source: mount_namespaces(7), pid_namespaces(7), Linux Documentation/filesystems/overlayfs.rst.
 """
 
@@ -38,7 +38,7 @@ GPUS = f"{RUN_DIRECTORY}/gpus"
 _INSIDE = f"{RUN_DIRECTORY}/inside"  # not in the command's namespace
 TREE = f"{_INSIDE}/tree"
 SPARE = f"{_INSIDE}/spare"
-EMPTY = f"{_INSIDE}/empty"  # a sysfs without files, for where a program mounts a sysfs
+EMPTY = f"{_INSIDE}/empty"  # a sysfs without files, for mounts of sysfs by programs
 _SYS, _LAYERS = f"{_INSIDE}/sys", f"{_INSIDE}/layers"
 
 DEVICES = (
@@ -50,21 +50,21 @@ DEVICES = (
 _DEVICE_MOUNTS = ("hugepages", "mqueue", "pts", "shm")
 _DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _DMA_LATENCY = (2_000_000_000).to_bytes(4, "little")
-"""What /dev/cpu_dma_latency shows without requests, in us (kernel/power/qos.c). The run's is a plain file."""
+"""Value of /dev/cpu_dma_latency without requests, in us (kernel/power/qos.c). In a run it is a plain file."""
 
 _KEPT_OF_RUN = ("munge", "nscd", "resolvconf", "systemd/resolve", "udev/data")
-"""Of the host's /run: names, authentication between nodes, and facts about devices. No door to a knob."""
+"""Parts of the host's /run that a run gets: name services, authentication between nodes, device data. None reaches a
+knob."""
 
 EMPTY_OF_SYSFS = ("/kernel/debug", "/kernel/tracing", "/kernel/security", "/fs/fuse/connections", "/fs/bpf")
-"""Directories of sysfs that are there to be mounted upon. Below the overlay lies an empty one: perf looks for the line
-of a sysfs in /proc/mounts."""
+"""Mount points in sysfs. An empty sysfs is mounted below the overlay, since perf looks for a sysfs in /proc/mounts."""
 
 _CGROUPS = ("cgroup", "cgroup2", "tmpfs")
 CONTROLS = (
     *("debugfs", "tracefs", "efivarfs", "securityfs", "configfs", "pstore", "resctrl", "fusectl", "binfmt_misc"),
     *("selinuxfs", "bpf"),
 )
-"""File systems through which the kernel is controlled, as in csrc/kernel_trees.c."""
+"""File systems that control the kernel, as in csrc/kernel_trees.c."""
 
 NVML_NAME = "libnvidia-ml.so.1"
 _NVML_PLACES = (
@@ -74,16 +74,16 @@ _NVML_PLACES = (
     "/usr/local/nvidia/lib*",
     "/lib*",
 )
-_MPS = "/tmp/nvidia-mps"  # NVIDIA's multi-process service listens there unless told otherwise
+_MPS = "/tmp/nvidia-mps"  # default socket directory of NVIDIA's multi-process service
 
 _CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
 
 
 def leave_host(notify_socket: str | None, extra_devices: Iterable[str]) -> None:
-    """In the run's first process: namespaces of its own, with /run, /dev and /proc in the host's place.
+    """In the run's first process: make its namespaces, and replace the host's /run, /dev and /proc.
 
-    ``notify_socket`` is where the service manager listens for READY=1, if it does; ``extra_devices`` are nodes that
-    the user wants shown.
+    ``notify_socket`` is the service manager's socket for READY=1, if any; ``extra_devices`` are devices that the user
+    requested.
     """
     if error := lib.namespaces_leave(_CLONE_NEWNS | _CLONE_NEWUTS):
         raise TwinError(f"no mount namespace of its own: {os.strerror(-error)}; serving a twin needs CAP_SYS_ADMIN")
@@ -144,7 +144,7 @@ def _replace_devices(extra: Iterable[str]) -> None:
 
 
 def cover_sysfs(roots: Iterable[str]) -> None:
-    """Put an overlay with the twin's directories, served at ``TREE``, in the place of the host's /sys."""
+    """Replace the host's /sys by an overlay with the twin's directories, which are served at ``TREE``."""
     upper, work = f"{_LAYERS}/upper", f"{_LAYERS}/work"
     for root in roots:
         os.makedirs(upper + root.removeprefix("/sys"), exist_ok=True)
@@ -164,7 +164,8 @@ def cover_sysfs(roots: Iterable[str]) -> None:
 
 
 def _carry_submounts() -> None:
-    """Show what is mounted directly on /sys in the overlay: cgroups as they are, kernel controls read-only."""
+    """Mount the file systems that are directly on /sys in the overlay too: cgroups unchanged, kernel controls
+    read-only."""
     found = list(mounts.listed())
     sysfs = {each.number for each in found if each.point == "/sys"}
     for each in found:
@@ -177,13 +178,13 @@ def _carry_submounts() -> None:
 
 
 def cover_proc(settings: Iterable[str]) -> None:
-    """Lay the twin's files of /proc over those of the run's, and private copies of the host's ``settings``."""
+    """Mount the twin's files of /proc, and private copies of the host's ``settings``, over the run's /proc."""
     for path in (*procfs.FILES, *settings):
         mounts.mount(TREE + path, path, flags=mounts.BIND)
 
 
 def cover_nvml(library: str) -> None:
-    """Put the twin's library in the place of each installed real one, for programs that load it by its full path."""
+    """Mount the twin's library over each installed real one, for programs that load it by its full path."""
     places = {os.path.realpath(found) for place in _NVML_PLACES for found in glob.glob(f"{place}/{NVML_NAME}")}
     for place in places:
         if not os.path.samefile(place, library):
@@ -191,7 +192,7 @@ def cover_nvml(library: str) -> None:
 
 
 def cover_others() -> None:
-    """The host's sysfs, procfs and devices may be mounted a second time, for a chroot, say: there too the run's."""
+    """Replace further mounts of the host's sysfs, procfs and devices too, for instance of a chroot."""
     own_proc = os.stat("/proc").st_dev
     stand_ins = {"sysfs": "/sys", "proc": "/proc", "devtmpfs": "/dev"}
     for each in list(mounts.listed()):
@@ -208,18 +209,18 @@ def cover_others() -> None:
 
 
 def leave_to_command(directory: str) -> None:
-    """In the command's process: a copy of the namespace, without what is the server's, standing in ``directory``."""
+    """In the command's process: copy the namespace, drop the server's parts, and change to ``directory``."""
     if error := lib.namespaces_leave(_CLONE_NEWNS):
         raise TwinError(f"no mount namespace for the command: {os.strerror(-error)}")
     mounts.detach(_INSIDE)
     try:
-        os.chdir(directory)  # by its path: the old one may have been the host's
+        os.chdir(directory)  # by its path: the old directory may be the host's
     except OSError as error:
         raise TwinError(f"{directory}, where this was started, cannot be entered here: {error.strerror}") from None
 
 
 def abort_fuse(devices: Iterable[int]) -> None:
-    """Cut FUSE connections, known by the ``st_dev`` of their file systems; those that are gone are passed over."""
+    """Abort FUSE connections by the ``st_dev`` of their file systems; ignores those that have ended."""
     place = f"{_INSIDE}/connections"
     if not os.path.isdir(place):
         os.makedirs(place)

@@ -1,7 +1,7 @@
-"""The process behind a served twin: the model in real time, its files, its counters, its GPUs, its control socket.
+"""The server process of a served twin: the model in real time, its files, counters, GPUs and control socket.
 
-It is forked by the run's first process inside its namespaces and belongs to them for life: it goes when they go, and
-with its own end every file and counter of the twin answers ENOTCONN. It never unmounts anything.
+The run's first process forks it inside its namespaces, and it ends with them. Once it has ended, every file and counter
+of the twin fails with ENOTCONN. It never unmounts anything.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from twin.serve.perf_events import EventNames
 from twin.serve.perf_service import PerfService
 
 TICK_S = 0.005
-"""Period of what happens by itself (foreign writers, faults that begin or end). Ours; the model has its own thread."""
+"""Ours: period of foreign writers and of faults that begin or end. The model has its own thread."""
 
 _SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
-"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): nobody can cut the memory from under a reader."""
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): no process can shrink the memory under a reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to serve, settled before the server is forked.
+    """What to serve; fixed before the server is forked.
 
-    ``report`` is where the truth is written at the end: a directory by descriptor (the run's /run and /dev are not the
+    ``report`` is the file for the truth at the end: a directory by descriptor (the run's /run and /dev are not the
     host's), and a name.
     """
 
@@ -57,9 +57,9 @@ class Plan:
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The server's first message: by which devices its files and counters are known, and what to cover with them.
+    """The server's first message: the device numbers of its files and counters, and the places to mount them over.
 
-    ``roots`` are directories of /sys, ``settings`` places below /proc of which programs get a private copy.
+    ``roots`` are directories of /sys; of ``settings``, places below /proc, programs get private copies.
     """
 
     tree_device: int = 0
@@ -70,11 +70,12 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 STOP, LISTENER, GO = b"stop", b"listener", b"go"
-"""Messages of the first process to its server, and the answer to ``LISTENER``: the command may start."""
+"""Messages of the first process to its server, and the response to ``LISTENER``: the command may start."""
 
 
 def serve(plan: Plan, channel: socket.socket) -> NoReturn:
-    """Body of the forked server. Speaks over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the first process."""
+    """Body of the forked server. Communicates over ``channel`` (SOCK_SEQPACKET); ends at STOP or with the first
+    process."""
     status = 1
     try:
         lib.process_rename(b"nodectl-twin")
@@ -89,7 +90,7 @@ def serve(plan: Plan, channel: socket.socket) -> NoReturn:
         server.converse(channel)
         status = 0
     finally:
-        os._exit(status)  # no exit handlers: libfuse's would unmount, and the rest is the launcher's
+        os._exit(status)  # no exit handlers: libfuse's would unmount, and the others are the launcher's
 
 
 class _Server:
@@ -123,7 +124,7 @@ class _Server:
         threading.Thread(target=self._tick, name="faults", daemon=True).start()
 
     def converse(self, channel: socket.socket) -> None:
-        """Follow the first process until it says stop or is gone."""
+        """Execute messages of the first process until STOP or its end."""
         while True:
             message, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
             if message == LISTENER and descriptors:
@@ -141,7 +142,7 @@ class _Server:
                 file.write(msgspec.json.format(msgspec.json.encode(self._report())) + b"\n")
 
     def _report(self) -> dict[str, Any]:
-        """The truth about the workload, labelled for what it is, and what it takes to run the same again."""
+        """The truth about the workload, labelled as emulated, with all that is needed to repeat the run."""
         workload = self._plan.workload
         what = {"workload": workload.name, "seed": workload.seed, "bias": workload.bias} if workload else {}
         truth: dict[str, Any] = msgspec.to_builtins(self._twin.report())
@@ -166,7 +167,7 @@ class _Server:
 
 
 def _gpu_memory() -> mmap.mmap:
-    """Shared memory for the GPUs' state, sealed against change of size, and the link by which programs find it."""
+    """Shared memory for the GPUs' state, sealed against a change of size, and the link by which programs find it."""
     fd = os.memfd_create("nodectl-twin-gpus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, Twin.GPU_BYTES)
     fcntl.fcntl(fd, *_SEALS)
@@ -175,7 +176,7 @@ def _gpu_memory() -> mmap.mmap:
 
 
 def _host_stat() -> Callable[[], str]:
-    """Reads the host's /proc/stat, which is opened now: later its name leads to the twin's, that is, to ourselves."""
+    """Opens the host's /proc/stat now: later this path leads to the twin's file, which this process serves."""
     fd = os.open(procfs.STAT, os.O_RDONLY | os.O_CLOEXEC)
 
     def read() -> str:
@@ -188,7 +189,7 @@ def _host_stat() -> Callable[[], str]:
 
 
 def _detach_standard_files() -> None:
-    """Let go of the command's standard input and output, so that a pipe closes with the command."""
+    """Close the command's standard input and output, so that a pipe closes with the command."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

@@ -1,9 +1,9 @@
-"""What the numbers in perf_event_attr mean on a machine: type and config to a count of the model.
+"""Maps the numbers in perf_event_attr (type and config) to counts of the model.
 
-A program may ask for an event in three ways: by its generic number (PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE), which the
+A program may request an event in three ways: by its generic number (PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE), which the
 kernel translates by processor; by the raw code; or by a PMU's name in /sys/bus/event_source, from whose ``events`` and
-``format`` files it builds the raw code itself. The second and third are read back here from those very files, so an
-event is served exactly if the twin lists it.
+``format`` files it builds the raw code. For the second and third way the codes are parsed from the same files, so the
+twin serves exactly the events that it lists.
 Source: perf_event_open(2), Linux Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format}.
 """
 
@@ -51,7 +51,7 @@ class EnergyEvent:
 
 
 class EventNames:
-    """The events of one machine. ``columns`` numbers those that count CPUs, as the model orders them."""
+    """The events of one machine. ``columns`` numbers those that count CPUs, in the model's order."""
 
     def __init__(self, tree: SysfsTree, machine: Machine) -> None:
         self._machine = machine
@@ -89,7 +89,7 @@ class EventNames:
         return None
 
     def _is_generic(self, event: str) -> bool:
-        """Whether the kernel's event map of this processor has it, and not only a raw code or another PMU."""
+        """Whether the kernel's event map of this processor has it, not just a raw code or another PMU."""
         if event == "reference-cycles" and self._machine.reference_source == "msr":
             return False
         return event not in self._machine.raw_events
@@ -105,7 +105,7 @@ def _listed(tree: SysfsTree, pmu: str) -> dict[tuple[int, int], str]:
     return {
         (number, encode(tree.read(f"{folder}/events/{name}").decode(), formats)): name
         for name in tree.listdir(f"{folder}/events")
-        if "." not in name  # .unit and .scale tell how to print an event
+        if "." not in name  # .unit and .scale are for printing an event
     }
 
 

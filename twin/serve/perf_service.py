@@ -1,17 +1,17 @@
-"""perf_event_open(2) for the watched processes: hardware events count the model, the rest is the real kernel's.
+"""perf_event_open(2) for the watched processes: hardware events count the model, other events are the real kernel's.
 
-The seccomp listener hands over each call before it happens. From its attributes follows one of three answers: the
-real kernel does it (software events, tracepoints, breakpoints, and everything that samples them); it fails with the
-errno the kernel would give; or the caller gets a descriptor of ours (``csrc/kernel_events.c``), through which
-all later reads and ioctls pass without any filter.
+The seccomp listener passes each call on before the kernel executes it. By its attributes there are three results: the
+real kernel executes it (software events, tracepoints, breakpoints, and sampling of these); it fails with the errno of
+the kernel; or the caller gets a descriptor of ours (``csrc/kernel_events.c``), which serves all later reads and ioctls
+without any filter.
 
-What a *hardware event of a task* counts is a convention: the task really ran on this host for some CPU time, and in
-that time it does what the mean CPU of the emulated node does (or the given one, where the call names a CPU). So the
-ratios of counts are the model's and the counts grow with the task's own time. Time comes from a real task-clock
-event on the task, which brings enable_on_exec, inherit and the times in exactly the kernel's sense.
+The count of a *hardware event of a task* is a convention: the task ran on this host for some CPU time, and is taken to
+do in that time what the mean CPU of the emulated node does (or the given CPU, if the call names one). So the ratios of
+counts are the model's, and the counts grow with the task's own CPU time. That time comes from a real task-clock event
+on the task, which implements enable_on_exec, inherit and the times exactly as the kernel does.
 
-Emulated CPUs beyond the host's have no real scheduler below them: there cpu-clock and task-clock run while they are
-enabled, as they do on a real CPU, and other software events stay 0.
+Emulated CPUs that the host lacks have no real scheduler. Their cpu-clock and task-clock run while enabled, as on a real
+CPU; other software events stay 0.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
 """linux/perf_event.h, linux/capability.h."""
 
 _KERNEL_TYPES = (2, 5)
-"""PERF_TYPE_TRACEPOINT and PERF_TYPE_BREAKPOINT stay real. The host's other PMUs are hidden with their numbers."""
+"""PERF_TYPE_TRACEPOINT and PERF_TYPE_BREAKPOINT stay real. The host's other PMUs are hidden."""
 
 _FUNCTIONS = {
     "counters": "void (*)(void *, int64_t *)",
     "time_ns": "int64_t (*)(void *)",
     "zone_uj": "int64_t (*)(void *, int32_t)",
 }
-"""Functions of csrc/model.h that csrc/kernel.h takes as its source."""
+"""Functions of csrc/model.h that are the source of csrc/kernel.h."""
 
 
 class _CallError(Exception):
@@ -81,11 +81,11 @@ class PerfService:
 
     @property
     def open_counters(self) -> int:
-        """Counters that programs hold open now."""
+        """The number of counters that programs have open."""
         return int(lib.events_count(self._table))
 
     def follow_faults(self) -> None:
-        """Bring the faults that stand on counters now into the table; to be called every few milliseconds."""
+        """Copy the active faults of counters into the table. Call it every few milliseconds."""
         struck = tuple(
             number for number, fault, stands in self._faults.listing() if stands and fault.target.startswith("perf:")
         )
@@ -126,11 +126,11 @@ class PerfService:
             lib.seccomp_answer_error(listener, call.id, error.number)
             return
         except Exception:
-            # Whatever went wrong here, neither this caller nor the next may hang in its system call.
+            # After any error, neither this caller nor the next may hang in its system call.
             traceback.print_exc()
             lib.seccomp_answer_error(listener, call.id, errno.EIO)
             return
-        # If the caller has died meanwhile, closing our copy releases the event.
+        # If the caller has ended meanwhile, closing our copy releases the event.
         lib.seccomp_answer_fd(listener, call.id, fd, call.flags & _CLOEXEC)
         os.close(fd)
 
@@ -149,7 +149,7 @@ class PerfService:
             return True
         if attr.type != PERF_TYPE_SOFTWARE or leader > 0:
             return False
-        # The leader of a group may get hardware members, which the real kernel could not hold.
+        # The leader of a group may get hardware members, which the real kernel could not count.
         is_counting_leader = attr.read_format & _FORMAT_GROUP and not attr.sample_period and leader == 0
         return not is_counting_leader and call.cpu < self._real_cpus
 
@@ -191,17 +191,17 @@ class PerfService:
             raise _CallError(errno.EACCES)
 
     def _software(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
-        """A software event: the real kernel's where it has such a CPU."""
+        """A software event: the real kernel's if the host has such a CPU."""
         cpu, task = spec["cpu"], spec["task"]
         if cpu >= self._real_cpus:
             return {"kind": lib.EVENT_CLOCK} if attr.config in (_CPU_CLOCK, _TASK_CLOCK) else {}
-        if task < 0:  # it runs all the time, and is counted only while the group is enabled
+        if task < 0:  # it always runs; we count it only while the group is enabled
             return {"kind": lib.EVENT_KERNEL, "real_fd": _fd(lib.perf_open_real(attr, -1, cpu, -1, 0))}
         fd = _fd(lib.perf_open_real(attr, task, cpu, self._real_leader(spec), attr.disabled))
         return {"kind": lib.EVENT_KERNEL, "real_fd": fd}
 
     def _hardware(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
-        """An event of the emulated hardware; ENOENT if the machine has none such."""
+        """An event of the emulated hardware; ENOENT if the machine lacks it."""
         cpu, task = spec["cpu"], spec["task"]
         if task < 0 and (energy := self._names.energy(attr.type, attr.config, cpu)):
             return {"kind": lib.EVENT_ENERGY, "column": energy.zone, "range_uj": energy.range_uj}
@@ -214,12 +214,12 @@ class PerfService:
         if task < 0:
             return {"kind": lib.EVENT_COUNTER, "column": column}
         if cpu >= self._real_cpus:
-            return {}  # the task can never run there
+            return {}  # the task can never run on that CPU
         fd = _fd(lib.perf_open_task_clock(attr, task, cpu, self._real_leader(spec), attr.disabled))
         return {"kind": lib.EVENT_TASK, "column": column, "real_fd": fd}
 
     def _real_leader(self, spec: Mapping[str, int]) -> int:
-        """The real event behind the group's leader, so that the kernel switches a task's group as one."""
+        """The real event of the group's leader, so that the kernel switches a task's group together."""
         return int(lib.events_real_fd(self._table, spec["leader"])) if spec["leader"] else -1
 
     def _open(self, spec: Mapping[str, int]) -> int:
@@ -247,7 +247,7 @@ def _status(task: int) -> dict[str, str]:
 
 
 def _source(twin: Twin) -> Any:
-    """The model's read functions as plain addresses, so that counters are read without the interpreter."""
+    """Addresses of the model's read functions, so that counters are read without the GIL."""
     functions = {
         name: ffi.cast(kind, int(model_ffi.cast("uintptr_t", model_ffi.addressof(model_lib, f"twin_model_{name}"))))
         for name, kind in _FUNCTIONS.items()

@@ -1,7 +1,7 @@
-"""The runs of this host: one small file each in /run/nodectl-twin, and what dead ones have left behind.
+"""The registered runs of this host, each a small file in /run/nodectl-twin, and cleaning up after dead ones.
 
-A run needs no file to work. The file says which server to ask from outside the run's namespace, and it names the
-processes with their start times, so that a number that was given again is not taken for the run.
+A run works without its file. The file names the server for requests from outside the run's namespace, and gives the
+start times of the processes, so that a reused process number is not mistaken for the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twin.serve import namespace
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process that cannot be confused with a later one of the same number."""
+    """A process, distinguished from a later one with the same number by its start time."""
 
     number: int
     started_s: float
@@ -29,7 +29,7 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def lives(self) -> bool:
-        """The same process is there and is no zombie."""
+        """Whether the same process is alive and not a zombie."""
         try:
             process = psutil.Process(self.number)
             return process.create_time() == self.started_s and process.status() != psutil.STATUS_ZOMBIE
@@ -47,17 +47,17 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def lives(self) -> bool:
-        """Launcher and server are both there."""
+        """Whether launcher and server are both alive."""
         return self.launcher.lives and self.server.lives
 
     @property
     def control(self) -> str:
-        """The run's control socket, as it can be reached from any namespace."""
+        """Path of the run's control socket that works from any namespace."""
         return f"/proc/{self.server.number}/root{namespace.CONTROL}"
 
 
 class Register:
-    """The host's directory of runs, kept by descriptor: its path leads elsewhere inside a run."""
+    """A descriptor of the host's directory of runs, since its path leads elsewhere inside a run."""
 
     def __init__(self) -> None:
         try:
@@ -78,7 +78,7 @@ class Register:
         os.unlink(_file(run), dir_fd=self._directory)
 
     def runs(self) -> Iterator[Run]:
-        """Every run on record, living or dead; unreadable records are skipped, ``clean`` removes them."""
+        """Every registered run, alive or dead. Skips unreadable records; ``clean`` removes them."""
         for name in sorted(os.listdir(self._directory)):
             try:
                 with os.fdopen(os.open(name, os.O_RDONLY, dir_fd=self._directory), "rb") as file:
@@ -87,7 +87,8 @@ class Register:
                 continue
 
     def clean(self) -> list[str]:
-        """Remove the records of dead runs; one line for each. Their mounts and processes went with them."""
+        """Remove the records of dead runs and return one line for each. Their mounts and processes have ended with
+        them."""
         living = {_file(run) for run in self.runs() if run.lives}
         done = []
         for name in sorted(os.listdir(self._directory)):
@@ -102,7 +103,7 @@ def _file(run: Run) -> str:
 
 
 def find(number: int | None = None) -> str:
-    """The control socket to talk to: of this namespace's run, of the run with this launcher, or of the only one."""
+    """The control socket of this namespace's run, of the run with this launcher, or of the only run."""
     if number is None and os.path.exists(namespace.CONTROL):
         return namespace.CONTROL
     runs = {run.launcher.number: run for run in Register().runs() if run.lives}

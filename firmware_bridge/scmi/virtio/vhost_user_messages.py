@@ -3,7 +3,8 @@
     request (4) | flags (4) | payload size (4) | payload         little-endian, descriptors as ancillary data
 
 The front end (the virtual machine monitor) sends requests. The back end replies to some with a payload and, if the
-front end requests replies, to every other one with 0 or an error number. Source: QEMU ``docs/interop/vhost-user.rst``.
+front end requests replies, to every other one with 0 or an error number.
+Source: QEMU ``docs/interop/vhost-user.rst``.
 """
 
 from __future__ import annotations
