@@ -89,10 +89,10 @@ def _shared_memory(repeats: int, fifo: bool) -> dict[str, Any]:
         controller = PosixController(Path(name) / "scmi", *options, plant=(LIBRARY, plant.path))
         is_fifo = os.sched_getscheduler(controller.process.pid) == os.SCHED_FIFO
         client = open_client(controller.url(2))
-        before = client.ask(TelemetryStatus())
+        before = client.request(TelemetryStatus())
         what = f"shared memory, controller as {'SCHED_FIFO' if is_fifo else 'an ordinary process'}"
         row = _row(what, client, repeats)
-        after = client.ask(TelemetryStatus())
+        after = client.request(TelemetryStatus())
         client.close()
         controller.stop()
     merged = after.merged_control - before.merged_control
@@ -109,9 +109,9 @@ def _serial_in_qemu(repeats: int) -> list[dict[str, Any]]:
         for mode, what in ((TIME_BY_TIMER, "control loop running"), (TIME_BY_WORD, "control loop standing")):
             controller = qemu.QemuController(image, mode)
             client = open_client(f"scmi+serial://{controller.pty}?baud=921600")
-            before = client.ask(TelemetryStatus())
+            before = client.request(TelemetryStatus())
             row = _row(f"serial line in QEMU, {what}", client, repeats)
-            after = client.ask(TelemetryStatus())
+            after = client.request(TelemetryStatus())
             client.close()
             controller.kill()
             merged, slots = after.merged_control - before.merged_control, after.slots - before.slots
@@ -120,7 +120,7 @@ def _serial_in_qemu(repeats: int) -> list[dict[str, Any]]:
 
 
 def _row(what: str, client: Client, repeats: int) -> dict[str, Any]:
-    return _timed(what, lambda: client.ask(CapGet(0)), repeats)
+    return _timed(what, lambda: client.request(CapGet(0)), repeats)
 
 
 def _timed(what: str, work: Callable[[], object], repeats: int) -> dict[str, Any]:

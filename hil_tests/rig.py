@@ -125,10 +125,10 @@ class Rig:
         """Advance by control slots of 500 us."""
         self.pass_time(slots * SLOT_S)
 
-    def wait_for(self, holds: Callable[[], bool], within_s: float) -> bool:
+    def wait_for(self, condition: Callable[[], bool], within_s: float) -> bool:
         """Whether the condition becomes true in time; checks every 2 ms."""
         deadline_s = self.now_s() + within_s
-        while not holds():
+        while not condition():
             if self.now_s() >= deadline_s:
                 return False
             self.pass_time(0.002)

@@ -19,7 +19,7 @@ def test_an_agent_discovers_the_whole_controller(rig: Rig) -> None:
     assert [len(domain.levels) for domain in controller.speed_domains] == [17] * 4
     assert (levels[0].khz, levels[-1].khz) == (400_000, 3_660_000)
     assert {sensor.unit for sensor in controller.sensors} == {"C", "W", "J", "Hz", "V"}
-    assert controller.client.ask(TelemetryAttributes()).attributes == 36 | 4 << 8
+    assert controller.client.request(TelemetryAttributes()).attributes == 36 | 4 << 8
 
 
 @pytest.mark.needs(Ability.SEVERAL_AGENTS)
@@ -36,4 +36,4 @@ def test_what_agents_read_of_power_and_heat_is_the_chips(rig: Rig) -> None:
     assert hottest.value(controller.readings(hottest)[0].value) == pytest.approx(
         rig.plant.temperature_c[:9].max(), abs=2
     )
-    assert controller.client.ask(TelemetryStatus()).failed_checks == 0
+    assert controller.client.request(TelemetryStatus()).failed_checks == 0

@@ -32,7 +32,7 @@ def test_with_a_lease_the_agreed_cap_takes_over_while_the_link_is_cut(rig: Rig) 
     controller = rig.controller()
     package, link = controller.cap_domains[0], rig.last_link()
     controller.set_cap(package, 150_000)
-    controller.client.ask(LeaseSet(300, 80_000))
+    controller.client.request(LeaseSet(300, 80_000))
     link.cut()
     rig.pass_time(0.4)
     assert 76.0 <= np.median(rig.powers_w(40)) <= 80.0
@@ -45,7 +45,7 @@ def test_a_lease_with_a_set_end_ends_on_the_controllers_own_clock_and_holds_agai
     package, link = controller.cap_domains[0], rig.last_link()
     controller.set_cap(package, 150_000)
     began_s = rig.now_s()
-    controller.client.ask(LeaseUntil(controller.client.ask(LeaseLeft()).now_ms + 1000, 80_000))
+    controller.client.request(LeaseUntil(controller.client.request(LeaseLeft()).now_ms + 1000, 80_000))
     ends_by_s = rig.now_s() + 1.0
     while rig.now_s() - began_s < 0.4:
         cap, is_before_the_end = controller.cap(package), rig.now_s() < began_s + 1.0
@@ -83,17 +83,17 @@ def test_a_killed_controller_is_noticed_and_starts_again_with_nothing_remembered
 @pytest.mark.needs(Ability.KILL)
 def test_a_reset_in_mid_transaction_loses_the_answer_and_nothing_else(rig: Rig) -> None:
     client, link = rig.client(), rig.last_link()
-    client.ask(CapSet(0, 0, 120_000))
+    client.request(CapSet(0, 0, 120_000))
     link.send(encode(CapSet(0, 0, 90_000), 77))
     rig.kill()
     rig.restart()
     try:
-        cap = client.ask(CapGet(0)).cap
+        cap = client.request(CapGet(0)).cap
     except LinkError:
         client = rig.client()
-        cap = client.ask(CapGet(0)).cap
+        cap = client.request(CapGet(0)).cap
     assert cap == 0
-    client.ask(CapSet(0, 0, 90_000))
-    assert client.ask(CapGet(0)).cap == 90_000
+    client.request(CapSet(0, 0, 90_000))
+    assert client.request(CapGet(0)).cap == 90_000
     rig.pass_slots(20)
     assert np.median(rig.powers_w(40)) <= 90.0

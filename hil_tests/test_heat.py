@@ -25,7 +25,7 @@ def test_a_hot_heat_sink_costs_clocks_and_the_die_stays_at_its_set_point(rig: Ri
     assert np.median(hottest_c) <= 81.0, "80 C is the set-point"
     assert np.percentile(hottest_c, 95) <= 83.0
     assert np.median(rig.powers_w(50)) < 0.9 * free_w
-    assert any(reason & THERMAL for reason in controller.client.ask(TelemetryReasons(0)).reasons)
+    assert any(reason & THERMAL for reason in controller.client.request(TelemetryReasons(0)).reasons)
 
 
 def test_at_95_degrees_a_core_goes_to_its_lowest_clock_until_it_is_at_79(rig: Rig) -> None:
@@ -34,7 +34,7 @@ def test_at_95_degrees_a_core_goes_to_its_lowest_clock_until_it_is_at_79(rig: Ri
     rig.plant.temperature_c[:] = 96.0
     rig.plant.temperature_c[SINK] = 90.0
     assert rig.wait_for(lambda: set(rig.freq_khz()) == {400_000}, 0.1)
-    assert all(reason & EMERGENCY for reason in client.ask(TelemetryReasons(0)).reasons)
+    assert all(reason & EMERGENCY for reason in client.request(TelemetryReasons(0)).reasons)
     rig.pass_slots(20)
     assert rig.plant.temperature_c[:36].min() > 79.0
     assert set(rig.freq_khz()) == {400_000}, "79 C has not been reached"

@@ -15,7 +15,7 @@ def test_a_level_becomes_the_clock_of_its_domain_alone(rig: Rig) -> None:
     rig.plant.capacitance[:] = 0.5  # light enough for the highest clock
     rig.pass_slots(10)
     domain = controller.speed_domains[2]
-    assert controller.set_level(domain, 1_600_000).is_as_asked
+    assert controller.set_level(domain, 1_600_000).is_as_requested
     assert rig.wait_for(lambda: set(rig.freq_khz()[18:27]) == {1_600_000}, 0.1)
     assert rig.freq_khz()[:18].min() > 1_600_000
     controller.set_level(domain, 2_400_000)
@@ -28,7 +28,7 @@ def test_of_two_agents_levels_the_higher_one_holds_while_both_live(rig: Rig) -> 
     first, second = rig.controller(1), rig.controller(2)
     domain = first.speed_domains[0]
     assert first.set_level(domain, 1_600_000).in_force == 1_600_000
-    second.client.ask(LeaseSet(200, 0))
+    second.client.request(LeaseSet(200, 0))
     assert second.set_level(domain, 2_200_000).in_force == 2_200_000
     assert first.set_level(domain, 1_350_000).in_force == 2_200_000
     assert rig.wait_for(lambda: set(rig.freq_khz()[:9]) == {2_200_000}, 0.1)
@@ -46,7 +46,7 @@ def test_a_lower_level_takes_effect_before_it_is_answered(rig: Rig) -> None:
             controller.set_level(controller.speed_domains[1], 2_400_000)
             assert rig.wait_for(lambda: set(rig.freq_khz()[9:18]) == {2_400_000}, 0.1)
             rig.pass_slots(4)
-        controller.client.ask(LevelSet(1, level))
+        controller.client.request(LevelSet(1, level))
         seen.append(set(rig.freq_khz()[9:18]) == {level})
         rig.pass_slots(4)
         assert set(rig.freq_khz()[9:18]) == {level}, "later slots do not undo it"
@@ -58,14 +58,14 @@ def test_a_lower_level_takes_effect_before_it_is_answered(rig: Rig) -> None:
 def test_a_higher_level_takes_effect_within_two_slots_and_a_lower_voltage_within_a_fast_period(rig: Rig) -> None:
     client = rig.client()
     rig.plant.capacitance[:] = 0.5
-    client.ask(LevelSet(1, 1_600_000))
+    client.request(LevelSet(1, 1_600_000))
     rig.pass_slots(4)
     for offset_s in (0.0, 125e-6, 375e-6):
         rig.pass_time(offset_s)
-        client.ask(LevelSet(1, 2_400_000))
+        client.request(LevelSet(1, 2_400_000))
         rig.pass_slots(2)
         assert set(rig.freq_khz()[9:18]) == {2_400_000}
-        client.ask(LevelSet(1, 1_600_000))
+        client.request(LevelSet(1, 1_600_000))
         rig.pass_time(250e-6)
         soon_w = rig.plant.power_w[2]
         rig.pass_slots(4)

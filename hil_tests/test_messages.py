@@ -35,8 +35,8 @@ def test_a_lost_late_doubled_damaged_or_cut_message_is_repaired_by_the_next_try(
     assert rig.powers_w(40).mean() <= 90.0
     client = controller.client
     for _ in range(3):  # and later responses belong to their commands
-        assert client.ask(CapGet(0)).cap == 90_000
-        assert client.ask(CapGet(1)).cap == 0
+        assert client.request(CapGet(0)).cap == 90_000
+        assert client.request(CapGet(1)).cap == 0
 
 
 def test_a_command_cut_short_is_refused_and_changes_nothing(rig: Rig) -> None:
@@ -44,19 +44,19 @@ def test_a_command_cut_short_is_refused_and_changes_nothing(rig: Rig) -> None:
     controller.set_cap(controller.cap_domains[0], 120_000)
     rig.last_link().disturb(Disturbance.COMMAND_TRUNCATED)
     with pytest.raises(ProtocolError):
-        controller.client.ask(CapSet(0, 0, 60_000))
+        controller.client.request(CapSet(0, 0, 60_000))
     assert controller.cap(controller.cap_domains[0]) == 120_000
 
 
 def test_silence_is_an_error_after_a_bounded_number_of_tries(rig: Rig) -> None:
     client = rig.client()
-    client.ask(CapGet(0))
+    client.request(CapGet(0))
     rig.last_link().disturb(*[Disturbance.COMMAND_LOST] * TRIES)
     begin_s = rig.now_s()
     with pytest.raises(LinkError, match=f"no usable answer to {TRIES} tries"):
-        client.ask(CapSet(0, 0, 100_000))
+        client.request(CapSet(0, 0, 100_000))
     assert rig.now_s() - begin_s < 2.0
-    assert client.ask(CapGet(0)).cap == 0
+    assert client.request(CapGet(0)).cap == 0
 
 
 def test_a_higher_cap_than_asked_for_is_never_taken_for_done(rig: Rig) -> None:
@@ -73,8 +73,8 @@ def test_a_higher_cap_than_asked_for_is_never_taken_for_done(rig: Rig) -> None:
 @pytest.mark.needs(Ability.LINE_NOISE)
 def test_garbage_on_the_line_is_ignored(rig: Rig) -> None:
     client = rig.client()
-    client.ask(CapSet(0, 0, 100_000))
+    client.request(CapSet(0, 0, 100_000))
     for noise in (b"\xa5\x5a\x03" * 40, bytes(range(256)) * 4, b"\xa5" * 99):
         rig.send_noise(noise)
-        assert client.ask(CapGet(0)).cap == 100_000
-    assert client.ask(CapGet(1)).cap == 0
+        assert client.request(CapGet(0)).cap == 100_000
+    assert client.request(CapGet(1)).cap == 0

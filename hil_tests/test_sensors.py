@@ -18,11 +18,11 @@ def _substituted(reasons: tuple[int, ...]) -> set[int]:
 
 def test_an_unreadable_temperature_is_replaced_and_told(rig: Rig) -> None:
     client = rig.client()
-    assert rig.wait_for(lambda: not _substituted(client.ask(TelemetryReasons(0)).reasons), 0.2)
+    assert rig.wait_for(lambda: not _substituted(client.request(TelemetryReasons(0)).reasons), 0.2)
     rig.plant.temperature_fault[13] = UNREADABLE
-    assert rig.wait_for(lambda: _substituted(client.ask(TelemetryReasons(0)).reasons) == {13}, 0.2)
+    assert rig.wait_for(lambda: _substituted(client.request(TelemetryReasons(0)).reasons) == {13}, 0.2)
     rig.plant.temperature_fault[13] = 0
-    assert rig.wait_for(lambda: not _substituted(client.ask(TelemetryReasons(0)).reasons), 0.2)
+    assert rig.wait_for(lambda: not _substituted(client.request(TelemetryReasons(0)).reasons), 0.2)
 
 
 def test_a_cap_holds_without_any_power_sensor(rig: Rig) -> None:
@@ -44,7 +44,7 @@ def test_a_temperature_that_stands_still_is_noticed_when_its_neighbours_leave_it
     rig.pass_time(0.1)
     rig.plant.temperature_fault[4] = STUCK
     controller.set_cap(package, 250_000)
-    assert rig.wait_for(lambda: 4 in _substituted(controller.client.ask(TelemetryReasons(0)).reasons), 4.0)
+    assert rig.wait_for(lambda: 4 in _substituted(controller.client.request(TelemetryReasons(0)).reasons), 4.0)
     hottest = rig.plant.temperature_c[:36].max()
     assert hottest < 85.0
     assert controller.cap(package) == 250_000

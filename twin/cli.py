@@ -18,7 +18,7 @@ from twin.errors import TwinError
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _POLL_S = 0.05
-_TELL_S = 0.01
+_REPORT_S = 0.01
 """Ours: units are reported at most this late, a tenth of the agent's usual period."""
 
 
@@ -152,7 +152,7 @@ def workloads(as_json: bool) -> None:
 @_reports_errors
 def status(number: int | None, as_json: bool) -> None:
     """Show the served twin: machine, time, workload, faults."""
-    _print([_ask(number, "status")], as_json)
+    _print([_request(number, "status")], as_json)
 
 
 @twin.command()
@@ -160,7 +160,7 @@ def status(number: int | None, as_json: bool) -> None:
 @_reports_errors
 def report(number: int | None) -> None:
     """Print the truth about the workload so far, as JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(_ask(number, "report"))))
+    click.echo(msgspec.json.format(msgspec.json.encode(_request(number, "report"))))
 
 
 @twin.command()
@@ -175,19 +175,19 @@ def wait(number: int | None, timeout_s: float) -> None:
     from twin._kernel import lib
 
     deadline = time.monotonic() + timeout_s
-    told: int | None = None  # units finished before this command began are not reported
+    reported: int | None = None  # units finished before this command began are not reported
     while True:
-        now = _ask(number, "status")
+        now = _request(number, "status")
         units = now["told_units"] or 0
-        lib.process_tell(units - (units if told is None else told))
-        told = units
+        lib.process_report(units - (units if reported is None else reported))
+        reported = units
         if now["finished"]:
             return
         if not now["has_workload"]:
             raise TwinError("the served twin runs no workload that ends")
         if time.monotonic() > deadline:
             sys.exit(1)
-        time.sleep(_POLL_S if now["told_units"] is None else _TELL_S)
+        time.sleep(_POLL_S if now["told_units"] is None else _REPORT_S)
 
 
 @twin.group()
@@ -217,7 +217,7 @@ def add(words: tuple[str, ...], number: int | None) -> None:
     """
     import shlex
 
-    click.echo(_ask(number, "fault-add", line=shlex.join(words)))
+    click.echo(_request(number, "fault-add", line=shlex.join(words)))
 
 
 @fault.command()
@@ -226,7 +226,7 @@ def add(words: tuple[str, ...], number: int | None) -> None:
 @_reports_errors
 def remove(fault_number: int, number: int | None) -> None:
     """End the fault with this number."""
-    _ask(number, "fault-remove", fault=fault_number)
+    _request(number, "fault-remove", fault=fault_number)
 
 
 @fault.command("list")
@@ -235,7 +235,7 @@ def remove(fault_number: int, number: int | None) -> None:
 @_reports_errors
 def list_(number: int | None, as_json: bool) -> None:
     """List the faults, and whether each is active now."""
-    rows = [{"number": n, "fault": line, "stands": stands} for n, line, stands in _ask(number, "fault-list")]
+    rows = [{"number": n, "fault": line, "stands": stands} for n, line, stands in _request(number, "fault-list")]
     _print(rows, as_json)
 
 
@@ -258,11 +258,11 @@ def clean() -> None:
         click.echo(line)
 
 
-def _ask(number: int | None, do: str, **arguments: Any) -> Any:
-    from twin.serve.control import ask
+def _request(number: int | None, do: str, **arguments: Any) -> Any:
+    from twin.serve.control import send_request
     from twin.serve.registered_runs import find
 
-    return ask(find(number), do, **arguments)
+    return send_request(find(number), do, **arguments)
 
 
 def _duration_s(text: str, option: str) -> float:

@@ -239,9 +239,9 @@ class HostController:
         """A hash of every actuation so far; equal runs have equal hashes."""
         return int(lib.host_fingerprint(self._host))
 
-    def hold_jobs(self, ticks: int) -> None:
+    def stall(self, ticks: int) -> None:
         """Fault: the controller's processor runs nothing for this many periods of 125 us."""
-        lib.host_hold_jobs(self._host, ticks)
+        lib.host_stall(self._host, ticks)
 
 
 class HostLine:

@@ -43,13 +43,13 @@ class PosixController:
 
     def _await_start(self) -> None:
         assert self.process.stdout and self.process.stderr
-        is_heard = select.select([self.process.stdout], [], [], START_TIMEOUT_S)[0]
-        if is_heard and self.process.stdout.readline():
+        is_ready = select.select([self.process.stdout], [], [], START_TIMEOUT_S)[0]
+        if is_ready and self.process.stdout.readline():
             return
         self.process.kill()
-        said = self.process.stderr.read().strip().splitlines()
+        output = self.process.stderr.read().strip().splitlines()
         self._reap()
-        raise LinkError(said[-1] if said else f"controlpulp-posix did not start within {START_TIMEOUT_S:g} s")
+        raise LinkError(output[-1] if output else f"controlpulp-posix did not start within {START_TIMEOUT_S:g} s")
 
     def url(self, agent: int) -> str:
         """The URL that an agent connects to."""
@@ -66,12 +66,12 @@ class PosixController:
             return ""
         self.process.send_signal(signal.SIGTERM)
         try:
-            said = self.process.communicate(timeout=STOP_TIMEOUT_S)[1]
+            output = self.process.communicate(timeout=STOP_TIMEOUT_S)[1]
         except subprocess.TimeoutExpired:
             self.process.kill()
-            said = f"controlpulp-posix did not end within {STOP_TIMEOUT_S:g} s of SIGTERM and was killed"
+            output = f"controlpulp-posix did not end within {STOP_TIMEOUT_S:g} s of SIGTERM and was killed"
         self._reap()
-        return said.strip()
+        return output.strip()
 
     def _reap(self) -> None:
         self.process.wait()

@@ -59,21 +59,21 @@ class QemuController(SharedMemory):
         )
         os.close(descriptor)
         self.pty = self._find_pty()
-        self._held = os.open(self.pty, os.O_RDWR | os.O_NOCTTY)
+        self._open_pty = os.open(self.pty, os.O_RDWR | os.O_NOCTTY)
         self._await(lambda: self.words("magic")[0] == MAGIC, "the image did not start")
         # QEMU checks only once a second whether its pty is open. A stray byte that arrives shows that it is; the open
         # descriptor keeps it so.
-        os.write(self._held, b"\0")
+        os.write(self._open_pty, b"\0")
         self._await(lambda: self.words("line_bytes")[0] == 1, "the line did not open")
 
     def _find_pty(self) -> str:
         assert self._process.stdout is not None
-        said = ""
+        output = ""
         for line in self._process.stdout:
-            said += line
+            output += line
             if "redirected to " in line:
                 return line.split("redirected to ")[1].split()[0]
-        return self._fail(f"did not start: {said.strip() or 'it said nothing'}")
+        return self._fail(f"did not start: {output.strip() or 'no output'}")
 
     def _await(self, has_come: Callable[[], bool], otherwise: str) -> None:
         deadline_s = time.monotonic() + START_S
@@ -123,8 +123,8 @@ class QemuController(SharedMemory):
         if self._process.stdout:
             self._process.stdout.close()
         with contextlib.suppress(AttributeError, OSError):
-            os.close(self._held)
-            del self._held
+            os.close(self._open_pty)
+            del self._open_pty
 
 
 def _command(image: Path, descriptor: int) -> list[str]:

@@ -68,17 +68,17 @@ class Client:
         self._events: deque[Message] = deque()
         self._last_malformed = ""
 
-    def ask(self, command: Command[R], timeout_s: float | None = None) -> R:
+    def request(self, command: Command[R], timeout_s: float | None = None) -> R:
         """The response to a command.
 
         Raises a ``RefusedError`` for an error status, ``NoAnswerError`` or ``WrongDeviceError`` when no try gets a
         valid response.
         """
-        return self._asked(command, timeout_s)[0]
+        return self._response_and_token(command, timeout_s)[0]
 
-    def ask_delayed(self, command: Command[R], complete: type[D], timeout_s: float = DELAYED_TIMEOUT_S) -> D:
+    def request_delayed(self, command: Command[R], complete: type[D], timeout_s: float = DELAYED_TIMEOUT_S) -> D:
         """Sends an asynchronous command and returns its delayed response."""
-        token = self._asked(command, None)[1]
+        token = self._response_and_token(command, None)[1]
         deadline_s = self.transport.clock.now_s() + timeout_s
         while True:
             for message in self._events:
@@ -111,7 +111,7 @@ class Client:
         A newer platform is requested to serve the client's newest version; for an older platform the client uses the
         platform's version. Raises ``WrongDeviceError`` when there is no common version.
         """
-        offered = self.ask(ProtocolVersion(protocol)).version
+        offered = self.request(ProtocolVersion(protocol)).version
         spoken = SPOKEN.get(protocol)
         if spoken is None:
             self.dialect = self.dialect.with_version(protocol, offered)
@@ -130,7 +130,7 @@ class Client:
     def negotiate(self, protocol: int, version: int) -> int:
         """Make the platform serve this version of a protocol to this agent, and use it."""
         try:
-            self.ask(NegotiateVersion(protocol, version))
+            self.request(NegotiateVersion(protocol, version))
         except NotSupportedError:
             raise WrongDeviceError(
                 f"{self.transport.name}: does not serve version {version:#x} of protocol {protocol:#x}"
@@ -142,7 +142,7 @@ class Client:
         """Close the link."""
         self.transport.close()
 
-    def _asked(self, command: Command[R], timeout_s: float | None) -> tuple[R, int]:
+    def _response_and_token(self, command: Command[R], timeout_s: float | None) -> tuple[R, int]:
         timeout_s = self.transport.reply_timeout_s if timeout_s is None else timeout_s
         silent = busy = 0
         while True:

@@ -51,26 +51,26 @@ class CapOutcome(msgspec.Struct, frozen=True):
     """A cap as requested, as sent after rounding down, and as enforced; in the domain's unit."""
 
     domain: CapDomain
-    asked: int
+    requested: int
     sent: int
     enforced: int
     is_fast: bool = False
-    """Asked for and seen through FastChannels, without a message."""
+    """Requested and confirmed through FastChannels, without a message."""
 
 
 class LevelOutcome(msgspec.Struct, frozen=True):
     """A level as requested and as in force; another agent's request or a limit may change it."""
 
     domain: SpeedDomain
-    asked: int
+    requested: int
     in_force: int
     is_fast: bool = False
-    """Asked for and seen through FastChannels, without a message."""
+    """Requested and confirmed through FastChannels, without a message."""
 
     @property
-    def is_as_asked(self) -> bool:
+    def is_as_requested(self) -> bool:
         """The level in force is the requested one."""
-        return self.asked == self.in_force
+        return self.requested == self.in_force
 
 
 class Controller:
@@ -129,7 +129,7 @@ class Controller:
         if asynchronously:
             command = CapSet(domain.number, FLAG_ASYNCHRONOUS, sent)
             try:
-                self.client.ask_delayed(command, CapSetComplete)
+                self.client.request_delayed(command, CapSetComplete)
             except RefusedError as error:
                 raise _explained(error, domain) from None
         else:
@@ -154,7 +154,7 @@ class Controller:
             raise RequestError(f"powercap version {version:#x} cannot disable capping; set the highest cap instead")
         if domain.number == 0 and TELEMETRY in self.identity.versions:
             with contextlib.suppress(NotFoundError):  # older firmware has no such leases
-                self.client.ask(LeaseUntil(0, 0))
+                self.client.request(LeaseUntil(0, 0))
         self._ask(CapSet(domain.number, 0, CAP_DISABLED), domain)
         return self.cap(domain)
 
@@ -226,8 +226,8 @@ class Controller:
         try:
             if asynchronously:
                 command = ReadingGet(sensor.number, READ_ASYNCHRONOUSLY)
-                return self.client.ask_delayed(command, ReadingComplete).readings
-            return self.client.ask(ReadingGet(sensor.number, 0)).readings
+                return self.client.request_delayed(command, ReadingComplete).readings
+            return self.client.request(ReadingGet(sensor.number, 0)).readings
         except RefusedError as error:
             raise error.with_hint(f"sensor {sensor.number} ({sensor.name})") from None
 
@@ -247,13 +247,13 @@ class Controller:
         """The FastChannels that replace a SET and a GET of the domain; their descriptions are read once."""
         key = (describe, domain.number)
         if key not in self._fast:
-            asked, in_force = (describe(domain.number, WIRES[command].message) for command in commands)
-            self._fast[key] = find_setting(self.client, asked, in_force) if domain.has_fast_channels else None
+            request, in_force = (describe(domain.number, WIRES[command].message) for command in commands)
+            self._fast[key] = find_setting(self.client, request, in_force) if domain.has_fast_channels else None
         return self._fast[key]
 
     def _ask(self, command: Command[R], domain: CapDomain | SpeedDomain, bounds: str = "") -> R:
         try:
-            return self.client.ask(command)
+            return self.client.request(command)
         except RefusedError as error:
             raise _explained(error, domain, bounds) from None
 

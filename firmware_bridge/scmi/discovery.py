@@ -59,18 +59,18 @@ class Identity(msgspec.Struct, frozen=True):
 def identify(client: Client) -> Identity:
     """Agree on versions and read the base protocol; ``WrongDeviceError`` if there is no common version."""
     versions = {int(Protocol.BASE): client.agree_on_version(Protocol.BASE)}
-    attributes = client.ask(BaseAttributes())
+    attributes = client.request(BaseAttributes())
     for protocol in _protocols(client, attributes.protocols):
         versions[protocol] = client.agree_on_version(protocol)
     try:
-        sub_vendor = client.ask(DiscoverSubVendor()).name
+        sub_vendor = client.request(DiscoverSubVendor()).name
     except (NotFoundError, NotSupportedError):
         sub_vendor = ""
     agent, agent_name, agents = _agents(client, attributes.agents)
     return Identity(
-        client.ask(DiscoverVendor()).name,
+        client.request(DiscoverVendor()).name,
         sub_vendor,
-        client.ask(DiscoverImplementation()).version,
+        client.request(DiscoverImplementation()).version,
         agent,
         agent_name,
         agents,
@@ -81,7 +81,7 @@ def identify(client: Client) -> Identity:
 def _protocols(client: Client, total: int) -> list[int]:
     listed: list[int] = []
     while len(listed) < total:
-        some = client.ask(ListProtocols(len(listed))).protocols
+        some = client.request(ListProtocols(len(listed))).protocols
         if not some:
             raise _confused(client, f"announces {total} protocols and lists {len(listed)}")
         listed.extend(some)
@@ -91,83 +91,83 @@ def _protocols(client: Client, total: int) -> list[int]:
 def _agents(client: Client, count: int) -> tuple[int, str, tuple[str, ...]]:
     """This agent's number and name, and all agents' names; the command is optional."""
     try:
-        own = client.ask(DiscoverAgent(THIS_AGENT))
-        return own.agent, own.name, tuple(client.ask(DiscoverAgent(agent)).name for agent in range(count + 1))
+        own = client.request(DiscoverAgent(THIS_AGENT))
+        return own.agent, own.name, tuple(client.request(DiscoverAgent(agent)).name for agent in range(count + 1))
     except RefusedError:
         return 0, "", ()
 
 
 def cap_domains(client: Client) -> tuple[CapDomain, ...]:
     """All power-capping domains."""
-    count = client.ask(PowercapAttributes()).domains
+    count = client.request(PowercapAttributes()).domains
     return tuple(_cap_domain(client, domain, count) for domain in range(count))
 
 
 def _cap_domain(client: Client, domain: int, count: int) -> CapDomain:
-    said = client.ask(PowercapDomain(domain))
-    problem = _cap_problem(said, domain, count)
+    response = client.request(PowercapDomain(domain))
+    problem = _cap_problem(response, domain, count)
     if problem:
-        raise _confused(client, f"power domain {domain} ({said.name}): {problem}")
+        raise _confused(client, f"power domain {domain} ({response.name}): {problem}")
     return CapDomain(
         domain,
-        client.ask(PowercapName(domain)).name if said.has_extended_name else said.name,
-        said.power_unit,
-        said.parent,
-        said.min_cap,
-        said.max_cap,
-        said.cap_step,
-        said.sustainable_power,
-        said.accuracy_percent,
-        said.min_pai_us,
-        said.max_pai_us,
-        said.pai_step_us,
-        said.can_set_cap,
-        said.can_set_pai,
-        said.has_monitoring,
-        said.notifies_caps,
-        said.notifies_measurements,
-        said.has_fast_channels,
+        client.request(PowercapName(domain)).name if response.has_extended_name else response.name,
+        response.power_unit,
+        response.parent,
+        response.min_cap,
+        response.max_cap,
+        response.cap_step,
+        response.sustainable_power,
+        response.accuracy_percent,
+        response.min_pai_us,
+        response.max_pai_us,
+        response.pai_step_us,
+        response.can_set_cap,
+        response.can_set_pai,
+        response.has_monitoring,
+        response.notifies_caps,
+        response.notifies_measurements,
+        response.has_fast_channels,
     )
 
 
-def _cap_problem(said: PowercapDomainResponse, domain: int, count: int) -> str | None:
+def _cap_problem(response: PowercapDomainResponse, domain: int, count: int) -> str | None:
     """The checks that make Linux drop the whole protocol."""
     for what, settable, low, high, step in (
-        ("cap", said.can_set_cap, said.min_cap, said.max_cap, said.cap_step),
-        ("averaging interval", said.can_set_pai, said.min_pai_us, said.max_pai_us, said.pai_step_us),
+        ("cap", response.can_set_cap, response.min_cap, response.max_cap, response.cap_step),
+        ("averaging interval", response.can_set_pai, response.min_pai_us, response.max_pai_us, response.pai_step_us),
     ):
         if not low or not high or low > high:
             return f"{what} range {low} to {high}"
         if settable != (low != high) or (settable and not step):
             return f"{what} is {'' if settable else 'not '}settable from {low} to {high} in steps of {step}"
-    if said.parent != ROOT and (said.parent >= count or said.parent == domain):
-        return f"its parent is {said.parent}"
+    if response.parent != ROOT and (response.parent >= count or response.parent == domain):
+        return f"its parent is {response.parent}"
     return None
 
 
 def speed_domains(client: Client) -> tuple[SpeedDomain, ...]:
     """All performance domains with their levels."""
-    attributes = client.ask(PerformanceAttributes())
+    attributes = client.request(PerformanceAttributes())
     return tuple(_speed_domain(client, domain, attributes.power_unit) for domain in range(attributes.domains))
 
 
 def _speed_domain(client: Client, domain: int, power_unit: str) -> SpeedDomain:
-    said = client.ask(PerformanceDomain(domain))
+    response = client.request(PerformanceDomain(domain))
     described = _levels(client, domain)
-    levels = tuple(_level(client, said, level) for level in described)
+    levels = tuple(_level(client, response, level) for level in described)
     return SpeedDomain(
         domain,
-        client.ask(PerformanceName(domain)).name if said.has_extended_name else said.name,
+        client.request(PerformanceName(domain)).name if response.has_extended_name else response.name,
         power_unit,
-        said.rate_limit_us,
-        said.sustained_khz,
+        response.rate_limit_us,
+        response.sustained_khz,
         levels,
-        said.uses_indices,
-        said.can_set_level,
-        said.can_set_limits,
-        said.notifies_level,
-        said.notifies_limits,
-        said.has_fast_channels,
+        response.uses_indices,
+        response.can_set_level,
+        response.can_set_limits,
+        response.notifies_level,
+        response.notifies_limits,
+        response.has_fast_channels,
     )
 
 
@@ -175,7 +175,7 @@ def _levels(client: Client, domain: int) -> list[Level | LevelV3]:
     listed: list[Level | LevelV3] = []
     remaining = 1
     while remaining:
-        some = client.ask(DescribeLevels(domain, len(listed)))
+        some = client.request(DescribeLevels(domain, len(listed)))
         listed.extend(some.levels)
         remaining = some.remaining
         if remaining and (not some.levels or len(listed) + remaining > LARGEST_LIST):
@@ -185,29 +185,29 @@ def _levels(client: Client, domain: int) -> list[Level | LevelV3]:
     return listed
 
 
-def _level(client: Client, said: PerformanceDomainResponse, level: Level | LevelV3) -> PerformanceLevel:
+def _level(client: Client, response: PerformanceDomainResponse, level: Level | LevelV3) -> PerformanceLevel:
     """Frequency of a level (as in Linux: by the ratio of the sustained pair, or given with the index)."""
-    if isinstance(level, Level) and said.uses_indices:
+    if isinstance(level, Level) and response.uses_indices:
         return PerformanceLevel(level.index, level.indicative_khz, level.power_cost, level.latency_us)
-    if not said.sustained_level or not said.sustained_khz:
-        raise _confused(client, f"performance domain {said.name}: no sustained level to compute frequencies from")
-    khz = level.level * said.sustained_khz // said.sustained_level
+    if not response.sustained_level or not response.sustained_khz:
+        raise _confused(client, f"performance domain {response.name}: no sustained level to compute frequencies from")
+    khz = level.level * response.sustained_khz // response.sustained_level
     return PerformanceLevel(level.level, khz, level.power_cost, level.latency_us)
 
 
 def sensors(client: Client) -> tuple[SensorInfo, ...]:
     """All sensors."""
-    count = client.ask(SensorAttributes()).sensors
+    count = client.request(SensorAttributes()).sensors
     listed: list[SensorDescriptor] = []
     while len(listed) < count:
-        some = client.ask(SensorDescriptions(len(listed)))
+        some = client.request(SensorDescriptions(len(listed)))
         if not some.sensors:
             raise _confused(client, f"announces {count} sensors and describes {len(listed)}")
         listed.extend(some.sensors)
     return tuple(
         SensorInfo(
             sensor.sensor,
-            client.ask(SensorName(sensor.sensor)).name if sensor.has_extended_name else sensor.name,
+            client.request(SensorName(sensor.sensor)).name if sensor.has_extended_name else sensor.name,
             sensor.unit,
             sensor.scale,
             sensor.reads_asynchronously,

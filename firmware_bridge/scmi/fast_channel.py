@@ -25,29 +25,29 @@ _RATE_BITS: Final = (1 << 20) - 1
 class FastChannel:
     """One channel, as the platform describes it."""
 
-    def __init__(self, said: FastChannelDescription, words: SharedWords, clock: Clock) -> None:
-        self._said = said
+    def __init__(self, description: FastChannelDescription, words: SharedWords, clock: Clock) -> None:
+        self._description = description
         self._words = words
         self._clock = clock
         self._next_write_s = 0.0
 
     def read(self) -> int:
         """The word."""
-        return self._words.load(self._said.address)
+        return self._words.load(self._description.address)
 
     def write(self, value: int) -> None:
         """Write the word, after waiting for the rate limit, then ring the doorbell if there is one."""
-        said = self._said
+        description = self._description
         wait_s = self._next_write_s - self._clock.now_s()
         if wait_s > 0.0:
             self._clock.sleep(wait_s)
-        self._words.store(said.address, value)
-        if said.has_doorbell:
-            width = said.doorbell_bytes
-            kept = self._words.load(said.doorbell_address, width) & said.doorbell_preserve
-            rung = (kept | said.doorbell_set) & ((1 << 8 * width) - 1)
-            self._words.store(said.doorbell_address, rung, width)
-        self._next_write_s = self._clock.now_s() + (said.rate_limit_us & _RATE_BITS) * 1e-6
+        self._words.store(description.address, value)
+        if description.has_doorbell:
+            width = description.doorbell_bytes
+            kept = self._words.load(description.doorbell_address, width) & description.doorbell_preserve
+            rung = (kept | description.doorbell_set) & ((1 << 8 * width) - 1)
+            self._words.store(description.doorbell_address, rung, width)
+        self._next_write_s = self._clock.now_s() + (description.rate_limit_us & _RATE_BITS) * 1e-6
 
 
 class FastSetting:
@@ -81,7 +81,7 @@ def find_setting(
     if not isinstance(transport, Sharing):
         return None
     try:
-        request, in_force = client.ask(set_command), client.ask(get_command)
+        request, in_force = client.request(set_command), client.request(get_command)
     except (NotSupportedError, NotFoundError):
         return None
     words, clock = transport.shared_words, transport.clock
@@ -90,8 +90,8 @@ def find_setting(
     return FastSetting(FastChannel(request, words, clock), FastChannel(in_force, words, clock), clock)
 
 
-def _is_usable(said: FastChannelDescription, words: SharedWords) -> bool:
+def _is_usable(description: FastChannelDescription, words: SharedWords) -> bool:
     """Check a platform's description: addresses outside the shared memory are not used."""
-    if said.size != WORD_BYTES or not words.holds(said.address, WORD_BYTES):
+    if description.size != WORD_BYTES or not words.contains(description.address, WORD_BYTES):
         return False
-    return not said.has_doorbell or words.holds(said.doorbell_address, said.doorbell_bytes)
+    return not description.has_doorbell or words.contains(description.doorbell_address, description.doorbell_bytes)

@@ -106,32 +106,32 @@ class Guest:
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory."""
-        return self.ask(f"list {directory}").split()
+        return self.execute(f"list {directory}").split()
 
     def read(self, path: str) -> str:
         """A file's text."""
-        return self.ask(f"read {path}")
+        return self.execute(f"read {path}")
 
     def write(self, path: str, value: object) -> None:
         """Write to a file; ``GuestRefusal`` with the errno that the guest's program got."""
-        self.ask(f"write {path} {value}")
+        self.execute(f"write {path} {value}")
 
     # ---- messages ----
 
     def send(self, message: bytes) -> None:
         """Send an SCMI command through the kernel, which keeps its token. Also waits for a delayed response, if one
         follows."""
-        self.ask(f"send {'message_async' if is_answered_twice(message) else 'message'} {message.hex()}")
+        self.execute(f"send {'message_async' if is_answered_twice(message) else 'message'} {message.hex()}")
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
         """``response`` or ``event``, and the message."""
-        answer = self.ask(f"receive {round(timeout_s * 1e3)}", ANSWER_TIMEOUT_S + timeout_s)
+        answer = self.execute(f"receive {round(timeout_s * 1e3)}", ANSWER_TIMEOUT_S + timeout_s)
         kind, _, digits = answer.partition(" ")
         return None if kind == "nothing" else (kind, bytes.fromhex(digits))
 
     # ---- life ----
 
-    def ask(self, command: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+    def execute(self, command: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
         """One command of ``init.c`` and its answer."""
         self._in.write(command.encode() + b"\n")
         return self._answer(command, timeout_s)

@@ -54,7 +54,7 @@ class LinuxRig(InProcessRig):
         super().__init__(folder)
         self.server = VhostUserServer({GUEST: str(folder / "scmi.sock")})
         self._lock = threading.Lock()
-        self._asked: bytes | None = None
+        self._pending: bytes | None = None
         self._is_sent = self._is_lost = False
         self._is_stopping = False
         self._thread = threading.Thread(target=self._follow, name="linux-rig", daemon=True)
@@ -74,7 +74,7 @@ class LinuxRig(InProcessRig):
         """Start the controller, and at first start the kernel."""
         with self._lock:
             super().start()
-            self._is_lost = self._asked is not None  # the killed controller will never answer it
+            self._is_lost = self._pending is not None  # the killed controller will never answer it
         if self._guest is None:
             self._thread.start()
             image = kernel()
@@ -149,7 +149,7 @@ class LinuxRig(InProcessRig):
         before_s = time.monotonic()
         while not self._is_stopping:
             for _, message in self.server.wait(_TURN_S):
-                self._asked, self._is_sent = message, False
+                self._pending, self._is_sent = message, False
                 self.passed.append((Sender.AGENT, message))
             now_s = time.monotonic()
             with self._lock:
@@ -160,18 +160,18 @@ class LinuxRig(InProcessRig):
     def _serve(self) -> None:
         if self._controller is None:
             return
-        if self._asked is not None and self._is_lost:
-            self.server.answer(GUEST, self._asked[:4] + struct.pack("<i", Status.COMMS_ERROR))
-            self._asked = None
+        if self._pending is not None and self._is_lost:
+            self.server.answer(GUEST, self._pending[:4] + struct.pack("<i", Status.COMMS_ERROR))
+            self._pending = None
         self._is_lost = False
-        if self._asked is not None and not self._is_sent:
-            super().send(GUEST - 1, self._asked)
+        if self._pending is not None and not self._is_sent:
+            super().send(GUEST - 1, self._pending)
             self._is_sent = True
-        answer = super().poll(GUEST - 1) if self._asked is not None else None
+        answer = super().poll(GUEST - 1) if self._pending is not None else None
         if answer is not None:
             self.passed.append((Sender.PLATFORM, answer))
             self.server.answer(GUEST, answer)
-            self._asked = None
+            self._pending = None
         for event in super().notifications(GUEST - 1):
             self.passed.append((Sender.PLATFORM, event))
             self.server.notify(GUEST, event)

@@ -60,7 +60,7 @@ def linux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinuxRig]:
 def guest(linux: LinuxRig) -> Iterator[Guest]:
     yield linux.guest
     linux.guest.write(ENABLED, 0)  # leaves no cap to the next scenario
-    other(linux).ask(CapSet(0, 0, 0))
+    other(linux).request(CapSet(0, 0, 0))
 
 
 def other(linux: LinuxRig) -> Client:
@@ -86,7 +86,7 @@ def cap(guest: Guest, microwatts: int) -> None:
     guest.write(ENABLED, 1)
 
 
-def ask(guest: Guest, body: Body) -> Body:
+def send(guest: Guest, body: Body) -> Body:
     """Sends a command from the guest's user space, through its kernel."""
     token = next(_tokens)
     answer = decode(exchange(guest, encode(body, token)), Sender.PLATFORM)
@@ -119,7 +119,7 @@ def test_the_power_domains_are_powercap_zones(guest: Guest) -> None:
     assert names[0] == "package"
     assert len(set(names)) == 5
     limits = [int(guest.read(f"{PACKAGE}/constraint_0_{which}_power_uw")) for which in ("min", "max")]
-    controller = ask(guest, PowercapDomain(0))
+    controller = send(guest, PowercapDomain(0))
     assert isinstance(controller, PowercapDomainResponse)
     assert limits == [controller.min_cap * 1000, controller.max_cap * 1000]
 
@@ -129,7 +129,7 @@ def test_a_limit_written_in_linux_is_enforced_by_the_firmware(linux: LinuxRig, g
     cap_w = round(free_w * 0.6)
     cap(guest, cap_w * 1_000_000)
     assert guest.read(LIMIT) == str(cap_w * 1_000_000)
-    assert other(linux).ask(CapGet(0)).cap == cap_w * 1000
+    assert other(linux).request(CapGet(0)).cap == cap_w * 1000
     linux.pass_slots(100)
     mean_w = linux.powers_w(400).mean()
     assert 0.9 * cap_w <= mean_w <= cap_w
@@ -178,11 +178,11 @@ def test_hwmon_shows_the_sensors(linux: LinuxRig, guest: Guest) -> None:
 
 
 def test_a_raw_message_reaches_the_firmware_and_its_answer_the_program(linux: LinuxRig, guest: Guest) -> None:
-    assert ask(guest, DiscoverAgent(0xFFFFFFFF)) == DiscoverAgentResponse(1, "ospm")
-    ask(guest, LevelSet(2, 800_000))
-    assert ask(guest, LevelGet(2)) == LevelGetResponse(800_000)
+    assert send(guest, DiscoverAgent(0xFFFFFFFF)) == DiscoverAgentResponse(1, "ospm")
+    send(guest, LevelSet(2, 800_000))
+    assert send(guest, LevelGet(2)) == LevelGetResponse(800_000)
     assert linux.wait_for(lambda: set(linux.freq_khz()[18:27]) == {800_000}, 5.0), "the chip runs so"
-    ask(guest, LevelSet(2, 0))
+    send(guest, LevelSet(2, 0))
 
 
 @pytest.mark.parametrize(
@@ -213,38 +213,38 @@ def test_a_limit_out_of_range_is_clamped_by_linux(guest: Guest) -> None:
 
 
 def test_a_cap_of_another_agent_is_announced_and_seen(linux: LinuxRig, guest: Guest) -> None:
-    ask(guest, CapNotify(0, 1))
+    send(guest, CapNotify(0, 1))
     cap(guest, 180_000_000)
     discard_events(guest)
-    other(linux).ask(CapSet(0, 0, 140_000))
+    other(linux).request(CapSet(0, 0, 140_000))
     event = next_event(guest)
     assert isinstance(event, CapChanged)
     assert (event.agent, event.domain, event.cap) == (OTHER_AGENT, 0, 140_000)
     assert guest.read(LIMIT) == "140000000"  # the lowest counts
-    ask(guest, CapNotify(0, 0))
+    send(guest, CapNotify(0, 0))
 
 
 def test_a_level_change_is_announced(guest: Guest) -> None:
-    ask(guest, NotifyLevel(1, 1))
+    send(guest, NotifyLevel(1, 1))
     discard_events(guest)
-    ask(guest, LevelSet(1, 800_000))
+    send(guest, LevelSet(1, 800_000))
     event = next_event(guest)
     assert isinstance(event, LevelChanged)
     assert (event.agent, event.domain, event.level) == (1, 1, 800_000)
-    ask(guest, LevelSet(1, 0))
-    ask(guest, NotifyLevel(1, 0))
+    send(guest, LevelSet(1, 0))
+    send(guest, NotifyLevel(1, 0))
 
 
 def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -> None:
     times_s = []
     for _ in range(100):
         begin_s = time.monotonic()
-        ask(guest, CapGet(0))
+        send(guest, CapGet(0))
         times_s.append(time.monotonic() - begin_s)
     times_s.sort()
     print(f"round trip through the guest: median {times_s[50] * 1e3:.2f} ms, p99 {times_s[98] * 1e3:.2f} ms")
     assert times_s[50] < 0.1
-    assert not isinstance(ask(guest, CapGet(0)), Failed)
+    assert not isinstance(send(guest, CapGet(0)), Failed)
 
 
 # ---- the command that serves a controller to other programs ----
@@ -266,11 +266,11 @@ def test_linux_attaches_to_the_served_controller_beside_another_agent(tmp_path: 
             runtime = open_client(f"scmi+shm:{folder}/runtime.sock")
             runtime.transport.reply_timeout_s = 10.0  # a loaded machine is not an error of the controller
             cap(guest, 120_000_000)
-            assert runtime.ask(CapGet(0)).cap == 120_000
-            runtime.ask(CapSet(0, 0, 100_000))
+            assert runtime.request(CapGet(0)).cap == 120_000
+            runtime.request(CapSet(0, 0, 100_000))
             assert guest.read(LIMIT) == "100000000"
             guest.write(ENABLED, 0)
-            assert runtime.ask(CapGet(0)).cap == 100_000
+            assert runtime.request(CapGet(0)).cap == 100_000
             runtime.close()
         finally:
             guest.stop()

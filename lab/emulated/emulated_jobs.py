@@ -207,7 +207,7 @@ class _TwinCounter:
     def read(self) -> int:
         """Units since its start; ``RAW_MISSING`` if it does not tell, or has ended."""
         with self._lock:  # it may be about to be replaced
-            units = self._twin.told_units() if self._twin.workload is self._workload else None
+            units = self._twin.progress_units() if self._twin.workload is self._workload else None
         return RAW_MISSING if units is None else units
 
     def close(self) -> None:

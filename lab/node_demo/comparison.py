@@ -123,7 +123,7 @@ def _comparison(case: Case, results: Sequence[Result]) -> Comparison:
     return Comparison(
         case=case,
         draws={
-            phase.name: [round(value, 3) for value in msgspec.structs.astuple(phase.draws)]
+            phase.name: [round(value, 3) for value in msgspec.structs.astuple(phase.counter_error)]
             for group in truth.groups
             if group.on_gpu == on_gpu
             for phase in group.phases

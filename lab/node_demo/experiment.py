@@ -100,7 +100,7 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
 
 
 def _told(twin: Twin) -> RawProgress:
-    units = twin.told_units()
+    units = twin.progress_units()
     return NOTHING_TOLD if units is None else RawProgress(1, units)
 
 

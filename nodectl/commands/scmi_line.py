@@ -38,12 +38,12 @@ def ping(url: str, count: int, as_json_text: bool) -> int:
     client = open_client(url)
     took_us: list[float] = []
     try:
-        client.ask(ProtocolVersion(Protocol.BASE))  # a silent or strange device is an error, not a loss
+        client.request(ProtocolVersion(Protocol.BASE))  # a silent or strange device is an error, not a loss
         once = Client(client.transport, tries=1)
         for _ in range(count):
             begin_s = time.perf_counter()
             try:
-                once.ask(ProtocolVersion(Protocol.BASE))
+                once.request(ProtocolVersion(Protocol.BASE))
             except NoAnswerError:
                 continue
             took_us.append((time.perf_counter() - begin_s) * 1e6)
@@ -94,7 +94,7 @@ def watch(url: str, duration: str | None, count: int | None, power: bool, as_jso
 
 def _subscribe(controller: Controller, enable: int, *, power: bool) -> None:
     """Ask for every notification that the domains offer, or for none."""
-    ask = controller.client.ask
+    ask = controller.client.request
     for domain in controller.cap_domains:
         if domain.notifies_caps:
             ask(CapNotify(domain.number, enable))

@@ -129,8 +129,8 @@ def _sensor(controller: Controller, sensor: Any) -> _Read:
 
 
 def _status(controller: Controller, _: Any) -> _Read:
-    status = controller.client.ask(TelemetryStatus())
-    reasons: list[int] = list(controller.client.ask(TelemetryReasons(0)).reasons)
+    status = controller.client.request(TelemetryStatus())
+    reasons: list[int] = list(controller.client.request(TelemetryReasons(0)).reasons)
     found: dict[str, int] = {}
     for bit, name in enumerate(REASONS):
         if cores := sum(reason >> bit & 1 for reason in reasons):
@@ -201,10 +201,10 @@ def _assign_level(controller: Controller, domain: SpeedDomain, value: str, fast:
     level = domain.level_at_or_below(in_units(value, UNITS_KHZ, "a frequency such as 2400MHz"))
     outcome = controller.set_level(domain, level, fast=fast)
     text = f"{domain.name}: {domain.in_words(level)} asked, {domain.in_words(outcome.in_force)} in force"
-    if not outcome.is_as_asked:
+    if not outcome.is_as_requested:
         text += " (held by another agent's request or by limits)"
     target = f"level:{domain.number}"
-    return Assigned(target, domain.name, level, outcome.in_force, outcome.is_as_asked, text, outcome.is_fast)
+    return Assigned(target, domain.name, level, outcome.in_force, outcome.is_as_requested, text, outcome.is_fast)
 
 
 def _assign_limits(controller: Controller, domain: SpeedDomain, value: str) -> Assigned:

@@ -71,7 +71,7 @@ def lease_left(controller: Controller, domain: CapDomain) -> LeaseLeftResponse |
     if domain.number != 0:
         return f"the controller's lease is on power domain 0, and the cap on {domain.number} ({domain.name})"
     try:
-        return controller.client.ask(LeaseLeft())
+        return controller.client.request(LeaseLeft())
     except NotFoundError:
         return "the controller's firmware is older than leases with a set end (vendor protocol 0x80, message 0x8)"
 
@@ -286,7 +286,7 @@ class DomainCap(ScmiKnob):
                 return
             left_ms = int((lease.end_ns - lease.now_ns()) / 1e6 * (1 - CLOCKS_DIFFER))
             end_ms = (found.now_ms + min(max(left_ms, 0), LONGEST_LEASE_MS)) % 2**32
-            controller.client.ask(LeaseUntil(end_ms, self.brought_into_range(lease.cap_mw)))
+            controller.client.request(LeaseUntil(end_ms, self.brought_into_range(lease.cap_mw)))
             self.lease, self.why_no_lease = lease, ""
         except RefusedError as refused:
             self.why_no_lease = str(refused)

@@ -115,7 +115,7 @@ class Link:
         """Does our own firmware count its control slots from the start again? Of others only a silence tells."""
         if TELEMETRY not in controller.identity.versions:
             return False
-        before, self._slots = self._slots, controller.client.ask(TelemetryStatus()).slots
+        before, self._slots = self._slots, controller.client.request(TelemetryStatus()).slots
         return self._slots < before
 
     def let_go(self) -> None:

@@ -221,8 +221,8 @@ def attack(program: Path, folder: Path, seconds: float, seed: int) -> Outcome:
         try:
             while time.monotonic() < deadline_s:
                 begin_s = time.monotonic()
-                client.ask(CapGet(0), timeout_s=1.0)
-                transport_errors = client.ask(TelemetryStatus(), timeout_s=1.0).transport_errors
+                client.request(CapGet(0), timeout_s=1.0)
+                transport_errors = client.request(TelemetryStatus(), timeout_s=1.0).transport_errors
                 slowest_s = max(slowest_s, time.monotonic() - begin_s)
                 answers += 2
                 time.sleep(0.001)

@@ -240,7 +240,7 @@ def test_with_a_stopped_processor_the_watchdog_is_not_kicked_and_merged_releases
     host.advance_slots(10)
     kicks = host.view().kicks
     assert kicks > 30
-    host.hold_jobs(40)
+    host.stall(40)
     host.advance_slots(9)
     assert host.view().kicks == kicks
     host.advance_slots(5)

@@ -117,7 +117,7 @@ def test_a_message_of_the_wrong_size_gets_a_status_and_reaches_no_protocol(devic
 
 
 def test_notifications_are_numbered_events(device: Device) -> None:
-    Client(SerialLine(Port(device), "line", clock=Port(device))).ask(CapNotify(0, 1))
+    Client(SerialLine(Port(device), "line", clock=Port(device))).request(CapNotify(0, 1))
     for milliwatts in (70_000, 80_000):
         device.host.send(2, struct.pack("<4I", 0x6005, 0, 0, milliwatts))
         device.host.advance(0)
@@ -184,7 +184,7 @@ def test_the_hosts_end_speaks_with_the_controllers_end(device: Device) -> None:
     client = Client(line)
     controller = Controller(client)
     assert controller.identity.agent == 1
-    client.ask(CapNotify(0, 1))
+    client.request(CapNotify(0, 1))
     assert controller.set_cap(controller.cap_domains[0], 100_450).enforced == 100_400
     assert client.wait_for_events(0.1)[0].body == CapChanged(1, 0, 100_400, 500)
 
@@ -195,7 +195,7 @@ def test_a_damaged_bit_now_and_then_costs_repetitions_and_no_command_is_carried_
     port = DamagingPort(device, period)
     client = Client(SerialLine(port, "line", clock=port))
     for _ in range(300):
-        assert client.ask(LevelGet(0)).level == 3_660_000
+        assert client.request(LevelGet(0)).level == 3_660_000
     assert device.commands <= client.counts.sent
     assert client.counts.timeouts <= 30, "nearly all damage is repaired within a command's time"
 

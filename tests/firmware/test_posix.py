@@ -65,7 +65,7 @@ def test_a_taken_channel_is_refused_and_is_free_again_when_its_agent_leaves(cont
     first = open_client(controller.url(1))
     with pytest.raises(LinkError, match="is taken by another client, or this user may not use it"):
         open_transport(controller.url(1))
-    first.ask(CapSet(0, 0, 120_000))
+    first.request(CapSet(0, 0, 120_000))
     first.close()
 
     def is_free() -> bool:
@@ -78,7 +78,7 @@ def test_a_taken_channel_is_refused_and_is_free_again_when_its_agent_leaves(cont
     assert within(PATIENCE_S, is_free)
     time.sleep(0.01)
     again = open_client(controller.url(1))
-    assert again.ask(CapGet(0)).cap == 120_000, "what is in force does not go with its agent"
+    assert again.request(CapGet(0)).cap == 120_000, "what is in force does not go with its agent"
     again.close()
 
 
@@ -116,7 +116,7 @@ def test_another_user_is_refused_even_where_the_socket_lets_it_in(controller: Po
     )  # fmt: skip
     assert said.stdout == "0\n", said.stderr
     client = open_client(controller.url(1))
-    client.ask(CapGet(0))
+    client.request(CapGet(0))
     client.close()
 
 
@@ -137,10 +137,10 @@ def test_areas_and_registers_lie_where_they_are_asked_to(folder: Path, options: 
 
 def test_events_wait_until_the_one_before_has_been_read(controller: PosixController) -> None:
     watcher, setter = open_client(controller.url(1)), open_client(controller.url(2))
-    watcher.ask(CapNotify(0, 1))
+    watcher.request(CapNotify(0, 1))
     caps = [100_000 + 1000 * i for i in range(8)]
     for cap in caps:
-        setter.ask(CapSet(0, 0, cap))
+        setter.request(CapSet(0, 0, cap))
     seen: list[int] = []
     deadline_s = time.monotonic() + PATIENCE_S
     while len(seen) < len(caps) and time.monotonic() < deadline_s:
@@ -184,18 +184,18 @@ def test_the_memory_cannot_change_its_size(controller: PosixController) -> None:
 def test_without_a_plant_sensors_cannot_be_read_and_say_so(controller: PosixController) -> None:
     client = open_client(controller.url(1))
     with pytest.raises(HardwareError):
-        client.ask(ReadingGet(0, 0))
+        client.request(ReadingGet(0, 0))
     client.close()
 
 
 def test_slots_follow_real_time_and_late_ones_are_counted(controller: PosixController) -> None:
     client = open_client(controller.url(1))
-    earliest_s, before, begin_s = time.monotonic(), client.ask(TelemetryStatus()), time.monotonic()
+    earliest_s, before, begin_s = time.monotonic(), client.request(TelemetryStatus()), time.monotonic()
     controller.process.send_signal(signal.SIGSTOP)
     time.sleep(0.2)
     controller.process.send_signal(signal.SIGCONT)
     time.sleep(0.2)
-    end_s, after, latest_s = time.monotonic(), client.ask(TelemetryStatus()), time.monotonic()
+    end_s, after, latest_s = time.monotonic(), client.request(TelemetryStatus()), time.monotonic()
     slots, merged = after.slots - before.slots, after.merged_control - before.merged_control
     assert merged >= 0.18 / 500e-6
     assert 0.95 * (end_s - begin_s) < (slots + merged) * 500e-6 < 1.05 * (latest_s - earliest_s)
@@ -208,10 +208,10 @@ def test_a_lower_level_does_not_wait_for_a_slot(controller: PosixController) -> 
     def has_bypassed() -> bool:
         """A slot must have applied the higher level first; on a busy machine it may come late."""
         for level in (2_000_000, 1_600_000):
-            client.ask(LevelSet(0, level))
-            assert client.ask(LevelGet(0)).level == level
+            client.request(LevelSet(0, level))
+            assert client.request(LevelGet(0)).level == level
             time.sleep(0.01)
-        return client.ask(TelemetryStatus()).bypasses >= 1
+        return client.request(TelemetryStatus()).bypasses >= 1
 
     assert within(PATIENCE_S, has_bypassed)
     client.close()
@@ -334,17 +334,17 @@ def test_hostile_clients_neither_upset_it_nor_keep_an_honest_one_from_being_serv
 def test_a_controller_that_hangs_or_is_another_thing_is_one_line_within_two_seconds(folder: Path) -> None:
     controller = PosixController(folder)
     client = open_client(controller.url(1))
-    client.ask(CapGet(0))
+    client.request(CapGet(0))
     controller.process.send_signal(signal.SIGSTOP)
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="has not handed the mailbox back within 60 ms"):
-        client.ask(CapGet(0))
+        client.request(CapGet(0))
     with pytest.raises(LinkError, match="no mailbox was passed in 1 s"):
         open_transport(controller.url(2))
     assert time.monotonic() - begin_s < 2.0
     controller.kill()
     with pytest.raises(LinkError, match="the controller's process has ended"):
-        client.ask(CapGet(0))
+        client.request(CapGet(0))
     with pytest.raises(LinkError, match="Connection refused"):
         open_transport(controller.url(2))
     client.close()

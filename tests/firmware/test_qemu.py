@@ -93,7 +93,7 @@ def run_beside_the_host(client: Any, slots: int, seed: int, give: Any) -> None:
             )
             said = struct.unpack_from("<i", host.exchange(0, encode(ask, 0)), 4)[0]
             with pytest.raises(RefusedError) if said else contextlib.nullcontext():
-                client.ask(ask)
+                client.request(ask)
         plant.advance_to(slot * 500_000)
         now = {name: host.wires[name].copy() for name in SENSORS}
         theirs = give(now)
@@ -110,16 +110,16 @@ def test_a_job_that_hangs_or_breaks_off_ends_in_a_restart(start: Any, image: Pat
     """One command of the firmware is made so; the others are served as before, with nothing remembered."""
     controller = start(mode)
     client = patient_client(controller)
-    client.ask(CapSet(0, 0, 100_000))
-    assert client.ask(CapGet(0)).cap == 100_000
+    client.request(CapSet(0, 0, 100_000))
+    assert client.request(CapGet(0)).cap == 100_000
     controller.code(symbol(image, "lease_set"))[:] = instruction
     with pytest.raises(NoAnswerError):
-        Client(client.transport, tries=1).ask(LeaseSet(0, 0), timeout_s=0.2)
+        Client(client.transport, tries=1).request(LeaseSet(0, 0), timeout_s=0.2)
     deadline_s = time.monotonic() + PATIENCE_S
     while controller.words("restarts")[0] == 0 and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert controller.words("restarts")[0] == 1
-    assert patient_client(controller).ask(CapGet(0)).cap == 0
+    assert patient_client(controller).request(CapGet(0)).cap == 0
 
 
 def symbol(image: Path, name: str) -> int:
@@ -139,7 +139,7 @@ def test_ticks_given_by_a_word_are_decided_as_on_the_host(start: Any) -> None:
         return {name: controller.words(name) for name in ACTUATORS}
 
     run_beside_the_host(client, 1000, 1, give)
-    assert client.ask(TelemetryStatus()).slots == 1000
+    assert client.request(TelemetryStatus()).slots == 1000
     client.close()
 
 
@@ -150,10 +150,10 @@ def test_slots_given_by_frames_are_decided_as_on_the_host(start: Any) -> None:
     client_line.greet()
     client = Client(client_line)
     run_beside_the_host(client, 300, 2, line.slot)
-    assert client.ask(TelemetryStatus()).slots == 300
+    assert client.request(TelemetryStatus()).slots == 300
     line.reset()
     client_line.greet()
-    assert client.ask(TelemetryStatus()).slots == 0, "a reset forgets everything"
+    assert client.request(TelemetryStatus()).slots == 0, "a reset forgets everything"
     line.close()
 
 
@@ -174,7 +174,7 @@ def test_a_damaged_slot_is_repeated_and_happens_once(start: Any) -> None:
         line.slot(wires)
     line.close()
     client = patient_client(controller)
-    assert client.ask(TelemetryStatus()).slots == 30
+    assert client.request(TelemetryStatus()).slots == 30
     client.close()
 
 
@@ -184,21 +184,21 @@ def test_a_controller_whose_time_passes_by_itself_is_used_over_its_pty(start: An
     view = Controller(client)
     assert view.identity.agent == 1
     assert view.set_cap(view.cap_domains[0], 100_449).enforced == 100_400
-    before = client.ask(TelemetryStatus()).slots
-    assert within(PATIENCE_S, lambda: client.ask(TelemetryStatus()).slots > before + 10)
+    before = client.request(TelemetryStatus()).slots
+    assert within(PATIENCE_S, lambda: client.request(TelemetryStatus()).slots > before + 10)
     client.close()
 
 
 def test_agents_without_the_line_have_mailboxes(start: Any) -> None:
     controller = start(TIME_BY_WORD)
     client = patient_client(controller)
-    client.ask(LevelSet(1, 2_400_000))
+    client.request(LevelSet(1, 2_400_000))
     controller.send(1, encode(LevelSet(1, 2_800_000), 0))
     deadline_s = time.monotonic() + PATIENCE_S
     while (answer := controller.poll(1)) is None and time.monotonic() < deadline_s:
         time.sleep(0.001)
     assert answer is not None and answer[4:8] == bytes(4)
-    assert client.ask(LevelGet(1)).level == 2_750_000, "the highest of the two, rounded down to a listed one"
+    assert client.request(LevelGet(1)).level == 2_750_000, "the highest of the two, rounded down to a listed one"
     client.close()
 
 
@@ -213,7 +213,7 @@ def test_a_flood_of_hostile_bytes_stops_neither_control_nor_the_conversation_aft
         port.read(port.in_waiting)
     time.sleep(0.1)
     port.reset_input_buffer()
-    assert client.ask(TelemetryStatus()).slots == 40
+    assert client.request(TelemetryStatus()).slots == 40
     client.close()
 
 
@@ -223,7 +223,7 @@ def test_a_killed_controller_is_one_line_at_once(start: Any) -> None:
     controller.kill()
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="the line is lost") as raised:
-        client.ask(CapGet(0))
+        client.request(CapGet(0))
     assert time.monotonic() - begin_s < PATIENCE_S
     assert "\n" not in str(raised.value)
     client.close()

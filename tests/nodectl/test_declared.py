@@ -146,7 +146,7 @@ def test_our_firmware_says_whether_it_ends_leases_which_is_set_and_how_low_its_c
     before = asked(client, "package")
     assert 0 < before.least_w < before.most_w < float("inf")
     assert proof(hw, before).endswith("by itself; none is set now, the first grant sets one")
-    client.ask(LeaseUntil(client.ask(LeaseLeft()).now_ms + 1500, 90_000))
+    client.request(LeaseUntil(client.request(LeaseLeft()).now_ms + 1500, 90_000))
     during = asked(client, "package")
     assert (during.why, during.lapsed_w) == ("", 90.0)
     assert 1.49 <= during.left_s <= 1.5

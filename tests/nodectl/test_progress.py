@@ -231,7 +231,7 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
     make_progress_file(path)
 
     def told() -> RawProgress:
-        path.write_bytes(struct.pack("<Q", twin.told_units() or 0).ljust(64, b"\0"))
+        path.write_bytes(struct.pack("<Q", twin.progress_units() or 0).ljust(64, b"\0"))
         return told_by(CounterFile(path))()
 
     with InProcess(twin) as node:
@@ -239,11 +239,11 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
         agent.run(until_ns=node.ports.clock.now_ns() + 8 * 10**9)
         agent.stop()
     summary = agent.summary()
-    assert summary.progress is not None and summary.progress.units == twin.told_units()
-    assert f"progress told: {twin.told_units()} units" in summary.line()
+    assert summary.progress is not None and summary.progress.units == twin.progress_units()
+    assert f"progress told: {twin.progress_units()} units" in summary.line()
     journal = open_journal(config.journal_dir)
     units = [record.raw.progress.units for record in journal]
-    assert all(before <= after for before, after in pairwise(units)) and units[-1] == twin.told_units()
+    assert all(before <= after for before, after in pairwise(units)) and units[-1] == twin.progress_units()
     assert replay(journal).is_equal
     export(journal, str(tmp_path / "table.csv"))
     lines = (tmp_path / "table.csv").read_text().splitlines()

@@ -266,7 +266,7 @@ def test_a_cap_that_changed_while_the_controller_was_away_is_the_one_that_is_ver
 
 def test_a_controller_that_stalls_for_one_heartbeat_changes_nothing(capped):
     assert capped.node.controller
-    capped.node.controller.hold_jobs(8 * 12)  # 12 ms without a job: one heartbeat of 5 ms goes unanswered
+    capped.node.controller.stall(8 * 12)  # 12 ms without a job: one heartbeat of 5 ms goes unanswered
     capped.ticks(5)
     assert capped.said == []
     assert capped.node.limits_khz == [MAX_KHZ] * 4
@@ -274,7 +274,7 @@ def test_a_controller_that_stalls_for_one_heartbeat_changes_nothing(capped):
 
 def test_a_controller_that_hangs_is_silent_and_may_come_back_with_what_it_had(capped):
     assert capped.node.controller
-    capped.node.controller.hold_jobs(8 * 1000)
+    capped.node.controller.stall(8 * 1000)
     capped.ticks(6)
     assert len(capped.alarms) == 1
     capped.ticks(8)

@@ -72,7 +72,7 @@ class Scene:
         client = open_client(self.controller.url(3))
         client.transport.reply_timeout_s = PATIENCE_S  # a loaded machine is no fault of the controller's
         try:
-            return client.ask(CapGet(0)).cap
+            return client.request(CapGet(0)).cap
         finally:
             client.close()
 

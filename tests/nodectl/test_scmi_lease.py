@@ -106,7 +106,7 @@ class Capped:
 
 def lease_of(node: PulpNode) -> tuple[int, int]:
     """As the firmware has it: milliseconds left, and the cap from then on."""
-    found = node.connect(RUNTIME_CHANNEL).ask(LeaseLeft())
+    found = node.connect(RUNTIME_CHANNEL).request(LeaseLeft())
     return found.left_ms, found.cap_mw
 
 
@@ -177,7 +177,7 @@ def test_heartbeats_of_an_agent_whose_loop_hangs_move_no_lease(tmp_path):
             link.beat()
             capped.node.advance(0.02)
         assert fell_at_ns(capped.node, began_ns, SAFE_MW) <= end_ns + SLOT_NS
-        capped.node.connect().ask(CapSet(0, 0, 200_000))  # what it had been about to ask for, late
+        capped.node.connect().request(CapSet(0, 0, 200_000))  # what it had been about to ask for, late
         capped.node.advance(0.01)
         assert capped.node.cap_in_force_mw() == SAFE_MW
         capped.ticks(2)
@@ -223,8 +223,8 @@ def test_a_controller_that_was_started_again_is_told_the_lease_before_the_cap(tm
 def test_an_orderly_end_leaves_cap_and_leases_as_they_were(tmp_path):
     node = PulpNode(CLASSES[2])
     by_hand = node.connect(RUNTIME_CHANNEL)
-    by_hand.ask(CapSet(0, 0, 150_000))
-    by_hand.ask(LeaseSet(60_000, 90_000))
+    by_hand.request(CapSet(0, 0, 150_000))
+    by_hand.request(LeaseSet(60_000, 90_000))
     with under(tmp_path, node) as capped:
         capped.grant(120.0 + 40.0)
         capped.ticks(3)
@@ -234,7 +234,7 @@ def test_an_orderly_end_leaves_cap_and_leases_as_they_were(tmp_path):
         assert node.cap_in_force_mw() == 150_000, "as captured, but under a lease"
         capped.wire.on_wait = lambda: capped.grant(400.0, is_leave=True)
         capped.agent.stop()
-        left = by_hand.ask(LeaseGet())
+        left = by_hand.request(LeaseGet())
         assert (node.cap_in_force_mw(), lease_of(node)) == (150_000, (0, 0))
         assert (left.period_ms, left.cap_mw) == (60_000, 90_000)
         node.advance(1.0)

@@ -73,7 +73,7 @@ class LeasedNode(Scene):
         """Of the agent's channel, which only one may have at a time."""
         client = open_client(self.url)
         try:
-            found = client.ask(LeaseLeft())
+            found = client.request(LeaseLeft())
             return found.left_ms, found.cap_mw
         finally:
             client.close()
@@ -92,7 +92,7 @@ def scene(tmp_path) -> Iterator[LeasedNode]:
 
 def cap_through(client: Client) -> int:
     try:
-        return client.ask(CapGet(0)).cap
+        return client.request(CapGet(0)).cap
     except ScmiError:
         return -1  # late; asked again
 

@@ -101,7 +101,7 @@ class Guest(VirtualMachine):
             found.append(entry)
         return bool(entry)
 
-    def ask(self, body: Body) -> Any:
+    def request(self, body: Body) -> Any:
         """The response; an ``int`` where it is a bare status of refusal."""
         message = self.begin(body)
         answer = self.answer()
@@ -152,29 +152,29 @@ def test_it_tells_where_each_agent_connects(served: Served) -> None:
 
 def test_a_guest_and_a_client_see_each_others_caps_and_the_lowest_is_in_force(guest: Guest, runtime: Client) -> None:
     guest.offer_event_buffer()
-    assert guest.ask(CapNotify(0, 1)) is not None
-    assert guest.ask(CapSet(0, 0, 150_000)) is not None
+    assert guest.request(CapNotify(0, 1)) is not None
+    assert guest.request(CapSet(0, 0, 150_000)) is not None
     assert isinstance(guest.event(), CapChanged)
-    assert runtime.ask(CapGet(0)).cap == 150_000
+    assert runtime.request(CapGet(0)).cap == 150_000
 
     guest.offer_event_buffer()
-    runtime.ask(CapSet(0, 0, 110_000))
-    assert guest.ask(CapGet(0)).cap == 110_000
+    runtime.request(CapSet(0, 0, 110_000))
+    assert guest.request(CapGet(0)).cap == 110_000
     changed = guest.event()
     assert isinstance(changed, CapChanged) and (changed.agent, changed.cap) == (2, 110_000)
 
-    guest.ask(CapSet(0, 0, 90_000))
-    assert runtime.ask(CapGet(0)).cap == 90_000
-    assert within(PATIENCE_S, lambda: runtime.ask(MeasurementsGet(0)).power < 95_000), "the chip follows"
-    guest.ask(CapSet(0, 0, 0))
-    assert runtime.ask(CapGet(0)).cap == 110_000, "a guest withdraws its own cap only"
-    runtime.ask(CapSet(0, 0, 0))
+    guest.request(CapSet(0, 0, 90_000))
+    assert runtime.request(CapGet(0)).cap == 90_000
+    assert within(PATIENCE_S, lambda: runtime.request(MeasurementsGet(0)).power < 95_000), "the chip follows"
+    guest.request(CapSet(0, 0, 0))
+    assert runtime.request(CapGet(0)).cap == 110_000, "a guest withdraws its own cap only"
+    runtime.request(CapSet(0, 0, 0))
 
 
 def test_a_guest_is_described_no_fast_channels(guest: Guest, runtime: Client) -> None:
     asked = PowercapFastChannel(0, 5)
-    assert guest.ask(asked) == Status.NOT_SUPPORTED
-    assert runtime.ask(asked) is not None
+    assert guest.request(asked) == Status.NOT_SUPPORTED
+    assert runtime.request(asked) is not None
 
 
 def test_the_next_guest_gets_its_own_answers_after_one_that_left_in_mid_command(served: Served) -> None:
@@ -183,11 +183,11 @@ def test_the_next_guest_gets_its_own_answers_after_one_that_left_in_mid_command(
         leaving.begin(CapGet(1))
         leaving.close()
         guest = Guest(served)
-        guest.ask(CapSet(0, 0, cap))
-        assert guest.ask(CapGet(0)).cap == cap
+        guest.request(CapSet(0, 0, cap))
+        assert guest.request(CapGet(0)).cap == cap
         guest.close()
     last = Guest(served)
-    last.ask(CapSet(0, 0, 0))
+    last.request(CapSet(0, 0, 0))
     last.close()
 
 
@@ -208,11 +208,11 @@ def test_a_controller_that_stands_still_is_answered_for(served: Served, guest: G
     pid = served.controller_pid()
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert guest.ask(CapGet(0)) == Status.COMMS_ERROR
-        assert guest.ask(CapGet(0)) == Status.COMMS_ERROR
+        assert guest.request(CapGet(0)) == Status.COMMS_ERROR
+        assert guest.request(CapGet(0)) == Status.COMMS_ERROR
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert within(PATIENCE_S, lambda: not isinstance(guest.ask(CapGet(0)), int))
+    assert within(PATIENCE_S, lambda: not isinstance(guest.request(CapGet(0)), int))
 
 
 # ---- its end ----
@@ -223,7 +223,7 @@ def test_it_ends_in_good_order_with_a_guest_and_leaves_no_socket(number: signal.
     one = Served()
     try:
         guest = Guest(one)
-        guest.ask(CapGet(0))
+        guest.request(CapGet(0))
         one.process.send_signal(number)
         _, said = one.process.communicate(timeout=PATIENCE_S)
         assert one.process.returncode == 0, said

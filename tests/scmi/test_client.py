@@ -117,7 +117,7 @@ def test_a_platform_without_a_common_version_is_the_wrong_device(link, platform)
 
 def test_a_cap_is_rounded_down_to_the_step_sent_and_verified(controller, platform):
     outcome = controller.set_cap(controller.cap_domains[0], 100_499)
-    assert (outcome.asked, outcome.sent, outcome.enforced) == (100_499, 100_000, 100_000)
+    assert (outcome.requested, outcome.sent, outcome.enforced) == (100_499, 100_000, 100_000)
     assert platform.caps[0, 1] == 100_000
 
 
@@ -160,7 +160,9 @@ def test_a_cap_between_minimum_and_the_next_step_becomes_the_minimum(controller)
 
 def test_a_denied_cap_names_the_domain(controller, platform):
     platform.denied.add((1, 1))
-    with pytest.raises(DeniedError, match=r"not permitted to; power domain 1 \(domain-0\); the earlier value stays in force"):
+    with pytest.raises(
+        DeniedError, match=r"not permitted to; power domain 1 \(domain-0\); the earlier value stays in force"
+    ):
         controller.set_cap(controller.cap_domains[1], 90_000)
 
 
@@ -179,10 +181,10 @@ def test_an_asynchronous_cap_waits_for_its_delayed_response(controller):
 
 def test_levels_are_read_back_and_another_agents_request_is_seen(controller, platform):
     domain = controller.speed_domains[0]
-    assert controller.set_level(domain, 2_400_000).is_as_asked
+    assert controller.set_level(domain, 2_400_000).is_as_requested
     platform.levels[0, 2] = 3_660_000
     outcome = controller.set_level(domain, 800_000)
-    assert not outcome.is_as_asked and outcome.in_force == 3_660_000
+    assert not outcome.is_as_requested and outcome.in_force == 3_660_000
     assert domain.level_at_or_below(2_399_999) == 1_350_000
     with pytest.raises(RequestError, match="below 400 to 3660 MHz"):
         domain.level_at_or_below(1)
@@ -207,7 +209,7 @@ def test_limits_and_averaging_intervals_are_read_back(controller):
 
 def test_a_lost_reply_is_asked_for_again_with_a_new_token(controller, link):
     link.faults.extend(["lose", "lose"])
-    assert controller.client.ask(LevelGet(0)).level == 400_000
+    assert controller.client.request(LevelGet(0)).level == 400_000
     tokens = [int.from_bytes(message[:4], "little") >> 18 for message in link.sent[-3:]]
     assert len(set(tokens)) == 3
     assert controller.client.counts.timeouts == 2
@@ -215,7 +217,7 @@ def test_a_lost_reply_is_asked_for_again_with_a_new_token(controller, link):
 
 def test_replies_that_come_late_or_twice_are_dropped(controller, link):
     link.faults.extend(["late", "twice"])
-    assert controller.client.ask(LevelGet(0)).level == 400_000
+    assert controller.client.request(LevelGet(0)).level == 400_000
     assert controller.cap(controller.cap_domains[0]) == 0
     assert controller.client.events() == []
     assert controller.client.counts.stale == 2
@@ -226,37 +228,37 @@ def test_after_three_silent_tries_the_client_gives_up_within_the_bound(controlle
     link.faults.extend(["lose"] * 9)
     begin_s = clock.now_s()
     with pytest.raises(NoAnswerError, match="PERFORMANCE_LEVEL_GET: no usable answer to 3 tries of 30 ms"):
-        controller.client.ask(LevelGet(0))
+        controller.client.request(LevelGet(0))
     assert clock.now_s() - begin_s == pytest.approx(0.09, abs=0.001)
 
 
 def test_replies_that_make_no_sense_mean_a_wrong_device(controller, link):
     link.faults.extend(["cut"] * 3)
     with pytest.raises(WrongDeviceError, match="LEVEL_GET response: payload of 1 bytes instead of 4"):
-        controller.client.ask(LevelGet(0))
+        controller.client.request(LevelGet(0))
     link.faults.extend(["garbage", "none left"])
     assert controller.client.counts.malformed == 3
 
 
 def test_busy_is_tried_again_a_few_times_and_then_reported(controller, platform):
     platform.busy_left = 3
-    assert controller.client.ask(LevelGet(0)).level == 400_000
+    assert controller.client.request(LevelGet(0)).level == 400_000
     platform.busy_left = 99
     with pytest.raises(BusyError):
-        controller.client.ask(LevelGet(0))
+        controller.client.request(LevelGet(0))
     assert platform.busy_left == 94
 
 
 def test_other_refusals_are_not_tried_again(controller, platform):
     before = len(platform.served)
     with pytest.raises(NotFoundError):
-        controller.client.ask(CapGet(9))
+        controller.client.request(CapGet(9))
     assert len(platform.served) == before + 1
 
 
 def test_notifications_are_kept_while_a_reply_is_awaited(controller, platform):
     client = controller.client
-    client.ask(CapNotify(0, 1))
+    client.request(CapNotify(0, 1))
     platform.answer(2, u32(0x6005, 0, 0, 70_000))
     controller.cap(controller.cap_domains[0])
     assert [message.body for message in client.events()] == [CapChanged(2, 0, 70_000, 1000)]
@@ -265,7 +267,7 @@ def test_notifications_are_kept_while_a_reply_is_awaited(controller, platform):
 
 def test_tokens_wrap_without_confusion(controller):
     for _ in range(1100):
-        controller.client.ask(CapSet(0, 0, 90_000))
+        controller.client.request(CapSet(0, 0, 90_000))
     assert controller.client.counts.stale == 0
 
 
@@ -292,7 +294,7 @@ def test_a_platform_that_never_stops_talking_holds_nobody(link):
 
     client = Client(Chatter(SmallPlatform()))
     with pytest.raises(NoAnswerError):
-        client.ask(LevelGet(0))
+        client.request(LevelGet(0))
     assert client.events() == []
     assert client.wait_for_events(0.01) == []
     assert client.transport.clock.now_s() < 0.2

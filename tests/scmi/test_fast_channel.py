@@ -95,7 +95,7 @@ def test_a_refused_write_becomes_the_messages_typed_error_and_what_was_in_force_
         with pytest.raises(OutOfRangeError, match=r"power domain 0 \(package\) takes 20 W to 324 W"):
             controller.set_cap(package, cap, fast=True)
     boss, _ = opened(firmware, channel=2)
-    boss.client.ask(SetProtocolPermissions(1, 0, Protocol.POWERCAP, 0))
+    boss.client.request(SetProtocolPermissions(1, 0, Protocol.POWERCAP, 0))
     with pytest.raises(DeniedError, match=r"power domain 0 \(package\); the earlier value stays in force"):
         controller.set_cap(package, 90_000, fast=True)
     assert controller.cap(package) == 100_000

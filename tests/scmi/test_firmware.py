@@ -79,11 +79,11 @@ def test_of_two_agents_the_lower_cap_and_the_higher_level_hold(firmware, control
     other = Controller(Client(InProcess(firmware, channel=1)))
     package, domain = controller.cap_domains[0], controller.speed_domains[0]
     assert (controller.identity.agent, other.identity.agent) == (1, 2)
-    controller.client.ask(CapNotify(0, 1))
-    controller.client.ask(NotifyLevel(0, 1))
+    controller.client.request(CapNotify(0, 1))
+    controller.client.request(NotifyLevel(0, 1))
     assert other.set_cap(package, 80_000).enforced == 80_000
     assert controller.set_cap(package, 100_000).enforced == 80_000
-    assert other.set_level(domain, 2_000_000).is_as_asked
+    assert other.set_level(domain, 2_000_000).is_as_requested
     assert controller.set_level(domain, 800_000).in_force == 2_000_000
     seen = [message.body for message in controller.client.events()]
     seen += [message.body for message in controller.client.wait_for_events(0.005)]
@@ -93,7 +93,7 @@ def test_of_two_agents_the_lower_cap_and_the_higher_level_hold(firmware, control
 
 def test_telemetry_and_leases_are_spoken(controller):
     controller.set_cap(controller.cap_domains[0], 100_000)
-    ask = controller.client.ask
+    ask = controller.client.request
     controller.client.transport.clock.sleep(0.01)
     assert ask(TelemetryStatus()).slots >= 20
     assert len(ask(TelemetryReasons(0)).reasons) == 36
@@ -105,7 +105,7 @@ def test_telemetry_and_leases_are_spoken(controller):
 
 
 def test_a_controller_that_stands_still_is_waited_for_and_its_late_answer_dropped(firmware, controller):
-    firmware.hold_jobs(300)  # 37.5 ms: past the timeout of 30 ms
+    firmware.stall(300)  # 37.5 ms: past the timeout of 30 ms
     assert controller.cap(controller.cap_domains[0]) == 0
     assert controller.client.counts.timeouts == 1
 
@@ -144,11 +144,11 @@ def test_answers_of_every_domain_and_list_position_are_whole(firmware):
 
 def test_permissions_and_unknown_domains_are_typed_errors(firmware, controller):
     with pytest.raises(NotFoundError):
-        controller.client.ask(CapGet(9))
+        controller.client.request(CapGet(9))
     for agent in (1, 2, 3):
         boss = Controller(Client(InProcess(firmware, channel=agent - 1)))
         try:
-            boss.client.ask(SetProtocolPermissions(2, 0, Protocol.POWERCAP, 0))
+            boss.client.request(SetProtocolPermissions(2, 0, Protocol.POWERCAP, 0))
             break
         except DeniedError:
             continue
@@ -168,7 +168,7 @@ def test_the_firmware_is_capped_over_every_link(firmware, tmp_path, link):
         device = MailboxDevice(str(tmp_path / "scmi.sock"), platform=Answering(firmware))
         url = f"scmi+shm:{tmp_path / 'scmi.sock'}"
     controller = Controller(open_client(url))
-    controller.client.ask(CapNotify(0, 1))
+    controller.client.request(CapNotify(0, 1))
     assert controller.set_cap(controller.cap_domains[0], 100_050).enforced == 100_000
     assert [level.khz for level in controller.speed_domains[3].levels][-1] == 3_660_000
     assert len(controller.sensors) == 18

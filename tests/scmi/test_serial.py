@@ -68,10 +68,10 @@ def test_a_controller_is_used_over_a_pty(client, device):
     "fault", [flip(2), flip(4), flip(8), flip(-1), cut, twice, in_garbage], ids=lambda f: f.__name__
 )
 def test_a_reply_that_was_hit_is_repaired_without_executing_the_command_twice(client, device, fault):
-    client.ask(LevelGet(0))
+    client.request(LevelGet(0))
     executed = device.device.executed
     device.device.faults.append(fault)
-    assert client.ask(LevelGet(0)).level == 400_000
+    assert client.request(LevelGet(0)).level == 400_000
     assert device.device.executed == executed + 1
     assert client.counts.timeouts == 0
 
@@ -80,10 +80,10 @@ def test_a_reply_that_was_hit_is_repaired_without_executing_the_command_twice(cl
     "fault", [flip(2), flip(5), flip(8), flip(-1), cut, twice, in_garbage], ids=lambda f: f.__name__
 )
 def test_a_command_that_was_hit_is_sent_again_and_executed_once(client, device, fault):
-    client.ask(LevelGet(0))
+    client.request(LevelGet(0))
     executed = device.device.executed
     device.before.append(fault)
-    assert client.ask(LevelGet(0)).level == 400_000
+    assert client.request(LevelGet(0)).level == 400_000
     assert device.device.executed == executed + 1
     assert client.counts.timeouts == 0
 
@@ -92,7 +92,7 @@ def test_a_command_that_was_hit_is_sent_again_and_executed_once(client, device, 
 def test_what_is_lost_without_a_trace_is_tried_again_after_the_timeout(client, device, where):
     (device.before if where == "before" else device.device.faults).append(lose)
     begin_s = time.monotonic()
-    assert client.ask(LevelGet(0)).level == 400_000
+    assert client.request(LevelGet(0)).level == 400_000
     assert 0.25 <= time.monotonic() - begin_s < 1.5
     assert client.counts.timeouts == 1
 
@@ -100,21 +100,21 @@ def test_what_is_lost_without_a_trace_is_tried_again_after_the_timeout(client, d
 def test_garbage_on_the_line_does_not_stop_the_conversation(client, device):
     for i in range(20):
         device.say(os.urandom(100) + b"\xa5\x5a\x04")
-        assert client.ask(LevelGet(i % 2)).level == 400_000
+        assert client.request(LevelGet(i % 2)).level == 400_000
     assert client.transport.diagnosis().split()[0].isdigit()
 
 
 def test_notifications_come_between_replies(client, device):
-    client.ask(CapNotify(0, 1))
+    client.request(CapNotify(0, 1))
     device.platform.answer(2, u32(0x6005, 0, 0, 70_000))
-    client.ask(LevelGet(0))
+    client.request(LevelGet(0))
     assert client.wait_for_events(1.0)[0].body == CapChanged(2, 0, 70_000, 1000)
 
 
 def test_a_restarted_client_is_not_taken_for_a_repetition(device):
     for _ in range(2):
         client = open_client(f"scmi+serial://{device.path}")
-        client.ask(LevelGet(0))
+        client.request(LevelGet(0))
         client.close()
     assert device.device.executed == 2
 
@@ -124,7 +124,7 @@ def test_a_cable_that_is_pulled_is_one_line_at_once(device):
     device.unplug()
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="the line is lost"):
-        client.ask(LevelGet(0))
+        client.request(LevelGet(0))
     assert time.monotonic() - begin_s < 2
     client.close()
 
@@ -275,5 +275,5 @@ def test_a_device_that_never_stops_talking_holds_nobody():
 def test_a_line_that_was_cut_for_a_while_is_used_again_without_opening_it(client, device):
     device.before.extend([lose] * 3)
     with pytest.raises(NoAnswerError, match="3 tries of 250 ms"):
-        client.ask(LevelGet(0))
-    assert client.ask(LevelGet(0)).level == 400_000
+        client.request(LevelGet(0))
+    assert client.request(LevelGet(0)).level == 400_000

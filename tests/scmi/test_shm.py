@@ -69,8 +69,8 @@ def test_an_agent_is_its_connection_and_places_are_given_again(client, device, p
 
 
 def test_notifications_come_through_their_own_area(client, device):
-    client.ask(CapNotify(0, 1))
-    client.ask(CapNotify(1, 1))
+    client.request(CapNotify(0, 1))
+    client.request(CapNotify(1, 1))
     controller = Controller(client)
     controller.set_cap(controller.cap_domains[0], 80_000)
     controller.set_cap(controller.cap_domains[1], 70_000)
@@ -134,32 +134,32 @@ def late(by_s: float):
 
 def test_an_answer_that_comes_late_is_dropped_and_the_command_tried_again(client, device):
     device.faults.append(late(0.045))
-    assert client.ask(LevelGet(0)).level == 400_000
+    assert client.request(LevelGet(0)).level == 400_000
     assert client.counts.timeouts >= 1
-    assert client.ask(LevelGet(1)).level == 400_000
+    assert client.request(LevelGet(1)).level == 400_000
 
 
 def test_a_mailbox_that_is_never_handed_back_is_reported_within_its_bound(client, device):
     device.faults.append(lambda server, agent, message: None)
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="has not handed the mailbox back within 60 ms: it hangs, or was reset"):
-        client.ask(LevelGet(0))
+        client.request(LevelGet(0))
     assert time.monotonic() - begin_s < 1.0
 
 
 def test_an_answer_marked_as_damaged_is_tried_again(client, device):
     device.faults.append(lambda server, agent, message: server.answer(agent, message + bytes(200)))
-    assert client.ask(LevelGet(0)).level == 400_000
+    assert client.request(LevelGet(0)).level == 400_000
     device.faults.extend([lambda server, agent, message: server.answer(agent, message + bytes(200))] * 3)
     with pytest.raises(NoAnswerError, match="4 messages were marked as damaged in the mailbox"):
-        client.ask(LevelGet(0))
+        client.request(LevelGet(0))
 
 
 def test_a_controller_that_ends_is_noticed_at_once(client, device):
     device.close()
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="the controller's process has ended"):
-        client.ask(LevelGet(0))
+        client.request(LevelGet(0))
     assert time.monotonic() - begin_s < 1.0
 
 

@@ -51,7 +51,7 @@ def test_instructions_fall_otherwise_than_speed_does() -> None:
         twin.advance(5.0)
         instructions, reference = twin.counters(["instructions", "reference-cycles"]).sum(axis=0)
         rates.append(instructions / reference)
-    loss = workload.truth.groups[0].phases[0].draws.loss
+    loss = workload.truth.groups[0].phases[0].counter_error.loss
     assert rates[1] / rates[0] == pytest.approx(1.0 - (1.0 + loss) * (1.0 - 1.0 / 1.5), abs=0.06)
     assert abs(loss) >= 0.2
 
@@ -78,8 +78,8 @@ def test_truth_names_its_seed_and_draws() -> None:
     assert (truth.seed, truth.bias) == (11, 0.2)
     phases = truth.groups[1].phases
     assert [phase.name for phase in phases] == ["propagate", "gather"]
-    assert all(0.1 <= abs(phase.draws.loss) <= 0.2 for phase in phases)
-    assert phases[0].draws != phases[1].draws
+    assert all(0.1 <= abs(phase.counter_error.loss) <= 0.2 for phase in phases)
+    assert phases[0].counter_error != phases[1].counter_error
     assert truth == load_workload("easywave", machine, seed=11, bias=0.2).truth
 
 
@@ -96,5 +96,5 @@ def test_dram_traffic_of_a_gpu_falls_otherwise_than_speed_does() -> None:
         before = card.gpm_dram_active_s
         twin.advance(3.0)
         shown.append(card.gpm_dram_active_s - before)
-    loss = workload.truth.groups[1].phases[0].draws.loss
+    loss = workload.truth.groups[1].phases[0].counter_error.loss
     assert shown[1] / shown[0] == pytest.approx(1.0 - (1.0 + loss) * (1.0 - 1005 / 1410), abs=0.06)

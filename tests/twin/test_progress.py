@@ -7,7 +7,7 @@ import pytest
 
 from twin.errors import TwinError
 from twin.machine import load_machine
-from twin.physics.emulated_progress import UNLIKE, telling
+from twin.physics.emulated_progress import UNLIKE, progress_count
 from twin.physics.model import Twin
 from twin.programs.workload import load_workload
 
@@ -21,7 +21,7 @@ def ticked(workload: str, khz: int, progress_s: float | None, seconds: float = 4
     units = []
     while not twin.finished:
         twin.advance(0.1)
-        units.append(twin.told_units() or 0)
+        units.append(twin.progress_units() or 0)
     return twin, units
 
 
@@ -29,7 +29,7 @@ def test_shipped_programs_tell_nothing_unless_they_are_asked_to() -> None:
     for name in ("nas", "hpl", "stream", "mixed-cpu:3"):
         twin = Twin(CURIE, load_workload(name, CURIE, duration_s=10))
         twin.advance(1.0)
-        assert twin.told_units() is None
+        assert twin.progress_units() is None
 
 
 @pytest.mark.parametrize("name", ["nas", "mixed-cpu:3"])
@@ -50,7 +50,7 @@ def test_units_count_work_and_not_time() -> None:
 
 
 def test_a_phases_units_are_unlike_anothers_and_single_ones_scatter() -> None:
-    told = load_workload("mixed-cpu:3", CURIE, progress_s=0.05).groups[0].telling
+    told = load_workload("mixed-cpu:3", CURIE, progress_s=0.05).groups[0].progress
     assert told is not None
     lengths = np.array(told.unit_s)
     assert len(set(lengths)) == len(lengths) > 2
@@ -60,13 +60,13 @@ def test_a_phases_units_are_unlike_anothers_and_single_ones_scatter() -> None:
 
 def test_units_do_not_touch_what_else_is_drawn() -> None:
     with_it, without = (load_workload("mixed-cpu:3", CURIE, progress_s=told) for told in (0.05, None))
-    assert [phase.draws for phase in with_it.truth.groups[0].phases] == [
-        phase.draws for phase in without.truth.groups[0].phases
+    assert [phase.counter_error for phase in with_it.truth.groups[0].phases] == [
+        phase.counter_error for phase in without.truth.groups[0].phases
     ]
 
 
 def test_a_unit_that_is_under_way_when_a_phase_ends_is_finished_in_the_next() -> None:
-    told = telling(10.0, 2, [(0, 5.0), (1, 5.0)], 50, np.random.default_rng(1))
+    told = progress_count(10.0, 2, [(0, 5.0), (1, 5.0)], 50, np.random.default_rng(1))
     mean_s = 10.0 / float(told.units[-1])
     assert told.finished(500.0) == pytest.approx(500.0 / mean_s, rel=0.1)
     counts = [told.finished(done_s) for done_s in np.linspace(0, 500, 5001)]

@@ -77,7 +77,7 @@ int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent has end
 int process_rename(const char *name);
 /* Reports to the node's agent that this many more units of work are finished, as any program would
  * (nodectl_progress.h). */
-void process_tell(uint64_t units);
+void process_report(uint64_t units);
 int64_t filesystem_type(const char *path); /* statfs f_type */
 int namespaces_leave(int flags); /* unshare(2) */
 int mount_at(const char *source, const char *target, const char *type, uint64_t flags, const char *options);

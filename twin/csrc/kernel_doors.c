@@ -20,8 +20,7 @@
  *
  * We act with our own rights, so we first check the caller's: CAP_SYS_ADMIN over its mount namespace. As with all
  * seccomp listeners a hostile program can change its arguments after our check; honest ones do not.
- *
- Source: seccomp_unotify(2), setns(2), open_tree and move_mount (Linux fs/namespace.c), ioctl_ns(2).
+ * Source: seccomp_unotify(2), setns(2), open_tree and move_mount (Linux fs/namespace.c), ioctl_ns(2).
  */
 #include "kernel_doors.h"
 

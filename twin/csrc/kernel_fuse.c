@@ -4,8 +4,8 @@
  * fsopen(2) and fsmount(2) leave the mount unattached: no path leads to it, and it ends with its last descriptor. Event
  * ids are the names of files. Files are direct_io (each read reaches us, with the caller's buffer size) and streams (no
  * file position), as perf descriptors are; a shared mmap of such a file fails with ENODEV, as we want. ioctl(2) arrives
- * "restricted": the kernel copies only the bytes that the command's size bits announce. Source: Linux
- * Documentation/filesystems/fuse, include/uapi/linux/fuse.h.
+ * "restricted": the kernel copies only the bytes that the command's size bits announce.
+ * Source: Linux Documentation/filesystems/fuse, include/uapi/linux/fuse.h.
  */
 #include "kernel.h"
 

@@ -27,7 +27,7 @@ int process_rename(const char *name)
     return prctl(PR_SET_NAME, name, 0, 0, 0) ? -errno : 0;
 }
 
-void process_tell(uint64_t units)
+void process_report(uint64_t units)
 {
     nodectl_progress_tick(units);
 }

@@ -7,8 +7,7 @@
  * arm on aarch64, all of x32) are not supported and get ENOSYS. When the listener is closed, the kernel itself answers
  * ENOSYS. The listener does not stop a hostile program (memory may change between our check and the kernel's); it keeps
  * honest programs on the emulated node. The kernel refuses a second listener inside (EBUSY).
- *
- Source: seccomp_unotify(2), Linux Documentation/userspace-api/seccomp_filter.rst.
+ * Source: seccomp_unotify(2), Linux Documentation/userspace-api/seccomp_filter.rst.
  */
 #include "kernel_seccomp.h"
 

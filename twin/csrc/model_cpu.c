@@ -144,7 +144,7 @@ int32_t cpu_level_at_least(const twin_model_t *m, double khz)
 
 /* The level that the governor requests, within the limits: performance takes the highest, powersave the lowest,
  * userspace rounds up (CPUFREQ_RELATION_L), the dynamic one keeps the last choice of cpu_govern(). */
-static int32_t wish(const twin_model_t *m, int32_t d)
+static int32_t requested_level(const twin_model_t *m, int32_t d)
 {
     int32_t low = cpu_level_at_least(m, m->min_khz[d]), high = cpu_level_at_most(m, m->max_khz[d]), level = high;
 
@@ -176,7 +176,7 @@ static void show(twin_model_t *m, int32_t d)
 
 void cpu_request(twin_model_t *m, int32_t d)
 {
-    int32_t level = wish(m, d);
+    int32_t level = requested_level(m, d);
 
     if (level == m->wanted_level[d] && (m->due_step[d] != NEVER || level == m->level[d]))
         return;
@@ -231,7 +231,7 @@ void cpu_govern(twin_model_t *m)
         double khz = 1.25 * most * m->node.label_khz[m->shown_level[d]];
         int32_t was = m->wanted_level[d];
         m->wanted_level[d] = cpu_level_at_least(m, khz < fmax ? khz : fmax);
-        int32_t level = wish(m, d);
+        int32_t level = requested_level(m, d);
         m->wanted_level[d] = was;
         if (level != was || (level != m->level[d] && m->due_step[d] == NEVER)) {
             m->wanted_level[d] = level;

@@ -106,8 +106,8 @@ void gpu_poll(twin_model_t *m)
         if (lock_seq != gpu->lock_seq) {
             gpu->lock_seq = lock_seq;
             if (!ignores) {
-                gpu->asked_min_mhz = shared->lock_min_mhz;
-                gpu->asked_max_mhz = shared->lock_max_mhz;
+                gpu->requested_min_mhz = shared->lock_min_mhz;
+                gpu->requested_max_mhz = shared->lock_max_mhz;
                 double latency = gpu->card.lock_latency_s * (0.6 + 0.8 * model_uniform(m));
                 gpu->lock_step = m->step + (int64_t)(latency / STEP_S);
             }
@@ -303,8 +303,8 @@ static void gpu_one_tick(twin_model_t *m, int32_t g, int64_t tick)
     if (gpu->kernel_rate > 0)
         gpu->kernel_step = m->step;
     if (gpu->lock_step <= m->step) {
-        gpu->lock_min_mhz = gpu->asked_min_mhz;
-        gpu->lock_max_mhz = gpu->asked_max_mhz;
+        gpu->lock_min_mhz = gpu->requested_min_mhz;
+        gpu->lock_max_mhz = gpu->requested_max_mhz;
         gpu->lock_step = NEVER;
     }
     heat_step(&gpu->heat, &gpu->card.thermal, power_w, TICK_S);

@@ -53,7 +53,7 @@ typedef struct {
     twin_gpu_card_t card;
     double *clock_khz, *idle_w;
     /* clock: lock requests, what is in force, level */
-    uint32_t lock_seq, limit_seq, asked_min_mhz, asked_max_mhz, lock_min_mhz, lock_max_mhz;
+    uint32_t lock_seq, limit_seq, requested_min_mhz, requested_max_mhz, lock_min_mhz, lock_max_mhz;
     int64_t lock_step; /* when the requested lock comes into force */
     int64_t kernel_step; /* last time a kernel ran */
     int32_t level;

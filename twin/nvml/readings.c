@@ -244,7 +244,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int 
 {
     const twin_gpu_t *gpu;
     twin_gpu_sample_t ring[TWIN_SAMPLES];
-    uint32_t held;
+    uint32_t filled;
     bool has_room       = count != NULL && (samples == NULL || *count > 0);
     bool is_whole       = type < NVML_SAMPLINGTYPE_COUNT && value_type != NULL && has_room;
     nvmlReturn_t status = twin_device(device, is_whole ? count : NULL, &gpu);
@@ -260,9 +260,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int 
         *count = TWIN_SAMPLES;
         return NVML_SUCCESS;
     }
-    status = twin_read_samples(gpu, ring, &held);
+    status = twin_read_samples(gpu, ring, &filled);
     if (status != NVML_SUCCESS)
         return status;
-    *count = copy_samples(ring, held, last_seen_us, type, samples, *count);
+    *count = copy_samples(ring, filled, last_seen_us, type, samples, *count);
     return *count > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }

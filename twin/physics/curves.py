@@ -28,7 +28,7 @@ SHARPNESS = 14.0
 CACHE_LINE_B = 64
 
 
-class Draws(msgspec.Struct, frozen=True):
+class CounterError(msgspec.Struct, frozen=True):
     """Counter errors of one phase: of magnitude ``bias / 2`` to ``bias``.
 
     ``bound``: stalls and traffic imply a beta or knee off by ``1 + bound``. ``loss``: a counter that should fall with
@@ -48,11 +48,11 @@ def stream(*keys: int | str) -> np.random.Generator:
     return np.random.default_rng([zlib.crc32(key.encode()) if isinstance(key, str) else key for key in keys])
 
 
-def draw(random: np.random.Generator, bias: float) -> Draws:
+def random_counter_error(random: np.random.Generator, bias: float) -> CounterError:
     """One phase's counter errors: uniform over [-bias, bias] without the inner half."""
     signs = random.choice((-1.0, 1.0), size=4)
     sizes = random.uniform(bias / 2, bias, size=4) if bias > 0 else np.zeros(4)
-    return Draws(*(float(x) for x in signs * sizes))
+    return CounterError(*(float(x) for x in signs * sizes))
 
 
 def biased_loss(speed: type_f64, loss: float) -> type_f64:
@@ -112,16 +112,16 @@ def gpu_ready_w(gpu: Gpu) -> type_f64:
 
 
 def cpu_tables(
-    machine: Machine, speed: type_f64, beta: float, ipc: float, traffic_gbs: float, draws: Draws
+    machine: Machine, speed: type_f64, beta: float, ipc: float, traffic_gbs: float, counter_error: CounterError
 ) -> type_f64:
     """Rows work rate, instructions/s, stall share, misses/s, GB/s of one thread at each clock."""
     clock = np.asarray(machine.clock_hz)
-    seen = min(max(beta * (1.0 + draws.bound), 0.01), 0.99)
+    seen = min(max(beta * (1.0 + counter_error.bound), 0.01), 0.99)
     stall = (1.0 - seen) / (seen * clock[-1] / clock + 1.0 - seen)
-    shown = biased_loss(speed, draws.loss)
-    instructions = ipc * (1.0 + 1.5 * draws.level) * machine.tsc_khz * 1e3 * shown
+    shown = biased_loss(speed, counter_error.loss)
+    instructions = ipc * (1.0 + 1.5 * counter_error.level) * machine.tsc_khz * 1e3 * shown
     traffic_seen = traffic_gbs * (1.0 - seen) / max(1.0 - beta, 0.01)
-    misses = traffic_seen * 1e9 / CACHE_LINE_B * shown * (1.0 + draws.level2)
+    misses = traffic_seen * 1e9 / CACHE_LINE_B * shown * (1.0 + counter_error.level2)
     return np.stack([speed, instructions, stall, misses, traffic_gbs * speed])
 
 
@@ -139,7 +139,7 @@ def gpu_tables(
     gap: float,
     dram: float,
     knee: float,
-    draws: Draws,
+    counter_error: CounterError,
 ) -> type_f64:
     """Rows kernel rate, kernel watts, gap watts, mean watts, DRAM-active share while a kernel runs.
 
@@ -155,9 +155,9 @@ def gpu_tables(
     else:
         gap_w = np.minimum(ready, 0.9 * mean_w)
         kernel_w = (mean_w * whole_s - gap_w * gap) / kernel_s
-    seen = dram + 0.6 * (boundness(gpu, knee) - boundness(gpu, knee * (1.0 + draws.bound)))
+    seen = dram + 0.6 * (boundness(gpu, knee) - boundness(gpu, knee * (1.0 + counter_error.bound)))
     seen = min(max(seen, 0.04), 0.92)
-    average = seen * (1.0 - gap) * biased_loss(1.0 / whole_s, draws.loss)
+    average = seen * (1.0 - gap) * biased_loss(1.0 / whole_s, counter_error.loss)
     return np.stack([speed, kernel_w, gap_w, mean_w, np.minimum(average * whole_s / kernel_s, 0.97)])
 
 

@@ -21,7 +21,7 @@ SCATTER = 0.1
 """Ours: relative standard deviation of the lengths of single units."""
 
 
-class Telling(msgspec.Struct, frozen=True):
+class ProgressCount(msgspec.Struct, frozen=True):
     """How a program counts. ``unit_s``: mean seconds of work (at the highest clock) of a unit in each of its phases.
     After ``done_s`` seconds of work in a round the program has done ``units`` mean units. Unit k of the whole run ends
     ``ends[k]`` mean units after the start."""
@@ -38,13 +38,13 @@ class Telling(msgspec.Struct, frozen=True):
         return int(np.searchsorted(self.ends, come * (1.0 + 1e-12), side="right"))
 
 
-def telling(
+def progress_count(
     unit_s: float, phases: int, program: Sequence[tuple[int, float]], repeat: int, random: np.random.Generator
-) -> Telling:
+) -> ProgressCount:
     """For a program of (phase, seconds) that is executed ``repeat`` times, with units of about ``unit_s`` seconds."""
     means = unit_s * UNLIKE ** random.uniform(-1.0, 1.0, phases)
     seconds = np.array([work_s for _, work_s in program])
     done_s = np.concatenate(([0.0], np.cumsum(seconds)))
     units = np.concatenate(([0.0], np.cumsum(seconds / means[[phase for phase, _ in program]])))
     lengths = np.maximum(1.0 + SCATTER * random.standard_normal(int(repeat * units[-1] * 1.5) + 16), SCATTER)
-    return Telling(tuple(means.tolist()), done_s, units, np.cumsum(lengths))
+    return ProgressCount(tuple(means.tolist()), done_s, units, np.cumsum(lengths))

@@ -151,14 +151,14 @@ class Twin:
         """Whether the workload has ended."""
         return bool(lib.twin_model_finished(self._model))
 
-    def told_units(self) -> int | None:
+    def progress_units(self) -> int | None:
         """Units of progress that the running program has counted; None if it reports no progress."""
         for number, group in enumerate(self.workload.groups if self.workload else ()):
-            if group.telling:
+            if group.progress:
                 progress = ffi.new("twin_progress_t *")
                 lib.twin_model_progress(self._model, number, progress)
                 # at a barrier the seconds are summed again, and rounding must not reduce the count
-                self._units = max(self._units, group.telling.finished(progress.done_s))
+                self._units = max(self._units, group.progress.finished(progress.done_s))
                 return self._units
         return None
 

@@ -24,8 +24,8 @@ import numpy as np
 from twin.errors import TwinError, nearest
 from twin.machine import Gpu, Machine
 from twin.physics import curves, families
-from twin.physics.curves import Draws, type_f64
-from twin.physics.emulated_progress import Telling, telling
+from twin.physics.curves import CounterError, type_f64
+from twin.physics.emulated_progress import ProgressCount, progress_count
 from twin.physics.families import v100_names
 from twin.programs.workload_phases import CpuGroup, CpuPhase, GpuGroup, GpuPhase, WorkloadTable
 from twin.toml_table import read_toml
@@ -67,7 +67,7 @@ class PhaseTruth(msgspec.Struct, frozen=True):
     gap_share: float
     free_mhz: float
     free_loss: float
-    draws: Draws
+    counter_error: CounterError
 
 
 class GroupTruth(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class Group(msgspec.Struct, frozen=True):
     spins: bool = False
     nominal_share: float = 1.0
     memory_mib: int = 0
-    telling: Telling | None = None
+    progress: ProgressCount | None = None
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -206,7 +206,7 @@ def load_workload(
     tables: tuple[CpuGroup | GpuGroup, ...] = (*table.cpu, *table.gpu)
     for number, group in enumerate(groups):
         unit_s = tables[number].progress if progress_s is None else progress_s
-        groups[number] = _telling(group, unit_s, curves.stream(seed, name, "progress", number))
+        groups[number] = _with_progress(group, unit_s, curves.stream(seed, name, "progress", number))
     seconds = max((_seconds(group) for group in groups), default=0.0)
     truth = WorkloadTruth(name, seed, bias, table.noise, seconds, tuple(_truth(group) for group in groups))
     return Workload(
@@ -260,18 +260,18 @@ def _stretched(group: Group, groups: Sequence[Group], duration_s: float | None) 
     return msgspec.structs.replace(group, repeat=repeat, program=program)
 
 
-def _telling(group: Group, unit_s: float, random: np.random.Generator) -> Group:
+def _with_progress(group: Group, unit_s: float, random: np.random.Generator) -> Group:
     if unit_s <= 0 or group.repeat == 0:
         return group
     program = [(phase, work_s) for phase, _, work_s in group.program]
-    told = telling(unit_s, len(group.phases), program, group.repeat, random)
-    return msgspec.structs.replace(group, telling=told)
+    count = progress_count(unit_s, len(group.phases), program, group.repeat, random)
+    return msgspec.structs.replace(group, progress=count)
 
 
 def _truth(group: Group) -> GroupTruth:
     program = tuple((phase, work) for phase, _, work in group.program)
     phases = tuple(phase.truth for phase in group.phases)
-    unit_s = group.telling.unit_s if group.telling else ()
+    unit_s = group.progress.unit_s if group.progress else ()
     return GroupTruth(group.on_gpu, group.units, phases, program, group.repeat, unit_s)
 
 
@@ -291,7 +291,7 @@ def _cpu_group(group: CpuGroup, machine: Machine, random: np.random.Generator, b
     first: dict[str, CpuPhase] = {}
     for phase in group.phase:
         first.setdefault(phase.name, phase)
-    phases = tuple(_cpu_phase(phase, machine, curves.draw(random, bias)) for phase in first.values())
+    phases = tuple(_cpu_phase(phase, machine, curves.random_counter_error(random, bias)) for phase in first.values())
     used = set(units)
     shares_core = any(sum(machine.core_of[u] == machine.core_of[v] for v in used) > 1 for u in list(used)[:4])
     return Group(
@@ -327,7 +327,7 @@ def _cpus(which: str, machine: Machine, name: str) -> tuple[int, ...]:
     return units
 
 
-def _cpu_phase(phase: CpuPhase, machine: Machine, draws: Draws) -> Phase:
+def _cpu_phase(phase: CpuPhase, machine: Machine, counter_error: CounterError) -> Phase:
     if phase.speed_at_mhz:
         points = sorted((float(mhz), speed) for mhz, speed in phase.speed_at_mhz.items())
         mhz, speeds = (np.array(column) for column in zip(*points, strict=True))
@@ -337,7 +337,7 @@ def _cpu_phase(phase: CpuPhase, machine: Machine, draws: Draws) -> Phase:
         beta = float((1.0 / speed[low] - 1.0) / (clock[-1] / clock[low] - 1.0)) if low < len(speed) - 1 else 0.0
     else:
         speed, beta = curves.beta_speed(machine.clock_hz, phase.beta), phase.beta
-    tables = curves.cpu_tables(machine, speed, beta, phase.ipc, phase.traffic_gbs, draws)
+    tables = curves.cpu_tables(machine, speed, beta, phase.ipc, phase.traffic_gbs, counter_error)
     truth = PhaseTruth(
         name=phase.name,
         on_gpu=False,
@@ -349,7 +349,7 @@ def _cpu_phase(phase: CpuPhase, machine: Machine, draws: Draws) -> Phase:
         gap_share=0.0,
         free_mhz=0.0,
         free_loss=0.0,
-        draws=draws,
+        counter_error=counter_error,
     )
     return Phase(truth=truth, tables=tables, activity=phase.activity)
 
@@ -364,7 +364,7 @@ def _gpu_group(group: GpuGroup, gpu: Gpu, random: np.random.Generator, bias: flo
     first: dict[str, GpuPhase] = {}
     for phase in group.phase:
         first.setdefault(phase.name, phase)
-    phases = tuple(_gpu_phase(phase, gpu, curves.draw(random, bias)) for phase in first.values())
+    phases = tuple(_gpu_phase(phase, gpu, curves.random_counter_error(random, bias)) for phase in first.values())
     return Group(
         on_gpu=True,
         units=units,
@@ -376,7 +376,7 @@ def _gpu_group(group: GpuGroup, gpu: Gpu, random: np.random.Generator, bias: flo
     )
 
 
-def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
+def _gpu_phase(phase: GpuPhase, gpu: Gpu, counter_error: CounterError) -> Phase:
     gap, clocks = phase.gap_share, gpu.clocks_khz
     mean_w = None
     if phase.speed_at_mhz:
@@ -389,11 +389,11 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
     if phase.power_at_mhz:
         mean_w = curves.measured(clocks, phase.power_at_mhz, floor=0.6 * min(phase.power_at_mhz.values()))
     kernel_w = curves.gpu_kernel_w(gpu, phase.activity, phase.dram_active, kernel)
-    tables = curves.gpu_tables(gpu, kernel, mean_w, kernel_w, gap, phase.dram_active, knee, draws)
+    tables = curves.gpu_tables(gpu, kernel, mean_w, kernel_w, gap, phase.dram_active, knee, counter_error)
     free_mhz = phase.free_mhz or gpu.max_khz / 1e3
     free_level = max(i for i, khz in enumerate(clocks) if khz / 1e3 <= free_mhz + 0.5)
     whole_speed = 1.0 / ((1.0 - gap) / kernel + gap)
-    sm_active = min(phase.sm_active * (1.0 + 0.5 * draws.level), 1.0)
+    sm_active = min(phase.sm_active * (1.0 + 0.5 * counter_error.level), 1.0)
     truth = PhaseTruth(
         name=phase.name,
         on_gpu=True,
@@ -405,16 +405,16 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, draws: Draws) -> Phase:
         gap_share=gap,
         free_mhz=free_mhz,
         free_loss=phase.free_loss,
-        draws=draws,
+        counter_error=counter_error,
     )
     return Phase(
         truth=truth,
         tables=tables,
         activity=phase.activity,
         gap_share=gap,
-        gap_active=abs(draws.level2),
+        gap_active=abs(counter_error.level2),
         sm_active=sm_active,
-        occupancy=min(phase.occupancy * (1.0 + draws.level2), 0.95 * sm_active),
+        occupancy=min(phase.occupancy * (1.0 + counter_error.level2), 0.95 * sm_active),
         fp_active=phase.fp_active,
         free_level=free_level,
         free_loss=phase.free_loss,

@@ -71,7 +71,7 @@ class ControlSocket:
             return Answer(error=str(error))
 
 
-def ask(path: str, do: str, **arguments: Any) -> Any:
+def send_request(path: str, do: str, **arguments: Any) -> Any:
     """Send one request to the control socket at ``path``; TwinError with its reason if it is refused."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:

@@ -160,7 +160,7 @@ class _Server:
             "for_s": time.monotonic() - self._began_s,
             "has_workload": self._plan.workload is not None,
             "finished": self._twin.finished,
-            "told_units": self._twin.told_units(),
+            "told_units": self._twin.progress_units(),
             "open_counters": self._counters.open_counters,
             "faults": len(self._faults.listing()),
         }

@@ -12,7 +12,7 @@ static bool is_written(struct scmi *s, int agent, const volatile uint32_t *windo
     bool is_new = *value != s->fast_seen[agent][word];
     s->fast_seen[agent][word] = *value;
     if (is_new)
-        s->fw->requests.of[agent].heard_us = board_time_us(s->fw->board); /* renews a lease, as a message does */
+        s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board); /* renews a lease, as a message does */
     return is_new;
 }
 

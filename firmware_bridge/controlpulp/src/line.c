@@ -25,11 +25,11 @@ static uint32_t crc_with(uint32_t crc, uint8_t byte)
 
 /* ---- rings ---- */
 
-static uint32_t held(const struct line_ring *r) { return r->in - r->out; }
+static uint32_t queued(const struct line_ring *r) { return r->in - r->out; }
 
 static uint8_t peek(const struct line_ring *r, uint32_t at) { return r->byte[(r->out + at) % LINE_RING]; }
 
-bool line_has_room(const struct line *l) { return held(&l->rx) < LINE_RING; }
+bool line_has_room(const struct line *l) { return queued(&l->rx) < LINE_RING; }
 
 void line_receive(struct line *l, uint8_t byte)
 {
@@ -42,14 +42,14 @@ void line_receive(struct line *l, uint8_t byte)
 
 int32_t line_transmit(struct line *l)
 {
-    if (held(&l->tx) == 0)
+    if (queued(&l->tx) == 0)
         return -1;
     uint8_t byte = peek(&l->tx, 0);
     l->tx.out++;
     return byte;
 }
 
-bool line_is_sending(const struct line *l) { return held(&l->tx) != 0; }
+bool line_is_sending(const struct line *l) { return queued(&l->tx) != 0; }
 
 void line_tick(struct line *l)
 {
@@ -67,7 +67,7 @@ static bool send(struct line *l, enum line_kind kind, uint8_t sequence, const vo
     const uint8_t head[4] = {(uint8_t)kind, sequence, (uint8_t)bytes, (uint8_t)(bytes >> 8)};
     const uint8_t *content = payload;
     uint32_t at = l->tx.in, crc = 0xffff;
-    if (held(&l->tx) + HEAD_BYTES + bytes + CRC_BYTES > LINE_RING)
+    if (queued(&l->tx) + HEAD_BYTES + bytes + CRC_BYTES > LINE_RING)
         return false;
     put_byte(l, &at, SYNC_0);
     put_byte(l, &at, SYNC_1);
@@ -241,7 +241,7 @@ static void take(struct line *l, uint32_t kind, uint8_t sequence, uint32_t bytes
 
 static void skip_to_sync(struct line *l)
 {
-    uint32_t there = held(&l->rx), at = 0;
+    uint32_t there = queued(&l->rx), at = 0;
     while (at < there && !(peek(&l->rx, at) == SYNC_0 && (at + 1 == there || peek(&l->rx, at + 1) == SYNC_1)))
         at++;
     l->rx.out += at;
@@ -267,7 +267,7 @@ static bool take_frame(struct line *l)
 {
     bool is_silent = l->silent_ticks >= LINE_SILENT_TICKS; /* read it before counting the bytes */
     skip_to_sync(l);
-    uint32_t there = held(&l->rx);
+    uint32_t there = queued(&l->rx);
     if (there >= HEAD_BYTES) {
         uint32_t kind = peek(&l->rx, 2), bytes = peek(&l->rx, 4) | (uint32_t)peek(&l->rx, 5) << 8;
         uint32_t end = HEAD_BYTES + bytes;

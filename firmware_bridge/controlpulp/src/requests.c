@@ -28,7 +28,7 @@ void requests_init(struct requests *r)
 
 void requests_forget(struct requests *r, int agent)
 {
-    r->of[agent] = (struct request){.heard_us = r->of[agent].heard_us};
+    r->of[agent] = (struct request){.last_message_us = r->of[agent].last_message_us};
 }
 
 int32_t requests_limit_max(const struct requests *r, int domain)
@@ -116,7 +116,7 @@ bool requests_expire(struct requests *r, uint64_t now_us, int *agent)
             *agent = a;
             return true;
         }
-        if (own->lease_ms == 0 || now_us - own->heard_us < (uint64_t)own->lease_ms * 1000)
+        if (own->lease_ms == 0 || now_us - own->last_message_us < (uint64_t)own->lease_ms * 1000)
             continue;
         int32_t cap = own->cap_mw[0], agreed = (int32_t)own->lease_cap_mw;
         requests_forget(r, a);

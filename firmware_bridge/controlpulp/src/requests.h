@@ -22,7 +22,7 @@ struct request {
     int32_t limit_max_khz[DOMAINS], limit_min_khz[DOMAINS]; /* 0: none */
     int32_t cap_mw[POWER_DOMAINS];                 /* 0: none */
     uint32_t lease_ms, lease_cap_mw;               /* silence lease; 0: requests stay until withdrawn */
-    uint64_t heard_us;
+    uint64_t last_message_us;
     int32_t until_cap_mw;                          /* 0: no fixed-end lease */
     bool is_over;                                  /* that lease has ended: the package cap is at most until_cap_mw */
     uint64_t until_us;

@@ -79,7 +79,7 @@ uint32_t scmi_message(struct scmi *s, int agent, const uint32_t *message, uint32
     struct call call = {.agent = agent, .token = HEADER_TOKEN(header), .in = message + 1};
     int32_t status = SCMI_NOT_SUPPORTED;
     s->commands++;
-    s->fw->requests.of[agent].heard_us = board_time_us(s->fw->board);
+    s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board);
     if (HEADER_TYPE(header) != SCMI_COMMAND || HEADER_RESERVED(header) != 0 || bytes % 4 != 0)
         status = SCMI_PROTOCOL_ERROR;
     else

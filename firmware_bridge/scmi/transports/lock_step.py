@@ -60,7 +60,7 @@ class LockStepLine:
         self._sequence = 0
         self._actuators: Frame | None = None
         self._was_refused = False
-        self._heard_at_s = time.monotonic()
+        self._received_at_s = time.monotonic()
 
     def slot(self, wires: Mapping[str, NDArray[np.int32]]) -> dict[str, NDArray[np.int32]]:
         """Runs one slot on the controller with these readings, and returns its actuators.
@@ -94,9 +94,9 @@ class LockStepLine:
             data += self._port.read(waiting)
         found: list[Frame | Broken] = []
         if data:
-            self._heard_at_s = time.monotonic()
+            self._received_at_s = time.monotonic()
             found = self._decoder.feed(data)
-        elif self._decoder.is_within_frame and time.monotonic() - self._heard_at_s >= BURST_GAP_S:
+        elif self._decoder.is_within_frame and time.monotonic() - self._received_at_s >= BURST_GAP_S:
             found = self._decoder.end_of_burst()
         for one in found:
             if isinstance(one, Frame) and one.kind is FrameKind.ACTUATORS:

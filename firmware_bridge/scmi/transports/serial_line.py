@@ -46,7 +46,7 @@ GREETINGS: Final = 5
 CONNECT_TIMEOUT_S: Final = 0.5
 """Ours, for ``socket://``; pyserial waits five seconds and has no option for it."""
 
-_REMEDIES: Final = {
+_HINTS: Final = {
     errno.ENOENT: "is it plugged in?",
     errno.EACCES: "may this user open it? (group dialout)",
     errno.EAGAIN: "another program uses it",
@@ -85,7 +85,7 @@ class SerialLine:
         self._repeats_left = 0
         self._naks_left = 0
         self._found: deque[Frame | Broken] = deque()
-        self._heard_at_s = self.clock.now_s()
+        self._received_at_s = self.clock.now_s()
         self._received_bytes = self._frames = self._broken = 0
 
     def greet(self) -> None:
@@ -152,10 +152,10 @@ class SerialLine:
             data = self._read()
             now_s = self.clock.now_s()
             if data:
-                self._heard_at_s = now_s
+                self._received_at_s = now_s
                 self._received_bytes += len(data)
                 self._found.extend(self._decoder.feed(data))
-            elif self._decoder.is_within_frame and now_s - self._heard_at_s >= BURST_GAP_S:
+            elif self._decoder.is_within_frame and now_s - self._received_at_s >= BURST_GAP_S:
                 self._found.extend(self._decoder.end_of_burst())
             if not self._found and now_s >= deadline_s:
                 return None
@@ -200,9 +200,7 @@ class SerialLine:
                 f"{self._received_bytes} bytes were received, none of them a whole frame"
                 " (wrong baud rate, or another device?)"
             )
-        return (
-            f"{self._frames} frames, {self._broken} broken frames and {self._decoder.garbage_bytes} stray bytes came"
-        )
+        return f"{self._frames} frames, {self._broken} broken frames and {self._decoder.garbage_bytes} stray bytes came"
 
     def close(self) -> None:
         """Close the port."""
@@ -240,8 +238,8 @@ def open_serial(device: str, baud: int, name: str) -> SerialLine:
 def _reason(error: OSError) -> str:
     """Why a port cannot be opened, without the repetitions in pyserial's message."""
     if error.errno:
-        remedy = _REMEDIES.get(error.errno)
-        return os.strerror(error.errno) + (f" ({remedy})" if remedy else "")
+        hint = _HINTS.get(error.errno)
+        return os.strerror(error.errno) + (f" ({hint})" if hint else "")
     if "configure port" in str(error):  # the terminal's settings were refused
         return "it is not a serial device"
     return str(error).rpartition("] ")[2]

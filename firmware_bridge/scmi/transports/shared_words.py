@@ -15,7 +15,7 @@ class SharedWords:
         self._bytes = memory.cast("B")
         self._base = base
 
-    def holds(self, address: int, width: int) -> bool:
+    def contains(self, address: int, width: int) -> bool:
         """Whether an aligned word of this size is inside this memory."""
         offset = address - self._base
         return address % width == 0 and 0 <= offset <= len(self._bytes) - width

@@ -160,8 +160,8 @@ def open_shared_memory(path: str, name: str, reply_timeout_s: float = REPLY_TIME
     except OSError as error:
         connection.close()
         # a regular file refuses connections in the same way as a socket without a listener
-        remedy = " (does a controller serve it?)" if isinstance(error, ConnectionRefusedError) else ""
-        raise LinkError(f"{name}: cannot connect to {path}: {error.strerror or error}{remedy}") from None
+        hint = " (does a controller serve it?)" if isinstance(error, ConnectionRefusedError) else ""
+        raise LinkError(f"{name}: cannot connect to {path}: {error.strerror or error}{hint}") from None
     except BaseException:
         connection.close()
         raise

@@ -23,7 +23,7 @@ SILENCE_S: Final = 2.0
 """Ours: after this time the relay responds instead of the controller. Far above the 30 ms for which Linux waits."""
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Pending(msgspec.Struct, frozen=True):
     """A command that the controller has or will get."""
 
     header: bytes
@@ -36,7 +36,7 @@ class GuestRelay:
     def __init__(self, devices: VhostUserServer, mailboxes: Mapping[int, SharedMemory]) -> None:
         self._devices = devices
         self._mailboxes = mailboxes
-        self._asked: dict[int, _Asked] = {}
+        self._pending: dict[int, _Pending] = {}
 
     def wait(self, timeout_s: float, others: Sequence[int] = ()) -> None:
         """Relay messages for this time; returns early when one of the ``others`` can be read.
@@ -44,19 +44,19 @@ class GuestRelay:
         Raises ``LinkError`` when the controller has ended.
         """
         ours = [descriptor for mailbox in self._mailboxes.values() for descriptor in mailbox.descriptors]
-        deadline_s = min((asked.deadline_s for asked in self._asked.values()), default=float("inf"))
+        deadline_s = min((pending.deadline_s for pending in self._pending.values()), default=float("inf"))
         left_s = max(min(timeout_s, deadline_s - time.monotonic()), 0.0)
         for agent, message in self._devices.wait(left_s, (*ours, *others)):
             self._ask(agent, message)
         for agent, mailbox in self._mailboxes.items():
             while (answer := mailbox.receive(0.0)) is not None:
                 self._hand_back(agent, answer)
-        for agent in [agent for agent, asked in self._asked.items() if time.monotonic() >= asked.deadline_s]:
+        for agent in [agent for agent, pending in self._pending.items() if time.monotonic() >= pending.deadline_s]:
             self._answer_in_its_place(agent)
 
     def _ask(self, agent: int, message: bytes) -> None:
         """If the mailbox still has the command of a guest that has left, waits for its response and drops it."""
-        self._asked[agent] = _Asked(message[:HEADER_BYTES], time.monotonic() + SILENCE_S)
+        self._pending[agent] = _Pending(message[:HEADER_BYTES], time.monotonic() + SILENCE_S)
         mailbox = self._mailboxes[agent]
         try:
             mailbox.send(message)
@@ -67,16 +67,16 @@ class GuestRelay:
     def _hand_back(self, agent: int, message: bytes) -> None:
         """A response has its command's header. Any other message is an event, or a response for a guest that has
         left."""
-        asked = self._asked.get(agent)
-        if asked and message[:HEADER_BYTES] == asked.header:
-            del self._asked[agent]
+        pending = self._pending.get(agent)
+        if pending and message[:HEADER_BYTES] == pending.header:
+            del self._pending[agent]
             self._devices.answer(agent, message)
         elif _type_of(message) != MessageType.SYNCHRONOUS:
             self._devices.notify(agent, message)
 
     def _answer_in_its_place(self, agent: int) -> None:
-        asked = self._asked.pop(agent)
-        self._devices.answer(agent, asked.header + struct.pack("<i", Status.COMMS_ERROR))
+        pending = self._pending.pop(agent)
+        self._devices.answer(agent, pending.header + struct.pack("<i", Status.COMMS_ERROR))
 
 
 def _type_of(message: bytes) -> int:

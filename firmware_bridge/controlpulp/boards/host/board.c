@@ -17,7 +17,7 @@ struct board {
     void *context;
     int64_t now_ns, next_tick_ns, busy_until_ns;
     enum job running;
-    int32_t hold_ticks;
+    int32_t stall_ticks;
     uint32_t kicks, actuations;
     int64_t last_change_ns[DOMAINS];
     uint64_t fingerprint;
@@ -116,7 +116,7 @@ static void deliver_interrupts(host_t *h)
 {
     struct board *b = &h->board;
     for (; b->next_tick_ns <= b->now_ns; b->next_tick_ns += HOST_TICK_NS) {
-        b->hold_ticks -= b->hold_ticks > 0;
+        b->stall_ticks -= b->stall_ticks > 0;
         line_tick(&h->line);
         firmware_tick(&h->firmware);
     }
@@ -134,7 +134,7 @@ static void deliver_interrupts(host_t *h)
 static void run_jobs(host_t *h)
 {
     struct board *b = &h->board;
-    while (b->busy_until_ns <= b->now_ns && b->hold_ticks == 0) {
+    while (b->busy_until_ns <= b->now_ns && b->stall_ticks == 0) {
         if (b->running == JOB_MESSAGES) {
             b->running = JOB_NONE;
             firmware_do(&h->firmware, JOB_MESSAGES);
@@ -175,7 +175,7 @@ void host_advance(host_t *h, int64_t until_ns)
 
 int64_t host_now_ns(const host_t *h) { return h->board.now_ns; }
 
-void host_hold_jobs(host_t *h, int32_t ticks) { h->board.hold_ticks = ticks; }
+void host_stall(host_t *h, int32_t ticks) { h->board.stall_ticks = ticks; }
 
 /* ---- start ---- */
 

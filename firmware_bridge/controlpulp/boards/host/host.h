@@ -70,6 +70,6 @@ typedef struct {
 } host_view_t;
 void host_view(const host_t *h, host_view_t *out);
 uint64_t host_fingerprint(const host_t *h); /* of every actuation so far */
-void host_hold_jobs(host_t *h, int32_t ticks); /* fault: the executive does not run for this many ticks */
+void host_stall(host_t *h, int32_t ticks); /* fault: the executive does not run for this many ticks */
 
 #endif
