@@ -49,7 +49,7 @@ def test_a_lease_with_a_set_end_ends_on_the_controllers_own_clock_and_holds_agai
     ends_by_s = rig.now_s() + 1.0
     while rig.now_s() - began_s < 0.4:
         cap, is_before_the_end = controller.cap(package), rig.now_s() < began_s + 1.0
-        assert cap == 150_000 or not is_before_the_end, "what is said until then neither ends it nor moves its end"
+        assert cap == 150_000 or not is_before_the_end, "messages before its end neither end nor move it"
         rig.pass_time(0.05)
     link.cut()
     rig.pass_time(ends_by_s - rig.now_s() + 0.1)

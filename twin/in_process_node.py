@@ -177,7 +177,7 @@ class KeptAttribute:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), self._attribute.path) from None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this owns no descriptor."""
 
 
 class ModelCounters:
@@ -232,7 +232,7 @@ class ModelCounterSet:
             out[self._refused] = RAW_MISSING
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this owns no descriptor."""
 
     def _counts(self) -> type_i64:
         return self._twin.counters(self._events)[self._rows]

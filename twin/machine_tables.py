@@ -56,7 +56,7 @@ class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Electrical constants. Watts per core unless said otherwise."""
+    """Electrical constants. Watts per core unless noted."""
 
     volts: Annotated[tuple[tuple[Positive, Positive], ...], msgspec.Meta(min_length=1)]  # (MHz, volt), linear between
     dynamic_w: NotNegative  # at activity 1, the highest clock and its voltage

@@ -23,7 +23,7 @@ SLOT_S = 500e-6
 TICK_S = 125e-6
 """One period of the fast job."""
 SMT_CAPACITY = 132
-"""Bytes of payload that an area holds."""
+"""Largest payload of an area, in bytes."""
 
 _STATUS, _FLAGS, _LENGTH, _HEADER = 0x04, 0x10, 0x14, 0x18
 _FREE, _ERROR = 1, 2

@@ -214,7 +214,7 @@ def test_a_phase_trace_runs_row_by_row(tmp_path: Path) -> None:
         ("unit,phase,seconds,beta\ncpu,a,1.0,nan\n", ":2: beta: nan is negative or no number"),
         ("unit,phase,seconds,beta\ncpu,a,1.0,1.5\n", ":2: Expected `float` <= 1.0 - at `$.beta`"),
         ("unit,phase,seconds\ncpu,a,0\n", ":2: a phase lasts longer than 0 s"),
-        ("unit,phase,seconds\n", ": holds no phases"),
+        ("unit,phase,seconds\n", ": has no phases"),
     ],
 )
 def test_a_wrong_trace_is_explained(tmp_path: Path, row: str, said: str) -> None:

@@ -400,7 +400,7 @@ static void apply(event_t *event, uint32_t command)
     case PERF_EVENT_IOC_DISABLE:
         event->enabled = 0;
         break;
-    case PERF_EVENT_IOC_RESET: /* the count only: "There is no way to reset [...] time", says the manual */
+    case PERF_EVENT_IOC_RESET: /* the count only: "There is no way to reset [...] time" (manual page) */
         event->value = 0;
         break;
     }

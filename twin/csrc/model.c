@@ -1,7 +1,7 @@
 /*
  * Running a model: the event loop, locking, reads and actuations.
  *
- * A run holds the mutex for at most 1 ms of model time and then lets waiting callers through.
+ * A run keeps the mutex for at most 1 ms of model time, then lets waiting callers in.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <sched.h>

@@ -4,8 +4,8 @@
  * Problem. A model has more than fifty arrays whose lengths depend on the node (CPUs, cores, clock levels, GPUs). With
  * an allocation for each, every failure path and the destructor would have to know all of them.
  *
- * Idea. One block holds all arrays. The same list of arrays, `lay_out` then `copy_node`, is walked twice: first without
- * a base address, which only measures; then with the block, which assigns each array its address in it.
+ * Idea. All arrays are in one block. The same list of arrays, `lay_out` then `copy_node`, is walked twice: first
+ * without a base address, which only measures; then with the block, which assigns each array its address in it.
  *
  *     offset of array k = sum over the arrays before it of (count * size rounded up to 64)     bytes
  *     block             = the same sum over all arrays

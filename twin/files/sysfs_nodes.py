@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 PAGE_BYTES = 4096
-"""A sysfs attribute holds at most one page, and one write at most as much (fs/kernfs/file.c)."""
+"""Size limit of a sysfs attribute and of one write: a page (fs/kernfs/file.c)."""
 
 type_show = Callable[[], str]
 type_store = Callable[[str, bool], None]

@@ -8,7 +8,7 @@
 
 #include "state.h"
 
-/* Between 1 s and 1/6 s, says the NVML reference (nvmlUtilization_t). */
+/* Between 1 s and 1/6 s by the NVML reference (nvmlUtilization_t). */
 #define ENGINE_PERIOD_US 166667u
 
 /* Defines FUNCTION: stores EXPRESSION over `now`. */

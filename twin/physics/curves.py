@@ -34,7 +34,7 @@ class CounterError(msgspec.Struct, frozen=True):
     ``bound``: stalls and traffic imply a beta or knee off by ``1 + bound``. ``loss``: a counter that should fall with
     speed falls ``1 + loss`` times as much. ``level`` and ``level2`` move IPC, occupancy and the like; the size of
     ``level2`` is also the share of a GPU phase's gaps in which small kernels count as activity, so that utilisation
-    does not tell the length of the gaps.
+    does not reveal the length of the gaps.
     """
 
     bound: float

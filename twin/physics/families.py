@@ -208,7 +208,7 @@ def trace_table(path: Path) -> WorkloadTable:
     except (UnicodeDecodeError, csv.Error) as error:
         raise TwinError(f"{path}: is not CSV text: {error}") from None
     if not cpu and not gpu:
-        raise TwinError(f"{path}: holds no phases")
+        raise TwinError(f"{path}: has no phases")
     return WorkloadTable(
         name=f"trace:{path}",
         summary="a phase trace",

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define LONGEST_SILENCE_NS 5000000000 /* a chip that nobody ran for longer was off: catching up takes a tenth of it */
+#define LONGEST_SILENCE_NS 5000000000 /* a chip that did not run for longer was off: catching up takes a tenth of it */
 
 EXPORT void *plant_open(const char *state, int32_t *wires[5]);
 EXPORT void plant_advance(void *plant, int64_t now_ns);

@@ -74,7 +74,7 @@ def built_aside(kind: str, point: str, options: str = "") -> Iterator[str]:
 
     So no earlier mount stays below it, which an unmount would uncover.
     """
-    aside = "/tmp"  # covered meanwhile, as it was afterwards
+    aside = "/tmp"  # covered while the file system is filled, uncovered again by the move
     mount("nodectl-twin", aside, kind, options=options)
     yield aside
     detach(point)

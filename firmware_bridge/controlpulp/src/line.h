@@ -16,7 +16,7 @@
 #include "board.h"
 
 #define LINE_PAYLOAD 256u
-#define LINE_RING 512u         /* holds the largest frame (264) and half of the next; a power of two */
+#define LINE_RING 512u         /* room for the largest frame (264) and half of the next; a power of two */
 #define LINE_SILENT_TICKS 160u /* 20 ms without a byte end a frame */
 #define LINE_SENSOR_BYTES (3 * (2 * CORES) + 4 * POWER_DOMAINS)
 #define LINE_ACTUATOR_BYTES (3 * CORES + 2 * DOMAINS)
@@ -47,7 +47,7 @@ struct line {
 
     bool has_sequence;   /* of the last command */
     uint8_t sequence;
-    bool is_in_flight;   /* the channel's area holds a command from here */
+    bool is_in_flight;   /* the channel's area has a command from this line */
     bool is_wanted;      /* its response: not after a HELLO */
     bool has_response, response_due;
     uint32_t response_bytes, response[1 + SMT_PAYLOAD_WORDS];

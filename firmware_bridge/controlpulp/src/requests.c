@@ -109,7 +109,7 @@ bool requests_expire(struct requests *r, uint64_t now_us, int *agent)
 {
     for (int a = 0; a < AGENTS; a++) {
         struct request *own = &r->of[a];
-        if (own->until_cap_mw) { /* suspends a silence lease, which could withdraw the cap altogether */
+        if (own->until_cap_mw) { /* suspends a lease of silence, which could withdraw the cap altogether */
             if (own->is_over || now_us < own->until_us)
                 continue;
             own->is_over = true;

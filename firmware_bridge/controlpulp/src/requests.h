@@ -21,9 +21,9 @@ struct request {
     int32_t level_khz[DOMAINS];                    /* 0: none */
     int32_t limit_max_khz[DOMAINS], limit_min_khz[DOMAINS]; /* 0: none */
     int32_t cap_mw[POWER_DOMAINS];                 /* 0: none */
-    uint32_t lease_ms, lease_cap_mw;               /* silence lease; 0: requests stay until withdrawn */
+    uint32_t lease_ms, lease_cap_mw;               /* lease of silence; 0: requests stay until withdrawn */
     uint64_t last_message_us;
-    int32_t until_cap_mw;                          /* 0: no fixed-end lease */
+    int32_t until_cap_mw;                          /* 0: no lease with a set end */
     bool is_over;                                  /* that lease has ended: the package cap is at most until_cap_mw */
     uint64_t until_us;
 };
@@ -46,13 +46,13 @@ int32_t cap_min_mw(int power_domain);
 int32_t cap_max_mw(int power_domain);
 void requests_demand(const struct requests *r, struct demand *out);
 
-/* Sets a lease with a fixed end, which messages of the agent do not move; cap 0: no such lease. */
+/* Sets a lease with a set end, which messages of the agent do not move; cap 0: no such lease. */
 void requests_lease_until(struct requests *r, int agent, uint64_t until_us, int32_t cap_mw);
 
 /*
- * Finds an agent whose lease has ended, and lowers its package cap to the agreed one. After a silence lease its levels
- * and limits are withdrawn. After a fixed-end lease they stay, and so does the lower cap, whatever the agent requests,
- * until it sets another lease. Returns true if there was one.
+ * Finds an agent whose lease has ended, and lowers its package cap to the agreed one. After a lease of silence its
+ * levels and limits are withdrawn. After a lease with a set end they stay, and so does the lower cap, whatever the
+ * agent requests, until it sets another lease. True if there was one.
  */
 bool requests_expire(struct requests *r, uint64_t now_us, int *agent);
 

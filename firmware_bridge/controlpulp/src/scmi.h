@@ -1,8 +1,8 @@
 /*
  * The SCMI platform (Arm DEN0056): base, performance, sensor, power capping, and a vendor protocol for telemetry.
  *
- * The channel identifies the agent: what a message or a register says about its sender is ignored. Every command gets
- * one response. Checks run in the order of the reference platform: size, permission, domain, flags, capability, range.
+ * The channel identifies the agent: a sender named in a message or register is ignored. Every command gets one
+ * response. Checks run in the order of the reference platform: size, permission, domain, flags, capability, range.
  */
 #ifndef SCMI_H
 #define SCMI_H

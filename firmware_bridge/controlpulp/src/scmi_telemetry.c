@@ -10,15 +10,15 @@
  * 0x7 LEASE_UNTIL    u32 end, ms of the controller's clock, u32 package cap mW from then on (0: cancels it)
  * 0x8 LEASE_LEFT     -> u32 the controller's clock in ms, u32 ms left (0: over, or none), u32 package cap mW (0: none)
  *
- * SCMI caps stay until changed. An agent whose requests must not outlive it sets a silence lease (LEASE_SET), which any
- * of its messages renews. On expiry its levels and limits are withdrawn, and its package cap becomes the lower of its
- * present cap and the agreed one. The default is no lease (0).
+ * SCMI caps stay until changed. An agent whose requests must not outlive it sets a lease of silence (LEASE_SET), which
+ * any of its messages renews. On expiry its levels and limits are withdrawn, and its package cap becomes the lower of
+ * its present cap and the agreed one. By default there is no lease (0).
  *
- * A silence lease is not enough for an agent whose own cap is leased from a cluster: it may go on sending after that
- * lease has ended, and its messages may have been delayed since before the end. So LEASE_UNTIL sets a fixed end on the
+ * A lease of silence is not enough for an agent whose own cap is leased from a cluster: it may go on sending after that
+ * lease has ended, and its messages may have been delayed since before the end. So LEASE_UNTIL sets an end on the
  * controller's clock. Only another LEASE_UNTIL moves it; one that arrives after the end that it names ends the lease at
  * once. From the end on the package cap is at most the agreed one, whatever the agent requests, until it sets another
- * lease or cancels this one (cap 0). Its levels and limits stay. A silence lease is suspended meanwhile. The clock
+ * lease or cancels this one (cap 0). Its levels and limits stay. A lease of silence is suspended meanwhile. The clock
  * starts with the controller, goes on while agents sleep, and wraps after 49 days.
  */
 #include "scmi_protocols.h"

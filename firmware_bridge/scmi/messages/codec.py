@@ -115,7 +115,7 @@ def decode(data: bytes, sender: Sender, dialect: Dialect = LATEST) -> Message:
     exactly one message. A response or delayed response with an error status becomes ``Failed``, whatever its protocol.
     """
     if len(data) < HEADER_BYTES or data[3] >> 4:
-        unpack_header(data)  # says what is wrong
+        unpack_header(data)  # raises the reason
     word = int.from_bytes(data[:HEADER_BYTES], "little")
     kind = word >> TYPE_SHIFT & 3
     if kind == UNUSED_TYPE:

@@ -2,7 +2,7 @@
 
 The layouts are those of ``firmware_bridge/controlpulp/src/scmi_telemetry.c``, and the reasons the ``enum reason`` of
 its ``chip.h``. SCMI requests stay until they are changed. An agent whose requests must not outlive it sets a lease: a
-silence lease, which each of its messages renews, or one with a fixed end on the controller's clock, which messages do
+lease of silence, which each of its messages renews, or one with a set end on the controller's clock, which messages do
 not renew. The default is no lease.
 """
 
@@ -106,7 +106,7 @@ class LeaseSetResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x5, "TELEMETRY_LEASE_SET")
 class LeaseSet(Command[LeaseSetResponse], frozen=True):
-    """Set this agent's silence lease; period 0: none. On expiry the package cap falls to ``cap_mw`` (0: it is
+    """Set this agent's lease of silence; period 0: none. On expiry the package cap falls to ``cap_mw`` (0: it is
     withdrawn)."""
 
     period_ms: U32
@@ -115,7 +115,7 @@ class LeaseSet(Command[LeaseSetResponse], frozen=True):
 
 @response(TELEMETRY, 0x6, "TELEMETRY_LEASE_GET")
 class LeaseGetResponse(Body, frozen=True):
-    """This agent's silence lease."""
+    """This agent's lease of silence."""
 
     period_ms: U32
     cap_mw: U32
@@ -123,7 +123,7 @@ class LeaseGetResponse(Body, frozen=True):
 
 @command(TELEMETRY, 0x6, "TELEMETRY_LEASE_GET")
 class LeaseGet(Command[LeaseGetResponse], frozen=True):
-    """Request this agent's silence lease."""
+    """Request this agent's lease of silence."""
 
 
 @response(TELEMETRY, 0x7, "TELEMETRY_LEASE_UNTIL")

@@ -1,6 +1,6 @@
 """One virtio-scmi device: the requests of its front end, the commands and events of its guest.
 
-``vhost_user.py`` says what it guarantees.
+See ``vhost_user.py`` for its guarantees.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Virtqueue:
         return self._next
 
     def take(self, most: int) -> Chain | None:
-        """The next chain, with at most ``most`` + 1 bytes of what it holds; ``None`` when there is none."""
+        """The next chain, with at most ``most`` + 1 bytes of its data; ``None`` when there is none."""
         waiting = (self._available[1] - self._next) & 0xFFFF
         if waiting == 0:
             return None
