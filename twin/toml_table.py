@@ -65,6 +65,33 @@ def _endless(given: Any, steps: list[str]) -> Iterator[list[str]]:
         yield steps
 
 
+_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_LIMITS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+
+
+def in_plain_words(problem: str) -> str:
+    """A validation error of ``msgspec`` without its names of types: "expected a number above 0, got text"."""
+    problem = re.sub(
+        r"`([a-z |]+)`", lambda m: " or ".join(_NAMES.get(name, name) for name in m[1].split(" | ")), problem
+    )
+    problem = re.sub(r"(>=|<=|>|<) ([0-9.e+-]+)", lambda m: f"{_LIMITS[m[1]]} {m[2].removesuffix('.0')}", problem)
+    return problem[:1].lower() + problem[1:]
+
+
+def key_and_problem(error: msgspec.ValidationError) -> str:
+    """The same with the key before it: "beta: expected a number of at most 1"."""
+    what, _, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`')}: {in_plain_words(what)}" if where else in_plain_words(what)
+
+
 def _explain(path: Path, text: str, kind: type, message: str) -> str:
     what, _, where = message.partition(" - at `")
     steps = re.findall(r"[A-Za-z_][A-Za-z_0-9]*", where)
@@ -77,7 +104,7 @@ def _explain(path: Path, text: str, kind: type, message: str) -> str:
         table = ".".join(steps) or "top level"
         return f'{path}:{_line(text, steps, "")}: key "{missing.group(1)}" is missing ({table})'
     key = steps[-1] if steps else ""
-    return f'{path}:{_line(text, steps[:-1], key)}: key "{".".join(steps)}": {what}'
+    return f'{path}:{_line(text, steps[:-1], key)}: key "{".".join(steps)}": {in_plain_words(what)}'
 
 
 def _line(text: str, tables: list[str], key: str) -> int:

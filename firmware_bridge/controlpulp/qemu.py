@@ -94,8 +94,8 @@ class QemuController(SharedMemory):
         return self._process.poll() is None
 
     def code(self, address: int) -> Any:
-        """Overwrites an instruction, to break the image. QEMU does not read an instruction again that has run
-        already."""
+        """A writable view of an instruction, to break the image. QEMU does not read an instruction again that has
+        run."""
         return self._memory[address - rv32.RAM :][:4].view(np.uint32)
 
     def give_ticks(self, ticks: int, timeout_s: float = 10.0) -> None:

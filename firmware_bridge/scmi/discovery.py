@@ -131,7 +131,7 @@ def _cap_domain(client: Client, domain: int, count: int) -> CapDomain:
 
 
 def _cap_problem(response: PowercapDomainResponse, domain: int, count: int) -> str | None:
-    """The checks that make Linux drop the whole protocol."""
+    """The first failure of Linux's own checks, on which it drops the whole protocol; None if all pass."""
     for what, settable, low, high, step in (
         ("cap", response.can_set_cap, response.min_cap, response.max_cap, response.cap_step),
         ("averaging interval", response.can_set_pai, response.min_pai_us, response.max_pai_us, response.pai_step_us),

@@ -25,6 +25,7 @@ import msgspec
 
 from twin.errors import TwinError, nearest
 from twin.machine import Machine
+from twin.toml_table import key_and_problem
 
 TARGETS = ("/sys/GLOB", "perf:EVENT[:CPU]", "gpu:N[:READING]")
 
@@ -97,7 +98,7 @@ def parse_table(table: Mapping[str, Any], where: str) -> Fault:
     try:
         fault = msgspec.convert(dict(table), Fault)
     except msgspec.ValidationError as error:
-        raise TwinError(f"{where}: {error}") from None
+        raise TwinError(f"{where}: {key_and_problem(error)}") from None
     return checked(fault, where)
 
 

@@ -15,6 +15,7 @@ from twin.errors import TwinError, nearest
 from twin.machine import Gpu, Machine
 from twin.physics import curves
 from twin.programs.workload_phases import CpuGroup, CpuPhase, GpuGroup, GpuPhase, WorkloadTable
+from twin.toml_table import key_and_problem
 
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data"
@@ -235,4 +236,4 @@ def _trace_row(path: Path, number: int, fields: dict[str, str], kind: type[_Phas
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise TwinError(f"{path}:{number}: {error}") from None
+        raise TwinError(f"{path}:{number}: {key_and_problem(error)}") from None

@@ -60,7 +60,7 @@ def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
 
 
 def close_host_directories() -> None:
-    """Close inherited descriptors of directories, which would lead to the host's files.
+    """Keep descriptors of directories from the command, since they would lead to the host's files.
 
     TwinError if the command would inherit an open file of the host's sysfs, or a directory of it as a standard file.
     """
@@ -71,7 +71,7 @@ def close_host_directories() -> None:
             if stat.S_ISDIR(os.fstat(fd).st_mode):
                 os.set_inheritable(fd, False)
         except OSError:
-            continue  # the descriptor of the listing itself, or not a standard file
+            continue  # the descriptor of the listing itself, or a standard file that is closed
         if lib.filesystem_type(f"/proc/self/fd/{fd}".encode()) == _SYSFS_MAGIC:
             raise TwinError(f"descriptor {fd} is open on the host's /sys; close it first")
 

@@ -106,7 +106,7 @@ class InProcess:
             return None
 
     def diagnosis(self) -> str:
-        """The number of commands that the platform found damaged."""
+        """The missing response, with the number of commands that the platform marked as damaged."""
         damaged = f", and marked {self._damaged} commands as damaged" if self._damaged else ""
         return f"the platform in this process gave no response{damaged}"
 
