@@ -79,6 +79,7 @@ _LIMITS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 def in_plain_words(problem: str) -> str:
     """A validation error of ``msgspec`` without its names of types: "expected a number above 0, got text"."""
+    problem = re.sub(r"^Object missing required field `(.+)`", r'key "\1" is missing', problem)
     problem = re.sub(
         r"`([a-z |]+)`", lambda m: " or ".join(_NAMES.get(name, name) for name in m[1].split(" | ")), problem
     )
