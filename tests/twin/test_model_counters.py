@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from twin.machine import load_machine
-from twin.physics.curves import draw, stream
+from twin.physics.curves import random_counter_error, stream
 from twin.physics.model import Twin
 from twin.programs.workload import load_workload
 
@@ -33,7 +33,9 @@ def test_with_bias_they_do_not() -> None:
 
 @pytest.mark.parametrize("bias", [0.0, 0.2, 0.4])
 def test_draws_stay_away_from_zero_and_within_the_bias(bias: float) -> None:
-    drawn = np.array([[d.bound, d.loss, d.level, d.level2] for d in (draw(stream(s), bias) for s in range(200))])
+    drawn = np.array(
+        [[d.bound, d.loss, d.level, d.level2] for d in (random_counter_error(stream(s), bias) for s in range(200))]
+    )
     assert np.abs(drawn).max() <= bias
     assert np.abs(drawn).min() >= bias / 2
     if bias > 0:
