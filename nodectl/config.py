@@ -181,8 +181,8 @@ def build_config(settings: Mapping[str, Any], where: type_where) -> Config:
         if same_name(config.choice(first).name, name):
             at = where((*policy_path(second), "name"))
             raise ConfigError(
-                f"{at}: {name}: the file of the {first.upper()} policy has the same name, by which a journal knows
-                them:" " rename one"
+                f"{at}: {name}: the file of the {first.upper()} policy has the same name, by which a journal knows"
+                " them: rename one"
             )
     return config
 

@@ -251,9 +251,9 @@ double twin_model_package_c(twin_model_t *m, int32_t package)
 
 double twin_model_memory_c(twin_model_t *m, int32_t package)
 {
-    model_enter(m);
+    enter(m);
     double c = m->memory_c[package];
-    model_leave(m);
+    leave(m);
     return c;
 }
 
