@@ -16,8 +16,7 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
-from cluster_agent.serve.budget_service import BudgetView
-from cluster_agent.store.ledger_store import Change
+from cluster_agent.serve.people_protocol import ListBudgetChanges, SetBudget, SetSchedule, ShowBudget
 from nodectl.shell.text_table import render
 
 
@@ -31,7 +30,7 @@ def budget() -> None:
 @socket_option
 def show(as_json: bool, socket: Place) -> None:
     """The budget, what counts against it, and what is announced."""
-    view = ask(socket, "budget", {}, BudgetView)
+    view = ask(socket, ShowBudget())
     if as_json:
         click.echo(msgspec.json.encode(view).decode())
         return
@@ -78,7 +77,7 @@ def watts(text: str) -> float:
 @socket_option
 def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
     """From now on the budget is WATTS; steps that were announced are void."""
-    click.echo("\n".join(ask(socket, "budget-set", {"w": watts(budget_w), "dry_run": dry_run}, list[str])))
+    click.echo("\n".join(ask(socket, SetBudget(watts(budget_w), dry_run))))
 
 
 @budget.command()
@@ -87,7 +86,7 @@ def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
 def schedule(path: Path, socket: Place) -> None:
     """From now on the budget follows FILE: lines TIME,WATTS; drops are obeyed ahead of their time."""
     steps = read_schedule(path)
-    click.echo("\n".join(ask(socket, "budget-schedule", {"steps": steps, "source": str(path)}, list[str])))
+    click.echo("\n".join(ask(socket, SetSchedule(steps, str(path)))))
 
 
 @budget.command("log")
@@ -95,7 +94,7 @@ def schedule(path: Path, socket: Place) -> None:
 @socket_option
 def log(as_json: bool, socket: Place) -> None:
     """Who changed the budget, when and to what; the newest first."""
-    changes = ask(socket, "budget-changes", {}, list[Change])
+    changes = ask(socket, ListBudgetChanges())
     if as_json:
         click.echo(msgspec.json.encode(changes).decode())
     elif changes:

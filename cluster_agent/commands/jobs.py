@@ -18,7 +18,17 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.job import ACTIVE, STATES, Job
-from cluster_agent.serve.job_requests import MOST_ROWS, JobRow
+from cluster_agent.serve.people_protocol import (
+    MOST_ROWS,
+    Cancel,
+    Drain,
+    JobRow,
+    ListJobs,
+    Requeue,
+    Resume,
+    ShowJob,
+    SwitchPower,
+)
 from nodectl.shell.duration import shown
 from nodectl.shell.text_table import render
 
@@ -48,10 +58,9 @@ def jobs(
     if job is not None:
         if everything or user or states or export:
             raise WrongUseError("one job, or a choice of jobs: leave out the number, or the options")
-        _show(ask(socket, "job", {"job": job}, tuple[JobRow, Job]), as_json)
+        _show(ask(socket, ShowJob(job)), as_json)
         return
-    asked: dict[str, Any] = {"everything": everything or export is not None, "states": list(states), "user": user}
-    rows = _rows(socket, asked)
+    rows = _rows(socket, ListJobs(everything or export is not None, list(states), user))
     if export:
         click.echo(f"{_export(export, rows)} jobs in {export}")
     elif as_json:
@@ -67,7 +76,7 @@ def jobs(
 @socket_option
 def cancel(job: tuple[int, ...], socket: Place) -> None:
     """End JOB..., wherever they are: SIGTERM, and SIGKILL after their grace."""
-    click.echo("\n".join(ask(socket, "cancel", {"jobs": job}, list[str])))
+    click.echo("\n".join(ask(socket, Cancel(list(job)))))
 
 
 @click.command()
@@ -75,7 +84,7 @@ def cancel(job: tuple[int, ...], socket: Place) -> None:
 @socket_option
 def requeue(job: tuple[int, ...], socket: Place) -> None:
     """Run JOB... again from their start; what runs is ended first."""
-    click.echo("\n".join(ask(socket, "requeue", {"jobs": job}, list[str])))
+    click.echo("\n".join(ask(socket, Requeue(list(job)))))
 
 
 @click.command()
@@ -84,7 +93,7 @@ def requeue(job: tuple[int, ...], socket: Place) -> None:
 @socket_option
 def drain(node: str, reason: str, socket: Place) -> None:
     """No more jobs for NODE; the one that it has goes on. For administrators."""
-    click.echo("\n".join(ask(socket, "drain", {"node": node, "reason": reason}, list[str])))
+    click.echo("\n".join(ask(socket, Drain(node, reason))))
 
 
 @click.command()
@@ -92,7 +101,7 @@ def drain(node: str, reason: str, socket: Place) -> None:
 @socket_option
 def resume(node: str, socket: Place) -> None:
     """NODE may get jobs again. For administrators."""
-    click.echo("\n".join(ask(socket, "resume", {"node": node}, list[str])))
+    click.echo("\n".join(ask(socket, Resume(node))))
 
 
 @click.command()
@@ -101,17 +110,16 @@ def resume(node: str, socket: Place) -> None:
 @socket_option
 def power(state: str, node: str, socket: Place) -> None:
     """Switch NODE off, or on when there are watts for its boot. For administrators."""
-    click.echo("\n".join(ask(socket, "power", {"node": node, "is_on": state == "on"}, list[str])))
+    click.echo("\n".join(ask(socket, SwitchPower(node, state == "on"))))
 
 
-def _rows(socket: Place, asked: dict[str, Any]) -> Iterator[JobRow]:
+def _rows(socket: Place, request: ListJobs) -> Iterator[JobRow]:
     """All of them, a thousand at a time."""
-    after = 0
-    while rows := ask(socket, "jobs", asked | {"after": after}, list[JobRow]):
+    while rows := ask(socket, request):
         yield from rows
         if len(rows) < MOST_ROWS:
             return
-        after = rows[-1].job
+        request = msgspec.structs.replace(request, after=rows[-1].job)
 
 
 def cells(row: JobRow) -> tuple[str, ...]:
@@ -213,5 +221,7 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _plain(kind: Any) -> type:
-    """int, float or str, also where there may be none."""
-    return next((one for one in (int, float) if kind in (one, one | None)), str)
+    """int, float or str, also where there may be none, or bounds."""
+    found = msgspec.inspect.type_info(kind)
+    first = found.types[0] if isinstance(found, msgspec.inspect.UnionType) else found
+    return {msgspec.inspect.IntType: int, msgspec.inspect.FloatType: float}.get(type(first), str)

@@ -21,7 +21,7 @@ from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.job import STATES
 from cluster_agent.jobs.job_nodes import NodeState
-from cluster_agent.serve.budget_service import BudgetView, NodeRow
+from cluster_agent.serve.people_protocol import CountJobs, ListNodes, NodeRow, ShowBudget
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9741"
 
@@ -64,8 +64,8 @@ class PartitionCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """One family after the other; what is not known is left out."""
         try:
-            budget = ask(self._socket, "budget", {}, BudgetView)
-            rows = ask(self._socket, "nodes", {}, list[NodeRow])
+            budget = ask(self._socket, ShowBudget())
+            rows = ask(self._socket, ListNodes())
         except ClusterError:
             yield GaugeMetricFamily("clusterctl_up", "Whether the cluster agent answers.", 0)
             return
@@ -91,7 +91,7 @@ class PartitionCollector(Collector):
 
     def _jobs(self, rows: list[NodeRow]) -> Iterator[Metric]:
         try:
-            tally = ask(self._socket, "job-tally", {}, dict[str, int])
+            tally = ask(self._socket, CountJobs())
         except ClusterError:
             return  # it runs no jobs, or is gone since
         jobs = GaugeMetricFamily("clusterctl_jobs", "Jobs in the store.", labels=["state"])
@@ -117,7 +117,7 @@ def metrics(listen: str, socket: Place) -> None:
     host, _, port = listen.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise WrongUseError(f"--listen {listen}: give HOST:PORT, like {DEFAULT_LISTEN}")
-    ask(socket, "budget", {}, BudgetView)  # at the start it must be there; later it may come and go
+    ask(socket, ShowBudget())  # at the start it must be there; later it may come and go
     registry = CollectorRegistry()
     registry.register(PartitionCollector(socket))
     stops = {signal.SIGTERM, signal.SIGINT}

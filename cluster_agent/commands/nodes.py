@@ -9,9 +9,8 @@ import msgspec
 
 from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
-from cluster_agent.serve.budget_service import NodeRow
 from cluster_agent.serve.config import DEFAULT_SOCKET
-from cluster_agent.serve.why import Why
+from cluster_agent.serve.people_protocol import ExplainCap, ListNodes, NodeRow
 from nodectl.shell.text_table import render
 
 
@@ -46,7 +45,7 @@ HEADINGS = (
 @socket_option
 def nodes(as_json: bool, socket: Place) -> None:
     """Every node: its state, the cap wanted, granted and in force, what it counts, what it draws, its job."""
-    rows = ask(socket, "nodes", {}, list[NodeRow])
+    rows = ask(socket, ListNodes())
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
     elif rows:
@@ -61,7 +60,7 @@ def nodes(as_json: bool, socket: Place) -> None:
 @socket_option
 def why(node: str, as_json: bool, socket: Place) -> None:
     """Why NODE has its cap: the budget, the reserve, the sharer's reason, and what a pending raise waits for."""
-    answer = ask(socket, "why", {"node": node}, Why)
+    answer = ask(socket, ExplainCap(node))
     click.echo(
         msgspec.json.encode(answer).decode() if as_json else "\n".join([node, *(f"  {s}" for s in answer.lines)])
     )

@@ -16,7 +16,8 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
-from cluster_agent.jobs.job import LONGEST_S, JobSpec
+from cluster_agent.jobs.job import LONGEST_S
+from cluster_agent.serve.people_protocol import Submit
 from nodectl.shell.duration import seconds
 
 MARK: Final = "#NODECTL"
@@ -55,13 +56,13 @@ def submit(context: click.Context, /, **given: Any) -> None:
         if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
             given[name] = value
     try:
-        spec = msgspec.convert(_spec(given, script), JobSpec)
+        request = msgspec.convert(_spec(given, script), Submit)
     except msgspec.ValidationError as error:
         raise WrongUseError(f"no such job can be: {str(error).replace('`', '')}") from None
-    size = len(msgspec.msgpack.encode(spec))
+    size = len(msgspec.msgpack.encode(request))
     if size > MAX_REQUEST - 1000:
         raise WrongUseError(f"the job's command and environment make {size} bytes: put them into files")
-    job = ask(given["socket"], "submit", spec, int)
+    job = ask(given["socket"], request)
     click.echo(msgspec.json.encode({"job": job}).decode() if given["as_json"] else f"job {job}")
 
 

@@ -17,8 +17,15 @@ from cluster_agent.commands import jobs, nodes
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.serve.budget_service import BudgetView, NodeRow
-from cluster_agent.serve.job_requests import JobRow
+from cluster_agent.serve.people_protocol import (
+    BudgetView,
+    ExplainCap,
+    JobRow,
+    ListJobs,
+    ListNodes,
+    NodeRow,
+    ShowBudget,
+)
 from cluster_agent.serve.why import Why
 
 BAR: Final = 40
@@ -62,14 +69,14 @@ class Top(App[None]):
         """Ask, beside the screen's loop, so that an agent that is slow to answer does not stop the keys."""
         worker = get_current_worker()
         try:
-            budget = ask(self._socket, "budget", {}, BudgetView)
-            rows = ask(self._socket, "nodes", {}, list[NodeRow])
+            budget = ask(self._socket, ShowBudget())
+            rows = ask(self._socket, ListNodes())
         except ClusterError as error:
             if not worker.is_cancelled:
                 self.call_from_thread(self._say, f"{error}\n(what is below was true before)")
             return
         try:
-            queue = ask(self._socket, "jobs", {}, list[JobRow])
+            queue = ask(self._socket, ListJobs())
         except ClusterError:
             queue = []  # it runs no jobs
         if not worker.is_cancelled:
@@ -79,7 +86,7 @@ class Top(App[None]):
         """Enter on a node: why it has its cap."""
         if event.data_table.id == "nodes" and event.row_key.value is not None:
             try:
-                why = ask(self._socket, "why", {"node": event.row_key.value}, Why)
+                why = ask(self._socket, ExplainCap(event.row_key.value))
             except ClusterError as error:
                 self._say(str(error))
                 return
@@ -151,7 +158,7 @@ def top(every_s: float, socket: Place) -> None:
     """Budget, nodes and jobs, as they change. Enter on a node says why it has its cap; q ends it."""
     import sys
 
-    ask(socket, "budget", {}, BudgetView)  # an agent that is not there is said in one line, on no screen of its own
+    ask(socket, ShowBudget())  # an agent that is not there is said in one line, on no screen of its own
     if not sys.stdout.isatty():
         raise ClusterError("top draws on a terminal; `clusterctl nodes` and `clusterctl budget show` print")
     Top(socket, every_s).run()

@@ -11,7 +11,6 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.people import MAX_REQUEST, PATIENCE_S, Caller, Command, answer
+from cluster_agent.fabric.people import MAX_REQUEST, PATIENCE_S, Caller, Handlers, answer
 
 MAX_CONNECTIONS: Final = 32
 _LENGTH: Final = struct.Struct("!I")
@@ -38,9 +37,9 @@ class _Connection:
 class AdminSocket:
     """Listens at ``path``; the loop polls ``interests`` and calls ``serve`` for a descriptor that is ready."""
 
-    def __init__(self, path: Path, commands: Mapping[str, Command], admins: frozenset[str] = frozenset()) -> None:
+    def __init__(self, path: Path, handlers: Handlers, admins: frozenset[str] = frozenset()) -> None:
         """``admins``: users beside root and the one that this process runs as."""
-        self.path, self._commands, self._admins = path, commands, admins
+        self.path, self._handlers, self._admins = path, handlers, admins
         self._connections: dict[int, _Connection] = {}
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -122,7 +121,7 @@ class AdminSocket:
         if len(got) < _LENGTH.size + size:
             return False
         frame = bytes(got[_LENGTH.size : _LENGTH.size + size])
-        encoded = msgspec.msgpack.encode(answer(self._commands, connection.caller, frame))
+        encoded = msgspec.msgpack.encode(answer(self._handlers, connection.caller, frame))
         connection.to_send = _LENGTH.pack(len(encoded)) + encoded
         return self._write(connection)
 

@@ -8,12 +8,23 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
-from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, PATIENCE_S, PROTOCOL, Answer, Request
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.fabric.people import (
+    ANSWER,
+    ASK,
+    LINK_REQUEST,
+    PATIENCE_S,
+    AnswerEnvelope,
+    R,
+    Request,
+    RequestEnvelope,
+    pack_request,
+    unpack_answer,
+)
 
 LARGEST_ANSWER: Final = 1 << 26
 _LENGTH: Final = struct.Struct("!I")
@@ -32,15 +43,18 @@ class Link:
 Place: TypeAlias = Path | Link
 
 
-def ask(place: Place, kind: str, body: Any, answer: type[Any]) -> Any:
-    """Ask the cluster agent there; its error is raised here as if it were ours (``RefusedError``). ``ClusterError``
-    when nobody answers."""
-    request = Request(PROTOCOL, kind, msgspec.Raw(msgspec.msgpack.encode(body)))
+def ask(place: Place, request: Request[R]) -> R:
+    """Send ``request`` to the cluster agent there and return its answer. An error of the agent is raised here as if it
+    were ours (``RefusedError``); ``ClusterError`` when nobody answers."""
     try:
-        got = _by_link(place, request) if isinstance(place, Link) else _by_socket(place, request)
+        envelope = pack_request(request)
+    except ValueError as error:
+        raise WrongUseError(str(error)) from None
+    try:
+        got = _by_link(place, envelope) if isinstance(place, Link) else _by_socket(place, envelope)
         if got.error:
             raise RefusedError(got.error, got.status)
-        return msgspec.convert(got.body, answer)
+        return unpack_answer(request, got)
     except (struct.error, msgspec.MsgspecError):
         where = place.url if isinstance(place, Link) else place
         raise ClusterError(f"{where}: what answers is no cluster agent of this version: restart it") from None
@@ -54,7 +68,7 @@ class RefusedError(ClusterError):
         self.exit_status = status
 
 
-def _by_socket(path: Path, request: Request) -> Answer:
+def _by_socket(path: Path, request: RequestEnvelope) -> AnswerEnvelope:
     frame = msgspec.msgpack.encode(request)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.settimeout(PATIENCE_S)
@@ -62,7 +76,7 @@ def _by_socket(path: Path, request: Request) -> Answer:
             door.connect(str(path))
             door.sendall(_LENGTH.pack(len(frame)) + frame)
             (size,) = _LENGTH.unpack(_exactly(door, _LENGTH.size))
-            return msgspec.msgpack.decode(_exactly(door, size), type=Answer)
+            return msgspec.msgpack.decode(_exactly(door, size), type=AnswerEnvelope)
         except OSError as error:
             why = error.strerror or "no answer"
             raise ClusterError(f"{path}: no cluster agent: {why}; is `clusterctl serve` running? (--socket)") from None
@@ -78,7 +92,7 @@ def _exactly(door: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def _by_link(link: Link, request: Request) -> Answer:
+def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
@@ -120,7 +134,7 @@ def _by_link(link: Link, request: Request) -> Answer:
                 except WireError as error:
                     raise ClusterError(f"{link.url}: {error}") from None
                 if envelope.kind == ANSWER:
-                    return msgspec.msgpack.decode(envelope.body, type=Answer)
+                    return msgspec.msgpack.decode(envelope.body, type=AnswerEnvelope)
     raise ClusterError(f"{link.url}: no answer from a cluster agent: {why}")
 
 

@@ -1,17 +1,25 @@
-"""What people may ask of the cluster agent: who asks, what, and the answer, whichever way it comes.
+"""How people and the cluster agent talk: a typed request, its typed answer, and who is asking.
 
-Two ways lead here: the Unix socket on the agent's machine (``admin``), where the kernel names the user who asks, and a
-link from elsewhere (``router``) under a key of role admin or viewer, who is no user of this machine: such a key looks,
-and if it is an admin's changes what administrators may, but owns no jobs.
+Two ways lead here: the Unix socket on the agent's machine (``admin``), where the kernel names the user, and a link from
+another machine (``router``) with a key of role admin or viewer. A key is no user of this machine: it may look, and an
+admin's key may change what administrators may, but it owns no jobs.
+
+On the wire a request is MessagePack ``[version, kind, body]`` and an answer ``[version, error, status, body]``. Each
+kind is one class, a ``Request`` that names the type of its answer; ``serve.people_protocol`` has them all. Both ends
+check types, bounds and unknown names while decoding, so no handler checks them again.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from nodectl.shell.errors import NodectlError, nearest
 
@@ -28,26 +36,44 @@ ASK: Final = "ask"
 ANSWER: Final = "answer"
 """The kinds of message on a link."""
 
+Finite: TypeAlias = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Any number but NaN and the infinities: those fail while decoding."""
+
+Role: TypeAlias = Literal["admin", "viewer"]
+
+R = TypeVar("R", covariant=True)
+
+
+class Request(msgspec.Struct, Generic[R], frozen=True, forbid_unknown_fields=True):
+    """What people may request; the answer is an ``R``. ``kind`` is its name on the wire, ``role`` who may send it."""
+
+    kind: ClassVar[str]
+    role: ClassVar[Role] = "viewer"
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. ``role``: admin or viewer; ``uid`` is ``NOBODY`` where it is a key that asks."""
+    """Who sent a request. ``uid`` is ``NOBODY`` for a key."""
 
     uid: int
     name: str
     role: str
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
-    """What is asked."""
+Handlers: TypeAlias = Mapping[type[Request[Any]], Callable[[Caller, Any], Any]]
+"""What answers each kind of request: a function of the caller and the request."""
+
+
+class RequestEnvelope(msgspec.Struct, frozen=True, array_like=True):
+    """A request on the wire."""
 
     version: int
     kind: str
     body: msgspec.Raw
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """``error`` is empty, or one line with its exit status."""
+class AnswerEnvelope(msgspec.Struct, frozen=True, array_like=True):
+    """An answer on the wire. ``error`` is empty, or one line; ``status`` is the exit status that goes with it."""
 
     version: int
     error: str
@@ -55,29 +81,67 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     body: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Who may ask it, the type of what is asked, and what answers."""
-
-    role: str
-    body: type[Any]
-    answer: Callable[[Caller, Any], Any]
-
-
-def answer(commands: Mapping[str, Command], caller: Caller, frame: bytes) -> Answer:
-    """What ``frame``, an encoded ``Request``, gets; whatever is wrong with it is an answer, too."""
+def pack_request(request: Request[Any]) -> RequestEnvelope:
+    """Ready to send; ``ValueError`` in one line if the other end would not take it."""
     try:
-        request = msgspec.msgpack.decode(frame, type=Request)
-        if request.version != PROTOCOL:
-            return Answer(PROTOCOL, f"clusterctl speaks version {request.version}, the agent {PROTOCOL}", 1)
-        command = commands.get(request.kind)
-        if command is None:
-            return Answer(PROTOCOL, f"no command {request.kind[:40]!r} here{nearest(request.kind, commands)}", 1)
-        if command.role == "admin" and caller.role != "admin":
-            return Answer(PROTOCOL, f"{caller.name} may look, but not change anything (`admins` in the settings)", 1)
-        body = msgspec.msgpack.decode(request.body, type=command.body)
-        return Answer(PROTOCOL, "", 0, command.answer(caller, body))
+        msgspec.convert(msgspec.to_builtins(request), type(request))
+    except msgspec.ValidationError as error:
+        raise ValueError(_in_words(error, type(request))) from None
+    return RequestEnvelope(PROTOCOL, request.kind, msgspec.Raw(msgspec.msgpack.encode(request)))
+
+
+def unpack_answer(request: Request[R], envelope: AnswerEnvelope) -> R:
+    """What was requested; ``msgspec.ValidationError`` if it is something else."""
+    answer: R = msgspec.convert(envelope.body, answer_type(type(request)))
+    return answer
+
+
+def answer_type(request: type[Request[Any]]) -> Any:
+    """The ``R`` of a request's class."""
+    bases = request.__dict__["__orig_bases__"]
+    return next(typing.get_args(base)[0] for base in bases if typing.get_origin(base) is Request)
+
+
+def answer(handlers: Handlers, caller: Caller, frame: bytes) -> AnswerEnvelope:
+    """The answer to ``frame``, an encoded ``RequestEnvelope``. Whatever is wrong with it is an answer, too."""
+    try:
+        envelope = msgspec.msgpack.decode(frame, type=RequestEnvelope)
+        if envelope.version != PROTOCOL:
+            return AnswerEnvelope(PROTOCOL, f"clusterctl speaks version {envelope.version}, the agent {PROTOCOL}", 1)
+        kinds = {request.kind: request for request in handlers}
+        kind = kinds.get(envelope.kind)
+        if kind is None:
+            return AnswerEnvelope(PROTOCOL, f"no request {envelope.kind[:40]!r} here{nearest(envelope.kind, kinds)}", 1)
+        if kind.role == "admin" and caller.role != "admin":
+            why = f"{caller.name} may look, but not change anything (`admins` in the settings)"
+            return AnswerEnvelope(PROTOCOL, why, 1)
+        try:
+            request = msgspec.msgpack.decode(envelope.body, type=kind)
+        except msgspec.ValidationError as error:
+            return AnswerEnvelope(PROTOCOL, f"{kind.kind}: {_in_words(error, kind)}", 2)
+        return AnswerEnvelope(PROTOCOL, "", 0, handlers[kind](caller, request))
     except NodectlError as error:
-        return Answer(PROTOCOL, str(error), error.exit_status)
+        return AnswerEnvelope(PROTOCOL, str(error), error.exit_status)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return Answer(PROTOCOL, f"not understood: {error}", 2)
+        return AnswerEnvelope(PROTOCOL, f"not understood: {error}", 2)
+
+
+_TYPES: Final = {
+    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
+    "object": "names with values", "null": "nothing",
+}  # fmt: skip
+"""What decoding calls the types, and what people do."""
+
+_TYPE: Final = re.compile(rf"\b(?:{'|'.join(_TYPES)})\b")
+
+
+def _in_words(error: msgspec.ValidationError, kind: type[Request[Any]]) -> str:
+    """One line: the place, and what is wrong there. No types of a programming language."""
+    reason, _, place = str(error).partition(" - at `$")
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL):
+        return f"unknown field {unknown[1][:40]!r}{nearest(unknown[1], kind.__struct_fields__)}"
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
+        return f"{missing[1]} is missing"
+    plain = _TYPE.sub(lambda found: _TYPES[found[0]], reason).replace("`", "").replace(" | ", " or ")
+    where = place.rstrip("`").lstrip(".")
+    return (f"{where}: " if where else "") + plain[:1].lower() + plain[1:]

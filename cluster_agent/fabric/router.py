@@ -24,7 +24,7 @@ from zmq.utils import z85
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed, Entry
-from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, Answer, Caller
+from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, AnswerEnvelope, Caller
 from nodectl.jobs.job_runner import Message
 from nodectl.member.cluster_link import PRESENCE, QUEUED, refuse_open_link
 from nodectl.wire.job_messages import UP, JobQuery, NodeJobs, kind_of, read_job_message
@@ -92,7 +92,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What somebody with a key of role admin or viewer asks: an encoded ``people.Request``."""
+    """What somebody with a key of role admin or viewer asks: an encoded ``people.RequestEnvelope``."""
 
     caller: Caller
     frame: bytes
@@ -176,7 +176,7 @@ class Router:
         found, self._asked = self._asked, []
         return found
 
-    def answer(self, asked: Asked, answer: Answer) -> None:
+    def answer(self, asked: Asked, answer: AnswerEnvelope) -> None:
         """Queue it; who does not wait for it any more gets none."""
         with contextlib.suppress(zmq.ZMQError):
             frame = pack(ANSWER, answer, asked.way.speaks)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from cluster_agent.budget.sharers.tag_sources import NODE_AGENT
 from cluster_agent.errors import ClusterError, no_such_node
 from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.people_protocol import BudgetView, NodeRow
 from cluster_agent.serve.why import WaitsFor, Why
 from nodectl.wire.power_messages import Declaration, Grant, Report
 
@@ -35,54 +35,6 @@ NEED_S: Final = 5.0
 looked at."""
 
 STORE_RETRY_S: Final = 5.0
-
-
-@dataclass(slots=True)
-class NodeRow:
-    """One line of ``clusterctl nodes``, in the words of ``why``. Watts; None where there is none."""
-
-    name: str
-    state: str
-    wanted_w: float | None
-    granted_w: float | None
-    in_force_w: float
-    counts_w: float
-    draws_w: float | None
-    tag: str
-    """Its job's, as watts were shared last; else what its agent says of its load."""
-    quality: str
-    lease_class: str
-    heard_s_ago: float | None
-    jobs: str = ""
-    """Idle, allocated, draining or down; empty: no jobs are run here."""
-    job: str = ""
-    jobs_why: str = ""
-    tag_source: str = ""
-
-
-@dataclass(slots=True)
-class BudgetView:
-    """The budget and what becomes of it, watts. ``over_w``: by how much nodes could exceed it now, 0 if they cannot."""
-
-    budget_w: float
-    fixed_w: float
-    counts_w: float
-    reserve_w: float
-    free_w: float
-    over_w: float
-    mop_w: float
-    short_w: float
-    nodes: int
-    silent: int
-    is_young: bool
-    mode: str
-    sharer: str
-    epoch: int
-    steps: list[tuple[float, float]]
-    """Announced: (seconds from now, watts)."""
-    alarms: list[str]
-    lowering_s: float | None = None
-    """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""
 
 
 class Partition:

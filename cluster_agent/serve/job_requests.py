@@ -8,111 +8,38 @@ owner and administrators, since people put secrets there.
 from __future__ import annotations
 
 import pwd
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
 from cluster_agent.budget.sharers.tag_sources import USER
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
-from cluster_agent.fabric.people import NOBODY, Caller, Command
-from cluster_agent.jobs.job import STATES, Job, JobSpec, State
+from cluster_agent.fabric.people import NOBODY, Caller, Handlers
+from cluster_agent.jobs.job import STATES, Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.people_protocol import (
+    MOST_ROWS,
+    Cancel,
+    CountJobs,
+    Drain,
+    JobNumber,
+    JobRow,
+    ListJobs,
+    Requeue,
+    Resume,
+    Sentences,
+    ShowJob,
+    Submit,
+    SwitchPower,
+)
 from nodectl.shell.errors import nearest
-
-MOST_ROWS: Final = 1000
-"""Ours: rows of one answer; who wants more asks for those behind the last one."""
 
 MOST_JOBS: Final = 20_000
 """Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
 
-KINDS: Final = ("submit", "jobs", "job", "job-tally", "cancel", "requeue", "drain", "resume", "power")
-
-MOST: Final = (1 << 63) - 1  # as SQLite numbers rows
-
-Numbers = Annotated[list[Annotated[int, Meta(ge=1, le=MOST)]], Meta(max_length=MOST_ROWS)]
-
-
-class AskJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``clusterctl jobs``. Without ``everything`` and ``states``: jobs that wait or run. ``user``: a name or a uid."""
-
-    everything: bool = False
-    states: Annotated[list[str], Meta(max_length=len(STATES))] = []
-    user: Annotated[str, Meta(max_length=96)] = ""
-    after: Annotated[int, Meta(ge=0, le=MOST)] = 0
-
-
-class AskJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``clusterctl jobs ID``."""
-
-    job: Annotated[int, Meta(ge=1, le=MOST)]
-
-
-class TellJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``clusterctl cancel`` and ``requeue``."""
-
-    jobs: Annotated[Numbers, Meta(min_length=1)]
-
-
-class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``clusterctl drain``."""
-
-    node: str
-    reason: Annotated[str, Meta(max_length=300)] = ""
-
-
-class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``clusterctl resume``."""
-
-    node: str
-
-
-class SetPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``clusterctl power``."""
-
-    node: str
-    is_on: bool
-
-
-class JobRow(msgspec.Struct, frozen=True):
-    """One line of ``clusterctl jobs``, and one row of its export. Times in Unix seconds; None where there is none.
-
-    ``measured``: the share of ``energy_j`` that rests on measured power; ``covered``: the share of the node-seconds
-    that any report covers. ``cap_w``: the mean cap while there was one, ``capped`` the share of time that was;
-    ``bound_by``: what bound longest, for ``bound`` of the time. ``slowdown``: extra time as a share, by
-    ``slowdown_from``. ``waits_for``: why it is queued still.
-    """
-
-    job: int
-    user: str
-    uid: int
-    title: str
-    state: State
-    status: int | None
-    reason: str
-    nodes: int
-    node_names: str
-    walltime_s: int
-    submitted_s: float
-    started_s: float | None
-    ended_s: float | None
-    attempts: int
-    tag: str
-    tag_source: str
-    energy_j: float | None
-    measured: float | None
-    method: str
-    node_s: float
-    covered: float | None
-    cap_w: float | None
-    capped: float | None
-    bound_by: str
-    bound: float | None
-    slowdown: float | None
-    slowdown_from: str
-    waits_for: str = ""
+REQUESTS: Final = (Submit, ListJobs, ShowJob, CountJobs, Cancel, Requeue, Drain, Resume, SwitchPower)
 
 
 def row(job: Job, waits_for: str = "") -> JobRow:
@@ -135,33 +62,33 @@ def row(job: Job, waits_for: str = "") -> JobRow:
     )  # fmt: skip
 
 
-def no_jobs() -> dict[str, Command]:
-    """The same commands, for an agent that runs no jobs."""
+def no_jobs() -> Handlers:
+    """The same requests, for an agent that runs no jobs."""
 
-    def refuse(caller: Caller, asked: Any) -> None:
+    def refuse(caller: Caller, request: Any) -> None:
         raise ClusterError("this cluster agent runs no jobs: a [jobs] table in its settings changes that")
 
-    return {kind: Command("viewer", Any, refuse) for kind in KINDS}
+    return dict.fromkeys(REQUESTS, refuse)
 
 
-class JobCommands:
-    """``commands`` for the socket."""
+class JobRequests:
+    """``handlers`` of the requests about jobs."""
 
     def __init__(self, side: JobSide) -> None:
         self._side = side
-        self.commands: dict[str, Command] = {
-            "submit": Command("viewer", JobSpec, self._submit),
-            "jobs": Command("viewer", AskJobs, self._jobs),
-            "job": Command("viewer", AskJob, self._job),
-            "job-tally": Command("viewer", dict[str, str], self._tally),
-            "cancel": Command("viewer", TellJobs, self._cancel),
-            "requeue": Command("viewer", TellJobs, self._requeue),
-            "drain": Command("admin", Drain, self._drain),
-            "resume": Command("admin", Resume, self._resume),
-            "power": Command("admin", SetPower, self._power),
+        self.handlers: Handlers = {
+            Submit: self._submit,
+            ListJobs: self._jobs,
+            ShowJob: self._job,
+            CountJobs: self._tally,
+            Cancel: self._cancel,
+            Requeue: self._requeue,
+            Drain: self._drain,
+            Resume: self._resume,
+            SwitchPower: self._power,
         }
 
-    def _submit(self, caller: Caller, spec: JobSpec) -> int:
+    def _submit(self, caller: Caller, request: Submit) -> JobNumber:
         if caller.uid == NOBODY:
             raise WrongUseError(
                 f"{caller.name} is no user here, and jobs belong to users: submit on the agent's machine"
@@ -171,26 +98,26 @@ class JobCommands:
                 f"{MOST_JOBS} jobs of {caller.name} wait or run already: submit more when some have ended"
             )
         with self._side.changing() as live:
-            return live.submit(caller.uid, caller.name, spec).id
+            return live.submit(caller.uid, caller.name, request.spec).id
 
-    def _jobs(self, caller: Caller, asked: AskJobs) -> list[JobRow]:
-        uid = _uid(asked.user) if asked.user else None
-        wrong = [state for state in asked.states if state not in STATES]
+    def _jobs(self, caller: Caller, request: ListJobs) -> list[JobRow]:
+        uid = _uid(request.user) if request.user else None
+        wrong = [state for state in request.states if state not in STATES]
         if wrong:
             raise WrongUseError(f"no job is {wrong[0]!r}{nearest(wrong[0], STATES)}")
         alive = self._side.live.jobs if self._side.is_open else {}
-        if asked.everything or asked.states:
-            states = [state for state in STATES if state in asked.states]
-            found = self._side.store.find(states=states, uid=uid, after=asked.after, limit=MOST_ROWS)
+        if request.everything or request.states:
+            states = [state for state in STATES if state in request.states]
+            found = self._side.store.find(states=states, uid=uid, after=request.after, limit=MOST_ROWS)
             found = [alive.get(job.id, job) for job in found]
         else:
-            numbers = sorted(number for number in self._side.live.jobs if number > asked.after)
+            numbers = sorted(number for number in self._side.live.jobs if number > request.after)
             found = [alive[number] for number in numbers if uid is None or alive[number].uid == uid][:MOST_ROWS]
         why = self._why_waiting(found)
         return [row(job, why.get(job.id, "")) for job in found]
 
-    def _job(self, caller: Caller, asked: AskJob) -> tuple[JobRow, Job]:
-        job = self._find(asked.job)
+    def _job(self, caller: Caller, request: ShowJob) -> tuple[JobRow, Job]:
+        job = self._find(request.job)
         shown = job
         if not _may_change(caller, job):
             spec = msgspec.structs.replace(job.spec, env={}, script="(its owner's)" if job.spec.script else "")
@@ -201,11 +128,11 @@ class JobCommands:
         is_any = self._side.is_open and any(job.state == "queued" for job in jobs)
         return self._side.live.why_waiting() if is_any else {}
 
-    def _tally(self, caller: Caller, asked: dict[str, str]) -> dict[str, int]:
+    def _tally(self, caller: Caller, request: CountJobs) -> dict[str, int]:
         return self._side.store.tally()
 
-    def _cancel(self, caller: Caller, asked: TellJobs) -> list[str]:
-        jobs = self._own(caller, asked)
+    def _cancel(self, caller: Caller, request: Cancel) -> Sentences:
+        jobs = self._own(caller, request.jobs)
         with self._side.changing() as live:
             return [self._cancel_one(live, job) for job in jobs]
 
@@ -216,8 +143,8 @@ class JobCommands:
             return f"job {job.id} is {job.state} already"
         return f"job {job.id} is {'being ended' if job.state == 'ending' else job.state}"
 
-    def _requeue(self, caller: Caller, asked: TellJobs) -> list[str]:
-        jobs = self._own(caller, asked)
+    def _requeue(self, caller: Caller, request: Requeue) -> Sentences:
+        jobs = self._own(caller, request.jobs)
         with self._side.changing() as live:
             for job in jobs:
                 live.requeue(job)
@@ -225,36 +152,36 @@ class JobCommands:
             f"job {job.id} is {'queued' if job.state == 'queued' else 'ended first, then queued again'}" for job in jobs
         ]
 
-    def _drain(self, caller: Caller, asked: Drain) -> list[str]:
+    def _drain(self, caller: Caller, request: Drain) -> Sentences:
         with self._side.changing() as live:
-            _check_node(live, asked.node)
-            live.drain(asked.node, asked.reason or f"by {caller.name}", caller.uid)
-            run = live.nodes[asked.node].run
-        return [f"{asked.node} gets no more jobs" + ("; the one that it has goes on" if run is not None else "")]
+            _check_node(live, request.node)
+            live.drain(request.node, request.reason or f"by {caller.name}", caller.uid)
+            run = live.nodes[request.node].run
+        return [f"{request.node} gets no more jobs" + ("; the one that it has goes on" if run is not None else "")]
 
-    def _resume(self, caller: Caller, asked: Resume) -> list[str]:
+    def _resume(self, caller: Caller, request: Resume) -> Sentences:
         with self._side.changing() as live:
-            _check_node(live, asked.node)
-            switched = live.nodes[asked.node].switched
+            _check_node(live, request.node)
+            switched = live.nodes[request.node].switched
             has_failed = switched is not None and switched.state == "failed"
-            if live.nodes[asked.node].drained is None and not has_failed:
-                return [f"{asked.node} was not drained"]
-            live.resume(asked.node)
-        return [f"{asked.node} may get jobs again"]
+            if live.nodes[request.node].drained is None and not has_failed:
+                return [f"{request.node} was not drained"]
+            live.resume(request.node)
+        return [f"{request.node} may get jobs again"]
 
-    def _power(self, caller: Caller, asked: SetPower) -> list[str]:
+    def _power(self, caller: Caller, request: SwitchPower) -> Sentences:
         if not self._side.can_switch:
             raise ClusterError(
                 "this cluster agent switches no nodes: a table [jobs.power] in its settings and mode cap change that"
             )
         with self._side.changing() as live:
-            _check_node(live, asked.node)
-            node = live.nodes[asked.node]
-            return [_switch_on(live, node) if asked.is_on else _switch_off(live, node)]
+            _check_node(live, request.node)
+            node = live.nodes[request.node]
+            return [_switch_on(live, node) if request.is_on else _switch_off(live, node)]
 
-    def _own(self, caller: Caller, asked: TellJobs) -> list[Job]:
+    def _own(self, caller: Caller, numbers: list[JobNumber]) -> list[Job]:
         """All of them, or a refusal before anything has been done."""
-        jobs = [self._find(number) for number in asked.jobs]
+        jobs = [self._find(number) for number in numbers]
         for job in jobs:
             if not _may_change(caller, job):
                 raise ClusterError(f"job {job.id} is of {job.user}: only its owner and administrators may do that")

@@ -12,28 +12,37 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Any, Final
 
-import msgspec
 import zmq
-from msgspec import Meta
 
-from cluster_agent.budget.budget_line import MOST_W, BudgetLine
+from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric import descriptors
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.allowed import Allowed
-from cluster_agent.fabric.people import Caller, Command, answer
+from cluster_agent.fabric.people import Caller, Request, answer
 from cluster_agent.fabric.router import Router
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.budget_feed import Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
-from cluster_agent.serve.budget_service import BudgetView, NodeRow, Partition
+from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
-from cluster_agent.serve.job_requests import JobCommands, no_jobs
+from cluster_agent.serve.job_requests import JobRequests, no_jobs
 from cluster_agent.serve.job_service import JobSide
 from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.people_protocol import (
+    BudgetView,
+    ExplainCap,
+    ListBudgetChanges,
+    ListNodes,
+    NodeRow,
+    Sentences,
+    SetBudget,
+    SetSchedule,
+    ShowBudget,
+)
 from cluster_agent.serve.power_commands import PowerSide
 from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
@@ -52,28 +61,6 @@ ROUND_S, LONGEST_ROUND_S, ROUND_OF_WORK = 0.005, 0.025, 4.0
 """Ours: what comes within this is taken together. A round costs as much for one report as for twenty, and a thousand
 nodes report a thousand times a second; a message after a pause does not wait. Where rounds are much work, as with ten
 thousand nodes, there are fewer: a round lasts so many times what the one before it took."""
-
-
-class SetBudget(msgspec.Struct, frozen=True):
-    """``clusterctl budget set``."""
-
-    w: Annotated[float, Meta(gt=0, le=MOST_W)]
-    dry_run: bool = False
-
-
-class SetSchedule(msgspec.Struct, frozen=True):
-    """``clusterctl budget schedule``; times are Unix seconds, ``source`` is where they came from."""
-
-    steps: Annotated[
-        list[tuple[float, Annotated[int, Meta(gt=0, le=1000 * MOST_W)]]], Meta(min_length=1, max_length=2000)
-    ]
-    source: str
-
-
-class AskWhy(msgspec.Struct, frozen=True):
-    """``clusterctl why``."""
-
-    node: str
 
 
 class Unstored:
@@ -111,17 +98,16 @@ class Server:
         self._budgets = BudgetStore(self.database)
         now = self._now_s()
         store: LedgerStore = Unstored() if is_observing else SqliteLedgerStore(self.database, boot_id())
-        self.admin: AdminSocket | None = None
         # the socket first: it refuses a second agent before that one would take the epoch
-        self.commands: dict[str, Command] = {
-            "nodes": Command("viewer", dict[str, str], self._nodes),
-            "why": Command("viewer", AskWhy, self._why),
-            "budget": Command("viewer", dict[str, str], self._budget),
-            "budget-changes": Command("viewer", dict[str, str], self._changes),
-            "budget-set": Command("admin", SetBudget, self._set_budget),
-            "budget-schedule": Command("admin", SetSchedule, self._set_schedule),
+        self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
+            ListNodes: self._nodes,
+            ExplainCap: self._why,
+            ShowBudget: self._budget,
+            ListBudgetChanges: self._changes,
+            SetBudget: self._set_budget,
+            SetSchedule: self._set_schedule,
         }
-        self.admin = AdminSocket(Path(settings.socket), self.commands, frozenset(settings.admins))
+        self.admin = AdminSocket(Path(settings.socket), self.handlers, frozenset(settings.admins))
         try:
             self.router = Router(settings.listen, keys, self._allowed, say, settings.insecure)
         except BaseException:
@@ -138,7 +124,7 @@ class Server:
                 settings.jobs, settings.jobs.power, self.jobs, self.partition.ledger,
                 lambda: self.partition.happened(self._now_s(), "node"),
             )  # fmt: skip
-        self.commands |= JobCommands(self.jobs).commands if self.jobs else no_jobs()
+        self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
         self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
         self._expected: set[str] = set()
@@ -163,7 +149,6 @@ class Server:
 
     def step(self, longest_s: float) -> bool:
         """Wait for something to happen, at most so long, and deal with it; False when told to stop."""
-        assert self.admin is not None
         poller = zmq.Poller()
         for one in self.router.sockets:
             poller.register(one, zmq.POLLIN)
@@ -185,7 +170,6 @@ class Server:
 
     def _turn(self, now_s: float, asked: list[int]) -> None:
         """Take what has come and let follow what is due; people are waiting at these descriptors."""
-        assert self.admin is not None
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
         if self._feed:
@@ -198,7 +182,7 @@ class Server:
             self.admin.serve(now_s, descriptor)
         self.admin.tidy(now_s)
         for question in (from_afar := self.router.asked()):
-            self.router.answer(question, answer(self.commands, question.caller, question.frame))
+            self.router.answer(question, answer(self.handlers, question.caller, question.frame))
         if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked or from_afar))):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
@@ -209,8 +193,7 @@ class Server:
         """Let go of everything; caps hold until their leases end."""
         if self._power:
             self._power.close()
-        if self.admin:
-            self.admin.close()
+        self.admin.close()
         self.router.close()
         if self.jobs:
             self.jobs.close()
@@ -274,36 +257,36 @@ class Server:
         offset_s = now_s - self._wall_s()
         return [(at_s + offset_s, mw) for at_s, mw in steps]
 
-    def _set_budget(self, caller: Caller, asked: SetBudget) -> list[str]:
-        now_s, budget_mw = self._now_s(), milliwatts(asked.w)
+    def _set_budget(self, caller: Caller, request: SetBudget) -> Sentences:
+        now_s, budget_mw = self._now_s(), milliwatts(request.w)
         refusal = self.partition.refusal(budget_mw)
         if refusal:
             raise WrongUseError(refusal)
         lines = self.partition.preview(now_s, budget_mw)
-        if asked.dry_run:
-            return [f"would set {asked.w:g} W", *lines]
+        if request.dry_run:
+            return [f"would set {request.w:g} W", *lines]
         line = self.partition.ledger.budget
         is_lower, steps = budget_mw < line.budget_mw, sum(at_s > now_s for at_s, _ in line.steps)
         self._move(
             now_s,
-            Change(self._wall_s(), caller.name, f"set {asked.w:g} W by hand"),
+            Change(self._wall_s(), caller.name, f"set {request.w:g} W by hand"),
             budget_mw,
             [],
-            f"{caller.name} set the budget to {asked.w:g} W",
+            f"{caller.name} set the budget to {request.w:g} W",
         )
         settle = self.partition.ledger.settle_s
         holds = f"; it holds in {settle:.1f} s at the latest" if is_lower else ""
         void = [f"announced steps that are void now: {steps}"] if steps else []
-        return [f"set {asked.w:g} W{holds}", *void, *lines]
+        return [f"set {request.w:g} W{holds}", *void, *lines]
 
-    def _set_schedule(self, caller: Caller, asked: SetSchedule) -> list[str]:
+    def _set_schedule(self, caller: Caller, request: SetSchedule) -> Sentences:
         now_s, wall_s = self._now_s(), self._wall_s()
-        refuse_past(Path(asked.source), asked.steps, wall_s)
+        refuse_past(Path(request.source), request.steps, wall_s)
         fixed_mw = self.partition.ledger.terms.fixed_mw
-        refuse_low(asked.source, asked.steps, fixed_mw)
-        past_mw, coming = divide(asked.steps, wall_s)
+        refuse_low(request.source, request.steps, fixed_mw)
+        past_mw, coming = divide(request.steps, wall_s)
         budget_mw = past_mw or self.partition.ledger.budget.budget_mw
-        what = f"schedule {asked.source}: {len(coming)} steps to come"
+        what = f"schedule {request.source}: {len(coming)} steps to come"
         self._move(now_s, Change(wall_s, caller.name, what), budget_mw, coming, f"{caller.name} set the {what}")
         short = [mw for _, mw in coming if mw < fixed_mw + self.partition.mop_mw]
         worst_w = (fixed_mw + self.partition.mop_mw - min(short, default=0)) / 1000
@@ -337,18 +320,18 @@ class Server:
 
     # --- answers
 
-    def _nodes(self, caller: Caller, asked: dict[str, str]) -> list[NodeRow]:
+    def _nodes(self, caller: Caller, request: ListNodes) -> list[NodeRow]:
         rows = self.partition.nodes(self._now_s())
         if self.jobs:
             for row in rows:
                 row.jobs, row.job, row.jobs_why = self.jobs.node_state(row.name)
         return rows
 
-    def _why(self, caller: Caller, asked: AskWhy) -> Why:
-        return self.partition.why(self._now_s(), asked.node)
+    def _why(self, caller: Caller, request: ExplainCap) -> Why:
+        return self.partition.why(self._now_s(), request.node)
 
-    def _budget(self, caller: Caller, asked: dict[str, str]) -> BudgetView:
+    def _budget(self, caller: Caller, request: ShowBudget) -> BudgetView:
         return self.partition.budget_view(self._now_s())
 
-    def _changes(self, caller: Caller, asked: dict[str, str]) -> list[Change]:
+    def _changes(self, caller: Caller, request: ListBudgetChanges) -> list[Change]:
         return self._budgets.changes()

@@ -6,10 +6,12 @@ force* on the node by its last report; what the node may draw at most by all tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from cluster_agent.budget.sharers.tag_sources import in_words
+from cluster_agent.fabric.people import Finite
 
 WaitsFor: TypeAlias = Literal["", "mode cap", "store", "report", "older leases", "watts", "confirmation"]
 """What keeps a node from the cap that is wanted: nothing is granted in observe mode; the store cannot be written; a
@@ -23,22 +25,21 @@ _WORDS: Final[dict[WaitsFor, str]] = {
 }
 
 
-@dataclass(slots=True)
-class Why:
+class Why(msgspec.Struct, frozen=True):
     """Watts, seconds and shares; None where there is none. The fields are in the order in which watts go from the
     budget to the node."""
 
     node: str
     state: str
-    budget_w: float
-    fixed_w: float
-    reserve_w: float
+    budget_w: Finite
+    fixed_w: Finite
+    reserve_w: Finite
     failing_together: int
     """So many nodes may reboot at once, which the reserve is for."""
-    shared_w: float
+    shared_w: Finite
     shared_among: int
     """What was left was shared among so many nodes."""
-    short_w: float
+    short_w: Finite
     """So much is missing for every node's MOP."""
     job: str
     tag: str
@@ -46,30 +47,30 @@ class Why:
     agent_tag: str
     """What the node's agent says of its load, and by what."""
     agent_tag_source: str
-    wanted_w: float | None
+    wanted_w: Finite | None
     sharer: str
     reason: str
     """One word of the sharer's; "" where none was asked."""
-    slowdown: float | None
+    slowdown: Finite | None
     """Predicted for the job at this cap, as a share."""
     words: str
     """The sharer's reason in words."""
-    granted_w: float | None
-    in_force_w: float
-    counts_w: float
-    tdp_w: float
-    mop_w: float
-    safe_w: float
-    boot_w: float
+    granted_w: Finite | None
+    in_force_w: Finite
+    counts_w: Finite
+    tdp_w: Finite
+    mop_w: Finite
+    safe_w: Finite
+    boot_w: Finite
     lease_class: str
-    heard_s_ago: float | None
+    heard_s_ago: Finite | None
     is_silent: bool
     waits_for: WaitsFor
-    free_w: float
-    freeing_w: dict[str, float]
+    free_w: Finite
+    freeing_w: dict[str, Finite]
     """What some other nodes are about to free, by node."""
-    next_plan_s: float | None
-    gap_s: float
+    next_plan_s: Finite | None
+    gap_s: Finite
     """Watts are shared anew so long after the last time, but for what does not wait."""
     alarms: list[str]
 

@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 
 from cluster_agent.jobs.job import JobSpec
-from cluster_agent.serve.job_requests import JobRow
-from cluster_agent.serve.why import Why
+from cluster_agent.serve.people_protocol import ExplainCap, JobRow, ListJobs, SetSchedule, Submit
 from lab.cluster_demo.account import (
     Over,
     Steps,
@@ -146,11 +145,11 @@ def run(scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda
     with EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, sharer) as partition:
         say("all nodes capped; submitting")
         for job in scene.backlog():
-            partition.ask("submit", msgspec.structs.replace(job, workdir=str(partition.workdir)), int)
+            partition.ask(Submit(**(msgspec.structs.asdict(job) | {"workdir": str(partition.workdir)})))
         begin_s = time.monotonic()
         budget = _announce(scene, partition, begin_s)
         why = _watch(scene, partition, begin_s)
-        rows = partition.ask("jobs", {"everything": True}, list[JobRow])
+        rows = partition.ask(ListJobs(everything=True))
         said = partition.said("serve")
     return _course(scene, sharer, partition, budget, (begin_s, begin_s + scene.seconds), rows, why, said)
 
@@ -160,7 +159,7 @@ def _announce(scene: Scene, partition: EmulatedPartition, begin_s: float) -> Ste
     watts = [scene.dropped_w, scene.budget_w]
     to_unix_s = time.time() - time.monotonic()
     steps = [(when + to_unix_s, round(w * 1000)) for when, w in zip(at_s, watts, strict=True)]
-    partition.ask("budget-schedule", {"steps": steps, "source": "the demo's drop"}, list[str])
+    partition.ask(SetSchedule(steps, "the demo's drop"))
     return Steps(np.array([begin_s - 3600.0, *at_s]), np.array([scene.budget_w, *watts]))
 
 
@@ -171,7 +170,7 @@ def _watch(scene: Scene, partition: EmulatedPartition, begin_s: float) -> list[s
     while (now_s := time.monotonic()) < begin_s + scene.seconds:
         partition.check()
         if not why and now_s >= ask_s:
-            why = partition.ask("why", {"node": scene.names[0]}, Why).lines
+            why = partition.ask(ExplainCap(scene.names[0])).lines
         time.sleep(min(0.5, max(begin_s + scene.seconds - now_s, 0.0)))
     return why
 

@@ -18,12 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cluster_agent.commands.keys import new
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import RefusedError, ask
-from cluster_agent.serve.budget_service import BudgetView, NodeRow
+from cluster_agent.fabric.people import R, Request
+from cluster_agent.serve.people_protocol import ListNodes, ShowBudget
 from lab.cluster_demo.folder import note_process
 
 PATIENCE_S: Final = 90.0
@@ -75,10 +76,10 @@ class EmulatedPartition:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, kind: str, body: Any, answer: type[Any]) -> Any:
+    def ask(self, request: Request[R]) -> R:
         """What a person asks on the command line. If nobody answers any more, what the cluster agent said last."""
         try:
-            return ask(self.socket, kind, body, answer)
+            return ask(self.socket, request)
         except RefusedError:
             raise
         except ClusterError:
@@ -144,8 +145,8 @@ class EmulatedPartition:
             time.sleep(0.1)
 
     def _is_capped(self) -> bool:
-        rows = self.ask("nodes", {}, list[NodeRow])
-        budget = self.ask("budget", {}, BudgetView)
+        rows = self.ask(ListNodes())
+        budget = self.ask(ShowBudget())
         return bool(rows) and all(row.state == "capped" and row.jobs == "idle" for row in rows) and budget.over_w <= 0
 
 

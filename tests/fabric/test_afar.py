@@ -6,7 +6,8 @@ import pytest
 import zmq
 
 from cluster_agent.fabric.ask import Link, ask
-from cluster_agent.fabric.people import PROTOCOL, Request
+from cluster_agent.fabric.people import pack_request
+from cluster_agent.serve.people_protocol import ListNodes, SetBudget
 from nodectl.shell.errors import NodectlError
 from nodectl.wire.keys import read_pair
 from nodectl.wire.power_messages import pack
@@ -99,7 +100,7 @@ def test_a_nodes_key_asks_nothing(cluster):
         door.curve_publickey, door.curve_secretkey = pair.public.encode(), pair.secret.encode()
         door.curve_serverkey = read_pair(cluster.keys / "cluster.key").public.encode()
         door.connect(cluster.url)
-        door.send(pack("ask", Request(PROTOCOL, "nodes", b"\x80")))
+        door.send(pack("ask", pack_request(ListNodes())))
         cluster.until(lambda: "n0: dropped: kind 'ask' is not known here" in cluster.said())
         assert not door.poll(200)
 
@@ -107,7 +108,7 @@ def test_a_nodes_key_asks_nothing(cluster):
 def test_an_admin_whose_key_is_revoked_changes_nothing_any_more(cluster):
     cluster.run("keys", "new", "carol", "--role", "admin", "--dir", str(cluster.keys))
     carol = Link(cluster.url, cluster.keys / "carol.key", str(cluster.keys / "cluster.key"))
-    assert ask(carol, "nodes", {}, list)
+    assert ask(carol, ListNodes())
     cluster.run("keys", "revoke", "carol", "--dir", str(cluster.keys))
     with pytest.raises(NodectlError, match="not on its list"):
-        ask(carol, "budget-set", {"w": 1.0}, list)
+        ask(carol, SetBudget(1.0))

@@ -18,11 +18,11 @@ from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.people import PROTOCOL, Caller, answer
-from cluster_agent.jobs.job import JobSpec
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
-from cluster_agent.serve.job_requests import KINDS, JobCommands, no_jobs
+from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
 from cluster_agent.serve.job_service import STORE_RETRY_S, JobSide
+from cluster_agent.serve.people_protocol import Cancel, ListJobs, ShowJob, Submit
 from cluster_agent.store.database import Database
 from nodectl.jobs.job_runner import JobDesk, Message
 from nodectl.member.cluster_cap import JobExchange
@@ -52,7 +52,7 @@ class Side:
             JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older, self.said.append,
             lambda: self.now_s, models=models or {},
         )  # fmt: skip
-        self.ask = JobCommands(self.side).commands
+        self.ask = JobRequests(self.side).handlers
 
     def _send(self, name: str, message: Message | JobQuery) -> bool:
         self.sent.append((name, message))
@@ -74,7 +74,7 @@ class Side:
         self.side.turn()
 
     def submit(self, caller: Caller = ROOT_USER, **given: Any) -> int:
-        return int(self.ask["submit"].answer(caller, JobSpec(["true"], 600, "/", **given)))
+        return int(self.ask[Submit](caller, Submit(["true"], 600, "/", **given)))
 
 
 def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
@@ -126,8 +126,8 @@ def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_s
     stored = {job.id: job.state for job in made.store.find()}
     assert made.said[-1].startswith("ALARM:") and not made.side.is_open
     with pytest.raises(ClusterError, match="all else about jobs waits"):
-        made.ask["cancel"].answer(ROOT_USER, msgspec.convert({"jobs": [waiting]}, made.ask["cancel"].body))
-    assert made.ask["jobs"].answer(EVE, msgspec.convert({"everything": True}, made.ask["jobs"].body))
+        made.ask[Cancel](ROOT_USER, Cancel([waiting]))
+    assert made.ask[ListJobs](EVE, ListJobs(everything=True))
     made.sent.clear()
     made.speak()
     assert made.sent == [], "nothing is started that could not be written down"
@@ -164,7 +164,7 @@ def test_a_jobs_record_says_what_it_drew_how_well_that_is_known_and_what_bound_i
     (part,) = made.parts["n0"]
     made.parts["n0"] = [msgspec.structs.replace(part, phase="ended", ended_s=made.now_s)]
     made.speak(power_mw=100_000)
-    found, _ = made.ask["job"].answer(ROOT_USER, msgspec.convert({"job": job}, made.ask["job"].body))
+    found, _ = made.ask[ShowJob](ROOT_USER, ShowJob(job))
     assert found.state == "done"
     assert found.energy_j == pytest.approx(300.0 * 10 + 200.0 * 10 + 250.0, abs=1.0)  # 250 W: the report's default
     assert (found.measured, found.covered) == (pytest.approx(3000 / 5250, abs=0.01), pytest.approx(1.0, abs=0.05))
@@ -180,7 +180,7 @@ def test_nodes_energy_counters_count_rather_than_the_power_of_an_instant(tmp_pat
     made.speak()
     for n in range(1, 11):
         made.speak(power_mw=400_000, energy_mj=100_000 * n, quality="measured")  # 100 J in each second
-    found, _ = made.ask["job"].answer(ROOT_USER, msgspec.convert({"job": job}, made.ask["job"].body))
+    found, _ = made.ask[ShowJob](ROOT_USER, ShowJob(job))
     assert found.energy_j == pytest.approx(400.0 + 9 * 100.0)  # before the first reading there is nothing to subtract
 
 
@@ -192,8 +192,7 @@ def test_the_joules_of_a_running_job_do_not_go_back_when_the_cluster_agent_resta
         made.speak(power_mw=300_000, quality="measured")
 
     def joules(side: JobSide) -> float:
-        asked = JobCommands(side).commands["job"]
-        return asked.answer(ROOT_USER, msgspec.convert({"job": job}, asked.body))[0].energy_j
+        return JobRequests(side).handlers[ShowJob](ROOT_USER, ShowJob(job))[0].energy_j
 
     before_j = joules(made.side)
     assert before_j > 0
@@ -286,7 +285,7 @@ def test_whatever_is_asked_of_jobs_is_answered_and_breaks_nothing(tmp_path):
     }  # fmt: skip
     made.side.can_switch = True
     for _ in range(3000):
-        kind = dice.choice(KINDS)
+        kind = dice.choice(REQUESTS).kind
         body: Any = dict(right[kind])
         for _ in range(dice.randrange(3)):
             body[dice.choice(fields) if dice.random() < 0.3 or not body else dice.choice(list(body))] = dice.choice(
@@ -309,9 +308,9 @@ def test_whatever_is_asked_of_jobs_is_answered_and_breaks_nothing(tmp_path):
 
 
 def test_an_agent_that_runs_no_jobs_says_so():
-    for command in no_jobs().values():
+    for request, handle in no_jobs().items():
         with pytest.raises(ClusterError, match=r"a \[jobs\] table in its settings"):
-            command.answer(EVE, {})
+            handle(EVE, request)
 
 
 class SlowBackend:

@@ -20,7 +20,7 @@ from textual.widgets import DataTable, Static
 
 from cluster_agent.commands.metrics import PartitionCollector
 from cluster_agent.commands.top import Reason, Top, summary
-from cluster_agent.serve.budget_service import BudgetView, NodeRow
+from cluster_agent.serve.people_protocol import BudgetView, NodeRow
 
 
 @pytest.fixture(scope="module")

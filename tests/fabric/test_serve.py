@@ -22,11 +22,12 @@ from cluster_agent.commands import nodes as nodes_command
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.ask import ask
-from cluster_agent.fabric.people import MAX_REQUEST, Caller, Command, answer
+from cluster_agent.fabric.people import MAX_REQUEST, Caller, Request, answer
 from cluster_agent.serve.budget_schedule import read_schedule, refuse_past
 from cluster_agent.serve.budget_service import NEED_S, Partition
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.people_protocol import ListNodes
 from cluster_agent.store.database import MIGRATIONS, Database
 from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
 from nodectl.member.lease import NodeLease
@@ -329,6 +330,19 @@ def test_a_schedule_is_read_in_local_and_absolute_times_and_a_wrong_line_is_name
         refuse_past(path, [(1000.0, 5)], 2000.0)
 
 
+class Echo(Request[list[str]], frozen=True):
+    kind = "echo"
+
+
+class EchoOfAdmins(Request[list[str]], frozen=True):
+    kind = "echo"
+    role = "admin"
+
+
+class EchoOfNumbers(Request[list[int]], frozen=True):
+    kind = "echo"
+
+
 class Door:
     """An admin socket and someone who asks, in one thread."""
 
@@ -336,12 +350,12 @@ class Door:
         self.asked: list[Caller] = []
         self.path = tmp_path / "ctl.sock"
 
-        def echo(caller: Caller, body: dict[str, str]) -> list[str]:
+        def echo(caller: Caller, request: Echo) -> list[str]:
             self.asked.append(caller)
-            return ["x" * int(body.get("size", "1"))]
+            return ["x"]
 
-        self.commands = {"echo": Command(role, dict[str, str], echo)}
-        self.admin = AdminSocket(self.path, self.commands)
+        self.handlers = {EchoOfAdmins if role == "admin" else Echo: echo}
+        self.admin = AdminSocket(self.path, self.handlers)
 
     def serve(self, now_s: float = 0.0) -> None:
         for descriptor in self.admin.interests():
@@ -351,8 +365,8 @@ class Door:
 def test_the_kernel_says_who_asks_and_only_admins_change_things(tmp_path, monkeypatch):
     door = Door(tmp_path, "admin")
     frame = msgspec.msgpack.encode([1, "echo", {}])
-    assert answer(door.commands, Caller(1000, "eve", "viewer"), frame).error.startswith("eve may look, but not change")
-    assert answer(door.commands, Caller(0, "root", "admin"), frame).body == ["x"]
+    assert answer(door.handlers, Caller(1000, "eve", "viewer"), frame).error.startswith("eve may look, but not change")
+    assert answer(door.handlers, Caller(0, "root", "admin"), frame).body == ["x"]
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect(str(door.path))
         asker.sendall(len(frame).to_bytes(4, "big") + frame)
@@ -374,9 +388,9 @@ def test_an_answer_of_another_version_is_one_line(tmp_path):
     serving = threading.Thread(target=serve)
     serving.start()
     try:
-        assert ask(door.path, "echo", {}, list[str]) == ["x"]
+        assert ask(door.path, Echo()) == ["x"]
         with pytest.raises(ClusterError, match="what answers is no cluster agent of this version: restart it"):
-            ask(door.path, "echo", {}, list[int])
+            ask(door.path, EchoOfNumbers())
     finally:
         is_over.set()
         serving.join()
@@ -447,7 +461,7 @@ def test_without_a_cluster_agent_a_command_says_so(tmp_path, capsys):
     assert main(["nodes", "--socket", str(tmp_path / "none")]) == 1
     assert "is `clusterctl serve` running?" in capsys.readouterr().err
     with pytest.raises(ClusterError):
-        ask(tmp_path / "none", "nodes", {}, list)
+        ask(tmp_path / "none", ListNodes())
 
 
 def test_an_announced_drop_is_planned_for_in_the_instant_from_which_it_counts(tmp_path):

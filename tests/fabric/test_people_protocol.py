@@ -1,0 +1,171 @@
+"""The people protocol: what goes over the socket, what is refused, and that both ends mean the same types."""
+
+import math
+import typing
+
+import msgspec
+import pytest
+
+from cluster_agent.cli import main
+from cluster_agent.fabric.people import (
+    PROTOCOL,
+    AnswerEnvelope,
+    Caller,
+    Request,
+    answer,
+    answer_type,
+    pack_request,
+    unpack_answer,
+)
+from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings
+from cluster_agent.serve.people_protocol import (
+    BudgetView,
+    Cancel,
+    CountJobs,
+    Drain,
+    ExplainCap,
+    JobRow,
+    ListBudgetChanges,
+    ListJobs,
+    ListNodes,
+    NodeRow,
+    Requeue,
+    Resume,
+    SetBudget,
+    SetSchedule,
+    ShowBudget,
+    ShowJob,
+    Submit,
+    SwitchPower,
+)
+from cluster_agent.serve.server import Server
+from tests.fabric.cluster import free_port
+
+ROOT_USER = Caller(0, "root", "admin")
+
+ON_THE_WIRE = {
+    "nodes": (ListNodes(), {}),
+    "why": (ExplainCap("n0"), {"node": "n0"}),
+    "budget": (ShowBudget(), {}),
+    "budget-changes": (ListBudgetChanges(), {}),
+    "budget-set": (SetBudget(900.0), {"w": 900.0, "dry_run": False}),
+    "budget-schedule": (SetSchedule([(1e9, 5_000_000)], "a.csv"), {"steps": [[1e9, 5_000_000]], "source": "a.csv"}),
+    "submit": (
+        Submit(["a"], 60, "/"),
+        {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
+         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True},
+    ),
+    "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
+    "job": (ShowJob(7), {"job": 7}),
+    "job-tally": (CountJobs(), {}),
+    "cancel": (Cancel([7]), {"jobs": [7]}),
+    "requeue": (Requeue([7]), {"jobs": [7]}),
+    "drain": (Drain("n0"), {"node": "n0", "reason": ""}),
+    "resume": (Resume("n0"), {"node": "n0"}),
+    "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
+}  # fmt: skip
+"""Each kind with a request and its body, as commands of before this protocol had types send it."""
+
+WATTS = dict.fromkeys(("budget_w", "fixed_w", "counts_w", "reserve_w", "free_w", "over_w", "mop_w", "short_w"), 1.0)
+
+
+@pytest.fixture
+def server(tmp_path):
+    settings = Settings(
+        listen=f"tcp://127.0.0.1:{free_port()}", insecure=True, keys=str(tmp_path), store=str(tmp_path / "a.db"),
+        socket=str(tmp_path / "s"), mode="cap", budget=BudgetSettings(w=1000.0), nodes=NodeSettings(tdp_w=500.0),
+        jobs=JobSettings(),
+    )  # fmt: skip
+    made = Server(settings, lambda line: None)
+    yield made
+    made.close()
+
+
+def sent(kind: str, body: object) -> bytes:
+    return msgspec.msgpack.encode([PROTOCOL, kind, body])
+
+
+@pytest.mark.parametrize("kind", ON_THE_WIRE)
+def test_a_request_is_on_the_wire_what_it_was_before_it_had_a_type(kind):
+    request, body = ON_THE_WIRE[kind]
+    assert msgspec.msgpack.encode(pack_request(request)) == sent(kind, body)
+
+
+def test_an_agent_handles_every_request_with_functions_of_its_type_and_of_its_answers(server):
+    assert {request.kind for request in server.handlers} == set(ON_THE_WIRE)
+    for request, handle in server.handlers.items():
+        hints = typing.get_type_hints(handle, include_extras=True)
+        assert (hints["request"], hints["return"]) == (request, answer_type(request)), request.kind
+
+
+def test_answers_have_the_names_that_scripts_and_older_commands_know():
+    assert NodeRow.__struct_fields__ == (
+        "name", "state", "wanted_w", "granted_w", "in_force_w", "counts_w", "draws_w", "tag", "quality", "lease_class",
+        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source",
+    )  # fmt: skip
+    assert BudgetView.__struct_fields__ == (
+        *WATTS, "nodes", "silent", "is_young", "mode", "sharer", "epoch", "steps", "alarms", "lowering_s",
+    )  # fmt: skip
+    assert JobRow.__struct_fields__ == (
+        "job", "user", "uid", "title", "state", "status", "reason", "nodes", "node_names", "walltime_s", "submitted_s",
+        "started_s", "ended_s", "attempts", "tag", "tag_source", "energy_j", "measured", "method", "node_s", "covered",
+        "cap_w", "capped", "bound_by", "bound", "slowdown", "slowdown_from", "waits_for",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("budgets", {}, "no request 'budgets' here (nearest: budget)"),
+        ("jobs", {"evrything": True}, "jobs: unknown field 'evrything' (nearest: everything)"),
+        ("nodes", {"a\nb": 1}, r"nodes: unknown field 'a\nb'"),
+        ("power", {"node": "n0"}, "power: is_on is missing"),
+        ("power", {"node": "n0", "is_on": 1}, "power: is_on: expected true or false, got a whole number"),
+        ("why", [], "why: expected names with values, got a list"),
+        ("why", {"node": "x" * 97}, "why: node: expected text of length <= 96"),
+        ("cancel", {"jobs": [1, "2"]}, "cancel: jobs[1]: expected a whole number, got text"),
+        ("cancel", {"jobs": []}, "cancel: jobs: expected a list of length >= 1"),
+        ("budget-set", {"w": math.nan}, "budget-set: w: expected a number > 0.0"),
+        ("budget-set", {"w": math.inf}, "budget-set: w: expected a number <= 1000000000000.0"),
+        ("budget-schedule", {"steps": [[math.nan, 5]], "source": ""}, "budget-schedule: steps[0][0]: expected a"),
+        ("budget-schedule", {"steps": [[math.inf, 5]], "source": ""}, "budget-schedule: steps[0][0]: expected a"),
+        ("budget-schedule", {"steps": [[1.0, 0]], "source": ""}, "budget-schedule: steps[0][1]: expected a whole"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_gets_one_line_that_names_the_place(server, kind, body, said):
+    got = answer(server.handlers, ROOT_USER, sent(kind, body))
+    assert got.error.startswith(said)
+    assert "\n" not in got.error and "`" not in got.error
+    assert got.status in (1, 2)
+
+
+def test_a_request_out_of_bounds_is_refused_before_it_is_sent(tmp_path, capsys):
+    assert main(["jobs", "9" * 30, "--socket", str(tmp_path / "nobody")]) == 2
+    assert capsys.readouterr().err.startswith("clusterctl jobs: job: expected a whole number <= ")
+
+
+def test_an_answer_that_is_not_finite_or_not_of_its_type_is_refused():
+    view = WATTS | {
+        "nodes": 1, "silent": 0, "is_young": False, "mode": "cap", "sharer": "fspc", "epoch": 1, "steps": [],
+        "alarms": [],
+    }  # fmt: skip
+    assert unpack_answer(ShowBudget(), AnswerEnvelope(PROTOCOL, "", 0, view)).free_w == 1.0
+    for wrong in (view | {"free_w": math.nan}, view | {"steps": [[math.inf, 1.0]]}, [], None):
+        with pytest.raises(msgspec.ValidationError):
+            unpack_answer(ShowBudget(), AnswerEnvelope(PROTOCOL, "", 0, wrong))
+
+
+def test_a_submitted_job_is_stored_as_its_user_sent_it():
+    submit = Submit(["a", "b"], 60, "/tmp", env={"A": "b"}, nodes=2)
+    assert submit.spec == JobSpec(["a", "b"], 60, "/tmp", env={"A": "b"}, nodes=2)
+    stored = Job(1, 0, "root", submit.spec, 0.0)
+    assert msgspec.json.decode(msgspec.json.encode(stored), type=Job) == stored
+
+
+def test_every_request_names_its_answer():
+    def all_of(kind: type[Request]) -> set[type[Request]]:
+        return {kind}.union(*map(all_of, kind.__subclasses__()))
+
+    ours = {kind for kind in all_of(Request) if kind.__module__ == "cluster_agent.serve.people_protocol"}
+    assert {type(request) for request, _ in ON_THE_WIRE.values()} == ours
