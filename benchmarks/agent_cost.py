@@ -50,12 +50,8 @@ def record(config: Config, workload: str, ticks: int) -> tuple[Layout, list[RawS
     machine = load_machine("genoa-h100")
     with tempfile.TemporaryDirectory() as directory:
         twin = Twin(machine, load_workload(workload, machine, seed=1, duration_s=ticks / 10 + 10), seed=1)
-        agent = Agent(ports(twin), msgspec.structs.replace(config, state_dir=directory))
-        agent.start()
-        try:
+        with Agent.open(ports(twin), msgspec.structs.replace(config, state_dir=directory)) as agent:
             agent.run(until_ns=twin.time_ns + ticks * 100_000_000)
-        finally:
-            agent.stop()
         records = list(open_journal(Path(directory) / "journal"))
     return records[0].keyframe.layout, [record.raw for record in records]
 

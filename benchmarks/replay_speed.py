@@ -43,13 +43,8 @@ def record(state_dir: str, machine_name: str, workload_name: str, run_s: int) ->
     twin = Twin(machine, load_workload(workload_name, machine, duration_s=2.0 * run_s))
     gpu_policy = Config().gpu_policy if machine.gpus else PolicyChoice(registry.NONE)
     config = Config(mode="optimize", state_dir=state_dir, gpu_policy=gpu_policy)
-    with InProcess(twin) as node:
-        agent = Agent(node.ports, config)
-        agent.start()
-        try:
-            agent.run(until_ns=node.ports.clock.now_ns() + run_s * 10**9)
-        finally:
-            agent.stop()
+    with InProcess(twin) as node, Agent.open(node.ports, config) as agent:
+        agent.run(until_ns=node.ports.clock.now_ns() + run_s * 10**9)
     return config.journal_dir
 
 

@@ -205,8 +205,7 @@ class TwinNode(Node):
         self.agent, self.agents = "alive", self.agents + 1
         self.wire = Wire(self)
         self.cap = ClusterCap(self.config.cluster, self.wire, self.boot_id, now_ns=self.now_ns)  # type: ignore[arg-type]
-        self.agent_now = Agent(self.inside.ports, self.config, wait=lambda deadline_ns: None, cluster=self.cap)
-        self.agent_now.start()
+        self.agent_now = Agent.open(self.inside.ports, self.config, wait=lambda deadline_ns: None, cluster=self.cap)
 
     def receive(self, grant: Grant) -> None:
         if self.agent != "none":
@@ -220,7 +219,7 @@ class TwinNode(Node):
         if self.agent == "none" or self.agent_now is None or self.agent_now._actuation is None:
             return
         self.advance(self.world.now_s)
-        assert self.cap is not None and self.cap._lease is not None
+        assert self.cap is not None
         left_s = max((self.cap._lease.lease_end_ns - self.now_ns()) / 1e9, 0.0)
         actuation = self.agent_now._actuation
         actuation._lock.release()

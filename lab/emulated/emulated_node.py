@@ -12,6 +12,7 @@ boot.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 import uuid
@@ -85,15 +86,12 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
             ports = replace(inside.ports, lock_path=f"{state}/lock-{uuid.uuid4().hex}")
             boot_id = node_id(ports.lock_path)
             jobs = TwinJobs(twin, plan.name)
-            cluster = open_cluster_cap(config.cluster, boot_id, say, JobDesk(jobs, plan.name, boot_id, say))
-            agent = Agent(ports, config, say=say, wait=interruptions.wait, cluster=cluster)
-            try:
-                agent.start()
+            with (
+                contextlib.closing(trace),
+                open_cluster_cap(config.cluster, boot_id, say, JobDesk(jobs, plan.name, boot_id, say)) as cluster,
+                Agent.open(ports, config, say=say, wait=interruptions.wait, cluster=cluster) as agent,
+            ):
                 agent.run(is_over=interruptions.is_over, each_tick=lambda: trace.add(cluster, jobs))
-            finally:
-                agent.stop()
-                cluster.close()
-                trace.close()
         summary = agent.summary()
         if plan.trace:  # the agent's own account, beside the truth
             plan.trace.with_suffix(".json").write_bytes(msgspec.json.encode(summary))

@@ -160,18 +160,14 @@ def run(progress: Callable[[float], None] = lambda share: None) -> tuple[Run, Tr
     said: list[tuple[float, str]] = []
     ticks: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="nodectl-demo-") as state_dir:
-        agent = Agent(
+        with Agent.open(
             node.ports, _config(state_dir), lambda line: said.append((node.now_ns / 1e9, line)),
             caps=administrator, connect=node.connect,
-        )  # fmt: skip
-        agent.start()
-        try:
+        ) as agent:  # fmt: skip
             while node.now_ns < END_S * 1e9:
                 agent.tick()
                 ticks.append((node.now_ns / 1e9, min(node.limits_khz) / 1e6))
                 progress(node.now_ns / 1e9 / END_S)
-        finally:
-            agent.stop()
         report = replay(open_journal(Path(state_dir) / "journal"))
     after = node.cap_in_force_mw()
     watts = power[: node.plant.traced].astype(np.float64)

@@ -80,13 +80,9 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     node = ports(twin)
     with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
         doors = replace_ports(twin, node) if replace_ports else node
-        agent = Agent(doors, _config(experiment, state_dir), told=lambda: _told(twin))
-        agent.start()
-        try:
+        with Agent.open(doors, _config(experiment, state_dir), told=lambda: _told(twin)) as agent:
             latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
             agent.run(until_ns=latest_ns, is_over=lambda: twin.finished)
-        finally:
-            agent.stop()
         summary, report = agent.summary(), twin.report()
     estimates = [estimate for estimate in (summary.gpu, summary.cpu) if estimate is not None]
     return Result(

@@ -113,10 +113,6 @@ def _virtual(case: Case, journal: Path) -> tuple[Summary, Report]:
             journal=JournalSettings(dir=str(journal)),
             budget=Budget(core_share=0.0),  # a budget of real CPU time says nothing in virtual time
         )
-        agent = Agent(ports(twin), config)
-        agent.start()
-        try:
+        with Agent.open(ports(twin), config) as agent:
             agent.run(is_over=lambda: twin.finished)
-        finally:
-            agent.stop()
     return agent.summary(), twin.report()

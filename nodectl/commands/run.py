@@ -107,16 +107,14 @@ def run(
         Interruptions(ports.clock) as interruptions,
         progress_file() if command else contextlib.nullcontext() as progress,
     ):
-        link = open_cluster(config, ports)
-        try:
-            told = told_by(CounterFile(progress)) if progress else None
-            agent = Agent(ports, config, say=_say, wait=interruptions.wait, cluster=link, told=told)
+        told = told_by(CounterFile(progress)) if progress else None
+        with (
+            open_cluster(config, ports) or contextlib.nullcontext() as link,
+            Agent.open(ports, config, say=_say, wait=interruptions.wait, cluster=link, told=told) as agent,
+        ):
             if command:
                 return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
             return _serve(agent, interruptions, ports.clock, duration, as_json)
-        finally:
-            if link:
-                link.close()
 
 
 def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
@@ -195,7 +193,6 @@ def _value(text: str) -> Any:
 def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms: float | None, as_json: bool) -> int:
     """Run until a signal or for ``duration_ms``; tell systemd what is going on."""
     notifier = Notifier()
-    agent.start()
     try:
         notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
         agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
@@ -216,7 +213,6 @@ def _around(
     as_json: bool,
 ) -> int:
     """Run ``command`` under the agent. Once it has been started nothing that befalls the agent ends it."""
-    agent.start()
     try:
         child = _spawn(command, progress)
         interruptions.watch(child)

@@ -112,7 +112,7 @@ class ClusterCap:
         self.now_ns = now_ns
         """The clock of leases."""
         self._name = settings.name
-        self._lease: NodeLease | None = None
+        self._lease = self._new_lease(self._declared.tdp_mw)
         self._is_capped = False
         self._has_left = False
         self._was_up: bool | None = None
@@ -128,16 +128,20 @@ class ClusterCap:
         self._is_raise = False
         self._jobs = JobExchange(link, jobs) if jobs else None
 
-    def begin(self, held_mw: int) -> None:
-        """The run begins. ``held_mw``: the cap that an earlier run's grant has left in force; 0: none."""
-        limit_mw = held_mw or self._declared.tdp_mw
-        self._lease = NodeLease(self._name, self._boot_id, self._declared, limit_mw, self.now_ns())
-        self._is_capped = held_mw > 0
+    def __enter__(self) -> ClusterCap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def inherit(self, cap_mw: int) -> None:
+        """Before the first tick: an earlier run's grant has left this cap in force, and its lease is over."""
+        self._lease = self._new_lease(cap_mw)
+        self._is_capped = True
 
     def request(self, now_ns: int) -> CapRequest | None:
         """The cap of this tick; None before the first grant, when nobody has capped this node yet."""
         lease = self._lease
-        assert lease is not None, "not begun"
         here_ns = self.now_ns()
         before_mw = lease.cap_mw
         for grant in self._link.receive():
@@ -160,7 +164,6 @@ class ClusterCap:
         """What the node drew in the tick that has ended, what is wrong with the knobs that hold the cap, if anything,
         what its load is by its counters, and whether the cap holds it back. Confirms, and reports when it is time."""
         lease = self._lease
-        assert lease is not None, "not begun"
         here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
         self._held = max(self._held, held, key=_HELD.index)
@@ -175,14 +178,12 @@ class ClusterCap:
     @property
     def lease_end_ns(self) -> int:
         """Until when the cap is granted."""
-        assert self._lease is not None, "not begun"
         return self._lease.lease_end_ns
 
     def note_lease(self, why_none: str) -> None:
         """Whether a controller ends the cap with its lease (``why_none`` empty), as class ``hw`` says. While it does
         not, nothing is sure to, and this node says so: ``sticky``."""
         lease = self._lease
-        assert lease is not None, "not begun"
         lease_class: LeaseClass = "sticky" if why_none else "hw"
         if self._declared.lease_class != "hw" or lease.declaration.lease_class == lease_class:
             return
@@ -195,7 +196,7 @@ class ClusterCap:
     def leave(self) -> bool:
         """Ask for leave to go uncapped, and wait for it a bounded time; True if it was granted."""
         lease = self._lease
-        if lease is None or not self._is_capped:
+        if not self._is_capped:
             return True
         end_ns, ask_ns = self.now_ns() + round(LEAVE_S * 1e9), -1
         while self.now_ns() < end_ns:
@@ -213,18 +214,21 @@ class ClusterCap:
     @property
     def cap_w(self) -> float | None:
         """The cap that should act; None while nobody has capped this node."""
-        return self._lease.cap_mw / 1000 if self._lease and self._is_capped else None
+        return self._lease.cap_mw / 1000 if self._is_capped else None
 
     @property
     def limit_w(self) -> float | None:
         """The highest cap that may still act; None while nobody has capped this node."""
-        return self._lease.limit_mw / 1000 if self._lease and self._is_capped else None
+        return self._lease.limit_mw / 1000 if self._is_capped else None
 
     def close(self) -> None:
         """Let go of the link. Jobs go on."""
         if self._jobs:
             self._jobs.close()
         self._link.close()
+
+    def _new_lease(self, limit_mw: int) -> NodeLease:
+        return NodeLease(self._name, self._boot_id, self._declared, limit_mw, self.now_ns())
 
     def _take(self, lease: NodeLease, here_ns: int, grant: Grant) -> None:
         before_mw, was_capped = lease.cap_mw, self._is_capped
@@ -237,7 +241,6 @@ class ClusterCap:
             lease.confirm("seen" if self._drew_mw > grant.cap_mw else "provisional")  # a renewal: it acts already
 
     def _change(self, here_ns: int, before_mw: int) -> None:
-        assert self._lease is not None
         self._changed_ns, self._window, self._drew_mw = here_ns, [0.0, 0.0], self._power_mw
         self._is_raise = self._lease.cap_mw >= before_mw
 
@@ -260,7 +263,6 @@ class ClusterCap:
         self._report(here_ns)  # at once: watts are waited for
 
     def _report(self, here_ns: int, is_leaving: bool = False) -> None:
-        assert self._lease is not None
         made: Report = self._lease.report(here_ns, self._power_mw, is_leaving)
         units, instructions = self.work.tell()
         self._link.send(

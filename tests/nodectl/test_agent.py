@@ -12,7 +12,8 @@ from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.journal.export import export
 from nodectl.knobs import Outcome
-from nodectl.loop.agent import CALM_NS, Agent
+from nodectl.loop.agent import Agent
+from nodectl.loop.notices import CALM_NS, Notices
 from nodectl.shell.errors import NodectlError
 from twin.faults.active import Fault, Faults
 from twin.in_process_node import InProcess
@@ -39,12 +40,8 @@ def settings(tmp_path, **given) -> Config:
 
 def run(inside: InProcess, config: Config, seconds: float) -> tuple[Agent, list[str]]:
     said: list[str] = []
-    agent = Agent(inside.ports, config, said.append)
-    agent.start()
-    try:
+    with Agent.open(inside.ports, config, said.append) as agent:
         agent.run(until_ns=inside.twin.time_ns + round(seconds * 1e9))
-    finally:
-        agent.stop()
     return agent, said
 
 
@@ -66,8 +63,7 @@ def fixed_gpu(clock_mhz: int) -> dict[str, object]:
 
 def test_clocks_are_lowered_while_the_agent_runs_and_are_as_before_when_it_stops(tmp_path):
     with node("curie", "stream") as inside:
-        agent = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_800_000)))
-        agent.start()
+        agent = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(1_800_000)))
         agent.tick()
         assert (limit_khz(inside, 0), limit_khz(inside, 8)) == (1_800_000, 1_800_000)
         agent.stop()
@@ -100,8 +96,7 @@ def test_a_memory_bound_job_saves_package_energy_at_a_small_loss(tmp_path):
 
 def test_a_gpu_is_locked_while_the_agent_runs_and_unlocked_when_it_stops(tmp_path):
     with node("xh2415", "easywave") as inside:
-        agent = Agent(inside.ports, settings(tmp_path, gpu_policy=fixed_gpu(1095)))
-        agent.start()
+        agent = Agent.open(inside.ports, settings(tmp_path, gpu_policy=fixed_gpu(1095)))
         for _ in range(5):
             agent.tick()
         assert [lock_mhz(inside, gpu) for gpu in range(4)] == [1095] * 4
@@ -112,8 +107,7 @@ def test_a_gpu_is_locked_while_the_agent_runs_and_unlocked_when_it_stops(tmp_pat
 def test_an_administrators_limit_is_the_highest_clock_and_is_what_comes_back(tmp_path):
     with node("curie", "hpl") as inside:
         inside.ports.files.write(MAX_FREQ.format(0), "2200000")
-        agent = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(0)))
-        agent.start()
+        agent = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(0)))
         agent.tick()
         assert agent.layout.domains[0].max_khz == 2_200_000
         assert agent.layout.domains[1].max_khz == CURIE_MAX_KHZ
@@ -124,13 +118,11 @@ def test_an_administrators_limit_is_the_highest_clock_and_is_what_comes_back(tmp
 
 def test_what_a_killed_agent_left_is_restored_before_the_next_one_looks_at_limits(tmp_path):
     with node("curie", "hpl") as inside:
-        killed = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
-        killed.start()
+        killed = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
         killed.tick()
         killed._actuation._lock.release()  # as the kernel does when a process dies
         assert limit_khz(inside) == 1_500_000
-        agent = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(0)))
-        agent.start()
+        agent = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(0)))
         assert agent.layout.domains[0].max_khz == CURIE_MAX_KHZ
         agent.stop()
         assert limit_khz(inside) == CURIE_MAX_KHZ
@@ -138,11 +130,10 @@ def test_what_a_killed_agent_left_is_restored_before_the_next_one_looks_at_limit
 
 def test_a_node_has_one_agent(tmp_path):
     with node("curie", "hpl") as inside:
-        first = Agent(inside.ports, settings(tmp_path))
-        first.start()
+        first = Agent.open(inside.ports, settings(tmp_path))
         with pytest.raises(NodectlError, match="already runs this node"):
-            Agent(inside.ports, settings(tmp_path)).start()
-        Agent(inside.ports, settings(tmp_path, mode="monitor")).start()  # looking is free
+            Agent.open(inside.ports, settings(tmp_path))
+        Agent.open(inside.ports, settings(tmp_path, mode="monitor"))  # looking is free
         first.stop()
 
 
@@ -167,8 +158,7 @@ def test_a_dry_run_journals_what_it_would_do(tmp_path):
 def test_a_cap_holds_whatever_the_policy_wishes(tmp_path):
     with node("curie", "hpl") as inside:
         capped = settings(tmp_path, cpu_policy=fixed(0), caps={"cpu_max_khz": 2_050_000})
-        agent = Agent(inside.ports, capped)
-        agent.start()
+        agent = Agent.open(inside.ports, capped)
         agent.tick()
         assert limit_khz(inside) == 2_000_000
         agent.stop()
@@ -178,9 +168,8 @@ def test_a_cap_alone_is_enough_to_run_and_no_policy_and_no_cap_is_not(tmp_path):
     nothing = {"cpu_policy": {"name": "none"}, "gpu_policy": {"name": "none"}}
     with node("curie", "hpl") as inside:
         with pytest.raises(NodectlError, match="nothing to optimize: no policy and no cap"):
-            Agent(inside.ports, settings(tmp_path, **nothing)).start()
-        agent = Agent(inside.ports, settings(tmp_path, caps={"cpu_max_khz": 1_500_000}, **nothing))
-        agent.start()
+            Agent.open(inside.ports, settings(tmp_path, **nothing))
+        agent = Agent.open(inside.ports, settings(tmp_path, caps={"cpu_max_khz": 1_500_000}, **nothing))
         agent.tick()
         assert limit_khz(inside) == 1_500_000
         agent.stop()
@@ -215,22 +204,17 @@ def test_a_gpu_that_ceases_to_tell_its_power_is_reported_and_unlocked_while_its_
     gone = Fault("missing", "gpu:1:power", at_s=20.0, for_s=20.0)
     with node("xh2415", "easywave", gone) as inside:
         said: list[str] = []
-        agent = Agent(inside.ports, settings(tmp_path), said.append)
-        agent.start()
-        try:
+        with Agent.open(inside.ports, settings(tmp_path), said.append) as agent:
             agent.run(until_ns=inside.ports.clock.now_ns() + 30_000_000_000)
             assert lock_mhz(inside, 1) == 0 != lock_mhz(inside, 0)
             agent.run(until_ns=inside.ports.clock.now_ns() + 20_000_000_000)
-        finally:
-            agent.stop()
     assert said == ["power readings of GPU 1 went missing", "power readings of GPU 1 are back"]
 
 
 def test_a_cpu_whose_counters_go_gets_its_captured_limit_back_and_the_others_go_on(tmp_path):
     with node("curie", "stream", Fault("missing", "perf:instructions:3", at_s=1.0, for_s=1.0)) as inside:
         said: list[str] = []
-        agent = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)), said.append)
-        agent.start()
+        agent = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)), said.append)
         seen = {}
         for tick in range(1, 30):
             agent.tick()
@@ -255,7 +239,7 @@ def test_an_energy_zone_that_goes_is_missing_and_not_zero(tmp_path):
 def test_without_sensors_optimize_refuses_with_the_reasons_and_monitor_says_what_it_lacks(tmp_path):
     with node("curie", "hpl", Fault("missing", "perf:instructions")) as inside:
         with pytest.raises(NodectlError) as refused:
-            Agent(inside.ports, settings(tmp_path)).start()
+            Agent.open(inside.ports, settings(tmp_path))
         assert re.match(
             r"cannot optimize this node: CPU counters \(instructions\): .*perf_event_open", str(refused.value)
         )
@@ -268,7 +252,7 @@ def test_without_sensors_optimize_refuses_with_the_reasons_and_monitor_says_what
 def test_without_knobs_optimize_refuses_with_the_reason_and_a_dry_run_runs(tmp_path):
     with node("curie", "hpl", Fault("missing", "/sys/devices/system/cpu/cpufreq/*/scaling_max_freq")) as inside:
         with pytest.raises(NodectlError, match=r"no CPU clock limits to move: .*scaling_max_freq"):
-            Agent(inside.ports, settings(tmp_path)).start()
+            Agent.open(inside.ports, settings(tmp_path))
         run(inside, settings(tmp_path, dry_run=True), 1.0)
 
 
@@ -282,15 +266,11 @@ def test_a_refused_write_is_said_once_and_the_run_goes_on(tmp_path):
 
 def test_an_exception_in_the_loop_still_restores(tmp_path):
     with node("curie", "stream") as inside:
-        agent = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_200_000)))
-        with pytest.raises(ZeroDivisionError):
-            agent.start()
-            try:
-                agent.tick()
-                assert limit_khz(inside) == 1_200_000
-                raise ZeroDivisionError
-            finally:
-                agent.stop()
+        config = settings(tmp_path, cpu_policy=fixed(1_200_000))
+        with pytest.raises(ZeroDivisionError), Agent.open(inside.ports, config) as agent:
+            agent.tick()
+            assert limit_khz(inside) == 1_200_000
+            raise ZeroDivisionError
         assert limit_khz(inside) == CURIE_MAX_KHZ
 
 
@@ -329,32 +309,29 @@ def kill(agent: Agent) -> None:
 
 def test_what_a_killed_agent_left_is_restored_even_if_the_next_one_is_refused(tmp_path):
     with node("curie", "hpl") as inside:
-        killed = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
-        killed.start()
+        killed = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
         killed.tick()
         kill(killed)
         nothing = {"cpu_policy": {"name": "none"}, "gpu_policy": {"name": "none"}}
         said: list[str] = []
         with pytest.raises(NodectlError, match="nothing to optimize"):
-            Agent(inside.ports, settings(tmp_path, **nothing), said.append).start()
+            Agent.open(inside.ports, settings(tmp_path, **nothing), said.append)
         assert said == ["put back 2 knobs that a killed run had left moved"]
         assert (limit_khz(inside, 0), limit_khz(inside, 8)) == (CURIE_MAX_KHZ, CURIE_MAX_KHZ)
-        Agent(inside.ports, settings(tmp_path)).start()  # the refused one has given up the node
+        Agent.open(inside.ports, settings(tmp_path))  # the refused one has given up the node
 
 
 @pytest.mark.parametrize("given", [{"mode": "monitor"}, {"dry_run": True}])
 def test_a_run_that_only_looks_says_what_a_killed_one_left_and_not_what_a_running_one_holds(tmp_path, given):
     with node("curie", "hpl") as inside:
-        first = Agent(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
-        first.start()
+        first = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
         first.tick()
         for left in (
             [],
             [f"a killed run has left 2 knobs moved: `nodectl restore --state-dir {tmp_path}` puts them back"],
         ):
             said: list[str] = []
-            agent = Agent(inside.ports, settings(tmp_path, **given), said.append)
-            agent.start()
+            agent = Agent.open(inside.ports, settings(tmp_path, **given), said.append)
             agent.stop()
             assert [line for line in said if "killed" in line] == left
             if not left:
@@ -365,41 +342,38 @@ def test_a_run_that_only_looks_says_what_a_killed_one_left_and_not_what_a_runnin
 def test_a_second_run_into_the_same_journal_goes_without_or_is_refused_if_it_was_named(tmp_path):
     named = {"dir": str(tmp_path / "journal")}
     with node("curie", "hpl") as inside:
-        first = Agent(inside.ports, settings(tmp_path, mode="monitor", journal=named))
-        first.start()
+        first = Agent.open(inside.ports, settings(tmp_path, mode="monitor", journal=named))
         said: list[str] = []
-        second = Agent(inside.ports, settings(tmp_path, mode="monitor"), said.append)
-        second.start()
+        second = Agent.open(inside.ports, settings(tmp_path, mode="monitor"), said.append)
         second.stop()
         assert [line for line in said if "already writes a journal in this directory" in line]
         with pytest.raises(NodectlError, match=r"cannot keep a journal: pid \d+ already writes a journal"):
-            Agent(inside.ports, settings(tmp_path, mode="monitor", journal=named)).start()
+            Agent.open(inside.ports, settings(tmp_path, mode="monitor", journal=named))
         first.stop()
-        third = Agent(inside.ports, settings(tmp_path, mode="monitor", journal=named))
-        third.start()
+        third = Agent.open(inside.ports, settings(tmp_path, mode="monitor", journal=named))
         third.stop()
 
 
-def test_trouble_that_comes_and_goes_or_changes_its_figures_is_said_once_until_it_has_been_calm(tmp_path):
+def test_trouble_that_comes_and_goes_or_changes_its_figures_is_said_once_until_it_has_been_calm():
     with node("curie", "hpl") as inside:
         said: list[str] = []
-        agent = Agent(inside.ports, settings(tmp_path), said.append)
+        notices = Notices(inside.ports.clock, said.append)
         for seen in range(100):
-            agent._report([Outcome("cpu/policy0/max_khz", "no-effect", f"{seen} kHz seen", "thermal")])
-            agent._report([Outcome("cpu/policy0/max_khz", "written", "1500000")])
+            notices.report([Outcome("cpu/policy0/max_khz", "no-effect", f"{seen} kHz seen", "thermal")])
+            notices.report([Outcome("cpu/policy0/max_khz", "written", "1500000")])
         assert said == ["cpu/policy0/max_khz: no-effect (thermal): 0 kHz seen"]
-        agent._report([Outcome("cpu/policy0/max_khz", "no-effect", "another cause", "firmware")])
+        notices.report([Outcome("cpu/policy0/max_khz", "no-effect", "another cause", "firmware")])
         assert said[1:] == ["cpu/policy0/max_khz: no-effect (firmware): another cause"]
         inside.ports.clock.sleep_until_ns(inside.ports.clock.now_ns() + CALM_NS + 1)
-        agent._report([Outcome("cpu/policy0/max_khz", "no-effect", "again", "thermal")])
+        notices.report([Outcome("cpu/policy0/max_khz", "no-effect", "again", "thermal")])
         assert said[2:] == ["cpu/policy0/max_khz: no-effect (thermal): again"]
 
 
-def test_knobs_that_fare_alike_share_a_line(tmp_path):
+def test_knobs_that_fare_alike_share_a_line():
     with node("curie", "hpl") as inside:
         said: list[str] = []
-        agent = Agent(inside.ports, settings(tmp_path), said.append)
-        agent._report([Outcome(f"cpu/policy{n}/max_khz", "refused", f"policy{n} is busy") for n in range(192)])
+        notices = Notices(inside.ports.clock, said.append)
+        notices.report([Outcome(f"cpu/policy{n}/max_khz", "refused", f"policy{n} is busy") for n in range(192)])
     (line,) = said
     assert line.startswith("cpu/policy0/max_khz, ") and "and 187 more: refused: policy0 is busy (and likewise)" in line
 

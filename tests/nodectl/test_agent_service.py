@@ -87,8 +87,6 @@ def test_the_watchdog_is_fed_by_the_loop_and_by_nothing_else(tmp_path, monkeypat
     class HangingAgent:
         config = Config()
 
-        def start(self): ...
-
         def run(self, until_ns, is_over, each_tick):
             each_tick()
             assert heard() == ["READY=1", "WATCHDOG=1"]

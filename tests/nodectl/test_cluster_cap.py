@@ -91,7 +91,7 @@ class Wire:
 class CappedNode:
     """A busy twin under the agent, in virtual time."""
 
-    def __init__(self, inside, tmp_path) -> None:
+    def __init__(self, inside, tmp_path, told=None) -> None:
         self.inside, self.state = inside, str(tmp_path)
         self.wire, self.said = Wire(), []
         none = {"name": "none"}
@@ -100,8 +100,8 @@ class CappedNode:
         clock = inside.ports.clock
         self.wire.on_wait = lambda: clock.sleep_until_ns(clock.now_ns() + S // 20)
         self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns)
-        self.agent = Agent(inside.ports, self.config, self.said.append, cluster=self.cap)
         self.free_uw = self.limit_uw()
+        self.agent = Agent.open(inside.ports, self.config, self.said.append, cluster=self.cap, told=told)
 
     def limit_uw(self) -> int:
         return int(self.inside.ports.files.read(LONG_TERM))
@@ -123,7 +123,6 @@ class CappedNode:
 def test_a_grant_is_held_confirmed_by_its_effect_and_over_with_its_lease(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(3)
         first = made.wire.sent[0]
         assert (first.limit_mw, first.effect, first.quality) == (520_000, "unseen", "measured")
@@ -150,7 +149,6 @@ def test_a_grant_is_held_confirmed_by_its_effect_and_over_with_its_lease(tmp_pat
 def test_a_run_that_ends_puts_caps_back_only_with_leave(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(2)
         made.wire.grant(300.0, 1)
         made.ticks(5)
@@ -165,7 +163,6 @@ def test_a_run_that_ends_puts_caps_back_only_with_leave(tmp_path):
 def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(tmp_path, granted_w, left_uw):
     with node("skylake-6146", "hpl") as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(2)
         made.wire.grant(granted_w, 1)
         made.ticks(5)
@@ -177,7 +174,6 @@ def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(t
             assert done.is_complete, "clocks are as they were: the limits hold the cap"
             assert made.limit_uw() == left_uw
         again = CappedNode(inside, tmp_path)
-        again.agent.start()
         again.ticks(1)
         assert again.limit_uw() == left_uw, "nor does the next run raise it by itself"
         assert again.wire.sent[0].limit_mw == min(granted_w, 220.0) * 1000
@@ -208,7 +204,6 @@ def test_a_wrong_cluster_setting_is_named(tmp_path, wrong, message):
 def test_a_node_says_whether_its_cap_holds_it_back(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         capped = CappedNode(inside, tmp_path)
-        capped.agent.start()
         try:
             capped.ticks(20)
             assert capped.wire.sent[-1].held == "no", "nobody has capped it"
@@ -243,7 +238,6 @@ def test_a_cpu_that_is_slowed_is_seen_where_cpus_are_offline_and_their_numbers_h
 def test_a_node_whose_power_limit_pays_back_what_it_lent_is_not_said_to_be_free(tmp_path):
     with node("curie", "nas") as inside:  # its limit is a mean over ten seconds
         capped = CappedNode(inside, tmp_path)
-        capped.agent.start()
         try:
             capped.ticks(20)
             for number in range(1, 6):  # a lease is five seconds long
@@ -271,7 +265,6 @@ class Capped:
         self.now_ns, self.wire, self.sequence = 100 * S, Wire(), 0
         cluster = msgspec.convert(CLUSTER, Cluster)
         self.cap = ClusterCap(cluster, self.wire, "b1", now_ns=lambda: self.now_ns)
-        self.cap.begin(0)
         self.follow(480.0)
         self.grant(cap_w)
         self.follow(480.0)
@@ -376,7 +369,6 @@ def test_the_energy_that_is_reported_is_power_times_time_whatever_the_period():
 def test_the_energy_that_is_reported_is_what_the_node_drew(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(10)
         first = made.wire.sent[-1]
         made.ticks(30)

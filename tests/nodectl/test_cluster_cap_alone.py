@@ -77,7 +77,8 @@ class Alone:
         self.wire, self.said = JobWire(), []
         settings = msgspec.structs.replace(SETTINGS, **changes)
         self.cap = ClusterCap(settings, self.wire, "boot-1", self.said.append, lambda: self.now_ns, jobs)
-        self.cap.begin(held_mw)
+        if held_mw:
+            self.cap.inherit(held_mw)
 
     def tick(self, power_w: float, ms: int = 100, trouble: str = "", **told: str) -> None:
         """One interval of the agent that ends now: what was drawn is said, then the cap of the next is taken."""
@@ -394,7 +395,7 @@ def test_what_an_earlier_run_has_left_in_force_needs_leave_too() -> None:
     assert (asked.tag, asked.tag_source, asked.held, asked.asked_mw) == ("", "", "", 210_000)
 
 
-def test_a_run_that_never_began_has_no_cap_to_leave() -> None:
+def test_a_node_that_nobody_has_capped_has_no_cap_to_leave() -> None:
     cap = ClusterCap(SETTINGS, JobWire(), "boot-1")
     assert cap.cap_w is None and cap.limit_w is None
     assert cap.leave()
@@ -467,7 +468,6 @@ def test_a_link_has_the_keys_that_the_settings_name(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(cluster_cap, "ClusterLink", lambda *arguments: opened.append(arguments) or wire)
     made = open_cluster_cap(settings, "boot-1", said.append, Desk())
     assert opened == [(settings.url, pair, "c" * 40, False)]
-    made.begin(0)
     made.request(0)
     made.follow(0.1, 300.0, "measured", "")
     assert wire.sent[0].boot_id == "boot-1"

@@ -28,7 +28,6 @@ def test_stalled_cycles_tell_emulated_loads_apart_though_counters_err_by_a_fifth
     machine = load_machine("curie")
     with InProcess(Twin(machine, load_workload(load, machine, seed=seed, bias=0.2), seed=seed)) as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(70)
         assert (made.wire.sent[-1].tag, made.wire.sent[-1].tag_source) == (tag, "measured")
         assert (made.wire.sent[1].tag, made.wire.sent[1].tag_source) == ("", ""), "not after one second"
@@ -38,7 +37,6 @@ def test_stalled_cycles_tell_emulated_loads_apart_though_counters_err_by_a_fifth
 def test_without_stalls_instructions_tell_them_apart_at_full_clocks_and_under_a_cap(tmp_path, load, tag):
     with node("skylake-6146", load) as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(70)
         assert made.wire.sent[-1].tag == tag
         for sequence in range(1, 5):  # before each lease is over
@@ -52,7 +50,6 @@ def test_an_idle_node_says_nothing(tmp_path):
     machine = load_machine("skylake-6146")
     with InProcess(Twin(machine, None, seed=1)) as inside:
         made = CappedNode(inside, tmp_path)
-        made.agent.start()
         made.ticks(70)
         assert made.wire.sent[-1].tag == ""
 

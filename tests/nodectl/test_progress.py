@@ -235,8 +235,7 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
         return told_by(CounterFile(path))()
 
     with InProcess(twin) as node:
-        agent = Agent(node.ports, config, told=told)
-        agent.start()
+        agent = Agent.open(node.ports, config, told=told)
         agent.run(until_ns=node.ports.clock.now_ns() + 8 * 10**9)
         agent.stop()
     summary = agent.summary()

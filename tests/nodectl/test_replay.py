@@ -38,13 +38,8 @@ def record(state_dir, machine="xh2415", workload="easywave", seconds=SECONDS, mo
         gpu_policy=PolicyChoice("bdpo-gpu" if loaded.gpus else registry.NONE),
         journal=JournalSettings(max_bytes=max_bytes),
     )
-    with InProcess(twin) as node:
-        agent = Agent(node.ports, config)
-        agent.start()
-        try:
-            agent.run(until_ns=node.ports.clock.now_ns() + seconds * 10**9)
-        finally:
-            agent.stop()
+    with InProcess(twin) as node, Agent.open(node.ports, config) as agent:
+        agent.run(until_ns=node.ports.clock.now_ns() + seconds * 10**9)
     return config.journal_dir
 
 

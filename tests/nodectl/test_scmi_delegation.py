@@ -76,12 +76,8 @@ def running(tmp_path, packages_w: float | None = None, config: Config | None = N
     node = node or PulpNode(CLASSES[2])
     said: list[str] = []
     caps = Caps(packages_w)
-    agent = Agent(node.ports, config or settings(tmp_path), said.append, caps=caps, connect=node.connect)
-    agent.start()
-    try:
+    with Agent.open(node.ports, config or settings(tmp_path), said.append, caps=caps, connect=node.connect) as agent:
         yield Run(node, agent, caps, said)
-    finally:
-        agent.stop()
 
 
 @pytest.fixture
@@ -164,8 +160,8 @@ def test_knobs_are_put_back_in_the_reverse_order_of_their_capture(tmp_path):
         captured = list(read_save(save_path(str(tmp_path))).knobs)
         assert {name.partition("#")[2] for name in captured} >= {"package/cap_mw", "0/limit_khz", "1/limit_khz"}
         put_back: list[str] = []
-        report = run.agent._report
-        run.agent._report = lambda outcomes: (put_back.extend(o.knob for o in outcomes), report(outcomes))[1]
+        report = run.agent._notices.report
+        run.agent._notices.report = lambda outcomes: (put_back.extend(o.knob for o in outcomes), report(outcomes))[1]
         run.agent.stop()
         assert put_back == captured[::-1]
 
@@ -389,7 +385,7 @@ def test_a_domain_that_the_controller_does_not_have_is_a_mistake_in_the_settings
     node = PulpNode(CLASSES[2])
     config = settings(tmp_path, {"node/cap_mw": "packge"})
     with pytest.raises(KnobError, match=r"no power domain 'packge'; nearest: package"):
-        Agent(node.ports, config, connect=node.connect).start()
+        Agent.open(node.ports, config, connect=node.connect)
 
 
 def test_a_hanging_controller_costs_a_tick_no_more_than_the_stated_bound():

@@ -68,7 +68,7 @@ class Capped:
         clock = node.ports.clock
         self.wire.on_wait = lambda: clock.sleep_until_ns(clock.now_ns() + 50_000_000)
         self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns)  # type: ignore[arg-type]
-        self.agent = Agent(node.ports, self.config, self.said.append, cluster=self.cap, connect=node.connect)
+        self.agent = Agent.open(node.ports, self.config, self.said.append, cluster=self.cap, connect=node.connect)
         self.sequence = 0
 
     def ticks(self, n: int) -> None:
@@ -119,7 +119,6 @@ def fell_at_ns(node: PulpNode, from_ns: int, below_mw: int) -> int:
 @contextmanager
 def under(tmp_path: Any, node: PulpNode | None = None, **more: Any) -> Iterator[Capped]:
     capped = Capped(tmp_path, node or PulpNode(CLASSES[2]), **more)
-    capped.agent.start()
     capped.ticks(2)
     yield capped
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nodectl.loop.agent import Agent
 from nodectl.loop.survey import survey
 from nodectl.member.work import WorkDone
 from nodectl.wire.power_messages import Report, pack, read_report, unpack
@@ -27,7 +26,6 @@ def test_a_capped_node_reports_fewer_instructions_a_second_in_the_measure_of_its
         (tmp_path / load).mkdir()
         with node("skylake-6146", load) as inside:
             made = CappedNode(inside, tmp_path / load)
-            made.agent.start()
             made.ticks(50)
             free = rate(made.wire.sent[-3], made.wire.sent[-1])
             for sequence in range(1, 4):  # before each lease is over
@@ -40,7 +38,6 @@ def test_a_capped_node_reports_fewer_instructions_a_second_in_the_measure_of_its
 
 def test_units_that_a_job_tells_are_counted_on_and_a_gap_is_no_slow_second(tmp_path):
     with node("skylake-6146", "hpl") as inside:
-        made = CappedNode(inside, tmp_path)
         told = RawProgress(1, 0)
 
         def tell() -> RawProgress:
@@ -49,8 +46,7 @@ def test_units_that_a_job_tells_are_counted_on_and_a_gap_is_no_slow_second(tmp_p
                 told = RawProgress(told.source, told.units + 5)
             return told
 
-        made.agent = Agent(inside.ports, made.config, made.said.append, cluster=made.cap, told=tell)
-        made.agent.start()
+        made = CappedNode(inside, tmp_path, tell)
         made.ticks(50)
         assert rate(made.wire.sent[-2], made.wire.sent[-1], "units") == pytest.approx(50.0, rel=0.02)
         counted = made.wire.sent[-1].units

@@ -1,0 +1,59 @@
+"""What a run tells the administrator: each line when it arises, and the last of them in the summary."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from nodectl.knobs import Outcome
+from nodectl.write.actuation import TROUBLE
+from pmu.ports import Clock
+
+CALM_NS: Final = 600_000_000_000
+"""Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is logged once."""
+
+NOTICES_KEPT: Final = 200
+"""Ours: lines that the summary keeps."""
+
+
+class Notices:
+    """``say`` takes each line; ``lines`` are the last of them."""
+
+    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+        self._clock, self._say = clock, say
+        self._kept: deque[str] = deque(maxlen=NOTICES_KEPT)
+        self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
+
+    @property
+    def lines(self) -> list[str]:
+        """The last ``NOTICES_KEPT``, the oldest first."""
+        return list(self._kept)
+
+    def add(self, line: str) -> None:
+        """Say it now."""
+        self._kept.append(line)
+        self._say(line)
+
+    def report(self, outcomes: Iterable[Outcome]) -> None:
+        """Say of each knob in trouble what is wrong, once while that lasts; knobs in the same trouble share a line."""
+        troubled = [outcome for outcome in outcomes if outcome.status in TROUBLE]
+        if not troubled:
+            return
+        now_ns = self._clock.now_ns()
+        news: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in troubled:
+            trouble = (outcome.knob, outcome.status, outcome.reason)
+            if now_ns > self._calm_from_ns.get(trouble, -1):
+                news.setdefault(trouble[1:], []).append(outcome)
+            self._calm_from_ns[trouble] = now_ns + CALM_NS
+        for (status, reason), alike in news.items():
+            why = f" ({reason})" if reason else ""
+            likewise = " (and likewise)" if len({outcome.detail for outcome in alike}) > 1 else ""
+            names = listed([outcome.knob for outcome in alike])
+            self.add(f"{names}: {status}{why}: {alike[0].detail}{likewise}")
+
+
+def listed(names: list[str]) -> str:
+    """All of a few names, or the first and how many more."""
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
