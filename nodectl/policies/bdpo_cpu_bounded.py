@@ -53,7 +53,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -238,82 +237,152 @@ def initial(params: Params, layout: Layout) -> State:
     )
 
 
+@dataclass(slots=True)
+class _Package:
+    """A package in the interval that has ended, and what is chosen for the next one."""
+
+    view: View | None  # None: nothing of it can be judged
+    requested: int  # level
+    before: View  # in the interval before; so for the next three
+    before_at: int  # -1 = none, or more than one clock
+    before_agreed: int
+    before_shift: float
+    phase: int  # -1 = none
+    ran_at: int = -1
+    agreed: int = 0
+    shift: float = 0.0
+    is_known: bool = False  # the interval shows ``phase``
+    loss: float = 0.0  # relative extra time
+    level: int = 0  # for the next interval
+    reason: int = FREE
+    saved_w: float = math.nan
+
+
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
     """Learn from the last interval, charge its loss to the account, choose the next clock of each package."""
     ladder = ClockLadder.of(layout, params.step_mhz)
-    views = observe(layout, ladder, sample, params.idle)
-    top_clock = _top_clock(state, views)
+    packages = _packages(state, observe(layout, ladder, sample, params.idle))
+    top_clock = _top_clock(state, packages)
+    table = _table(state, sample, ladder, top_clock)
+    closed_s = _learn(table, packages, state.closed_s)
+    lost_s, slowest = _charge(table, sample.elapsed_s, packages)
+    closed_s += lost_s
+    if slowest and slowest.is_known:
+        _hear(table, state, sample, slowest)
+    plan = _choose(params, table, state, packages, sample.elapsed_s, closed_s)
+    after = _next_state(state, table, sample, packages, plan, top_clock, closed_s)
+    return after, _request(params, layout, ladder, sample, after, packages)
+
+
+def _packages(state: State, views: list[View | None]) -> list[_Package]:
+    """What each package did, with what is remembered of it."""
+    remembered = zip(
+        views,
+        state.level.tolist(),
+        state.last_view.tolist(),
+        state.last_level.tolist(),
+        state.agreed.tolist(),
+        state.shift.tolist(),
+        state.phase.tolist(),
+        strict=True,
+    )
+    return [
+        _Package(view, level, View(*before), before_at, agreed, shift, phase if view else -1)
+        for view, level, before, before_at, agreed, shift, phase in remembered
+    ]
+
+
+def _table(state: State, sample: Sample, ladder: ClockLadder, top_clock: float) -> PhaseTable:
+    """A working copy of the phases, at the end of this interval."""
     clock = ladder.relative.copy()
     clock[0] = max(top_clock, 1.0)
     told = _told(state, sample, len(clock))
-    table = PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, told)
-    closed_s, changed = state.closed_s, set[int]()
-    asked, phase, before_at = state.level.tolist(), state.phase.tolist(), state.last_level.tolist()
-    is_known, agreed, shift = [False] * len(views), [0] * len(views), [0.0] * len(views)
-    last_level, last_view = [-1] * len(views), [NO_VIEW] * len(views)
+    return PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, told)
 
-    for package, view in enumerate(views):
-        if view is None:
-            phase[package] = -1
+
+def _learn(table: PhaseTable, packages: list[_Package], closed_s: float) -> float:
+    """Find the phase of each package and add its interval to that phase. Returns ``closed_s`` with what the rows lost
+    that had to make room."""
+    changed = set[int]()
+    for package in packages:
+        if package.view is None:
             continue
-        level = last_level[package] = _level_of(clock, view, asked[package])
-        last_view[package] = (view.ipc, view.clock, view.beta, view.watts)
-        before = View(*state.last_view[package].tolist())
-        if level >= 0 and level == before_at[package] and agree(view, before):
-            agreed[package] = int(state.agreed[package]) + 1
-        was = float(state.shift[package])
-        has_left = level <= 0 and abs(was) >= SHIFT
-        found, is_shown, lost_s = _place(table, view, level, phase[package], agreed[package], has_left)
-        if is_shown and level > 0:
-            shift[package] = was + SHIFT_MEMORY * (table.shift(found, view, level) - was)
-            is_shown = abs(shift[package]) < SHIFT
-        elif has_left and not is_shown:
-            shift[package] = was
-        is_known[package] = is_shown
-        phase[package], closed_s = found, closed_s + lost_s
-        if is_shown and agreed[package] > 0:
-            if agreed[package] == 1:  # the interval before belongs to the phase too
-                table.learn(found, level, before)
-            table.learn(found, level, view)
-            changed.add(found)
-    for found in sorted(changed):
-        table.conclude(found)
+        closed_s += _recognise(table, package, package.view)
+        if package.is_known and package.agreed > 0:
+            if package.agreed == 1:  # the interval before belongs to the phase too
+                table.learn(package.phase, package.ran_at, package.before)
+            table.learn(package.phase, package.ran_at, package.view)
+            changed.add(package.phase)
+    for phase in sorted(changed):
+        table.conclude(phase)
+    return closed_s
 
-    ran_at = [level if level >= 0 else asked[package] for package, level in enumerate(last_level)]
-    losses, lost_s, slowest = _charge(table, sample.elapsed_s, phase, ran_at, is_known)
-    closed_s += lost_s
-    if slowest >= 0 and is_known[slowest]:
-        _hear(table, state, sample, phase[slowest], last_level[slowest], agreed[slowest])
-    is_due = int(table.time_s / PLAN_S) != int(state.time_s / PLAN_S)
+
+def _recognise(table: PhaseTable, package: _Package, view: View) -> float:
+    """Where the package ran, which phase it is in, and whether this interval shows it: within the phase's looks, and
+    without a lasting shift of IPC. Returns the seconds lost of the phase whose row it takes."""
+    level = package.ran_at = _level_of(table.clock, view, package.requested)
+    if level >= 0 and level == package.before_at and agree(view, package.before):
+        package.agreed = package.before_agreed + 1
+    was = package.before_shift
+    has_left = level <= 0 and abs(was) >= SHIFT
+    package.phase, package.is_known, lost_s = _place(table, view, level, package.phase, package.agreed, has_left)
+    if package.is_known and level > 0:
+        package.shift = was + SHIFT_MEMORY * (table.shift(package.phase, view, level) - was)
+        package.is_known = abs(package.shift) < SHIFT
+    elif has_left and not package.is_known:
+        package.shift = was
+    return lost_s
+
+
+def _choose(
+    params: Params, table: PhaseTable, state: State, packages: list[_Package], elapsed_s: float, closed_s: float
+) -> Plan:
+    """The next level of each package, within what the account allows. Returns the plan that was followed: every
+    ``PLAN_S`` a new one."""
     spent_s = closed_s + float(table.lost_s(params.margin).sum())
-    plan = _planned(params, table, len(views), spent_s) if is_due else state.plan
-    budget = _Budget(params, table, len(views), plan, spent_s)
-    level_next, reason, saved_w = [0] * len(views), [FREE] * len(views), [math.nan] * len(views)
-    for package, view in enumerate(views):
-        if view is not None and is_known[package]:
-            found = phase[package]
-            level_next[package], reason[package] = budget.choose(found, asked[package], sample.elapsed_s)
-            saved_w[package] = float(table.curves[POWER, found, 0]) - view.watts
-        elif view is not None:
-            reason[package] = UNKNOWN
-    after = _state(
-        sample,
-        table.told,
+    is_due = int(table.time_s / PLAN_S) != int(state.time_s / PLAN_S)
+    plan = _planned(params, table, len(packages), spent_s) if is_due else state.plan
+    budget = _Budget(params, table, len(packages), plan, spent_s)
+    for package in packages:
+        if package.view is None:
+            continue
+        if package.is_known:
+            package.level, package.reason = budget.choose(package.phase, package.requested, elapsed_s)
+            package.saved_w = float(table.curves[POWER, package.phase, 0]) - package.view.watts
+        else:
+            package.reason = UNKNOWN
+    return plan
+
+
+def _next_state(
+    state: State, table: PhaseTable, sample: Sample, packages: list[_Package], plan: Plan, top_clock: float,
+    closed_s: float,
+) -> State:  # fmt: skip
+    """What is remembered of this interval, with the reported progress if there is any."""
+    known = (  # in the order of the fields of ``State``
         table.facts,
         table.curves,
-        np.array(phase, np.int64),
-        np.array(level_next, np.int64),
-        np.array(reason, np.int64),
-        np.array(last_level, np.int64),
-        np.array(last_view).reshape(-1, len(NO_VIEW)),
-        np.array(agreed, np.int64),
-        np.array(shift),
+        np.array([package.phase for package in packages], np.int64),
+        np.array([package.level for package in packages], np.int64),
+        np.array([package.reason for package in packages], np.int64),
+        np.array([package.ran_at for package in packages], np.int64),
+        np.array([_numbers(package.view) for package in packages]).reshape(-1, len(NO_VIEW)),
+        np.array([package.agreed for package in packages], np.int64),
+        np.array([package.shift for package in packages]),
         plan,
         top_clock,
         closed_s,
         table.time_s,
     )
-    return after, _request(params, layout, ladder, sample, after, losses, np.array(saved_w))
+    if table.told is None:
+        return State(*known)
+    progress = sample.progress
+    return ToldState(*known, table.told, progress.source, (progress.units, sample.elapsed_s))
+
+
+def _numbers(view: View | None) -> tuple[float, ...]:
+    return (view.ipc, view.clock, view.beta, view.watts) if view else NO_VIEW
 
 
 def _told(state: State, sample: Sample, levels: int) -> type_f64 | None:
@@ -332,34 +401,26 @@ def _told_before(state: State, sample: Sample) -> ToldState | None:
     return state if isinstance(state, ToldState) and sample.progress.source == state.source else None
 
 
-def _hear(table: PhaseTable, state: State, sample: Sample, phase: int, level: int, agreed: int) -> None:
+def _hear(table: PhaseTable, state: State, sample: Sample, slowest: _Package) -> None:
     """Count the reported units of an interval for the phase and level of the slowest package.
 
     An interval counts only if the one before agrees with it. So the first of a stretch is counted late, together with
     the second.
     """
+    agreed = slowest.agreed
     if table.told is None or agreed < 1:
         return
     if agreed == 1 and (before := _told_before(state, sample)):
-        table.hear(phase, level, *before.last_told, begins=False)
-    table.hear(phase, level, sample.progress.units, sample.elapsed_s, begins=agreed == 1)
+        table.hear(slowest.phase, slowest.ran_at, *before.last_told, begins=False)
+    table.hear(slowest.phase, slowest.ran_at, sample.progress.units, sample.elapsed_s, begins=agreed == 1)
 
 
-def _state(sample: Sample, told: type_f64 | None, *parts: Any) -> State:
-    """The next state, with the reported progress if there is any."""
-    if told is None:
-        return State(*parts)
-    progress = sample.progress
-    parts = (*parts, told, progress.source, (progress.units, sample.elapsed_s))
-    return ToldState(*parts)
-
-
-def _top_clock(state: State, views: list[View | None]) -> float:
+def _top_clock(state: State, packages: list[_Package]) -> float:
     """The clock that packages reach at level 0, over the ladder's highest; above 1 in turbo. Averaged.
 
     All loss is counted against this clock.
     """
-    free = [view.clock for package, view in enumerate(views) if view is not None and state.level[package] == 0]
+    free = [package.view.clock for package in packages if package.view is not None and package.requested == 0]
     if not free:
         return state.top_clock
     return max(free) if state.time_s == 0 else state.top_clock + 0.1 * (max(free) - state.top_clock)
@@ -394,28 +455,31 @@ def _place(
     return opened, True, closed_s
 
 
-def _charge(
-    table: PhaseTable, elapsed_s: float, phase: list[int], level: list[int], is_known: list[bool]
-) -> tuple[type_f64, float, int]:
+def _charge(table: PhaseTable, elapsed_s: float, packages: list[_Package]) -> tuple[float, _Package | None]:
     """Charge the interval to the phase of the slowest package, since a parallel job waits for it.
 
-    Returns the loss of each package, the seconds lost that no phase can be charged with, and the slowest package (-1 =
-    none). If that package's interval shows no phase, half of it may already belong to an unknown one, with
-    ``NEXT_BETA``.
+    Sets the loss of each package. Returns the seconds lost that no phase can be charged with, and the slowest package
+    (None where no phase is known). If that package's interval shows no phase, half of it may already belong to an
+    unknown one, with ``NEXT_BETA``.
     """
-    losses, slowest = [0.0] * len(phase), -1
-    for package, found in enumerate(phase):
-        if found >= 0:
-            beta = float(table.facts[found, TAKEN_BETA])
-            beta = beta if is_known[package] else 0.5 * (beta + NEXT_BETA)
-            losses[package] = beta * float(table.steepness[level[package]])
-            slowest = package if slowest < 0 or losses[package] > losses[slowest] else slowest
-    if slowest < 0:
-        return np.array(losses), 0.0, slowest
-    if not is_known[slowest]:
-        return np.array(losses), elapsed_s * (losses[slowest] / (1.0 + losses[slowest])), slowest
-    table.pass_time(phase[slowest], level[slowest], elapsed_s)
-    return np.array(losses), 0.0, slowest
+    slowest = None
+    for package in packages:
+        if package.phase >= 0:
+            beta = float(table.facts[package.phase, TAKEN_BETA])
+            beta = beta if package.is_known else 0.5 * (beta + NEXT_BETA)
+            package.loss = beta * float(table.steepness[_charged_level(package)])
+            slowest = package if slowest is None or package.loss > slowest.loss else slowest
+    if slowest is None:
+        return 0.0, None
+    if not slowest.is_known:
+        return elapsed_s * (slowest.loss / (1.0 + slowest.loss)), slowest
+    table.pass_time(slowest.phase, _charged_level(slowest), elapsed_s)
+    return 0.0, slowest
+
+
+def _charged_level(package: _Package) -> int:
+    """Between levels, the one that was requested."""
+    return package.ran_at if package.ran_at >= 0 else package.requested
 
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
@@ -514,8 +578,7 @@ def _request(
     ladder: ClockLadder,
     sample: Sample,
     state: State,
-    losses: type_f64,
-    saved_w: type_f64,
+    packages: list[_Package],
 ) -> Request:
     of_cpu = package_of(layout)
     if len(of_cpu) == 0:
@@ -528,7 +591,9 @@ def _request(
     level = ladder.hold_no_domain_up(np.where(missing, 0, level), ~idle)
     reason = state.reason.astype(np.uint8)[of_cpu]
     reason[idle], reason[missing] = IDLE, MISSING
+    losses = np.array([package.loss for package in packages])
     loss = np.where(idle | missing, np.nan, losses[of_cpu])
+    saved_w = np.array([package.saved_w for package in packages])
     saved = (saved_w / package_sizes(layout))[of_cpu]
     return Request(ladder.target_khz(level), reason, loss, saved)
 
