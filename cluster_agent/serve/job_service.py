@@ -79,6 +79,7 @@ class JobSide:
         self.now = now or steady_time()
         self._names = set(nodes)
         self._live: Partition | None = None
+        self._tags = JobTags()
         self._back_s = -math.inf
         self._why_shut = ""
         self._is_due = True

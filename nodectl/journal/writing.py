@@ -70,7 +70,7 @@ class JournalWriter:
         self._last_outcomes: dict[str, Outcome] = {}
         self._previous: RawSweep | None = None
         self._shape = Shape(layout, (), 0)
-        self._row: Row | None = None
+        self._row: Row = self._shape.start(np.zeros(self._shape.n_raw, np.int64))
         self._fd, self._size = -1, 0
         claim, remedy = "already writes a journal in this directory", "--journal or journal.dir names another directory"
         self._lock = FileLock(str(self._dir / LOCK_NAME), claim, remedy)
@@ -92,7 +92,6 @@ class JournalWriter:
         """
         has_decided = bool(decisions.policies or decisions.knobs)
         self._continue_in(raw, decisions, has_decided)
-        assert self._row is not None
         if has_decided:
             requests = [decision.request for decision in decisions.policies]
             row = self._shape.row(raw, requests, decisions.values, decisions.bound)

@@ -19,7 +19,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interruptions:
-    """A context in which signals are collected; ``wait`` is a sleep that they end.
+    """Collects signals from its making to the end of its ``with`` block; ``wait`` is a sleep that they end.
 
     Without a command any of the stop signals ends the run. Around a command they are passed on to it and the run goes
     on until it has ended; a second one kills it.
@@ -29,11 +29,11 @@ class Interruptions:
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
         self._stops = 0
-
-    def __enter__(self) -> Interruptions:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_wakeup = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         self._old = {number: signal.signal(number, _stay_alive) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+
+    def __enter__(self) -> Interruptions:
         return self
 
     def __exit__(self, *_: object) -> None:

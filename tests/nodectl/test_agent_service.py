@@ -106,7 +106,8 @@ def test_the_watchdog_is_fed_by_the_loop_and_by_nothing_else(tmp_path, monkeypat
         monkeypatch.setenv("WATCHDOG_USEC", "10000")
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
         monkeypatch.setattr(run, "_print", lambda *_, **__: None)
-        assert run._serve(HangingAgent(), Interruptions(RealClock()), RealClock(), None, as_json=True) == 0
+        with Interruptions(RealClock()) as interruptions:
+            assert run._serve(HangingAgent(), interruptions, RealClock(), None, as_json=True) == 0
     assert fed_while_hung == []
 
 
