@@ -1,4 +1,4 @@
-"""The exception family of the cluster side: what a user can put right, in one line that says what, where and how."""
+"""The errors of the cluster side: what a user can fix, in one line that says what, where and how."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class ClusterError(NodectlError):
 
 
 class StoppedError(ClusterError):
-    """The user has stopped it (Ctrl-C). Exit status 130, as shells have it."""
+    """The user has stopped it (Ctrl-C). Exit status 130, as shells use it."""
 
     exit_status = 130
 
 
 class WrongUseError(ClusterError):
-    """The command line does not fit: a policy, parameter or machine that does not exist. Exit status 2."""
+    """The command line is wrong: a policy, parameter or machine that does not exist. Exit status 2."""
 
     exit_status = 2
 
 
 def no_such_node(name: str, known: Iterable[str]) -> WrongUseError:
-    """For somebody who asked of a node that is not there."""
+    """The error for a node name that does not exist."""
     return WrongUseError(f"no node is called {name!r}{nearest(name, known)} (`clusterctl nodes` lists them)")

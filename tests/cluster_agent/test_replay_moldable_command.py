@@ -175,4 +175,4 @@ def test_what_is_missing_is_said_in_one_line(
 
 def test_other_policies_take_no_configurations(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "log.swf", "--configurations", "table.csv"]) == 2
-    assert "easy runs jobs as they ask" in capsys.readouterr().err
+    assert "easy runs jobs as requested" in capsys.readouterr().err

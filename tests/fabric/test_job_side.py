@@ -86,7 +86,7 @@ def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
     made.speak()
     assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n1"]
     assert made.side.node_state("n0") == ("idle", "", "")
-    assert made.side.node_state("n1")[2] == "not heard yet", "of its jobs, so soon after its first report"
+    assert made.side.node_state("n1")[2] == "no report yet", "of its jobs, so soon after its first report"
     for _ in range(8):
         made.speak()
     state, _, why = made.side.node_state("n1")
@@ -95,9 +95,9 @@ def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
 
 def test_nodes_are_not_heard_yet_just_after_a_start_and_unheard_of_later(tmp_path):
     made = Side(tmp_path)
-    assert made.side.node_state("n0") == ("down", "", "not heard yet")
+    assert made.side.node_state("n0") == ("down", "", "no report yet")
     made.now_s += 16.0
-    assert made.side.node_state("n0")[2] == "nothing is heard of it"
+    assert made.side.node_state("n0")[2] == "it does not report"
 
 
 def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs_no_jobs(tmp_path):
@@ -107,9 +107,9 @@ def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs
     made.submit()
     made.speak()
     assert {name for name, _ in made.sent} == {"n1"}
-    assert made.side.node_state("n0") == ("down", "", "its agent is older than jobs")
+    assert made.side.node_state("n0") == ("down", "", "its agent is too old to run jobs")
     made.now_s += 100.0
-    assert made.side.node_state("n0")[2] == "nothing is heard of it"
+    assert made.side.node_state("n0")[2] == "it does not report"
 
 
 def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_stored(tmp_path):
@@ -125,7 +125,7 @@ def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_s
             made.submit(name="x" * 90, env={"A": "x" * 3000})
     stored = {job.id: job.state for job in made.store.find()}
     assert made.said[-1].startswith("ALARM:") and not made.side.is_open
-    with pytest.raises(ClusterError, match="all else about jobs waits"):
+    with pytest.raises(ClusterError, match="no other request about jobs works"):
         made.ask["cancel"].answer(ROOT_USER, msgspec.convert({"jobs": [waiting]}, made.ask["cancel"].body))
     assert made.ask["jobs"].answer(EVE, msgspec.convert({"everything": True}, made.ask["jobs"].body))
     made.sent.clear()

@@ -178,9 +178,9 @@ def test_commands_are_words_without_a_shell():
     ("table", "problem"),
     [
         ('off_command = "x %N"', "jobs.power.on_command: is missing"),
-        ('off_command = "x"\non_command = "y %N"', "jobs.power.off_command: does not say which node"),
+        ('off_command = "x"\non_command = "y %N"', "jobs.power.off_command: must contain %N"),
         ('off_command = "x \'%N"\non_command = "y %N"', "jobs.power.off_command: No closing quotation"),
-        ('off_command = "x %N"\non_command = "y %N"\nidle_off_s = 3', "jobs.power.idle_off_s: 3 s is below 30 s"),
+        ('off_command = "x %N"\non_command = "y %N"\nidle_off_s = 3', "idle_off_s: 3 s is not a time of at least 30 s"),
         ('off_command = "x %N"\non_command = "y %N"\nretries = -1', "jobs.power.retries: is negative"),
         ('of_command = "x %N"', "unknown key 'jobs.power.of_command' (nearest: off_command)"),
     ],
