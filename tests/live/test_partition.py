@@ -343,8 +343,7 @@ def test_a_job_that_waits_for_nodes_that_get_none_says_so() -> None:
     job = fake.submit(run_s=5, nodes=3)
     fake.settle()
     assert fake.partition.why_waiting()[job.id] == (
-        "first in the queue: needs 3 nodes, and 1 is idle; 2 of the missing nodes cannot get a job (1 down, 1"
-        " draining)"
+        "first in the queue: needs 3 nodes, and 1 is idle; 2 of the missing nodes cannot get a job (1 down, 1 draining)"
     )
 
 
@@ -379,7 +378,7 @@ def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
         fake.partition.heard(NodeJobs(name, "boot1", [], runs_only="twin-workload"))
     fake.submit(run_s=5, nodes=1)  # n02 runs it
     for asked in ({"nodes": 2}, {"nodes": 3, "prolog": "true"}):
-        with pytest.raises(WrongUseError, match=r"n00 and 1 more: emulated nodes run `twin-workload NAME TIME"):
+        with pytest.raises(WrongUseError, match=r"n00 and 1 more: emulated nodes run only `twin-workload NAME TIME"):
             fake.submit(run_s=5, **asked)
     spec = JobSpec(command=["twin-workload", "hpl", "60s"], walltime_s=100, workdir="/", nodes=2)
     assert fake.partition.submit(1000, "someone", spec).state == "queued"

@@ -10,7 +10,7 @@ import msgspec
 
 from cluster_agent.commands.replays import replay, replay_moldable, replay_nodes
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay.event_log import EventLog, ToldMeter
+from cluster_agent.replay.event_log import EventLog, LogMeter
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
@@ -32,7 +32,7 @@ def check_log(log: str, trace: str | None) -> int:
     _is_the_same(setting.trace, event_log)
     choice = registry.choose(setting.policy)
     scheduler: Scheduler
-    meter = ToldMeter()
+    meter = LogMeter()
     if has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
