@@ -64,12 +64,12 @@ class WorldPower(PowerSide):
         store: Any = SwitchStore(world.store, ledger.epoch)
         self.power = Power(times, store, lambda: world.now_s, lambda line: None, ledger.settle_s)
         self.power.load(self.nodes)
-        side: Any = SimpleNamespace(live=self, is_open=True, acting=self._acting)
+        side: Any = SimpleNamespace(live=self, is_open=True, updating=self._updating)
         super().__init__(JobSettings(down_after_s=15.0), SETTINGS, side, ledger, lambda: None)
         self._commands: dict[str, _Command] = {}
 
     @contextlib.contextmanager
-    def _acting(self) -> Iterator[WorldPower]:
+    def _updating(self) -> Iterator[WorldPower]:
         yield self
 
     def heard(self, name: str, boot_id: str) -> None:

@@ -87,7 +87,7 @@ def test_the_loop_that_hears_of_every_event_predicts_what_the_native_replay_does
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("job,watts\n11,2000\n11,2000\n", "bad.csv:3: job 11 is there already"),
+        ("job,watts\n11,2000\n11,2000\n", "bad.csv:3: job 11 occurs twice"),
         ("job,watts\n11,-5\n", "bad.csv:2: -5 W: give watts above 0"),
         ("job,watts\n11\n", "bad.csv:2: job and watts must be numbers"),
         ("number,watts\n11,5\n", "bad.csv:1: the first line must name the columns job and watts"),

@@ -156,7 +156,7 @@ def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_is_told
         (["--machine", "four.toml", "--configurations", "table.csv:model=regression"], "application 7 has 3"),
         (["--machine", "four.toml", "--configurations", "table.csv:seeds=1"], "has no parameter 'seeds'"),
         (["--machine", "four.toml", "--configurations", "bad.csv"], "bad.csv:3: every value must be a number"),
-        (["--machine", "four.toml", "--configurations", "twice.csv"], "twice.csv:5: 1 nodes, 4 cores, 100 W are there"),
+        (["--machine", "four.toml", "--configurations", "twice.csv"], "twice.csv:5: 1 nodes, 4 cores, 100 W occur twice"),
         (["--machine", "four.toml", "--configurations", "log.swf"], "log.swf:1: no column application"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--cap", "100"], "share of the watts is"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--strict"], "without configurations"),
