@@ -164,7 +164,7 @@ def test_drawn_efficiencies_are_those_of_their_seed() -> None:
         ("user;share\n", ":1: the first line must be user,share,efficiency, or user,share"),
         ("user,share\n1,x\n", ":2: user,share are numbers; this line is not"),
         ("user,share\n1,0\n", ":2: 2 values are needed, shares and efficiencies above 0"),
-        ("user,share\n1,2\n1,3\n", ":3: user 1 is there twice"),
+        ("user,share\n1,2\n1,3\n", ":3: user 1 occurs twice"),
     ],
 )
 def test_a_file_of_users_that_is_wrong_is_answered_in_one_line(tmp_path: Path, text: str, message: str) -> None:

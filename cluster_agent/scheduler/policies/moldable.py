@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.moldable_scheduler import Asked, MoldableComposition, Rule, length_s
+from cluster_agent.scheduler.configurations.moldable_scheduler import ChoiceInput, MoldableComposition, Rule, length_s
 from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policies.api import Policy
 
@@ -29,13 +29,13 @@ def compose(params: Params) -> MoldableComposition:
     if not params.slowdown >= 1:
         raise ValueError(f"slowdown={params.slowdown:g} is below 1, and nothing ends before what ends first")
 
-    def choose(asked: Asked) -> Configuration | None:
+    def choose(given: ChoiceInput) -> Configuration | None:
         """The least score."""
         ends = []
-        for row in asked.rows:
-            start_s = asked.earliest_s(row)
+        for row in given.rows:
+            start_s = given.earliest_s(row)
             if start_s is not None:
-                ends.append((start_s - asked.now_s + length_s(row), row))
+                ends.append((start_s - given.now_s + length_s(row), row))
         if not ends:
             return None
         limit_s = params.slowdown * min(end_s for end_s, _ in ends)

@@ -35,11 +35,11 @@ def compose(params: Params) -> Composition:
     """``ValueError`` for numbers that mean nothing."""
     for name in ("half_life_s", "period_s", "oldest_s", "damping"):
         if not 0 < getattr(params, name) < float("inf"):
-            raise ValueError(f"{name}={getattr(params, name):g} has to be above 0")
+            raise ValueError(f"{name}={getattr(params, name):g} must be above 0")
     if not 0 <= params.spread < 1:
-        raise ValueError(f"spread={params.spread:g} has to be from 0 to below 1")
+        raise ValueError(f"spread={params.spread:g} must be at least 0 and below 1")
     if params.seed < 0:
-        raise ValueError(f"seed={params.seed} has to be 0 or more")
+        raise ValueError(f"seed={params.seed} must be 0 or more")
     if any(not abs(weight) < float("inf") for weight in (params.age, params.size, params.cpu, params.energy)):
         raise ValueError("age, size, cpu and energy have to be finite")
     return Composition(

@@ -1,4 +1,4 @@
-"""Every policy by its name, imported only when it is asked for.
+"""Every policy by its name, imported only when it is chosen.
 
 A choice is written ``NAME[:key=value,...]``.
 """

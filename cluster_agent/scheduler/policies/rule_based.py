@@ -17,7 +17,7 @@ from cluster_agent.scheduler.policy_phases import Composition, Queue
 
 LEAST_W, MOST_W = 7.8, 11.11  # per core (Bridi, §6.5)
 DRAWN: Final = 4096
-"""Ours: so many jobs, then the draws come again."""
+"""Ours: after so many jobs the random watts repeat."""
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> Composition:
     """No reservations. ``walltime`` goes by the estimate, which is the request unless another is asked for."""
     if params.seed < 0:
-        raise ValueError(f"seed={params.seed} has to be 0 or more")
+        raise ValueError(f"seed={params.seed} must be 0 or more")
     core_w = np.random.default_rng(params.seed).uniform(LEAST_W, MOST_W, DRAWN)
 
     def walltime(queue: Queue, now_s: int) -> Int64s:

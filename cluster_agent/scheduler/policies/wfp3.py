@@ -22,7 +22,7 @@ class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> Composition:
     """Highest (wait / estimate)^power x width first, equal ones in order of submission; EASY behind that."""
     if not 0 <= params.power < float("inf"):
-        raise ValueError(f"power={params.power:g} has to be 0 or more")
+        raise ValueError(f"power={params.power:g} must be 0 or more")
 
     def order(queue: Queue, now_s: int) -> Int64s:
         score = ((now_s - queue.submit_s) / queue.estimate_s) ** params.power * queue.width

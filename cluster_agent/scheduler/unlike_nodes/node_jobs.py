@@ -1,6 +1,6 @@
 """Jobs and machines whose resources are counted per node: cores, GPUs, accelerator cards (MICs), memory.
 
-A job asks for a number of equal units; all units start together, each on one node, several on one node if they fit
+A job requests a number of equal units; all units start together, each on one node, several on one node if they fit
 (Bridi, PhD thesis, Bologna 2018, ch. 3; PBS calls a unit a chunk).
 """
 

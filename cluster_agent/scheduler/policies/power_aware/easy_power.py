@@ -35,7 +35,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> NodeComposition:
     """``ValueError`` for a margin that admits everything."""
     if not params.margin > 0:
-        raise ValueError(f"margin={params.margin:g} has to be above 0")
+        raise ValueError(f"margin={params.margin:g} must be above 0")
     is_metered = params.meter == "run"
     return NodeComposition(RULES[params.rule], "easy", params.placing, params.of, params.margin, is_metered)
 
@@ -43,7 +43,7 @@ def compose(params: Params) -> NodeComposition:
 def compose_on_processors(params: Params) -> Composition:
     """The same on a log of processors, in order of submission."""
     if not params.margin > 0:
-        raise ValueError(f"margin={params.margin:g} has to be above 0")
+        raise ValueError(f"margin={params.margin:g} must be above 0")
     if params.rule not in ("est", Params().rule):
         raise ValueError(f"rule={params.rule} is for traces with nodes; a log of processors is served as submitted")
     return Composition(backfill="easy", power=Power(admitted=params.of, margin=params.margin))
