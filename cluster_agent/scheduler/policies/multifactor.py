@@ -41,7 +41,7 @@ def compose(params: Params) -> Composition:
     if params.seed < 0:
         raise ValueError(f"seed={params.seed} must be 0 or more")
     if any(not abs(weight) < float("inf") for weight in (params.age, params.size, params.cpu, params.energy)):
-        raise ValueError("age, size, cpu and energy have to be finite")
+        raise ValueError("age, size, cpu and energy must be finite")
     return Composition(
         **params.phases(),
         priority=Priority(

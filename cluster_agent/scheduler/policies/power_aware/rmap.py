@@ -1,12 +1,12 @@
 """RMAP: job-level power bounds on a cluster with more nodes than its watts can feed.
 
 Every job has a fair share of the watts, ``priority`` x its share of the nodes. ``traditional`` ignores it and runs what
-was given for at full watts; ``naive`` runs the fastest configuration within it; ``adaptive`` too, but rather than wait
+was requested at full watts; ``naive`` runs the fastest configuration within it; ``adaptive`` too, but rather than wait
 takes the fastest that fits what is left now, if that meets the requested time stretched by ``th``.
 
-The paper's algorithm never asks whether the nodes of a configuration are free; here every choice of ``adaptive`` does.
+The paper's algorithm never checks whether the nodes of a configuration are free; here every choice of ``adaptive`` does.
 It starts from P_job <= P_avail as the case where naive's choice is taken; where only nodes are short it goes on as if
-watts were. A bound above every job's means gives ``adaptive`` and ``naive`` the same choice.
+watts were. A bound above every job's needs gives ``adaptive`` and ``naive`` the same choice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compose(params: Params) -> MoldableComposition:
 
 
 def traditional(given: ChoiceInput) -> Configuration | None:
-    """The nodes given for with all cores at the highest cap; more than the cluster's watts: as many as those feed."""
+    """The requested nodes with all cores at the highest cap, or as many of them as the cluster's watts allow."""
     cores, cap_w = max((row.cores, row.cap_w) for row in given.rows)
     full = [row for row in given.rows if (row.cores, row.cap_w) == (cores, cap_w) and row.watts <= given.cluster_w]
     fitting = [row for row in full if row.nodes <= given.nodes]
