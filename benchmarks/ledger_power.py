@@ -18,7 +18,7 @@ from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.jobs.job_nodes import Node as LiveNode
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Switched
 from cluster_agent.serve.config import JobSettings, PowerSettings
-from cluster_agent.serve.power_commands import Command, PowerSide
+from cluster_agent.serve.power_commands import Command, PowerCommands
 
 if TYPE_CHECKING:
     from benchmarks.ledger_store import FaultyStore
@@ -54,7 +54,7 @@ class _Command(Command):
     problem: str
 
 
-class WorldPower(PowerSide):
+class WorldPower(PowerCommands):
     """``serve.power`` with commands that are the world's."""
 
     def __init__(self, world: World, ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""What must outlive the cluster agent for the budget to hold: the epoch, and the most each node may draw.
+"""What must outlive the cluster agent for the budget to be kept: the epoch, and the most each node may draw.
 
 A raise is committed to the store before it is sent. A store belongs to one cluster agent at a time, the one with the
 newest epoch; the commits of an older one that still runs are refused.

@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     int64_t at_s;        /* INT64_MAX: the job will not fit as long as the plan holds */
     int32_t narrowest;   /* row */
-    int64_t left_over;   /* processors that are on in that row, beside the job */
+    int64_t left_over;   /* processors that are on in that row, in addition to the job */
     int64_t left_over_uw;
     double reserved_j;   /* stored joules that it will need */
     double left_over_j;  /* stored joules that it will not */

@@ -276,7 +276,7 @@ class _Feeder:
         if kind == "advance":
             is_react_due = scheduler.advance(now_s)
             if self._meter.energy_uj is not None:
-                raise ValueError("a reading that nobody asked for")
+                raise ValueError("a reading where none is due")
             return [is_react_due]
         if kind == "meter":
             self._meter.energy_uj = int(values[0])

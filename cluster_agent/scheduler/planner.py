@@ -115,7 +115,7 @@ def off_watts(machine: Machine, count: int) -> tuple[float, float]:
 
 
 def _first_full(kept: int, size: int, groups: int) -> int:
-    """How many groups hold one of the ``kept`` first members."""
+    """How many groups have one of the ``kept`` first members."""
     return -(-kept // size) if size else groups
 
 

@@ -19,7 +19,7 @@ from cluster_agent.fabric.people import NOBODY, Caller, Command
 from cluster_agent.jobs.job import STATES, Job, JobSpec, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.job_service import JobService
 from nodectl.shell.errors import nearest
 
 MOST_ROWS: Final = 1000
@@ -147,7 +147,7 @@ def no_jobs() -> dict[str, Command]:
 class JobCommands:
     """``commands`` for the socket."""
 
-    def __init__(self, side: JobSide) -> None:
+    def __init__(self, side: JobService) -> None:
         self._side = side
         self.commands: dict[str, Command] = {
             "submit": Command("viewer", JobSpec, self._submit),

@@ -58,7 +58,7 @@ Bound: TypeAlias = Callable[[Report], tuple[str, float | None]]
 """For a report of a cap-bound node: what bound it, and the predicted slowdown."""
 
 
-class JobSide:
+class JobService:
     """Jobs on ``nodes``. ``speaks``: whether a node's agent knows messages about jobs. ``now`` is Unix time that does
     not jump."""
 

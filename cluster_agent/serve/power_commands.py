@@ -23,7 +23,7 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.serve.config import JobSettings, PowerSettings
-from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.job_service import JobService
 
 STEP_S: Final = 0.25
 """Ours: how often to check whether commands have ended and nodes have fallen silent."""
@@ -51,11 +51,11 @@ class _Running(Command):
     errors: IO[bytes]
 
 
-class PowerSide:
+class PowerCommands:
     """``stale`` is called when caps are to be planned again. Times are those of the ledger."""
 
     def __init__(
-        self, jobs: JobSettings, power: PowerSettings, side: JobSide, ledger: Ledger, stale: Callable[[], None]
+        self, jobs: JobSettings, power: PowerSettings, side: JobService, ledger: Ledger, stale: Callable[[], None]
     ) -> None:
         self._jobs, self._settings, self._side, self._ledger, self._stale = jobs, power, side, ledger, stale
         self._running: dict[str, _Running] = {}

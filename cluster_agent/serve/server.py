@@ -32,9 +32,9 @@ from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_lo
 from cluster_agent.serve.budget_service import BudgetView, NodeRow, Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
 from cluster_agent.serve.job_requests import JobCommands, no_jobs
-from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
-from cluster_agent.serve.power_commands import PowerSide
+from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
@@ -99,7 +99,7 @@ class Server:
         self._wall_s = wall_s
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
-        self.jobs: JobSide | None = None
+        self.jobs: JobService | None = None
         sharing = Sharing(
             settings.sharer,
             lambda: self.jobs.sharers_jobs() if self.jobs else (),
@@ -132,9 +132,9 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
-        self._power: PowerSide | None = None
+        self._power: PowerCommands | None = None
         if self.jobs and settings.jobs and settings.jobs.power and self.jobs.can_switch:
-            self._power = PowerSide(
+            self._power = PowerCommands(
                 settings.jobs, settings.jobs.power, self.jobs, self.partition.ledger,
                 lambda: self.partition.happened(self._now_s(), "node"),
             )  # fmt: skip
@@ -222,11 +222,11 @@ class Server:
         for grant in grants:
             self.router.send(grant)
 
-    def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobSide:
+    def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobService:
         store = JobStore(self.database)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
-        return JobSide(
+        return JobService(
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
             can_switch=settings.power is not None and self._settings.mode == "cap",
             models=self.partition.sharing.models,

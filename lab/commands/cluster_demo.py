@@ -138,5 +138,5 @@ def _cells(one: Any) -> tuple[str, ...]:
 
 def _stop(number: int, frame: Any) -> NoReturn:
     """As Ctrl-C: everything is ended properly on the way out."""
-    print("clusterctl demo: told to stop; ending the nodes", file=sys.stderr)
+    print("clusterctl demo: stopping; ending the nodes", file=sys.stderr)
     raise KeyboardInterrupt

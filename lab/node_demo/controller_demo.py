@@ -269,7 +269,7 @@ def _outage(
 
 def lines(result: Run) -> list[str]:
     """The figures, as lines of text."""
-    head = "   asked   in force   before   agent to firmware   slots to the cap   highest after 2   settled mean"
+    head = "requested  in force   before   agent to firmware   slots to the cap   highest after 2   settled mean"
     rows = [head]
     for step in result.steps:
         slots = "never" if step.slots is None else f"{step.slots} ({step.slots * SLOT_NS / 1e6:g} ms)"
@@ -288,9 +288,9 @@ def lines(result: Run) -> list[str]:
         "",
         f"   controller killed at {outage.killed_s:.2f} s: alarm {after(outage.found_out_s, outage.killed_s)};"
         f" without it the package drew up to {outage.highest_w:.1f} W;",
-        f"   held by the node's own clock limits at {outage.cap_then_w:.0f} W"
-        f" {after(outage.under_control_s, CAPS_W[5][0])} that cap was asked for",
-        f"   started again at {outage.returned_s:.2f} s, knowing nothing: cap in force"
+        f"   kept by the node's own clock limits at or below {outage.cap_then_w:.0f} W"
+        f" {after(outage.under_control_s, CAPS_W[5][0])} that cap was requested",
+        f"   started again at {outage.returned_s:.2f} s, without any state: cap in force"
         f" {after(outage.in_force_again_s, outage.returned_s)} (peak until then {outage.uncapped_peak_w:.1f} W),"
         f" handed back {after(outage.handed_back_s, outage.returned_s)}",
         f"   slots above the cap since it was in force again: {outage.slots_above_after}"
@@ -321,7 +321,7 @@ def plot(result: Run, traces: Traces, out: Path) -> None:
         )
         shown = (cap_s >= from_s) & (cap_s <= to_s)
         axis.plot(cap_s[shown], traces.in_force_w[shown], lw=1.6, color="tab:red", label="cap in force at the firmware")
-        axis.plot(asked_s, asked_w, lw=1.2, ls="--", color="tab:blue", label="cap asked of the packages")
+        axis.plot(asked_s, asked_w, lw=1.2, ls="--", color="tab:blue", label="cap requested for the packages")
         axis.set_xlim(from_s, to_s)
         axis.set_ylabel("W")
         axis.grid(alpha=0.3)

@@ -22,7 +22,7 @@ from cluster_agent.jobs.job import JobSpec
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.job_requests import KINDS, JobCommands, no_jobs
-from cluster_agent.serve.job_service import STORE_RETRY_S, JobSide
+from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
 from cluster_agent.store.database import Database
 from nodectl.jobs.job_runner import JobDesk, Message
 from nodectl.member.cluster_cap import JobExchange
@@ -48,7 +48,7 @@ class Side:
         self.parts: dict[str, list[JobPart]] = {f"n{n}": [] for n in range(nodes)}
         self.database = Database(tmp_path / "a.db")
         self.store = JobStore(self.database)
-        self.side = JobSide(
+        self.side = JobService(
             JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older, self.said.append,
             lambda: self.now_s, models=models or {},
         )  # fmt: skip
@@ -191,14 +191,14 @@ def test_the_joules_of_a_running_job_do_not_go_back_when_the_cluster_agent_resta
     for _ in range(5):
         made.speak(power_mw=300_000, quality="measured")
 
-    def joules(side: JobSide) -> float:
+    def joules(side: JobService) -> float:
         asked = JobCommands(side).commands["job"]
         return asked.answer(ROOT_USER, msgspec.convert({"job": job}, asked.body))[0].energy_j
 
     before_j = joules(made.side)
     assert before_j > 0
     made.side.close()
-    again = JobSide(JobSettings(), made.store, made.parts, made._send, lambda name: True, now=lambda: made.now_s)
+    again = JobService(JobSettings(), made.store, made.parts, made._send, lambda name: True, now=lambda: made.now_s)
     assert joules(again) == before_j
 
 

@@ -14,8 +14,8 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings, PowerSettings, read_settings
-from cluster_agent.serve.job_service import JobSide
-from cluster_agent.serve.power_commands import PowerSide, arguments
+from cluster_agent.serve.job_service import JobService
+from cluster_agent.serve.power_commands import PowerCommands, arguments
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import SqliteLedgerStore
 from nodectl.shell.settings import ConfigError
@@ -58,11 +58,11 @@ class Head:
         self.ledger = Ledger(
             SqliteLedgerStore(self.database, "head-1"), Terms(0, 0), BudgetLine(round(self.budget_w * 1000)), self.now_s
         )
-        self.side = JobSide(
+        self.side = JobService(
             jobs, JobStore(self.database), self.boots, lambda *_: True, lambda _: True, self.said.append,
             lambda: self.now_s, can_switch=True,
         )  # fmt: skip
-        self.switch = PowerSide(jobs, self.power, self.side, self.ledger, lambda: None)
+        self.switch = PowerCommands(jobs, self.power, self.side, self.ledger, lambda: None)
 
     def kill_and_restart(self) -> None:
         self.database.close()

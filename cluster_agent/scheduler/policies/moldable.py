@@ -1,9 +1,10 @@
 """Moldable jobs: which of a job's configurations is best is decided when it may start.
 
-``stock`` takes the one that ends first, its wait included, as OAR does. ``cores-endtime`` takes the least cores x time
-until the end: a proxy for energy, which bills waiting as if it used cores. ``energy`` (ours) takes the least predicted
-joules among those that end within ``slowdown`` x the earliest end. Times count from now: the report does not say from
-when, and from 1970 on the cores alone would decide. Equal ones: the earlier end, then fewer nodes.
+``stock`` takes the one that ends first, including its wait, as OAR does. ``cores-endtime`` takes the least cores x time
+until the end: a proxy for energy, which counts the wait as if it used cores. ``energy`` (ours) takes the least
+predicted joules among those that end within ``slowdown`` x the earliest end. Times count from now; the report does not
+define their origin, and with times since 1970 the cores alone would decide. Equal ones: the earlier end, then fewer
+nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> MoldableComposition:
     """The rule as the choice of a configuration."""
     if not params.slowdown >= 1:
-        raise ValueError(f"slowdown={params.slowdown:g} is below 1, and nothing ends before what ends first")
+        raise ValueError(f"slowdown={params.slowdown:g} must be 1 or more")
 
     def choose(given: ChoiceInput) -> Configuration | None:
         """The least score."""

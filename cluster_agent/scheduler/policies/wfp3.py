@@ -1,6 +1,6 @@
-"""WFP3: the queue is ordered by how long a job has waited for its length, and by its size.
+"""WFP3: the queue is ordered by wait over estimate, and by width.
 
-The third power lets a job that has waited for longer than it will run pass quickly to the front, and the width keeps
+With the third power a job that has waited longer than it will run passes quickly to the front, and the width keeps
 large jobs from starving. The head gets EASY's reservation, as on the machine where this was used (Cobalt, Intrepid).
 """
 

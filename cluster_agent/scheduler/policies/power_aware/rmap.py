@@ -1,12 +1,13 @@
 """RMAP: job-level power bounds on a cluster with more nodes than its watts can feed.
 
-Every job has a fair share of the watts, ``priority`` x its share of the nodes. ``traditional`` ignores it and runs what
-was requested at full watts; ``naive`` runs the fastest configuration within it; ``adaptive`` too, but rather than wait
-takes the fastest that fits what is left now, if that meets the requested time stretched by ``th``.
+Every job has a fair share of the watts, ``priority`` x its share of the nodes. ``traditional`` ignores the share and
+runs the requested nodes at full watts. ``naive`` runs the fastest configuration within the share. ``adaptive`` does so
+too, but instead of waiting it takes the fastest that fits what is left now, if that ends within the requested time
+stretched by ``th``.
 
-The paper's algorithm never checks whether the nodes of a configuration are free; here every choice of ``adaptive`` does.
-It starts from P_job <= P_avail as the case where naive's choice is taken; where only nodes are short it goes on as if
-watts were. A bound above every job's needs gives ``adaptive`` and ``naive`` the same choice.
+The paper's algorithm does not check whether the nodes of a configuration are free; here every choice of ``adaptive``
+does. The paper takes naive's choice if P_job <= P_avail; if only nodes are short, this continues as if watts were. With
+a bound above the needs of every job ``adaptive`` and ``naive`` choose the same.
 """
 
 from __future__ import annotations
