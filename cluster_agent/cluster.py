@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import WrongUseError, without_types
 from nodectl.shell.errors import nearest
 from nodectl.shell.settings import line_of
 
@@ -214,6 +214,7 @@ def _explained(path: Path, text: str, message: str) -> str:
     if unknown := re.search(r"unknown field `(.+)`", what):
         known = _fields(steps)
         return f"{path}:{line_of(text, (*steps, unknown[1]))}: unknown key {unknown[1]!r}{nearest(unknown[1], known)}"
+    what = without_types(what)
     return f"{path}:{line_of(text, tuple(steps))}: {'.'.join(steps) or 'the file'}: {what[:1].lower()}{what[1:]}"
 
 

@@ -13,7 +13,7 @@ import msgspec
 from click.core import ParameterSource
 
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import WrongUseError, without_types
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S, JobSpec
@@ -63,7 +63,7 @@ def submit(context: click.Context, /, **given: Any) -> None:
     try:
         spec = msgspec.convert(_spec(given, script), JobSpec)
     except msgspec.ValidationError as error:
-        raise WrongUseError(f"not a valid job: {str(error).replace('`', '')}") from None
+        raise WrongUseError(f"not a valid job: {without_types(str(error)).replace('`', '')}") from None
     size = len(msgspec.msgpack.encode(spec))
     if size > MAX_REQUEST - 1000:
         raise WrongUseError(f"the job's command and environment take {size} bytes: move them to files")

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
+from cluster_agent.errors import ClusterError, StoppedError, WrongUseError, without_types
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads import rte
 from nodectl import __version__
@@ -120,7 +120,7 @@ def read_campaign(path: Path) -> Campaign:
             f"{path}: cannot read the campaign: {error.strerror}; give a TOML file, or one that ships{shipped}"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{path}: {str(error).replace('`$.', '`')}") from None
+        raise WrongUseError(f"{path}: {without_types(str(error)).replace('`$.', '`')}") from None
     for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations", "job_watts"):
         if not getattr(listed, key):
             raise WrongUseError(f"{path}: {key}: the list is empty; leave the key out, or list something")
