@@ -1,6 +1,6 @@
 """The engine's event loop, live and replayed.
 
-A replay of a whole log takes the same steps in C (``csrc/replay.c``); a property test holds the two equal.
+A replay of a whole log takes the same steps in C (``csrc/replay.c``); a property test checks that both are equal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from cluster_agent.scheduler.interfaces import Clock, Kind, Machine, Scheduler
 
 
 def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
-    """Tell the scheduler what happens and start what it decides, until the clock says that it is over."""
+    """Pass events to the scheduler and start what it decides, until the clock says that it is over."""
     while True:
         now_s = clock.now_s()
         events = machine.events(now_s)
@@ -32,13 +32,13 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
                 is_pass_due = True
             else:
                 machine.expect(now_s, job, scheduler.overrun(job))
-        is_asked = is_change_due and scheduler.advance(now_s)
-        if is_asked or (has_ended and scheduler.reacts_to_ends == "before"):
+        must_react = is_change_due and scheduler.advance(now_s)
+        if must_react or (has_ended and scheduler.reacts_to_ends == "before"):
             _react(scheduler, machine, now_s)
         if is_pass_due:
             for job in scheduler.decide(now_s):
                 machine.start(scheduler.begins_s(now_s, job), job, scheduler.expected_end_s(job), scheduler.level(job))
-        if has_ended and not is_asked and scheduler.reacts_to_ends == "after":
+        if has_ended and not must_react and scheduler.reacts_to_ends == "after":
             _react(scheduler, machine, now_s)
 
 

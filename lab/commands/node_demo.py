@@ -1,4 +1,4 @@
-"""``nodectl demo``: the agent on emulated nodes, what it saves and what that costs."""
+"""``nodectl demo``: the agent on emulated nodes, what it saves and at what cost in time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ against the card's own firmware. node: whole node. slower: time over the highest
 oracle, which keeps the bound with one clock per phase. bdpo-gpu acts below 10 % SM occupancy, which only Hopper shows
 (genoa-h100); elsewhere it sees utilisation, which is near 100 %, and does nothing."""
 
-DRAWN = """
-What stands between the counters and the truth (drawn, hidden from the policies). Four errors for each phase: of what
-stalls or traffic say of its sensitivity to the clock, of how counters fall with speed, and of two levels (IPC,
+COUNTER_ERROR = """
+The difference between the counters and the truth (random, hidden from the policies). Four errors for each phase: of
+what stalls or traffic show of its sensitivity to the clock, of how counters fall with speed, and of two levels (IPC,
 occupancy and the like):"""
 
 JOURNAL, TRUTH = "demo-journal", "demo-truth.json"
-"""Names of our own below --out, since an earlier demo's journal is removed: a running agent's may be there, too."""
+"""Ours, since the journal of an earlier demo is removed: a running agent's journal may be below --out as well."""
 
 
 _Item = TypeVar("_Item")
@@ -43,7 +43,7 @@ _Item = TypeVar("_Item")
 )
 @click.option("--virtual", is_flag=True, help="No real-time run: everything in virtual time.")
 @click.option("--quick", is_flag=True, help="Two workloads only.")
-@click.option("--scmi", "delegated", is_flag=True, help="Instead: a cap through SCMI to the controller's firmware.")
+@click.option("--scmi", "delegated", is_flag=True, help="Show instead a cap through SCMI to the controller's firmware.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool, as_json: bool) -> int:
     """Run the real agent on emulated nodes; print what was saved and what it cost; leave plots and JSON in --out.
@@ -55,7 +55,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     """
     needed = ["matplotlib"] if delegated else ["pynvml", "matplotlib"]
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise NodectlError(needs_extras(missing))  # now, and not after a minute, where it is first used
+        raise NodectlError(needs_extras(missing))  # now, not after a minute, when it is first used
     from lab.node_demo import comparison, node_figures, served
 
     try:
@@ -83,9 +83,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
         f"   the model's truth, against the highest clock: GPU boards {live.gpu_saving:+.1%} saved, whole node "
         f"{live.node_saving:+.1%} saved, {live.slowdown:+.1%} time"
     )
-    say(
-        "   (the agent charges itself with a margin and guesses what it saved: its account is the more pessimistic one)"
-    )
+    say("   (the agent adds a margin to its slowdown and estimates its saving, so its own account is more pessimistic)")
     say(
         f"   period {summary.period_ms:g} ms, lateness p50 {summary.lateness.p50_ms or 0:.2f} ms, sweep p50 "
         f"{summary.sweep.p50_ms or 0:.2f} ms, own code p50 {summary.own_code.p50_ms or 0:.2f} ms, "
@@ -107,7 +105,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     for line in comparison.table(compared):
         say(line)
     say(CAPTION)
-    say(DRAWN)
+    say(COUNTER_ERROR)
     for line in comparison.seeds(compared):
         say(f"   {line}")
     took_s = time.monotonic() - started
@@ -133,7 +131,7 @@ def _delegated(out: Path, as_json: bool) -> int:
     )
     for line in controller_demo.lines(result):
         click.echo(line)
-    click.echo("\nWhat the agent said:")
+    click.echo("\nThe agent's log:")
     for at_s, line in result.said:
         click.echo(f"   {at_s:6.3f} s  {line}")
     verdict = (
@@ -145,7 +143,7 @@ def _delegated(out: Path, as_json: bool) -> int:
 
 
 def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:
-    """A bar with the time left, on a terminal and with the extra `cli`; nothing in a pipe."""
+    """A progress bar with the time left, on a terminal and with the extra `cli`; nothing in a pipe."""
     try:
         from rich.console import Console
         from rich.progress import track

@@ -1,4 +1,4 @@
-"""Every sharer by its name, imported only when it is asked for. A choice is written ``NAME[:key=value,...]``."""
+"""Every sharer by its name, imported only when it is chosen. A choice is written ``NAME[:key=value,...]``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODULES: Final = {
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A sharer with its parameters, ready to be called."""
+    """A sharer with its parameters, ready to use."""
 
     text: str
     method: Method
@@ -34,7 +34,7 @@ def names() -> list[str]:
 
 
 def method(name: str) -> Method:
-    """The method called ``name``; ``WrongUseError`` with the nearest name if there is none."""
+    """The method called ``name``; ``WrongUseError`` with the nearest name if there is no such sharer."""
     if name not in _MODULES:
         raise WrongUseError(f"no sharer is called {name!r}{nearest(name, _MODULES)}; one of {', '.join(_MODULES)}")
     return cast(Method, importlib.import_module(_MODULES[name]).METHOD)
