@@ -89,12 +89,13 @@ class Agent:
             reads = told or (cluster.told if cluster else nobody_tells)
             instruments = Instruments(ports, layout, reads)
             opened.callback(_close, instruments)
+            decider = Decider(layout, fitted)
             journal = _open_journal(fitted, layout, notices)
             if journal:
                 opened.callback(_close, journal)
             not_read = [f"{row.name} ({row.why})" for row in found.sensor_rows if _is_dead_gpu(row)]
             agent = cls(
-                ports, fitted, layout, instruments, instruments.sweep(), actuation, journal, notices, not_read,
+                ports, fitted, layout, instruments, instruments.sweep(), decider, actuation, journal, notices, not_read,
                 cluster or caps or FixedCap(config.caps.node_w), cluster, wait,
             )  # fmt: skip
             opened.pop_all()
@@ -107,6 +108,7 @@ class Agent:
         layout: Layout,
         instruments: Instruments,
         first: RawSweep,
+        decider: Decider,
         actuation: Actuation | None,
         journal: JournalWriter | None,
         notices: Notices,
@@ -121,7 +123,7 @@ class Agent:
         self._actuation, self._journal = actuation, journal
         self._notices, self._not_read = notices, not_read
         self._caps, self._cluster = caps, cluster
-        self._decider = Decider(layout, config)
+        self._decider = decider
         self._sides = {policy.name: policy.domain for policy in self._decider.policies if policy}
         self._account = RunAccount(layout)
         self._sensors = SensorWatch(layout, notices)
