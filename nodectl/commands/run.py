@@ -21,7 +21,7 @@ from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.summary import Summary
 from nodectl.policies import registry
 from nodectl.shell.errors import NodectlError, nearest
-from nodectl.shell.log import saying
+from nodectl.shell.log import logger
 from nodectl.shell.notify import Notifier
 from nodectl.shell.settings import ConfigError, line_of, read_toml
 from nodectl.write.saves import node_id
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nodectl.jobs.job_runner import JobDesk
     from nodectl.member.cluster_cap import ClusterCap
 
-_say: Final = saying("nodectl run")
+_say: Final = logger("nodectl run")
 
 UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 

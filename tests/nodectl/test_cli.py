@@ -89,7 +89,7 @@ def test_help_lists_every_command(capsys):
          "nodectl run: --gpu-policy: fixed-gpu has no parameter 'clock' (nearest: clock_mhz)"),
         (["run", "--gpu-policy", "fixed:clock_mhz"], "nodectl run: --gpu-policy: 'clock_mhz' is not KEY=VALUE"),
         (["run", "--gpu-policy", "fixed:clock_mhz=fast"],
-         "nodectl run: --gpu-policy: fixed-gpu: clock_mhz: expected int, got str"),
+         "nodectl run: --gpu-policy: fixed-gpu: clock_mhz: expected a whole number, got text"),
         (["run", "--config", "/nowhere.toml"], "nodectl run: /nowhere.toml: cannot read the settings: No such file"),
         (["run", "--cpu-policy", "bdpo-cpu-bounded:bound=2"],
          "nodectl run: --cpu-policy: bdpo-cpu-bounded: bound must be in (0, 1)"),
