@@ -202,7 +202,7 @@ def test_a_clock_lock_is_followed_and_unlocked_at_the_end(bench):
     assert node.twin.gpus.gpu[0].lock_max_mhz == 1095
     assert read_save(node.save_path).knobs[LOCK].value == "unlocked"
     (outcome,) = node.writer.restore_all()
-    assert (outcome.status, outcome.detail) == ("restored", "unlocked; where it was cannot be asked (no getter)")
+    assert (outcome.status, outcome.detail) == ("restored", "unlocked; where it was cannot be read (no getter)")
     assert node.twin.gpus.gpu[0].lock_max_mhz == 0
 
 
