@@ -94,8 +94,8 @@ def test_help_lists_every_command(capsys):
         (["run", "--cpu-policy", "bdpo-cpu-bounded:bound=2"],
          "nodectl run: --cpu-policy: bdpo-cpu-bounded: bound must be in (0, 1)"),
         (["run", "--mode", "monitor", "--dry-run"],
-         "nodectl run: --dry-run: dry_run: monitoring decides nothing that could be left undone"),
-        (["run", "--dry-run"], "nodectl run: --dry-run: dry_run: monitoring decides nothing"),
+         "nodectl run: --dry-run: dry_run: needs mode optimize: monitoring writes nothing anyway"),
+        (["run", "--dry-run"], "nodectl run: --dry-run: dry_run: needs mode optimize"),
         (["replay"], "nodectl replay: Missing argument 'JOURNAL'"),
     ],
 )  # fmt: skip

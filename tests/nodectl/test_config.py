@@ -97,7 +97,7 @@ def test_a_dry_run_decides_but_does_not_write(tmp_path):
         ("[gpu_policy]\nname = 'fixed'\n[gpu_policy.params]\n# the point\nclock_mhz = 'fast'",
          "nodectl.toml:5: fixed-gpu: clock_mhz: expected a whole number, got text"),
         ("[caps]\nnode_kw = 1", "nodectl.toml:2: unknown key 'caps.node_kw': it is given in w (nearest: node_w)"),
-        ("[caps]\nnode_w = 90\nrest_w = 100", "nodectl.toml:2: caps.node_w: 90 W leaves nothing beside rest_w (100 W)"),
+        ("[caps]\nnode_w = 90\nrest_w = 100", "nodectl.toml:2: caps.node_w: 90 W must be above rest_w (100 W)"),
         ("[scmi]\nurl = 'scmi+sm:/run/c'\nknobs = {'node/cap_mw' = 'package'}",
          "nodectl.toml:2: scmi.url: 'scmi+sm:/run/c' is no SCMI URL, e.g. scmi+shm:/run/scmi.sock (nearest: scmi+shm)"),
         ("[scmi]\nurl = 'scmi+shm:/run/c'", "nodectl.toml:1: scmi.knobs: is empty: nothing would be delegated"),

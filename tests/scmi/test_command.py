@@ -87,7 +87,7 @@ def test_an_older_version_can_be_spoken(scmi):
         (["discover", f"scmi+shm:{__file__}"], 1, "Connection refused (does a controller serve it?)"),
         (["discover", "scmi+serial:loop://"], 1, "the line returns what is sent: RX and TX are joined"),
         (["cap", "scmi+shm:/x", "0", "120"], 2, "'120': has no unit; write a power such as 120W"),
-        (["cap", "scmi+shm:/x", "0", "0W"], 2, "would disable capping; say --disable if that is meant"),
+        (["cap", "scmi+shm:/x", "0", "0W"], 2, "would disable capping; use --disable if that is meant"),
         (["cap", "scmi+shm:/x", "0"], 2, "give either a cap such as 120W or --disable"),
         (["cap", "scmi+shm:/x", "0", "9W", "--disable"], 2, "give either a cap such as 120W or --disable"),
     ],
