@@ -138,7 +138,8 @@ def test_values_are_read_all_or_by_name(scmi, url):
 
 def test_levels_limits_and_intervals_are_set_and_read_back(scmi, url, device):
     status, out, _ = scmi("set", url, "level:0=2.5GHz", "limits:0=400MHz..2400MHz", "pai:0=2ms")
-    assert (status, out.splitlines()[0]) == (0, "voltage domain 0 with a long name: 2400 MHz requested, 2400 MHz in force")
+    level = "voltage domain 0 with a long name: 2400 MHz requested, 2400 MHz in force"
+    assert (status, out.splitlines()[0]) == (0, level)
     device.platform.levels[0, 2] = 3_660_000
     status, out, _ = scmi("set", url, "level:0=800MHz", "--json")
     assert status == 1 and json.loads(out)[0]["in_force"] == 3_660_000
