@@ -162,7 +162,7 @@ class DomainCap(ScmiKnob):
         self.power_mw: int | None = None
         self.lease: CapLease | None = None
         """The last lease that the controller confirmed."""
-        self.why_no_lease = "the controller has not been asked for a lease yet"
+        self.why_no_lease = "no lease has been requested from the controller yet"
         self._is_left_over = False
         self._over = 0
         self._keeps_agents_apart = False

@@ -27,7 +27,7 @@ _NO_LIMIT: Final = int(np.iinfo(np.int64).max)
 
 
 class ClockTable:
-    """The clocks that each of n knobs can hold, one column per knob: ``low``, ``high`` and the steps between.
+    """The clocks that each of n knobs can have, one column per knob: ``low``, ``high`` and the steps between.
 
     Columns are padded at the end with a value no clock reaches, so that the number of entries below a clock *is* the
     index of the step above it: rounding all knobs is one comparison, no search. A knob without steps takes any value.

@@ -45,9 +45,9 @@ def knob_names(layout: Layout) -> tuple[str, ...]:
 
 
 class Decider:
-    """What a node's agent has decided so far and therefore decides next.
+    """Decides tick by tick, with the states of the policies.
 
-    ``resume`` holds the policy decisions of a recorded tick: policies named there start from the state recorded, so a
+    ``resume``: the policy decisions of a recorded tick. Policies named there start from the recorded state, so a
     journal whose oldest part has been dropped still replays.
     """
 

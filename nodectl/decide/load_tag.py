@@ -37,7 +37,7 @@ IPC: Final = (0.8, 1.35)
 TYPICAL_BETA: Final[dict[Tag, float]] = {"memory": 0.21, "mixed": 0.4, "compute": 0.9}
 MARGIN: Final = 0.1
 """Hysteresis: a tag changes only when the value is past the mark by this part of the mark."""
-HOLD: Final = 5
+SECONDS_TO_CHANGE: Final = 5
 """A tag changes after so many seconds in a row with the new one."""
 SECOND_S: Final = 1.0
 STEP_MHZ: Final = 100
@@ -85,20 +85,20 @@ def _placed(value: float, marks: tuple[float, float], present: Tag) -> Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """A filter: ``tag`` changes after ``HOLD`` seconds in a row with another one, also to "" (idle, no counters).
-    Pure: ``after`` returns the next state."""
+class TagFilter:
+    """A filter: ``tag`` changes after ``SECONDS_TO_CHANGE`` seconds in a row with another one, also with "" (idle, or no
+    counters). Pure: ``after`` returns the next state."""
 
     tag: Tag = ""
     candidate: Tag = ""
     n: int = 0
 
-    def after(self, seen: Tag) -> Witness:
+    def after(self, seen: Tag) -> TagFilter:
         """The filter after one more second with the tag ``seen``."""
         if seen == self.tag:
             return replace(self, candidate=self.tag, n=0)
         n = self.n + 1 if seen == self.candidate and self.n else 1
-        return Witness(seen) if n >= HOLD else Witness(self.tag, seen, n)
+        return TagFilter(seen) if n >= SECONDS_TO_CHANGE else TagFilter(self.tag, seen, n)
 
 
 class LoadTag:
@@ -107,7 +107,7 @@ class LoadTag:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._ladder = ClockLadder.of(layout, STEP_MHZ)
-        self._witness = Witness()
+        self._filter = TagFilter()
         self._sums = np.zeros(3)  # beta, IPC and clock, times seconds
         self._seen_s = self._elapsed_s = 0.0
         self._has_gpu_work = False
@@ -115,7 +115,7 @@ class LoadTag:
     @property
     def tag(self) -> Tag:
         """The load tag; "" while it is unknown."""
-        return self._witness.tag
+        return self._filter.tag
 
     def add(self, sample: Sample) -> None:
         """Count one interval."""
@@ -129,7 +129,7 @@ class LoadTag:
             seen: Tag = ""
             if self._seen_s > 0 and not self._has_gpu_work:
                 seen = classify(Counted(*(self._sums / self._seen_s).tolist()), self.tag)
-            self._witness = self._witness.after(seen)
+            self._filter = self._filter.after(seen)
             self._sums = np.zeros(3)
             self._seen_s = self._elapsed_s = 0.0
             self._has_gpu_work = False

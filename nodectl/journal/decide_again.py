@@ -49,7 +49,7 @@ class Difference:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay found. ``decided`` counts the records in which policies were asked."""
+    """What a replay found. ``decided`` counts the records in which policies decided."""
 
     records: int = 0
     decided: int = 0

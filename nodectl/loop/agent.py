@@ -6,9 +6,9 @@
     apply   move the knobs that differ, read them back, watch for the effect      nodectl.write.writer
     record  sweep, decisions and outcomes                                         nodectl.journal
 
-Nothing in a tick walks over CPUs in Python: samples and wishes are arrays, and only knobs (some hundred at most) have
-names. A sensor that goes away becomes a missing reading; the decider then voids the wishes that rest on it, which puts
-its knobs back to their captured values while the rest goes on.
+Nothing in a tick walks over CPUs in Python: samples and requests are arrays, and only knobs (some hundred at most) have
+names. A sensor that goes away becomes a missing reading; the decider then drops the requests that depend on it, which
+puts its knobs back to their captured values while the rest continues.
 """
 
 from __future__ import annotations
@@ -53,27 +53,28 @@ if TYPE_CHECKING:
     from nodectl.wire.power_messages import Held
 
 CALM_NS: Final = 600_000_000_000
-"""Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is said once."""
+"""Ours: a knob's trouble is logged again if it was absent for ten minutes, so that one that comes and goes is logged
+once."""
 
 GPU_PARTS: Final[dict[str, Callable[[GpuSample], type_f64]]] = {
     "power readings of GPU": lambda gpu: gpu.power_w,
     "utilisation of GPU": lambda gpu: gpu.sm_occupancy,
     "clock readings of GPU": lambda gpu: gpu.sm_clock_mhz,
 }
-"""What a GPU that still answers may cease to tell; policies and checks rest on it."""
+"""Readings that a GPU may lose while it still answers; policies and checks depend on them."""
 
 NOTICES_KEPT: Final = 200
-"""Ours: lines that the summary keeps; each is also said when it arises."""
+"""Ours: lines that the summary keeps; each is also logged when it arises."""
 
 
 class Agent:
     """One run on one node. ``start``, then ``tick`` or ``run``, then ``stop`` under all circumstances.
 
-    ``say`` takes one line whenever something changes that an administrator would want to know. ``wait`` replaces the
-    clock's sleep where something else must be able to cut it short (a signal, the end of a child). ``caps`` may cap the
-    node in place of the settings; so may ``cluster``, which is also told what came of it. ``connect`` opens the SCMI
-    controller where that lives in virtual time with the node. ``told`` reads how far the program has come that this run
-    is around; without it the cluster's job is asked, if ``cluster`` runs one.
+    ``say`` logs a line whenever something changes that an administrator would want to know. ``wait`` replaces the
+    clock's sleep where something else must be able to interrupt it (a signal, the end of a child). ``caps`` may cap the
+    node in place of the settings; so may ``cluster``, which also gets the results. ``connect`` opens the SCMI
+    controller where that lives in virtual time with the node. ``told`` reads the progress of the program that this run
+    is around; without it that of the cluster's job is read, if ``cluster`` runs one.
     """
 
     def __init__(
@@ -113,13 +114,13 @@ class Agent:
 
     @property
     def config(self) -> Config:
-        """The settings at work: those asked for, less a side of the node that cannot be driven."""
+        """The settings in use: the requested ones, without a side of the node that cannot be driven."""
         return self._config
 
     def start(self) -> None:
         """Find instruments and knobs, capture what must be restored, take the first sweep.
 
-        Raises ``NodectlError`` when this node cannot be run as asked; nothing has been written then.
+        Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
         try:
             self._start()
@@ -148,7 +149,7 @@ class Agent:
             each_tick()
 
     def stop(self) -> None:
-        """Restore every knob, then close everything. What fails does not keep the rest from being done."""
+        """Restore every knob, then close everything. A failure of one part does not stop the others."""
         actuation, journal, instruments = self._actuation, self._journal, self._instruments
         self._actuation = self._journal = self._instruments = None
         try:
@@ -245,7 +246,7 @@ class Agent:
         try:
             self._journal = JournalWriter(directory, self._layout, self._config, self._config.journal.max_bytes)
         except (NodectlError, OSError) as error:
-            if self._config.journal.dir:  # asked for by name, so not going without it
+            if self._config.journal.dir:  # a journal that was set explicitly is not optional
                 raise NodectlError(f"{directory}: cannot keep a journal: {error}") from None
             self._notice(f"no journal: {error}")
 
@@ -254,7 +255,7 @@ class Agent:
         cpu_ns, begin_ns = time.thread_time_ns(), time.perf_counter_ns()
         current = self._instruments.sweep()
         swept_ns = time.perf_counter_ns()
-        if current.time_ns <= self._previous.time_ns:  # told to stop in the instant of the last sweep
+        if current.time_ns <= self._previous.time_ns:  # a signal to stop came in the instant of the last sweep
             return
         sample = decode(self._layout, self._previous, current)
         self._previous = current
@@ -288,7 +289,7 @@ class Agent:
     def _under_cluster(
         self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
     ) -> tuple[Decisions, list[Outcome]]:
-        """The cap becomes shares of the devices; what came of it goes back to the cluster."""
+        """Split the cap over the devices, apply the shares, and report the result to the cluster."""
         share = shares.of(request.node_w if request else 0.0, sample)
         if request:
             safe = shares.safe
@@ -335,7 +336,7 @@ class Agent:
         self._parts_gone: dict[str, npt.NDArray[np.bool_]] | None = None
 
     def _note_missing(self, sample: Sample) -> None:
-        """Say once when sensors go and when they are back."""
+        """Log once when sensors go missing and once when they are back."""
         layout = self._layout
         cpus = sample.cpu.quality == Quality.MISSING
         gpus = sample.gpu.quality == Quality.MISSING
@@ -366,7 +367,7 @@ class Agent:
                 self._notice(f"{what} {_listed([names[i] for i in np.flatnonzero(rows)])} {verb}")
 
     def _report(self, outcomes: Iterable[Outcome]) -> None:
-        """Say of each knob in trouble what is wrong, once while that lasts; knobs that fare alike share a line."""
+        """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line."""
         troubled = [outcome for outcome in outcomes if outcome.status in TROUBLE]
         if not troubled:
             return

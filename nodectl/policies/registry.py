@@ -1,4 +1,4 @@
-"""Every policy by its name, imported only when it is asked for.
+"""Every policy by its name, imported only when it is needed.
 
 A name that exists on both sides of the node carries the side as suffix; in a place that is about one side
 (``cpu_policy``, ``--gpu-policy``) the suffix may be left out: ``fixed`` is ``fixed-gpu`` there.

@@ -72,7 +72,7 @@ BETA_SLACK, POWER_SLACK = 0.35, 0.4
 IPC_NOISE = 0.01
 """Relative noise of a package's IPC in one interval (ours)."""
 
-WITNESS_ERROR = 0.15
+ESTIMATOR_ERROR = 0.15
 """Relative standard error of each estimator of beta (ours)."""
 
 MAYBE_CLOCK_BOUND = (0.55, 0.75)
@@ -103,7 +103,7 @@ class PhaseTable:
     curves: type_f64  # [len(CURVES), PHASES, levels]
     clock: type_f64  # [levels] clock over the highest; the first may be above 1: turbo
     time_s: float
-    told: type_f64 | None = None  # [len(TOLD), PHASES, levels]; None: the application reports no progress
+    told: type_f64 | None = None  # [`len(TOLD)`, PHASES, levels]; None: the application reports no progress
     steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
     drop: type_f64 = field(init=False)  # [levels] by how much the clock-dependent part of the power falls
     is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
@@ -230,7 +230,7 @@ class PhaseTable:
         total = weighted = told = 0.0
         if facts[STALL_N] > 0:
             value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
-            weight = (WITNESS_ERROR * value + 0.02) ** -2
+            weight = (ESTIMATOR_ERROR * value + 0.02) ** -2
             total, weighted = total + weight, weighted + weight * value
         steepness = self.steepness
         count = np.minimum(self.curves[IPC_N, phase], 30.0) * (steepness > 0)
@@ -239,7 +239,7 @@ class PhaseTable:
             below = count > 0
             loss = 1.0 / ipc[below] - 1.0
             value = min(max(float((count * steepness)[below] @ loss) / leverage, 0.0), 1.2)
-            weight = 1.0 / ((WITNESS_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
+            weight = 1.0 / ((ESTIMATOR_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value
         if self.told is not None:
             value, variance = told_beta(self.told[:, phase], self.steepness)
