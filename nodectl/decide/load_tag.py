@@ -86,7 +86,7 @@ def _placed(value: float, marks: tuple[float, float], present: Tag) -> Tag:
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A filter: ``tag`` changes after ``SECONDS_TO_CHANGE`` seconds in a row with another one, also with "" (idle, or no
+    """A filter: ``tag`` changes after ``SECONDS_TO_CHANGE`` seconds in a row with another one, also with "" (idle, no
     counters). Pure: ``after`` returns the next state."""
 
     tag: Tag = ""
