@@ -83,8 +83,8 @@ def deliver(backend: Backend, message: Message) -> None:
 
 
 class JobDesk:
-    """The thread. The loop calls ``hear``, ``news`` and ``told``; none of them waits. The thread calls ``say`` with a
-    line to log when the backend fails."""
+    """The thread. The loop calls ``hear``, ``news`` and ``told``; none of them waits. When the backend fails, the
+    thread calls ``say`` with a line for the log."""
 
     def __init__(
         self, backend: Backend, node: str, boot_id: str, say: Callable[[str], None] = lambda line: None

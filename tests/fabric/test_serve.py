@@ -284,7 +284,10 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\nlost_after_s = 5", "less than down_after_s"),
         ("[budget\n", "cluster.toml:1: not TOML: "),
         ("[budget]\nkw = 4", "cluster.toml:2: unknown key 'budget.kw': it is given in w (nearest: w)"),
-        ("[jobs]\n[jobs.power]\nretries = 'two'", "cluster.toml:3: jobs.power.retries: expected a whole number, got text"),
+        (
+            "[jobs]\n[jobs.power]\nretries = 'two'",
+            "cluster.toml:3: jobs.power.retries: expected a whole number, got text",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_file_and_key(tmp_path, capsys, text, message):

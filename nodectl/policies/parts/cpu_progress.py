@@ -13,8 +13,8 @@ from pmu.readings import type_f64
 
 TOLD = ("units", "told_s", "stretches")
 UNITS, TOLD_S, STRETCHES = range(len(TOLD))
-"""Tables of ``told``, each ``[phase, level]``, where the application reports progress: units finished in the phase at
-that clock, the seconds they took, and in how many stretches of time (each cuts a unit at both ends)."""
+"""Tables of ``told``, each ``[phase, level]``, of what the application reports: units finished in the phase at that
+clock, the seconds they took, and in how many stretches of time (each cuts a unit at both ends)."""
 
 UNIT_SCATTER, UNIT_EDGES = 0.12, 0.2
 """How much single units differ, relative, and the variance that the two cut units of a stretch add (ours; it is a sixth
@@ -22,7 +22,7 @@ if each position of the cut is equally likely)."""
 
 
 def told_beta(told: type_f64, steepness: type_f64) -> tuple[float, float]:
-    """Beta of a phase and its variance (infinite where it is unknown) from its ``told`` ``[len(TOLD), levels]``.
+    """Beta of a phase and its variance (infinite where unknown) from its ``told`` ``[len(TOLD), levels]``.
 
     A line is fitted to the seconds that a unit takes at each clock, by least squares weighed with their variances;
     ``steepness`` is the loss at each level for beta = 1.
