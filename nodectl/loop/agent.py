@@ -73,8 +73,8 @@ class Agent:
     ``say`` logs a line whenever something changes that an administrator would want to know. ``wait`` replaces the
     clock's sleep where something else must be able to interrupt it (a signal, the end of a child). ``caps`` may cap the
     node in place of the settings; so may ``cluster``, which also gets the results. ``connect`` opens the SCMI
-    controller where that lives in virtual time with the node. ``told`` reads what the program reports that this run is
-    around; without it that of the cluster's job is read, if ``cluster`` runs one.
+    controller where that lives in virtual time with the node. ``told`` reads what the program of this run reports;
+    without it the report of the cluster's job is read, if ``cluster`` runs one.
     """
 
     def __init__(
