@@ -220,6 +220,12 @@ def test_every_legacy_name_is_in_the_files_that_are_listed_for_it() -> None:
     assert sorted(one for one in listed if one[1].startswith(PACKAGES) and one not in found) == []
 
 
+def test_every_legacy_name_is_listed_in_the_glossary() -> None:
+    section = (ROOT / "docs" / "glossary.md").read_text().partition("## Legacy names")[2]
+    known = {name.lower() for name in re.findall(r"`([^`]+)`", section)}
+    assert sorted(name for name in LEGACY if name.lower() not in known) == []
+
+
 PYTHON: Final = """
 def told(x):  # the draw was asked
     \'\'\'A node draws power; ``held`` is quoted.

@@ -38,6 +38,7 @@ from nodectl.journal.format import (
 )
 from nodectl.journal.packing import Row, unpack
 from nodectl.policies.api import Request
+from nodectl.shell.errors import plain_reason
 from pmu.readings import RawSweep, type_i64, type_u8
 
 CUT_SHORT, DAMAGE = "a record is cut short", "damage"
@@ -139,7 +140,7 @@ class Journal:
                     raise ValueError("a record before any keyframe")
                 record = reader.next(payload)
             except (ValueError, zlib.error, msgspec.MsgspecError) as error:
-                self._skip(path, at, str(error), reader)
+                self._skip(path, at, plain_reason(str(error)), reader)
                 return
             self._next[record.keyframe.run] = record.sequence + 1
             self.position += HEADER.size + len(payload)

@@ -38,5 +38,5 @@ def test_a_defect_that_its_tests_do_not_notice_survives_and_one_that_they_do_is_
 
 
 def test_a_mutation_of_code_that_has_changed_is_named() -> None:
-    with pytest.raises(ValueError, match=r"gone: nodectl/lease\.py has its text 0 times"):
+    with pytest.raises(ValueError, match=r"gone: nodectl/member/lease\.py has its text 0 times"):
         mutated(Mutation("gone", LEASE, "no such text", "", (TEST,)))
