@@ -22,9 +22,9 @@ def serve(path: Path, observe: bool) -> None:
     import msgspec
 
     from cluster_agent.serve.server import Server
-    from nodectl.shell.log import saying
+    from nodectl.shell.log import logger
 
-    say = saying("clusterctl serve")
+    say = logger("clusterctl serve")
     settings = read_settings(path)
     if observe:
         settings = msgspec.structs.replace(settings, mode="observe")

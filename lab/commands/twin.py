@@ -14,7 +14,7 @@ import click
 
 from nodectl.loop.interruptions import STOP_SIGNALS
 from nodectl.shell.errors import NodectlError, UsageError
-from nodectl.shell.log import saying
+from nodectl.shell.log import logger
 from twin.cli import twin
 from twin.errors import TwinError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["twin"]
 
-_say: Final = saying("nodectl twin node")
+_say: Final = logger("nodectl twin node")
 
 
 @twin.command()

@@ -1,4 +1,4 @@
-"""``nodectl replay``: decide a journal again, and compare; or hand it to other programs as a table."""
+"""``nodectl replay``: decide a journal again and compare, or export it as a table."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from nodectl.journal.decide_again import replay as decide_again
 def replay(journal: str, target: str | None, as_json: bool) -> int:
     """Decide every tick of JOURNAL (a directory, or one segment) again from its recorded sweeps.
 
-    Decisions are compared byte for byte. Exit status 1 if any differs (the first record and field that does is named)
-    or if the journal is damaged. The end of a killed run, which may be cut short, is only reported.
+    Decisions are compared byte for byte. Exit status 1 if any differs (the first such record and field is printed) or
+    if the journal is damaged. The end of a killed run, which may be cut short, is only reported.
     """
     recorded = open_journal(journal)
     if target:

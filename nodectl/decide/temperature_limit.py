@@ -1,13 +1,13 @@
-"""A temperature limit for GPUs, below the one their firmware keeps.
+"""A temperature limit for GPUs, below the one of their firmware.
 
 Boards throttle by themselves near their own limit, in coarse steps and at the expense of every kernel. A site that
-wants to stay below (a warm aisle, a shared loop) gives a temperature; this limit then walks the clock down the ladder
-while a GPU is hotter and back up once it is clearly cooler. Walk and hysteresis are ours: a rung a second is slow
-beside the heating of a die and quick beside that of a heat sink, so the clock settles instead of hunting. CPUs need
-none: PROCHOT acts in hardware within a millisecond.
+wants to stay below (a warm aisle, a shared cooling loop) sets a temperature; this limit then lowers the clock step by
+step while a GPU is hotter, and raises it once the GPU is clearly cooler. Rate and hysteresis are ours: one step per
+second is slow compared with the heating of a die and fast compared with that of a heat sink, so the clock settles
+instead of oscillating. CPUs need none: PROCHOT limits them in hardware within a millisecond.
 
-It has the form of a policy, so that its state is journalled and replayed like any other; the arbiter reads its targets
-as limits, not wishes.
+It has the form of a policy, so that its state is journalled and replayed like any other; the arbiter uses its targets
+as limits, not as requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def initial(params: ThermalParams, layout: Layout) -> ThermalState:
 
 
 def decide(params: ThermalParams, layout: Layout, state: ThermalState, sample: Sample) -> tuple[ThermalState, Request]:
-    """One rung down where it is too hot, one up where it is clearly cool. A missing temperature (NaN) moves nothing."""
+    """One step down where it is too hot, one up where it is clearly cool; a missing temperature (NaN) changes
+    nothing."""
     temperature = sample.gpu.temperature_c
     waited = state.waited_s + sample.elapsed_s
     is_hot = (waited >= SECONDS_PER_RUNG) & (temperature > params.limit_c)

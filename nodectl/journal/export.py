@@ -1,9 +1,9 @@
 """A journal as a table for other programs: CSV, or Parquet where pyarrow is installed (extra ``export``).
 
 One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", or the name of an energy
-zone; a knob has a row when its value, its bound or its outcome changes, "progress" while an application tells any
-(``units``). Quantities are those that the policies saw, decoded from the sweeps by the agent's own code. What does not
-apply to a part, or is missing, is empty: never 0.
+zone; a knob has a row when its value, its binding limit or its outcome changes, "progress" while an application reports
+any (``units``). Quantities are those that the policies saw, decoded from the sweeps by the agent's own code. What does
+not apply to a part, or is missing, is empty: never 0.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def export(journal: Journal, target: str, progress: Callable[[Record], None] = l
             count += 1
             progress(record)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what is told
+        with contextlib.suppress(OSError):  # report only the first error
             sink.close()
         raise
     with _naming(target):
@@ -99,7 +99,7 @@ def _naming(target: str) -> Iterator[None]:
 
 
 class _View:
-    """Names and policies that hold from one keyframe on, and the knobs as they last were."""
+    """Names and policies that are valid from one keyframe on, and the last state of each knob."""
 
     def __init__(self, keyframe: Keyframe) -> None:
         self.keyframe = keyframe
@@ -169,7 +169,7 @@ class _View:
 
 
 def _first_of(keyframe: Keyframe, side: registry.type_domain) -> tuple[int, Policy] | None:
-    """The policy that wishes for this side of the node, and its position; limits come after it."""
+    """The policy of this side of the node, and its position; limits come after it."""
     for position, recorded in enumerate(keyframe.policies):
         try:
             return position, registry.policy(recorded.name, side)

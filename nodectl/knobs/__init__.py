@@ -9,7 +9,7 @@ name                               what it writes                              p
 ``rapl/package-N/long_term_uw``    powercap long-term limit of the package     writing the old value
 ``rapl/package-N/short_term_uw``   powercap short-term limit of the package    writing the old value
 ``scmi+URL#DOMAIN/cap_mw``         an SCMI controller's cap on a power domain  setting or withdrawing
-``scmi+URL#DOMAIN/limit_khz``      the same, upper limit of a clock domain     setting the old value
+``scmi+URL#DOMAIN/limit_khz``      the same, upper limit of a clock            setting the old value
 ``scmi+URL#DOMAIN/level_khz``      the same, its level                         setting the old value
 =================================  ==========================================  =====================
 """

@@ -1,15 +1,14 @@
-"""Did clock or power follow? The last third of a write: set, read back, *see*.
+"""Did clock or power follow a write? The third step after set and read back.
 
-A register that holds the new limit proves little: a governor, a locked second interface, temperature or the firmware
-may keep the clock where it was. So after each write the samples that lie wholly after the knob's latency are looked at:
+A register with the new limit proves little: a governor, a locked second interface, temperature or the firmware may keep
+the clock where it was. So after each write, the first sample that lies wholly after the knob's latency is checked:
 
 - a limit is kept if the clock (or power) is not above it;
-- a clock limit that was raised is followed if a busy domain runs at least at the lower of the limit and its nominal
-  clock, less what a driver without a table of clocks may round down. Above nominal a clock is the processor's gift and
-  is not held against the knob.
+- a raised clock limit is followed if a busy domain runs at least at the lower of the limit and its nominal clock, less
+  what a driver without a table of clocks may round down. A clock above nominal is turbo, which no limit can demand.
 
-An idle domain shows nothing and is asked again at the next sample. No instrument is read here; only when an effect is
-missing does the knob look for the cause.
+An idle domain shows nothing and is checked again at the next sample. No instrument is read here; only where an effect
+is missing does the knob look for the cause.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BUSY_SHARE = 0.5
 
 
 class EffectWatch:
-    """Holds, per knob, the last value written and since when, until a sample shows whether it was followed."""
+    """Keeps for each knob the last value written and since when, until a sample shows whether it was followed."""
 
     def __init__(self, knobs: Sequence[Knob], layout: Layout) -> None:
         self._knobs = list(knobs)
@@ -77,19 +76,20 @@ class EffectWatch:
             held = knob.read_back()
             if held is not None and not knob.holds(asked, held):
                 reason, text = knob.explain(asked, held)
-                return self._outcome(knob, asked, seen, reason or "foreign writer", text or f"it holds {held} now")
+                return self._outcome(knob, asked, seen, reason or "foreign writer", text or f"it is at {held} now")
             reason, text = knob.explain(asked, None)
         except KnobError as error:
             return Outcome(knob.name, error.status, str(error), error.reason)
         return self._outcome(knob, asked, seen, reason, text)
 
     def _outcome(self, knob: Knob, asked: int, seen: float, reason: Reason, text: str) -> Outcome:
-        return Outcome(knob.name, "no-effect", f"asked {asked} {SIGNS[knob.unit]}, {seen:.0f} seen: {text}", reason)
+        detail = f"requested {asked} {SIGNS[knob.unit]}, {seen:.0f} measured: {text}"
+        return Outcome(knob.name, "no-effect", detail, reason)
 
 
 class _Signals:
     """What a sample shows of each knob, in the knob's unit; laid out once, so that a tick costs few operations.
-    ``rounding`` [n_knobs]: by how much the hardware may stay below what was asked."""
+    ``rounding`` [n_knobs]: by how much the hardware may stay below the requested value."""
 
     def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
         self._size = len(row_of)
@@ -107,8 +107,8 @@ class _Signals:
         self._zone_rows = [_pairs(row_of, [f"rapl/{p}/{term}_term_uw" for p in packages]) for term in ("long", "short")]
 
     def of(self, sample: Sample) -> tuple[type_f64, type_f64]:
-        """``seen`` and, for clocks of busy parts, the ``floor`` they should reach; both [n_knobs], NaN where nothing
-        can be said: whoever draws less than its limit keeps it."""
+        """``seen``, the measured values, and ``floor``, what clocks of busy parts should reach; both [n_knobs], NaN
+        where there is nothing to compare."""
         seen, floor = np.full(self._size, np.nan), np.full(self._size, np.nan)
         if self._domain_rows.size:
             is_busy = sample.cpu.busy[self._members] >= BUSY_SHARE
@@ -118,7 +118,7 @@ class _Signals:
         rows, gpus = self._clock_rows
         is_busy = sample.gpu.gpu_utilization[gpus] >= BUSY_SHARE
         seen[rows] = np.where(is_busy, sample.gpu.sm_clock_mhz[gpus], np.nan)
-        floor[rows] = np.inf  # a busy card runs at its lock: it has no clock that is a gift
+        floor[rows] = np.inf  # a busy card runs at its lock, whatever its nominal clock
         rows, gpus = self._board_rows
         seen[rows] = sample.gpu.power_w[gpus] * 1e3
         if sample.elapsed_s > 0:

@@ -46,8 +46,8 @@ def open_knob(ports: Ports, name: str) -> Knob:
 
 
 class KnobFinder:
-    """Gives the knob of a name, also of one behind an SCMI controller; every controller is connected to once, since a
-    connection is an agent. A context: it lets go of them at its end."""
+    """Gives the knob of a name, also of one behind an SCMI controller. It connects to each controller once, since each
+    connection is an SCMI agent of its own. A context manager: it closes the connections at its end."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -111,7 +111,7 @@ def find_knobs(ports: Ports, layout: Layout) -> tuple[list[Knob], list[Finding]]
 
 
 def _look(ports: Ports, knob: Knob) -> Finding:
-    """What ``doctor`` says of a knob that can be read. Whether a RAPL limit is locked shows at the first write."""
+    """The row of ``doctor`` for a knob that can be read. Whether a RAPL limit is locked shows at the first write."""
     if isinstance(knob, ClockLock | BoardLimit):
         remarks = ["NVML cannot say whether clocks are locked: taken as unlocked, restored by unlocking"]
         remarks = remarks if isinstance(knob, ClockLock) else []
@@ -129,5 +129,5 @@ def _look(ports: Ports, knob: Knob) -> Finding:
         why = "limits of this zone are switched off, or locked by the firmware until the next boot"
         return Finding(knob.name, "knob", True, True, False, True, why)
     twin_uw = knob.twin_limit_uw()
-    why = "" if twin_uw is None else f"intel-rapl-mmio holds {twin_uw} uW; the lower of both is in force"
+    why = "" if twin_uw is None else f"intel-rapl-mmio has {twin_uw} uW; the lower of both is in force"
     return Finding(knob.name, "knob", True, True, True, False, why)

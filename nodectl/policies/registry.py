@@ -1,4 +1,4 @@
-"""Every policy by its name, imported only when it is asked for.
+"""Every policy by its name, imported only when it is needed.
 
 A name that exists on both sides of the node carries the side as suffix; in a place that is about one side
 (``cpu_policy``, ``--gpu-policy``) the suffix may be left out: ``fixed`` is ``fixed-gpu`` there.
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from nodectl.policies.api import Policy
-from nodectl.shell.errors import UsageError, nearest
+from nodectl.shell.errors import UsageError, nearest, plain_reason
 
 type_domain = Literal["cpu", "gpu"]
 DOMAINS: Final[tuple[type_domain, ...]] = ("cpu", "gpu")
@@ -79,7 +79,7 @@ def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
             named = next((word for word in re.findall(r"\w+", reason) if word in given), "")
             raise PolicyError(f"{chosen.name}: {reason}", "params", *([named] if named else [])) from None
         key = place.rstrip("`")
-        raise PolicyError(f"{chosen.name}: {key}: {reason.replace('`', '').lower()}", "params", key) from None
+        raise PolicyError(f"{chosen.name}: {key}: {plain_reason(reason)}", "params", key) from None
 
 
 def check(name: str, domain: type_domain, given: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 ``tempN_input`` is in millidegrees, ``powerN_input`` or ``powerN_average`` in microwatts; ``*_label`` names what is
 measured ("Package id 0", "Tctl"). Chips come and go with their drivers, and a failing bus gives EIO: such a sensor is
-MISSING with the reason, and the others are read on. Source: Documentation/hwmon/sysfs-interface.rst.
+MISSING with the reason, and the others are still read. Source: Documentation/hwmon/sysfs-interface.rst.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INPUT = re.compile(r"(temp|power)(\d+)_(input|average)")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How a sort of sensor counts, and what it can show at all (ours, generous)."""
+    """The unit of a kind of sensor, and the range of values that are possible (ours, generous)."""
 
     name: str
     per_unit: float

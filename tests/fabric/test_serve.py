@@ -285,7 +285,10 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\nlost_after_s = 5", "less than down_after_s"),
         ("[budget\n", "cluster.toml:1: not TOML: "),
         ("[budget]\nkw = 4", "cluster.toml:2: unknown key 'budget.kw': it is given in w (nearest: w)"),
-        ("[jobs]\n[jobs.power]\nretries = 'two'", "cluster.toml:3: jobs.power.retries: expected int, got str"),
+        (
+            "[jobs]\n[jobs.power]\nretries = 'two'",
+            "cluster.toml:3: jobs.power.retries: expected a whole number, got text",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_file_and_key(tmp_path, capsys, text, message):
@@ -301,7 +304,7 @@ def test_settings_without_keys_say_how_to_make_them(tmp_path, capsys):
     path.write_text(f"keys = '{tmp_path}'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 500\n")
     assert read_settings(path).terms == Terms(0, 1, 10.0)
     assert main(["serve", "--config", str(path)]) == 1
-    assert "`clusterctl keys new` makes one" in capsys.readouterr().err
+    assert "make one with `clusterctl keys new`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("watts", ["4kW", "-5", "nan", "0", "1e13", "-.5W"])
