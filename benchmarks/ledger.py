@@ -33,7 +33,7 @@ OUT = Path(__file__).parent.parent / "out" / "bench" / "ledger.json"
 class CountsConfirmedOnly(Ledger):
     """Rule 1 off: grants in flight are not counted."""
 
-    def _held_mw(self, at: Ints) -> Ints:
+    def _leased_mw(self, at: Ints) -> Ints:
         return self.accounts.limit_mw[at]
 
 
@@ -61,7 +61,7 @@ class NeverLapses(NodeLease):
 class BelievesTheNewest(Ledger):
     """Rule 5 off: what was granted last is taken to be in force."""
 
-    def _held_mw(self, at: Ints) -> Ints:
+    def _leased_mw(self, at: Ints) -> Ints:
         is_open = (self.accounts.open_mw[:, at] >= 0).any(axis=0)
         return np.where(is_open, self.accounts.target_mw[at], self.accounts.limit_mw[at])
 
@@ -77,8 +77,8 @@ class SetsNothingAside(Ledger):
     def _boot_need_mw(self, at: Ints) -> Ints:
         return np.zeros_like(at)
 
-    def _silent_mw(self, at: Ints, held_mw: Ints) -> Ints:
-        return np.where(self.accounts.is_sticky[at], held_mw, np.minimum(held_mw, self.accounts.safe_mw[at]))
+    def _silent_mw(self, at: Ints, leased_mw: Ints) -> Ints:
+        return np.where(self.accounts.is_sticky[at], leased_mw, np.minimum(leased_mw, self.accounts.safe_mw[at]))
 
 
 class IgnoresReboots(Ledger):
@@ -93,8 +93,8 @@ class IgnoresReboots(Ledger):
             return report
         return msgspec.structs.replace(report, limit_mw=account.limit_mw)
 
-    def _unconfirmed_mw(self, at: Ints, held_mw: Ints) -> Ints:
-        return np.where(self.accounts.is_leased[at], held_mw, 0)
+    def _unconfirmed_mw(self, at: Ints, leased_mw: Ints) -> Ints:
+        return np.where(self.accounts.is_leased[at], leased_mw, 0)
 
 
 class KnowsNoPast(Ledger):
@@ -128,7 +128,7 @@ class BootsForNothing(Ledger):
 class RenewsWhatIsReported(Ledger):
     """Rule 8 off for nodes that come back: what a report brings beyond the count is renewed as if it was granted."""
 
-    def _note_unbacked(self, at: Ints, acting_mw: Ints) -> None:
+    def _note_unbacked(self, at: Ints, in_force_mw: Ints) -> None:
         pass
 
 

@@ -18,7 +18,7 @@ from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.jobs.job_nodes import Node as LiveNode
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Switched
 from cluster_agent.serve.config import JobSettings, PowerSettings
-from cluster_agent.serve.power_commands import Command, PowerSide
+from cluster_agent.serve.power_commands import Command, PowerCommands
 
 if TYPE_CHECKING:
     from benchmarks.ledger_store import FaultyStore
@@ -54,7 +54,7 @@ class _Command(Command):
     problem: str
 
 
-class WorldPower(PowerSide):
+class WorldPower(PowerCommands):
     """``serve.power`` with commands that are the world's."""
 
     def __init__(self, world: World, ledger: Ledger) -> None:
@@ -64,12 +64,12 @@ class WorldPower(PowerSide):
         store: Any = SwitchStore(world.store, ledger.epoch)
         self.power = Power(times, store, lambda: world.now_s, lambda line: None, ledger.settle_s)
         self.power.load(self.nodes)
-        side: Any = SimpleNamespace(live=self, is_open=True, acting=self._acting)
+        side: Any = SimpleNamespace(live=self, is_open=True, updating=self._updating)
         super().__init__(JobSettings(down_after_s=15.0), SETTINGS, side, ledger, lambda: None)
         self._commands: dict[str, _Command] = {}
 
     @contextlib.contextmanager
-    def _acting(self) -> Iterator[WorldPower]:
+    def _updating(self) -> Iterator[WorldPower]:
         yield self
 
     def heard(self, name: str, boot_id: str) -> None:

@@ -109,10 +109,10 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             note("10 a drop is obeyed before it comes", found_mw < self.budget.budget_mw - self.terms.fixed_mw)
             return found_mw
 
-        def _acting_mw(self, limit_mw: Ints, power_mw: Ints, is_provisional: Bools) -> Ints:
-            acting_mw = super()._acting_mw(limit_mw, power_mw, is_provisional)
-            note("5 a provisional cap counts what was measured", acting_mw > limit_mw)
-            return acting_mw
+        def _in_force_mw(self, limit_mw: Ints, power_mw: Ints, is_provisional: Bools) -> Ints:
+            in_force_mw = super()._in_force_mw(limit_mw, power_mw, is_provisional)
+            note("5 a provisional cap counts what was measured", in_force_mw > limit_mw)
+            return in_force_mw
 
         def _retire_confirmed(self, at: Ints, sequence: Ints) -> None:
             n_open = (self.accounts.open_mw[:, at] >= 0).sum()
@@ -174,9 +174,9 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             note("9 a node has acknowledged the epoch", owed & ~accounts.owes_epoch[at])
             return taken
 
-        def _note_unbacked(self, at: Ints, acting_mw: Ints) -> None:
+        def _note_unbacked(self, at: Ints, in_force_mw: Ints) -> None:
             before_mw = self.accounts.backed_mw[at]
-            super()._note_unbacked(at, acting_mw)
+            super()._note_unbacked(at, in_force_mw)
             note("8 a report above the count is not granted on", self.accounts.backed_mw[at] < before_mw)
 
         def _mind_epoch(self, now_s: float, at: Ints, seen_epoch: Ints) -> None:
@@ -190,7 +190,7 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
 
         def _note_counts(self, now_s: float, at: Ints) -> None:
             """Which rule the count of each node is by: of those that apply, the last."""
-            accounts, count_mw, held_mw = self.accounts, self.accounts.count_mw[at], self._held_mw(at)
+            accounts, count_mw, leased_mw = self.accounts, self.accounts.count_mw[at], self._leased_mw(at)
             left = np.ones(len(at), np.bool_)
 
             def by(applies: Bools) -> Bools:
@@ -210,14 +210,15 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             silent = by((now_s >= self._deadline_s(at)) & (accounts.target_mw[at] >= 0))
             is_sticky, safe_mw = accounts.is_sticky[at], accounts.safe_mw[at]
             note("6 a silent sticky node keeps its count", silent & is_sticky)
-            note("6 a silent node fell to its safe cap", silent & ~is_sticky & (count_mw < held_mw))
+            note("6 a silent node fell to its safe cap", silent & ~is_sticky & (count_mw < leased_mw))
             note(
-                "7 a silent node counts its boot power", silent & ~is_sticky & (count_mw > np.minimum(held_mw, safe_mw))
+                "7 a silent node counts its boot power",
+                silent & ~is_sticky & (count_mw > np.minimum(leased_mw, safe_mw)),
             )
             unconfirmed = by(~accounts.has_confirmed[at])
             note("8 a node that joins counts its TDP", unconfirmed & ~is_leased)
             what = "8 a node that has confirmed nothing since its boot counts more than it holds"
-            note(what, unconfirmed & is_leased & (count_mw > held_mw))
+            note(what, unconfirmed & is_leased & (count_mw > leased_mw))
             what = "1 a grant not retired counts more than the cap that was confirmed"
             note(what, left & (count_mw > accounts.limit_mw[at]))
 
@@ -237,10 +238,10 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             note("4 a node that wants leave has to wait", accounts.is_leaving[at] & is_reached & ~is_sent)
             return sent, sent_mw
 
-        def _holding_mw(self, at: Ints) -> Ints:
-            holding_mw = super()._holding_mw(at)
-            note("1 a renewal is no more than what acts", holding_mw < self.accounts.target_mw[at])
-            return holding_mw
+        def _renewed_mw(self, at: Ints) -> Ints:
+            renewed_mw = super()._renewed_mw(at)
+            note("1 a renewal is no more than what acts", renewed_mw < self.accounts.target_mw[at])
+            return renewed_mw
 
         def _send(self, now_s: float, at: Ints, caps_mw: Ints) -> list[Grant]:
             is_full = (self.accounts.open_mw[:, at] > caps_mw).all(axis=0)

@@ -1,6 +1,6 @@
 """Builds ``cluster_agent._native``: reading job logs, the scheduler, the replay loop and the table of its results.
 
-The declarations are read from the headers themselves, so that C and Python cannot drift apart.
+The declarations are read from the headers themselves, so that C and Python cannot differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SOURCES = [
 
 
 def declarations(header: str) -> str:
-    """The C header without what cffi does not read: comments, guards and includes; numeric #defines stay."""
+    """The C header without what cffi cannot read: comments, guards and includes; numeric #defines stay."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     numeric = re.compile(r"#define \w+ \(?-?\d+\)?\s*$")
     kept = [line.rstrip() for line in text.splitlines() if not line.startswith("#") or numeric.match(line)]

@@ -1,7 +1,7 @@
-"""A power cap as a step function of time that becomes known piece by piece.
+"""A power cap as a step function of time, which becomes known step by step.
 
-The file is CSV with a header line. Either windows, between which nothing is capped, or steps, each of which holds until
-the next and the last for ever:
+The file is CSV with a header line. It contains either windows, with no cap between them, or steps, each of which lasts
+until the next, the last one for ever:
 
     from_s,to_s,watts,announced_s        from_s,watts
     7200,10800,1200000,0                 0,1500000

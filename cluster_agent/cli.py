@@ -1,7 +1,7 @@
 """The command ``clusterctl``: the jobs and the power of a partition.
 
-Commands are imported when they are called. Errors end as one line on stderr; exit status 0 success, 1 the run failed
-or a check did not hold, 2 wrong use.
+Commands are imported when they are called. Errors end as one line on stderr. Exit status: 0 success, 1 the run failed
+or a check failed, 2 wrong use.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from nodectl import __version__
 from nodectl.shell.command_line import LazyCommands, call
 
 COMMANDS: Final = {
-    "replay": ("cluster_agent.commands.replays.replay", "replay", "What a policy would have made of a job log."),
+    "replay": ("cluster_agent.commands.replays.replay", "replay", "What a policy would have done with a job log."),
     "campaign": (
         "cluster_agent.commands.replays.campaign",
         "campaign",
         "Replay every combination of policies, traces, caps.",
     ),
     "report": ("cluster_agent.commands.replays.report", "report", "Replays side by side: tables and plots."),
-    "check-log": ("cluster_agent.commands.replays.check_log", "check_log", "Go through an event log again."),
+    "check-log": ("cluster_agent.commands.replays.check_log", "check_log", "Check that an event log replays the same."),
     "policies": (
         "cluster_agent.commands.replays.policies",
         "policies",
         "The scheduling policies and the sharers of watts, their parameters and papers.",
     ),
     "serve": ("cluster_agent.commands.serve", "serve", "Keep a partition's power budget and run its jobs: the agent."),
-    "nodes": ("cluster_agent.commands.nodes", "nodes", "Every node, its cap, its job, and what it draws."),
+    "nodes": ("cluster_agent.commands.nodes", "nodes", "Every node, its cap, its job and its power."),
     "submit": ("cluster_agent.commands.submit", "submit", "Queue a job."),
-    "jobs": ("cluster_agent.commands.jobs", "jobs", "The jobs, or all that is known of one; export."),
+    "jobs": ("cluster_agent.commands.jobs", "jobs", "The jobs, or the details of one; export."),
     "cancel": ("cluster_agent.commands.jobs", "cancel", "End jobs."),
     "requeue": ("cluster_agent.commands.jobs", "requeue", "Run jobs again."),
     "drain": ("cluster_agent.commands.jobs", "drain", "No more jobs for a node."),
@@ -43,7 +43,7 @@ COMMANDS: Final = {
     "demo": ("lab.commands.cluster_demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),
     "top": ("cluster_agent.commands.top", "top", "Budget, nodes and jobs, as they change."),
     "metrics": ("cluster_agent.commands.metrics", "metrics", "The partition for Prometheus."),
-    "keys": ("cluster_agent.commands.keys", "keys", "Who may speak to the cluster agent: make, allow, revoke keys."),
+    "keys": ("cluster_agent.commands.keys", "keys", "Who may connect to the cluster agent: make, allow, revoke keys."),
 }
 
 

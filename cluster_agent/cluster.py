@@ -1,4 +1,4 @@
-"""What a cluster is made of and what it draws: ``machines/NAME.toml``, or a file of your own.
+"""What a cluster is made of and its power: ``machines/NAME.toml``, or a file of your own.
 
 A machine is groups of equal nodes (``[[nodes]]``), racked or not (``[topology]``). A node is off, idle, or busy at one
 of its frequencies; switching on and off takes seconds and joules. A chassis or rack draws watts of its own until
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import WrongUseError, without_types
 from nodectl.shell.errors import nearest
 from nodectl.shell.settings import line_of
 
@@ -30,7 +30,7 @@ UW: Final = 1_000_000
 
 
 class NodeGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Equal nodes. Watts are a whole node's; the lists belong together and begin at the highest frequency."""
+    """Equal nodes. Watts are of a whole node; the lists belong together and begin at the highest frequency."""
 
     count: int
     cores: int
@@ -62,8 +62,8 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it is written. ``degradation`` names application classes; the one called ``default`` is used
-    unless another is asked for."""
+    """The file as it is written. ``degradation`` names application classes; the one called ``default`` is used unless
+    another is chosen."""
 
     name: str
     summary: str
@@ -98,7 +98,7 @@ class Machine:
 
     @property
     def has_watts(self) -> bool:
-        """Whether the file says what the nodes draw."""
+        """Whether the file has the nodes' watts."""
         return all(group.busy_w for group in self.groups)
 
     @property
@@ -113,7 +113,7 @@ class Machine:
 
     @property
     def fixed_w(self) -> float:
-        """What all chassis and racks draw themselves."""
+        """Watts of all chassis and racks themselves."""
         return self.chassis * self.topology.chassis_w + self.racks * self.topology.rack_w
 
     @property
@@ -166,7 +166,7 @@ def shipped_names() -> list[str]:
 
 
 def read(path: Path) -> MachineFile:
-    """A machine file; ``WrongUseError`` with file, line and key if it is none."""
+    """Read a machine file; the ``WrongUseError`` names file, line and key."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -215,6 +215,7 @@ def _explained(path: Path, text: str, message: str) -> str:
     if unknown := re.search(r"unknown field `(.+)`", what):
         known = _fields(steps)
         return f"{path}:{line_of(text, (*steps, unknown[1]))}: unknown key {unknown[1]!r}{nearest(unknown[1], known)}"
+    what = without_types(what)
     return f"{path}:{line_of(text, tuple(steps))}: {'.'.join(steps) or 'the file'}: {what[:1].lower()}{what[1:]}"
 
 

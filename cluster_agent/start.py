@@ -1,4 +1,4 @@
-"""The first of ours that the command ``clusterctl`` runs (``nodectl.shell.start``)."""
+"""The first of our modules that the command ``clusterctl`` runs (``nodectl.shell.start``)."""
 
 from nodectl.shell.start import start
 

@@ -1,4 +1,4 @@
 """Demonstrations and emulated nodes: the only room that imports the twin and the product.
 
-Nothing in the product imports it; the command lines load its commands by name. Every figure it prints is emulated.
+No module of the product imports it; the command lines load its commands by name. Every figure it prints is emulated.
 """

@@ -1,8 +1,8 @@
 """The command ``nodectl``.
 
-Commands are imported when they are called: ``nodectl run`` stays resident on compute nodes and must not carry plotting
-or an emulated node in its memory. Errors end as one line on stderr; exit status 0 success, 1 the run failed or a check
-did not hold, 2 wrong use.
+Commands are imported when they are called: ``nodectl run`` stays resident on compute nodes and must not have plotting
+or an emulated node in its memory. Errors end as one line on stderr; exit status 0: success, 1: the run or a check
+failed, 2: wrong use.
 """
 
 from __future__ import annotations

@@ -37,14 +37,14 @@ NO_POLICY: Final = PolicyChoice("none")
 
 
 class JournalSettings(msgspec.Struct, frozen=True):
-    """Where the journal goes (empty: ``journal`` below the state directory) and how much it may hold; 0 keeps none."""
+    """The directory of the journal (empty: ``journal`` below the state directory) and its most bytes; 0: no journal."""
 
     dir: str = ""
     max_bytes: int = 1_000_000_000
 
 
 class Caps(msgspec.Struct, frozen=True):
-    """Limits above which the agent never asks; 0 = none.
+    """Limits that the agent never exceeds; 0 = none.
 
     ``node_w`` caps the whole node; ``rest_w`` of it is what the node draws outside its processor packages.
     """
@@ -73,11 +73,11 @@ class Scmi(msgspec.Struct, frozen=True):
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The cluster agent that caps this node (docs/cluster.md), and what this node is to it; watts of the whole node.
+    """The cluster agent that caps this node (docs/cluster.md), and what this node declares to it; watts of the node.
 
-    ``safe_w`` is what the node falls to without a lease, ``boot_w`` the most it draws from power-on until it is capped;
-    ``caps.rest_w`` is here without the GPUs. ``watchdog_s``: until an agent that hangs is replaced. ``jobs``: whether
-    it runs jobs, of the agent's own user.
+    ``safe_w``: the cap that the node falls to without a lease; ``boot_w``: the most it draws from power-on until it is
+    capped; ``caps.rest_w`` does not include the GPUs here. ``watchdog_s``: how long until an agent that hangs is
+    replaced. ``jobs``: whether the node runs jobs, as the agent's own user.
     """
 
     url: str = ""
@@ -148,12 +148,12 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def caps_power(self) -> bool:
-        """Whether power may be capped in this run: there is a cap, or somebody who may give one."""
+        """Whether power may be capped in this run: by a setting, through a controller, or by a cluster."""
         return self.caps.node_w > 0 or CAP_ROW in self.scmi.knobs or bool(self.cluster.url)
 
     @property
     def decides(self) -> bool:
-        """Whether this run asks its policies at all."""
+        """Whether policies decide in this run."""
         return self.mode == "optimize"
 
 
@@ -200,7 +200,7 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     if not 1.0 <= config.period_ms <= 60_000.0:
         yield ("period_ms",), f"{config.period_ms:g} ms is outside 1..60000"
     if config.dry_run and not config.decides:
-        yield ("dry_run",), "monitoring decides nothing that could be left undone; it goes with mode optimize"
+        yield ("dry_run",), "needs mode optimize: monitoring writes nothing anyway"
     if config.budget.max_period_ms < config.period_ms:
         yield ("budget", "max_period_ms"), f"is below period_ms ({config.period_ms:g})"
     if config.budget.core_share < 0:
@@ -211,7 +211,7 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         if not 0 <= getattr(config.caps, name) < math.inf:
             yield ("caps", name), "is negative or no number" + ("" if name == "rest_w" else "; 0 means no cap")
     if 0 < config.caps.node_w <= config.caps.rest_w:
-        yield ("caps", "node_w"), f"{config.caps.node_w:g} W leaves nothing beside rest_w ({config.caps.rest_w:g} W)"
+        yield ("caps", "node_w"), f"{config.caps.node_w:g} W must be above rest_w ({config.caps.rest_w:g} W)"
     yield from _scmi_problems(config.scmi)
     yield from _cluster_problems(config)
 
@@ -223,16 +223,16 @@ def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     if not is_address(cluster.url):
         yield ("cluster", "url"), f"{cluster.url!r} is no URL such as tcp://HOST:7410"
     if not config.decides:
-        yield ("cluster", "url"), 'a node that only monitors cannot be capped; it goes with mode = "optimize"'
+        yield ("cluster", "url"), 'a node that only monitors cannot be capped; set mode = "optimize"'
     if config.caps.node_w:
-        yield ("caps", "node_w"), "a cap of the settings and one of the cluster: one owner of watts"
+        yield ("caps", "node_w"), "the cluster caps this node already ([cluster] url); remove one of the two"
     for name in ("tdp_w", "mop_w", "safe_w", "boot_w"):
         if not 0 < getattr(cluster, name) < 1e6:
             yield ("cluster", name), "is missing or no number of watts"
     if not cluster.mop_w <= cluster.safe_w <= cluster.tdp_w:
         yield ("cluster", "safe_w"), f"{cluster.safe_w:g} W is not between mop_w and tdp_w"
     if cluster.mop_w <= config.caps.rest_w:
-        yield ("cluster", "mop_w"), f"{cluster.mop_w:g} W leaves nothing beside caps.rest_w ({config.caps.rest_w:g} W)"
+        yield ("cluster", "mop_w"), f"{cluster.mop_w:g} W must be above caps.rest_w ({config.caps.rest_w:g} W)"
     for name in ("settle_s", "watchdog_s"):
         if not 0 <= getattr(cluster, name) <= 600:
             yield ("cluster", name), "is outside 0..600 s"

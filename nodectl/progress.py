@@ -1,4 +1,4 @@
-"""For programs in Python: say how far they have come, so that the node's agent knows what its clocks truly cost.
+"""For programs in Python: report progress, so that the node's agent knows what its clocks truly cost.
 
     from nodectl.progress import tick
 
@@ -6,8 +6,8 @@
         work(step)
         tick()
 
-Does nothing where nobody asked (``NODECTL_PROGRESS`` is not set). Programs in C include ``nodectl_progress.h``, which
-``header()`` finds; this module is that header, compiled. docs/progress.md.
+Does nothing where ``NODECTL_PROGRESS`` is not set. Programs in C include ``nodectl_progress.h``, which ``header()``
+finds; this module is that header, compiled. docs/progress.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nodectl._progress import lib
 
 
 def tick(units: int = 1) -> None:
-    """So many more units of work are finished: one atomic addition, from any thread or process of the job.
+    """Report so many more finished units of work: one atomic addition, from any thread or process of the job.
 
-    ``OverflowError`` for what is no number of units.
+    ``OverflowError`` for a negative number or one of more than 64 bits.
     """
     lib.progress_tick(units)
 

@@ -1,5 +1,5 @@
-"""Builds ``pmu._native``: the sweeps over counters and kept files, sleeping to a deadline (``csrc/sweep.h``), and what
-happened between two sweeps (``csrc/decode.h``).
+"""Builds ``pmu._native``: the sweeps over counters and kept files, sleeping to a deadline (``csrc/sweep.h``), and
+decoding two sweeps (``csrc/decode.h``).
 
 The declarations are read from the headers themselves, so that C and Python cannot drift apart.
 """

@@ -1,18 +1,18 @@
-"""From the integers of two sweeps to what happened between them: pure, and native (``csrc/decode.c``).
+"""From the integers of two sweeps to what happened between them; pure, and in C (``csrc/decode.c``).
 
 Rules for counters of a CPU, so that a bad instrument never looks like a quiet CPU:
 
 - missing in either sweep, running backwards, or faster than any processor: NaN, MISSING;
-- the CPU ran but one of its counters stands still: that count and the IPC are NaN, STALE;
-- more reference cycles than the interval holds, or more stalls than cycles: held at the bound, CLIPPED;
+- the CPU ran but one of its counters did not change: that count and the IPC are NaN, STALE;
+- more reference cycles than the interval can have, or more stalls than cycles: set to the bound, CLIPPED;
 - a column derived from something else (``Layout.estimated_events``): ESTIMATED.
 
 A CPU that did next to nothing has no IPC (NaN, MEASURED). Quality is that of instructions and reference cycles, which
 the IPC is made of; events that a machine does not count are NaN and say nothing about it. Columns of
 registered instruments: ``pmu.layout.Column``. Energy, which is a column, too: pmu/instruments/rapl.py.
 
-Rules for the application's own count, which it may write as it likes: none in either sweep, another program's, or one
-that has never moved: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED.
+Rules for the application's count, which the application may write as it likes: missing in either sweep, of another
+program, or never changed: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FASTEST = {"cycles": 10e9, "instructions": 100e9, "stalls": 10e9, "llc-misses": 
 """Ours, per second: 10 GHz at 10 instructions per cycle is beyond any processor."""
 
 REFERENCE_MARGIN = 2.0
-"""Ours: reference cycles beyond twice the interval are nonsense rather than a nominal clock known too roughly."""
+"""Ours: reference cycles above twice the interval are wrong; a nominal clock known too roughly explains less."""
 
 FASTEST_UNITS = 1e12
 """Ours, per second: units finished by a whole node in which each core adds to the count at every cycle."""
@@ -125,7 +125,7 @@ def _decode_progress(before: RawProgress, now: RawProgress, elapsed_s: float) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rules:
-    """What a layout says, as the native code takes it."""
+    """The constants of a layout, in the form of the native code."""
 
     layout: Layout
     cpus: Any  # cpu_rules_t
@@ -134,7 +134,7 @@ class _Rules:
     columns: Any  # column_rules_t[]
 
 
-_last: _Rules | None = None  # of the layout decoded last: a run has one, and a replay one after another
+_last: _Rules | None = None  # a cache for the last layout: a run has one, a replay one after another
 
 
 def _rules_of(layout: Layout) -> _Rules:

@@ -1,8 +1,8 @@
 """File descriptors: a large node needs more than the usual soft limit of 1024.
 
-Five events on 384 CPUs are 1920 descriptors, and cpuidle's files another thousand. The hard limit is the
-administrator's word; up to there a process may help itself (setrlimit(2)). Programs it starts get the limit back that
-it was given itself: some use select(2), which knows no descriptor above 1023, and some close all that there may be.
+Five events on 384 CPUs are 1920 descriptors, and cpuidle's files another thousand. The administrator sets the hard
+limit; up to it a process may raise its soft limit (setrlimit(2)). A program that the process starts gets the original
+soft limit: some programs use select(2), which supports no descriptor above 1023, and some close every possible one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPARE_DESCRIPTORS = 64
 
 
 _given: list[int] = []
-"""Soft limits before they were raised here; the first is the one this process was started with."""
+"""Soft limits before they were raised here; the first is the one that this process was started with."""
 
 
 def raise_descriptor_limit(needed: int, purpose: str) -> None:
@@ -37,6 +37,6 @@ def raise_descriptor_limit(needed: int, purpose: str) -> None:
 
 
 def give_back_descriptor_limit() -> None:
-    """In a child between fork and exec: the soft limit that this process was started with."""
+    """Restore the soft limit that this process was started with; called in a child between fork and exec."""
     if _given:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_given[0], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -28,7 +28,7 @@ def absent(name: str, kind: str, why: str) -> Finding:
 
 
 def read_or_none(files: Files, path: str) -> str | None:
-    """The stripped text of a file that need not be there."""
+    """The stripped text of a file; None if it cannot be read."""
     try:
         return files.read(path).strip()
     except OSError:
@@ -36,7 +36,7 @@ def read_or_none(files: Files, path: str) -> str | None:
 
 
 def read_number(files: Files, path: str) -> int | None:
-    """The integer in a file that need not be there, nor make sense."""
+    """The integer in a file; None if it cannot be read or is no integer."""
     text = read_or_none(files, path)
     try:
         return None if text is None else int(text)

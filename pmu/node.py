@@ -1,4 +1,4 @@
-"""One node: what it is made of, and all its instruments read at one instant."""
+"""One node: its layout, and one sweep of all its instruments."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["Finding", "Instruments", "discover"]
 REFERENCE = "reference-cycles"
 
 ANY_KHZ = 1_000_000
-"""Ours: a rate for estimated reference cycles where not even a clock range is known."""
+"""Ours: a rate of estimated reference cycles where not even a clock range is known."""
 
 
 def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
-    """The layout of this node and a line for everything found or missing; never fails for want of an instrument."""
+    """The layout of this node, and a finding for everything found or missing; a missing instrument is no error."""
     machine = topology.find(ports.files)
     domains, frequency_findings = cpufreq.find(ports.files, machine.cpus)
     reference_khz, rate_source = cpufreq.reference_khz(ports.files, domains)
     counted, missing = _ask_events(ports, machine.cpus)
     estimated = _estimated_events(ports, machine.cpus, counted)
     if estimated and not reference_khz:
-        # of our own making, so any rate will do: cycles over them still give the true clock
+        # we make these cycles up, so any rate will do: core cycles over them still give the true clock
         reference_khz = max((domain.max_khz for domain in domains), default=ANY_KHZ)
         rate_source = "the highest clock"
     events = tuple(event for event in EVENTS if event in (*counted, *estimated))
@@ -61,8 +61,8 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
 
 
 class Instruments:
-    """Every instrument of a layout, open, and what the application tells. PmuError if the counters cannot be opened any
-    more."""
+    """Every instrument of a layout, open, and the progress that the application reports. PmuError if the counters
+    cannot be opened any more."""
 
     def __init__(self, ports: Ports, layout: Layout, told: Told = nobody_tells) -> None:
         self._ports = ports
@@ -83,7 +83,7 @@ class Instruments:
         self._clocks = cpufreq.Clocks(ports.files, layout.domains)
 
     def sweep(self) -> RawSweep:
-        """Read everything once. What gives no value is RAW_MISSING; no sensor that vanishes raises."""
+        """Read everything once. RAW_MISSING where a sensor gives no value; one that vanishes raises nothing."""
         layout = self._layout
         sweep = RawSweep(
             time_ns=self._ports.clock.now_ns(),
@@ -156,7 +156,7 @@ def _ask_events(ports: Ports, cpus: tuple[int, ...]) -> tuple[list[str], dict[st
 
 
 def _estimated_events(ports: Ports, cpus: tuple[int, ...], counted: list[str]) -> tuple[str, ...]:
-    """Reference cycles from busy time, where instructions are there to be put in relation to them."""
+    """Reference cycles estimated from busy time, where instructions are counted, which they are needed for."""
     if REFERENCE in counted or "instructions" not in counted or busy.why_not(ports.files, cpus):
         return ()
     return (REFERENCE,)

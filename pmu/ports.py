@@ -1,7 +1,7 @@
-"""The four doors between this program and the machine: files, counters, NVML and the clock.
+"""The four ports between this program and the machine: files, counters, NVML and the clock.
 
-All readers and knobs go through these. On a node they are the kernel's own; an emulated node run in virtual
-time supplies the same four, so nothing above this file can tell the difference.
+All readers and knobs go through these. On a node they are the kernel's own; an emulated node in virtual time has the
+same four, so nothing above this file depends on which it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class KeptFile(Protocol):
         """The whole content now."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 class Files(Protocol):
@@ -32,7 +32,7 @@ class Files(Protocol):
         """Write ``text`` in one write(2)."""
 
     def keep(self, path: str) -> KeptFile:
-        """Open for many readings."""
+        """Open the file to read it many times."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory."""
@@ -79,9 +79,9 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The doors of one node. ``nvml`` is the ``pynvml`` module, or None with the reason in ``nvml_why``.
+    """The ports of one node. ``nvml`` is the ``pynvml`` module, or None with the reason in ``nvml_why``.
 
-    ``lock_path`` is the file that whoever moves this node's knobs locks; empty where nobody else can reach the node.
+    ``lock_path``: the file that an agent locks before it moves this node's knobs; empty where no other can reach it.
     """
 
     files: Files

@@ -1,8 +1,7 @@
 """What a reading is: a value with unit, time and quality, and the arrays that one sweep of a node yields.
 
-An agent that takes a missing value for a zero lowers clocks on a dead sensor. So integers that an instrument
-returned are kept apart from the sentinel ``RAW_MISSING``, and floats that could not be had are NaN with quality
-``MISSING``; both poison arithmetic instead of passing as data.
+An agent that treats a missing value as zero lowers clocks on a dead sensor. So a missing integer is the sentinel
+``RAW_MISSING``, and a missing float is NaN with quality ``MISSING``; neither can pass as data in arithmetic.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ RAW_MISSING = int(np.iinfo(np.int64).min)
 
 
 RAW_HIGHEST = int(np.iinfo(np.int64).max)
-"""The most that a raw integer holds; what an instrument says beyond that is not believed."""
+"""The highest raw integer; what an instrument reports beyond that is not believed."""
 
 
 class PmuError(Exception):
-    """An instrument cannot be used as asked; the message names the file or device and the remedy."""
+    """An instrument cannot be used as requested; the message names the file or device, and what to do."""
 
 
 class Quality(enum.IntEnum):
-    """How far a reading can be trusted; joules carry the share of each."""
+    """How far a reading can be trusted; a sum of joules is split by it."""
 
     MEASURED = 0
-    ESTIMATED = 1  # derived from another quantity, or a weaker source than the one asked for
+    ESTIMATED = 1  # derived from another quantity, or from a weaker source than the proper one
     STALE = 2  # older than the interval it should describe
     WRAPPED = 3  # a counter passed its range once and was unwrapped
-    CLIPPED = 4  # outside what the instrument can show; held at its bound
-    MISSING = 5  # no value; NaN beside it
+    CLIPPED = 4  # outside what the instrument can show; set to that bound
+    MISSING = 5  # no value: the value is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ GPU_FIELDS = (
 
 
 class RawProgress(NamedTuple):
-    """The count of the application (``pmu.instruments.job_progress``). ``source``: which run of which program tells it,
-    from 1; another number has another count, in other units. ``units``: finished since its start, or
+    """The count of the application (``pmu.instruments.job_progress``). ``source``: numbers the runs of programs that
+    report, from 1; another number means another count, in other units. ``units``: finished since its start, or
     ``RAW_MISSING``."""
 
     source: int
@@ -82,7 +81,7 @@ class RawProgress(NamedTuple):
 
 
 NOTHING_TOLD = RawProgress(0, RAW_MISSING)
-"""No program tells how far it has come."""
+"""No program reports progress."""
 
 
 @dataclass(slots=True)
@@ -149,11 +148,11 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """What the application says that it has finished since the previous sweep.
+    """The progress that the application reported since the previous sweep.
 
-    ``units`` whole units of its own, of any size: 0 may just mean that one is under way. NaN unless ``quality`` is
-    MEASURED: MISSING where none is told or its program has changed, CLIPPED where a count is not believed. ``source``
-    as in ``RawProgress``: units of one source do not compare with those of another.
+    ``units``: finished units of its own, of any size; 0 may just mean that one is in progress. NaN unless ``quality``
+    is MEASURED: MISSING where none is reported or its program has changed, CLIPPED where a count is not believed.
+    ``source`` as in ``RawProgress``: units of one source cannot be compared with those of another.
     """
 
     units: float
@@ -162,7 +161,7 @@ class ProgressSample:
 
 
 NO_PROGRESS = ProgressSample(float("nan"), 0, Quality.MISSING)
-"""No program tells how far it has come."""
+"""No program reports progress."""
 
 
 @dataclass(frozen=True, slots=True)

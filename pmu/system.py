@@ -1,7 +1,7 @@
-"""The doors of the machine we run on: its files, its counters, its NVML and CLOCK_MONOTONIC.
+"""The ports of the machine that we run on: its files, its counters, its NVML and CLOCK_MONOTONIC.
 
-``root`` puts a directory before every path, so that a recorded or made-up tree can be read by the same code; counters
-and GPUs are then still the real machine's.
+``root`` puts a directory before every path, so that the same code can read a recorded or artificial tree; counters and
+GPUs are then still the real machine's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK = 65536
 
 
 def system_ports(root: str = "") -> Ports:
-    """Everything as the kernel and the driver give it here."""
+    """The ports of this machine."""
     files = OsFiles(root)
     nvml, nvml_why = load_nvml()
     return Ports(files, PerfCounters(files), nvml, nvml_why, MonotonicClock(), "" if root else node_lock_path())
@@ -36,7 +36,7 @@ def node_lock_path() -> str:
     """The lock of the node whose clocks are in /sys here: one for the real sysfs, one for each emulated tree over it.
 
     It is in /run, where only root can make files: a lock that any user could take would keep every agent from starting.
-    (One on sysfs itself would not do either: each network namespace has a sysfs of its own, hence a service has.)
+    (A lock on sysfs itself would not work either: each network namespace has its own sysfs, and so may a service.)
     """
     try:
         device = os.stat(CPU).st_dev

@@ -1,7 +1,7 @@
 """Which logical CPUs there are, and which share a core or a package.
 
-The list is the kernel's own (``/sys/devices/system/cpu/online``): the number of CPUs that this process may run on says
-nothing about the node. CPU numbers may have gaps; arrays use the position in the list.
+The list is the kernel's (``/sys/devices/system/cpu/online``): the CPUs that this process may run on are not those of
+the node. CPU numbers may have gaps; arrays use the position in the list.
 Source: Documentation/admin-guide/cputopology.rst.
 """
 
@@ -26,7 +26,7 @@ class Topology:
 
 
 def find(files: Files) -> Topology:
-    """The online CPUs; none where the kernel tells nothing."""
+    """The online CPUs; none where the kernel lists none."""
     cpus = online_cpus(files)
     cores: dict[int, int] = {}
     core_of, package_of = [], []
@@ -39,7 +39,7 @@ def find(files: Files) -> Topology:
         first = min(_numbers(siblings or ""), default=cpu)
         core_of.append(cores.setdefault(first, len(cores)))
         package = read_number(files, f"{folder}/physical_package_id")
-        package_of.append(max(package or 0, 0))  # -1: the firmware does not say (some Arm and virtual machines)
+        package_of.append(max(package or 0, 0))  # -1: the firmware does not report it (some Arm and virtual machines)
     return Topology(cpus, tuple(core_of), tuple(package_of))
 
 

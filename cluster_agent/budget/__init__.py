@@ -1,1 +1,1 @@
-"""The power of a partition: the ledger that keeps it below its budget, and the sharers that say who needs it."""
+"""The power of a partition: the ledger, which keeps it below the budget, and the sharers, which divide the budget."""

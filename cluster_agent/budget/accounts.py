@@ -203,8 +203,8 @@ class Accounts(Mapping[str, Account]):
 
     def declare(self, at: Ints, declarations: Sequence[Declaration]) -> None:
         """Replace the declarations of these nodes."""
-        told = [(one.tdp_mw, one.mop_mw, one.safe_mw, one.boot_mw) for one in declarations]
-        self.tdp_mw[at], self.mop_mw[at], self.safe_mw[at], self.boot_mw[at] = np.array(told, np.int64).T
+        powers_mw = [(one.tdp_mw, one.mop_mw, one.safe_mw, one.boot_mw) for one in declarations]
+        self.tdp_mw[at], self.mop_mw[at], self.safe_mw[at], self.boot_mw[at] = np.array(powers_mw, np.int64).T
         self.is_sticky[at] = [one.lease_class == "sticky" for one in declarations]
         self.after_lease_s[at] = [after_lease_s(one) for one in declarations]
         for place, declaration in zip(at.tolist(), declarations, strict=True):

@@ -1,11 +1,10 @@
 """The budget over time: what is in force, and what is announced.
 
-A drop is obeyed before it comes: from one settle time ahead on, the lower budget counts. So a drop that was announced
-that early finds the partition below it, even if a node was cut off in between. Times are the cluster agent's own
-clock (CLOCK_BOOTTIME, seconds); whoever reads a schedule by wall clock turns it into these.
-
-A drop that comes without notice holds one settle time later (rule 10). Until then nodes may draw what was in force
-before, which is no alarm: ``promised_mw`` is what they must keep to at any time.
+An announced drop counts from one settle time before it comes: the partition is then below the lower budget in time,
+even if a node is cut off in between. A drop without notice counts at once, but takes up to one settle time to reach
+every node (rule 10). Until then nodes may draw what was in force before, which is no alarm: ``promised_mw`` is what
+they must keep to at any time. Times are seconds of the cluster agent's own clock (CLOCK_BOOTTIME); whoever reads a
+schedule by wall clock converts it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOST_W: Final = 10**12
-"""Ours: of any budget; no partition draws that."""
+"""Ours: the highest budget that is accepted; no partition draws that much."""
 
 
 @dataclass(slots=True)
@@ -26,38 +25,39 @@ class BudgetLine:
     _before: list[tuple[float, int]] = field(default_factory=list)  # (until when, what may still be drawn)
 
     def change(self, now_s: float, budget_mw: int, steps: list[tuple[float, int]], settle_s: float) -> None:
-        """From now on this budget and these steps hold; if less is left, one settle time from now."""
+        """Put this budget and these steps in force; nodes have one settle time to come down to a lower budget."""
         self.advance(now_s)
         self.allow(now_s + settle_s, self.budget_mw)
         self.budget_mw, self.steps = budget_mw, steps
 
-    def allow(self, until_s: float, drawn_mw: int) -> None:
-        """Until then nodes may draw this much: it takes so long to lower them."""
-        self._before = [one for one in self._before if one[0] > until_s or one[1] > drawn_mw]
-        self._before.append((until_s, drawn_mw))
+    def allow(self, until_s: float, most_mw: int) -> None:
+        """Allow this much power until then, since lowering the nodes takes so long."""
+        self._before = [one for one in self._before if one[0] > until_s or one[1] > most_mw]
+        self._before.append((until_s, most_mw))
 
     def promised_mw(self, now_s: float) -> int:
-        """What all nodes together, and what is fixed, may draw now at most."""
+        """The most that all nodes and the fixed power together may draw now."""
         self.advance(now_s)
         return max([self.budget_mw, *(mw for until_s, mw in self._before if now_s < until_s)])
 
     def lowered_s(self, now_s: float) -> float | None:
-        """Until when more than the budget may be drawn; None: it may not."""
+        """Until when more than the budget may be drawn; None: not now."""
         self.advance(now_s)
         return max((until_s for until_s, mw in self._before if now_s < until_s and mw > self.budget_mw), default=None)
 
     def announce(self, at_s: float, budget_mw: int) -> None:
-        """From ``at_s`` on the budget will be ``budget_mw``; an earlier word on that time or a later one is void."""
+        """From ``at_s`` on the budget will be ``budget_mw``. This replaces what was announced for that time or
+        later."""
         self.steps = [step for step in self.steps if step[0] < at_s]
         self.steps.append((at_s, budget_mw))
 
     def set(self, budget_mw: int) -> None:
-        """The budget is this from now on, whatever was announced."""
+        """Put this budget in force now and cancel all announced steps."""
         self.budget_mw = budget_mw
         self.steps = []
 
     def advance(self, now_s: float) -> None:
-        """Steps whose time has come take effect."""
+        """Put the steps in force whose time has come."""
         while self.steps and self.steps[0][0] <= now_s:
             self.budget_mw = self.steps.pop(0)[1]
 

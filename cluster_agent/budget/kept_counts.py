@@ -1,7 +1,7 @@
-"""What must outlive the cluster agent for the budget to hold: the epoch, and the most each node may draw.
+"""What must outlive the cluster agent for the budget to be kept: the epoch, and the most each node may draw.
 
-A raise is in the store before it is on the wire. A store belongs to one cluster agent at a time, the one that holds
-the newest epoch; an older one that still runs finds its commits refused.
+A raise is committed to the store before it is sent. A store belongs to one cluster agent at a time, the one with the
+newest epoch; the commits of an older one that still runs are refused.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ NOTHING: Final[Ints] = np.zeros(0, np.int64)
 
 
 class DeposedError(ClusterError):
-    """Another cluster agent has taken the epoch: this one must not send grants any more. Exit status 2, on which a
-    service manager leaves it alone (``clusterctl.service``): started anew it would take the epoch back, and so on."""
+    """Another cluster agent has taken over: this one must not send grants any more. Exit status 2, on which the service
+    manager does not restart it (``clusterctl.service``): a restart would take the store back, and the two would take
+    turns."""
 
     exit_status = 2
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was stored when the store was taken over, under an epoch that is new since.
+    """What was stored when the store was taken over; the epoch is the new one.
 
-    Nodes by place: the most that each may draw by what has been granted, -1 if it has never been granted anything
-    (only then it does not fall to its safe cap by itself). ``is_certain``: nothing that was committed can have been
-    lost since, that is, the machine that wrote it has not gone down.
+    Nodes by place: the most that each may draw by its grants, -1 if it has never been granted anything (such a node
+    does not fall to its safe cap by itself). ``is_certain``: no commit can have been lost since, that is, the machine
+    that wrote it has not gone down.
     """
 
     epoch: int
@@ -43,15 +44,16 @@ class Snapshot:
 
 
 class LedgerStore(Protocol):
-    """Durable and checked. Every method raises ``ClusterError`` when it cannot do its work, and then did nothing."""
+    """Durable and checked. A method that cannot do its work raises ``ClusterError`` and changes nothing."""
 
     def take_over(self, at_least: int = 0) -> Snapshot:
-        """Become the owner, in one step: a new epoch, above all before it and not below ``at_least``, and all that is
-        stored. From then on nobody else can commit."""
+        """Become the owner, in one step: return a new epoch, above all before it and at least ``at_least``, and all
+        that is stored. From then on nobody else can commit."""
         ...
 
     def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
-        """Put on the disk who is at these places, and the counts of those that changed; ``counts_mw`` are all of them.
+        """Store the names and declarations of these places, and the counts of those that changed (``counts_mw``: of all
+        places). Returns once it is on the disk.
 
-        ``DeposedError`` if ``epoch`` is not the newest. Nothing to put only checks that."""
+        ``DeposedError`` if ``epoch`` is not the newest. With nothing to store it only checks that."""
         ...

@@ -1,27 +1,27 @@
 """The ledger: how much each node may draw at most, and how that changes without the sum ever passing the budget.
 
-For every node the ledger keeps a *count*: no less than the highest cap that may act there now or later by what has
-been sent and heard, whatever the network lost. Sum of counts + what is fixed + a reserve for nodes that may reboot at
-once must stay within the budget before a raise is sent. So lowering a cap frees watts only when the node confirms, and
-a lost message, a late one or a dead node costs watts that nobody uses, and never the budget.
+For every node the ledger keeps a *count*: no less than the highest cap that may be in force there now or later, by all
+that has been sent and received, whatever the network lost. The sum of counts, the fixed power and a reserve for nodes
+that reboot at once must stay within the budget before a raise is sent. So a lower cap frees watts only when the node
+confirms it. A lost message, a late one or a dead node leaves watts unused, but never exceeds the budget.
 
 What moves a count, and the rule it follows (docs/ledger.md):
 
     a grant is sent           up to its cap if that is more, committed to the store first           1, 2
     a cap is confirmed        to the reported limit or the highest grant still open                 5
-    a grant's time is over    it can no longer be taken, but it may have been, and lapsed            3, 4
+    a grant's time is over    it may have been taken, and then lapsed to the safe cap         3, 4
     the last lease is over    to the lesser of itself and the safe cap, but at least the boot power  6, 7
-    a node comes back anew    at least safe cap and boot power, until it confirms                    8
+    a node has rebooted       at least safe cap and boot power, until it confirms                    8
     a node was never heard    its TDP                                                                8
     a node leaves             its TDP, before it may                                                 4
     a node is switched off    nothing, once it has no power                                          6
     a node is switched on     at least safe cap and boot power, before it may be                     8
 
-The ledger is told the time (CLOCK_BOOTTIME of this machine, seconds), what arrives, and what caps are wanted; it
-returns the grants to send. It opens no socket and reads no clock, so a simulation can try it with faults of any kind.
+The inputs are the time (CLOCK_BOOTTIME of this machine, seconds), the reports that arrive, and the wanted caps; the
+ledger returns the grants to send. It opens no socket and reads no clock, so a simulation can test it with any fault.
 
-Rules are written for many nodes at once, ``at`` being their places in the columns of ``Accounts``: a budget that
-changes moves the caps of all of them.
+Every rule works on many nodes at once, since a change of the budget moves the caps of all of them; ``at`` are their
+places in the columns of ``Accounts``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Ledger:
         self.total_mw = 0
         """Of all counts."""
         self._slowest_s = 0.0
-        self._next_s = math.inf  # nothing runs out before
+        self._next_s = math.inf  # no deadline is earlier
         self._store = store
         snapshot = store.take_over()
         self.epoch = snapshot.epoch
@@ -82,9 +82,9 @@ class Ledger:
     # --- what happens
 
     def hear(self, now_s: float, *reports: Report) -> list[Report]:
-        """Take what nodes report; returned are those reports that are not void, being older than what is known.
+        """Take the reports of nodes; return those that count. A report older than the last one of its node is void.
 
-        ``DeposedError``: a node has heard of a newer cluster agent, and the store says the same.
+        ``DeposedError``: a node has seen a newer cluster agent's epoch, and the store confirms it.
         """
         taken: list[Report] = []
         for one_of_each in _one_of_each_node(reports):
@@ -92,11 +92,11 @@ class Ledger:
         return taken
 
     def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
-        """Nodes that belong to the partition. Those of which nothing has been heard count at their TDP."""
-        self._recount(now_s, self._add({name: told for name, told in nodes.items() if name not in self.accounts}))
+        """Add nodes that belong to the partition. A node without a report counts at its TDP."""
+        self._recount(now_s, self._add({name: one for name, one in nodes.items() if name not in self.accounts}))
 
     def switched_off(self, now_s: float, name: str) -> None:
-        """The node is known to be without power, from elsewhere than itself: it counts nothing until it is heard."""
+        """The node has no power, as something other than its agent reports: it counts nothing until its next report."""
         at, accounts = self.accounts.at([name]), self.accounts
         self._note_off(at, True)
         accounts.has_left[at] = False
@@ -106,18 +106,18 @@ class Ledger:
         self._recount(now_s, at)
 
     def await_boots(self, names: Iterable[str]) -> None:
-        """These nodes and no others are to be switched on: ``plan`` sets watts aside for them."""
+        """Set the nodes that are to be switched on, these and no others: ``plan`` sets watts aside for them."""
         self.accounts.is_awaited[:] = False
         self.accounts.is_awaited[self.accounts.at(list(names))] = True
 
     def boot_costs_mw(self, at: Ints) -> Ints:
-        """What these nodes would count more from when they are switched on."""
-        costs_mw: Ints = np.maximum(self._unconfirmed_mw(at, self._held_mw(at)) - self.accounts.count_mw[at], 0)
+        """How much more these nodes would count once they are switched on."""
+        costs_mw: Ints = np.maximum(self._unconfirmed_mw(at, self._leased_mw(at)) - self.accounts.count_mw[at], 0)
         return costs_mw
 
     def switch_on(self, now_s: float, name: str) -> bool:
-        """Whether the node may be switched on now: from here on it counts as one that has booted (8), which is on the
-        disk. False: there are no watts for that yet. Only for a node that is off or silent.
+        """Whether the node, which is off or silent, may be switched on now. True: from here on it counts as one that
+        has booted (8), and that is on the disk. False: there are no watts for that yet.
 
         ``DeposedError`` and ``ClusterError`` as ``grants``.
         """
@@ -135,23 +135,22 @@ class Ledger:
         return True
 
     def want(self, at: Ints, caps_mw: Ints) -> None:
-        """The caps wanted for the nodes at these places; ``grants`` goes towards them as far as the
-        budget lets it."""
+        """Set the wanted caps of the nodes at these places; ``grants`` approaches them as far as the budget allows."""
         self.accounts.wanted_mw[at] = caps_mw
 
     def grants(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
         """What to send now: lower caps at once, raises as far as there is room, and renewals to the nodes ``heard``.
 
-        What they may cause is committed before they are returned. ``DeposedError``: another cluster agent owns the
-        partition; ``ClusterError``: the store is not to be had. Then nothing is sent, and nothing is lost.
+        Counts are committed before the grants are returned. ``DeposedError``: another cluster agent owns the partition;
+        ``ClusterError``: the store failed. Then nothing is sent, and nothing is lost.
         """
         self.pass_time(now_s)
         at, caps_mw = self._changes(now_s)
         due = self._renewals(now_s, self.accounts.at(list(heard)), at)
-        return self._send(now_s, np.concatenate((at, due)), np.concatenate((caps_mw, self._holding_mw(due))))
+        return self._send(now_s, np.concatenate((at, due)), np.concatenate((caps_mw, self._renewed_mw(due))))
 
     def pass_time(self, now_s: float) -> None:
-        """Count anew what ran out since."""
+        """Count the nodes again whose grants or leases have run out."""
         self.budget.advance(now_s)
         accounts = self.accounts
         if now_s >= self._next_s:
@@ -166,16 +165,16 @@ class Ledger:
             accounts.owes_epoch[:] = False
             self._recount(now_s, grown_up)
 
-    # --- what holds
+    # --- the present state
 
     @property
     def is_certain(self) -> bool:
-        """Whether all that was ever committed was found: the store's machine has not been down since."""
+        """Whether every commit was found: the store's machine has not been down since the last one."""
         return self._is_certain
 
     @property
     def reserve_mw(self) -> int:
-        """What nodes that reboot together could draw beyond their counts (7)."""
+        """What nodes that reboot together could draw in addition to their counts (7)."""
         return self._largest_mw(self.accounts.boot_need_mw - self.accounts.count_mw)
 
     def reserve_with_mw(self, at: Ints, caps_mw: Ints) -> int:
@@ -213,21 +212,21 @@ class Ledger:
         return self.total_mw + self.terms.fixed_mw - self.budget.promised_mw(now_s)
 
     def is_silent(self, now_s: float) -> Bools:
-        """Per node, whether nothing has come from it for so long that it has no lease any more."""
+        """Per node, whether it has not reported for so long that it has no lease any more."""
         accounts = self.accounts
         return now_s >= accounts.heard_s + self._lease_here_s() + accounts.after_lease_s
 
     def is_within_reach(self, now_s: float) -> Bools:
-        """Per node, whether a cap can be planned for it: it is heard, or was by the ledger before and may be any
-        moment."""
+        """Per node, whether a cap can be planned for it: it reports, or the ledger before had granted it a cap and it
+        may report any moment."""
         accounts = self.accounts
         is_inherited = accounts.is_leased & ~accounts.is_heard if self.is_young else np.False_
         return ~accounts.has_left & (is_inherited | ~self.is_silent(now_s))
 
     # --- the rules, each where it can be read alone
 
-    def _acting_mw(self, limit_mw: Ints, power_mw: Ints, is_provisional: Bools) -> Ints:
-        """What a report says may act (5): a provisional cap is trusted only as far as the draw that was measured."""
+    def _in_force_mw(self, limit_mw: Ints, power_mw: Ints, is_provisional: Bools) -> Ints:
+        """The highest cap in force by a report (5): a provisional cap counts as the measured power if that is more."""
         return np.where(is_provisional, np.maximum(limit_mw, power_mw), limit_mw)
 
     def _retire_confirmed(self, at: Ints, sequence: Ints) -> None:
@@ -237,8 +236,8 @@ class Ledger:
             self.accounts.close_grants(at, is_confirmed)
 
     def _retire_overdue(self, now_s: float, at: Ints) -> None:
-        """A grant that is over can no longer be taken (3); if it was, the node fell to its safe cap since (4), or holds
-        it still (6)."""
+        """A grant whose time is over can no longer be taken (3). If the node took it, it has fallen to its safe cap
+        since (4), or, with a sticky controller, still has the cap (6)."""
         accounts = self.accounts
         cap_mw, is_over = accounts.open_mw[:, at], accounts.open_deadline_s[:, at] <= now_s
         left_mw = np.where(accounts.is_sticky[at], cap_mw, np.minimum(cap_mw, accounts.safe_mw[at]))
@@ -250,36 +249,36 @@ class Ledger:
         return self.terms.lease_s * (1 + CLOCK_RATE_ERROR) / (1 - CLOCK_RATE_ERROR)
 
     def _deadline_s(self, at: Ints) -> Floats:
-        """When a lease that answers the last report is surely over, and acted on (3, 6)."""
+        """When a lease that answers the last report is surely over, and the node has acted on that (3, 6)."""
         return self.accounts.heard_s[at] + self._lease_here_s() + self.accounts.after_lease_s[at]
 
-    def _held_mw(self, at: Ints) -> Ints:
-        """The highest cap that may act while the node has a lease (1)."""
+    def _leased_mw(self, at: Ints) -> Ints:
+        """The highest cap that may be in force while the node has a lease (1)."""
         open_mw: Ints = self.accounts.open_mw[:, at].max(axis=0)
         return np.maximum(self.accounts.limit_mw[at], open_mw)
 
-    def _silent_mw(self, at: Ints, held_mw: Ints) -> Ints:
+    def _silent_mw(self, at: Ints, leased_mw: Ints) -> Ints:
         """What a node without a lease may draw (6, 7): it fell to its safe cap, or is booting."""
         accounts = self.accounts
-        fallen_mw = np.maximum(np.minimum(held_mw, accounts.safe_mw[at]), accounts.boot_mw[at])
-        return np.where(accounts.is_sticky[at], held_mw, fallen_mw)
+        fallen_mw = np.maximum(np.minimum(leased_mw, accounts.safe_mw[at]), accounts.boot_mw[at])
+        return np.where(accounts.is_sticky[at], leased_mw, fallen_mw)
 
-    def _unconfirmed_mw(self, at: Ints, held_mw: Ints) -> Ints:
+    def _unconfirmed_mw(self, at: Ints, leased_mw: Ints) -> Ints:
         """What a node may draw that has confirmed nothing since its boot (8); one that joins may draw anything."""
         accounts = self.accounts
         least_mw = np.maximum(accounts.safe_mw[at], accounts.boot_mw[at])
         least_mw = np.where(accounts.is_leased[at], least_mw, np.maximum(least_mw, accounts.tdp_mw[at]))
-        return np.maximum(held_mw, least_mw)
+        return np.maximum(leased_mw, least_mw)
 
     def _boot_need_mw(self, at: Ints) -> Ints:
-        """What to set aside for the node's reboot (7); a sticky controller keeps its cap through one, but not without
-        power: one that is off may come up unasked, as any other."""
+        """What to set aside for the node's reboot (7). A sticky controller keeps its cap through a reboot, but not
+        without power: a node that is off may come up by itself, whatever its lease class."""
         accounts = self.accounts
         return np.where(accounts.is_sticky[at] & ~accounts.is_off[at], 0, accounts.boot_mw[at])
 
     def _heading_mw(self, at: Ints) -> Ints:
-        """Where a count will be when all that is open has retired. While the sum of counts must fall (10), a grant
-        above that is a raise even if it is below the count: it would stop the fall."""
+        """The count once all open grants have retired. While the sum of counts must fall (10), a grant above this is a
+        raise even if it is below the present count: it would stop the fall."""
         target_mw = self.accounts.target_mw[at]
         heading_mw = np.where(target_mw >= 0, target_mw, self.accounts.safe_mw[at])
         return np.minimum(heading_mw, self.accounts.backed_mw[at])
@@ -301,7 +300,7 @@ class Ledger:
     def _affordable(self, now_s: float, at: Ints, costs_mw: Ints) -> Bools:
         """Which raises there is room for (1, 7, 10), cheapest first; none while older leases may run (9).
 
-        A raise within the count costs nothing, but there must be no debt."""
+        A raise within the node's count costs nothing, but needs a sum that is within the budget."""
         is_affordable = np.zeros(len(at), np.bool_)
         if not len(at) or self.is_young:
             return is_affordable
@@ -312,7 +311,7 @@ class Ledger:
         spendable_mw = self.spendable_mw(now_s)
 
         def exceeds(n: int) -> bool:
-            """Whether the cheapest n are too many. Each takes its cost, and may give back as much of the reserve."""
+            """Whether the cheapest n are too many. A raise adds its cost, and may lower the reserve by as much."""
             still_mw = beyond_mw.copy()
             still_mw[at[:n]] -= costs_mw[:n]
             return int(total_mw[n - 1]) + self._largest_mw(still_mw) > spendable_mw
@@ -322,22 +321,22 @@ class Ledger:
         return is_affordable
 
     def _restored_mw(self, at: Ints, stored_mw: Ints) -> Ints:
-        """What a node may draw that only the store knows of (8, 9); one that lost commits is not believed."""
+        """What a node may draw that only the store knows (8, 9); its stored count is not used if commits were lost."""
         accounts = self.accounts
         tdp_mw = accounts.tdp_mw[at]
         if not self.is_young:
             stored_mw = self._silent_mw(at, stored_mw if self._is_certain else tdp_mw)
         return np.where(accounts.is_leased[at], stored_mw, tdp_mw)
 
-    def _left_mw(self, at: Ints, held_mw: Ints) -> Ints:
-        """What a node may draw that was given leave to go uncapped (4)."""
-        return np.maximum(held_mw, self.accounts.tdp_mw[at])
+    def _left_mw(self, at: Ints, leased_mw: Ints) -> Ints:
+        """What a node may draw that was granted leave, which is uncapped (4)."""
+        return np.maximum(leased_mw, self.accounts.tdp_mw[at])
 
-    def _off_mw(self, at: Ints, held_mw: Ints) -> Ints:
+    def _off_mw(self, at: Ints, leased_mw: Ints) -> Ints:
         """What a node draws that is known to be without power (6)."""
-        return np.zeros_like(held_mw)
+        return np.zeros_like(leased_mw)
 
-    # --- how
+    # --- how they are applied
 
     def _restore(self, now_s: float, snapshot: Snapshot) -> None:
         if snapshot.names:
@@ -355,7 +354,7 @@ class Ledger:
         self._young_until_s = now_s + self.settle_s
 
     def _hear(self, now_s: float, reports: Sequence[Report]) -> Sequence[Report]:
-        """Reports of as many nodes."""
+        """Take reports, one per node."""
         accounts = self.accounts
         self._add({one.node: one.declaration for one in reports if one.node not in accounts.places})
         at = accounts.at([one.node for one in reports])
@@ -368,12 +367,12 @@ class Ledger:
             reports = [reports[n] for n in kept.tolist()]
         if not reports:
             return reports
-        told = [
+        rows = [
             (one.seen_epoch, one.epoch, one.sequence, one.limit_mw, one.power_mw, one.is_leaving,
              one.effect == "provisional", one.declaration != accounts.declarations[place])
             for place, one in zip(at.tolist(), reports, strict=True)
         ]  # fmt: skip
-        columns = np.array(told, np.int64).T
+        columns = np.array(rows, np.int64).T
         seen_epoch, epoch, sequence, limit_mw, power_mw = columns[:5]
         is_leaving, is_provisional, is_declared = columns[5:].astype(np.bool_)
         self._mind_epoch(now_s, at, seen_epoch)
@@ -382,14 +381,14 @@ class Ledger:
         accounts.report_id[at], accounts.seen_epoch[at], accounts.heard_s[at] = report_id, seen_epoch, now_s
         accounts.is_leaving[at] = is_leaving
         self._note_off(at[accounts.is_off[at]], False)
-        is_back = accounts.has_left[at] & ~is_leaving  # its agent is
+        is_back = accounts.has_left[at] & ~is_leaving  # its agent runs again
         accounts.has_left[at] &= ~is_back
         accounts.has_confirmed[at] = (accounts.has_confirmed[at] & ~is_back) | (sequence > 0)
         if is_declared.any():
             self._declare(at[is_declared], [reports[n].declaration for n in np.flatnonzero(is_declared).tolist()])
         self._retire_confirmed(at, np.where(epoch == self.epoch, sequence, NONE))
-        accounts.limit_mw[at] = acting_mw = self._acting_mw(limit_mw, power_mw, is_provisional)
-        self._note_unbacked(at, acting_mw)
+        accounts.limit_mw[at] = in_force_mw = self._in_force_mw(limit_mw, power_mw, is_provisional)
+        self._note_unbacked(at, in_force_mw)
         accounts.watch_s[at] = deadline_s = self._deadline_s(at)
         self._next_s = min(self._next_s, float(deadline_s.min()))
         if self._is_certain:
@@ -397,11 +396,11 @@ class Ledger:
         self._recount(now_s, at)
         return reports
 
-    def _note_unbacked(self, at: Ints, acting_mw: Ints) -> None:
-        """Nodes at which more may act than has counted for them are granted no more than that for now, but their MOP:
-        less than this they cannot be capped to (8)."""
+    def _note_unbacked(self, at: Ints, in_force_mw: Ints) -> None:
+        """A node that reports a cap above what it counted is granted no more than that count for now, but at least its
+        MOP, below which it cannot be capped (8)."""
         accounts = self.accounts
-        unbacked = at[acting_mw > accounts.count_mw[at]]
+        unbacked = at[in_force_mw > accounts.count_mw[at]]
         backed_mw = np.maximum(accounts.count_mw[unbacked], accounts.mop_mw[unbacked])
         accounts.backed_mw[unbacked] = np.minimum(accounts.backed_mw[unbacked], backed_mw)
 
@@ -441,10 +440,10 @@ class Ledger:
         self._slowest_s = float(self.accounts.after_lease_s[at].max(initial=self._slowest_s))
 
     def _recount(self, now_s: float, at: Ints) -> None:
-        """What counts for these nodes now; of the rules that apply to a node the last one decides."""
+        """Compute the counts of these nodes; where several rules apply to a node, the last one decides."""
         accounts = self.accounts
-        held_mw = self._held_mw(at)
-        count_mw = held_mw
+        leased_mw = self._leased_mw(at)
+        count_mw = leased_mw
         for applies, rule in (
             (~accounts.has_confirmed[at], self._unconfirmed_mw),
             ((now_s >= self._deadline_s(at)) & (accounts.target_mw[at] >= 0), self._silent_mw),
@@ -453,17 +452,17 @@ class Ledger:
             (accounts.is_off[at], self._off_mw),
         ):
             if applies.any():
-                count_mw = np.where(applies, rule(at, held_mw), count_mw)
+                count_mw = np.where(applies, rule(at, leased_mw), count_mw)
         self.total_mw += int((count_mw - accounts.count_mw[at]).sum())
         accounts.count_mw[at] = count_mw
 
     def _can_be_reached(self, now_s: float, at: Ints) -> Bools:
-        """A grant must answer a report, and leave the node some time."""
+        """A grant must answer a recent report, or its lease would end soon after it arrives."""
         is_fresh = now_s - self.accounts.heard_s[at] < self.terms.lease_s / 2
         return is_fresh & ~self.accounts.has_left[at]
 
     def _changes(self, now_s: float) -> tuple[Ints, Ints]:
-        """Which nodes within reach get another cap than they were granted last, and which."""
+        """The nodes within reach whose cap is to change now, and the new caps."""
         accounts = self.accounts
         is_other = (accounts.wanted_mw >= 0) & (accounts.wanted_mw != accounts.target_mw)
         at = np.flatnonzero(is_other | accounts.is_leaving)
@@ -478,31 +477,32 @@ class Ledger:
         is_sent[is_raise] = self._affordable(now_s, at[is_raise], costs_mw[is_raise])
         return at[is_sent], caps_mw[is_sent]
 
-    def _holding_mw(self, at: Ints) -> Ints:
-        """The cap to renew: the one granted last, unless the node has fallen below it since; a renewal raises nothing.
-        A node that has been granted none in this boot holds what acts there, or less if that is wanted.
+    def _renewed_mw(self, at: Ints) -> Ints:
+        """The cap to renew: the one granted last, or less if the node has fallen below it, since a renewal raises
+        nothing. For a node without a grant in this boot it is the cap in force there, or the wanted cap if that is
+        less.
 
-        Nor does a renewal rest on watts that nobody set aside. A node that was suspended beyond its watchdog time and
-        wakes still has the cap that it was taken to have lost; one that has rebooted has none. Their reports raise the
-        sum of counts above the budget, and until others have confirmed lower caps nothing but these nodes' own lowering
-        can bring it back. Renewed at what they report, they would hold for a lease what others were given meanwhile:
-        so they are granted no more than what counted for them before, at once, in answer to that very report. The
-        others' renewals are at most what counts for them, and a raise (``_changes``) finds no room. So from the report
-        on, no grant adds to the sum, and the first one takes from it what the node had brought."""
+        A renewal must not use watts that were given to others. Two kinds of node report a cap above their count: one
+        that was suspended beyond its watchdog time and wakes with the cap that it was taken to have lost, and one that
+        has rebooted, which has no cap. The sum of counts is then above the budget until caps are confirmed lower. If
+        the node were renewed at what it reports, it would keep for a lease the watts that others have been granted
+        since. So the answer to that very report grants it at most its count from before (``backed_mw``). Renewals of
+        others are at most their counts, and raises (``_changes``) find no room. So after such a report no grant adds to
+        the sum, and the first one takes away what the node had added."""
         accounts = self.accounts
         target_mw, wanted_mw = accounts.target_mw[at], accounts.wanted_mw[at]
-        acting_mw = np.minimum(accounts.limit_mw[at], accounts.tdp_mw[at])
-        acting_mw = np.where(wanted_mw >= 0, np.minimum(acting_mw, wanted_mw), acting_mw)
-        holding_mw = np.where(target_mw >= 0, np.minimum(target_mw, self._held_mw(at)), acting_mw)
-        return np.minimum(holding_mw, accounts.backed_mw[at])
+        in_force_mw = np.minimum(accounts.limit_mw[at], accounts.tdp_mw[at])
+        in_force_mw = np.where(wanted_mw >= 0, np.minimum(in_force_mw, wanted_mw), in_force_mw)
+        renewed_mw = np.where(target_mw >= 0, np.minimum(target_mw, self._leased_mw(at)), in_force_mw)
+        return np.minimum(renewed_mw, accounts.backed_mw[at])
 
     def _renewals(self, now_s: float, heard: Ints, sent: Ints) -> Ints:
-        """The nodes heard whose leases are to be renewed, but for those that are sent a cap anyway."""
+        """Those of the nodes ``heard`` whose leases are to be renewed and that are sent no new cap."""
         accounts = self.accounts
-        is_asked = np.zeros(len(accounts), np.bool_)
-        is_asked[heard] = True
-        is_asked[sent] = False
-        heard = np.flatnonzero(is_asked)
+        is_candidate = np.zeros(len(accounts), np.bool_)
+        is_candidate[heard] = True
+        is_candidate[sent] = False
+        heard = np.flatnonzero(is_candidate)
         age_ns = accounts.report_id[heard] - accounts.granted_report_id[heard]
         is_due = age_ns >= self.terms.renew_after * self.terms.lease_s * 1e9
         is_due |= (accounts.granted_report_id[heard] < 0) | (accounts.seen_epoch[heard] != self.epoch)
@@ -516,7 +516,7 @@ class Ledger:
         accounts.sequence[at] += 1
         accounts.target_mw[at], accounts.granted_report_id[at] = caps_mw, accounts.report_id[at]
         accounts.is_leased[at] = True
-        accounts.backed_mw[at] = UNBOUNDED  # what it is granted now decides from here on
+        accounts.backed_mw[at] = UNBOUNDED  # from here on the new grant is the bound
         accounts.has_left[at] = accounts.is_leaving[at] & (caps_mw >= accounts.tdp_mw[at])
         accounts.open_grants(at, caps_mw, self._deadline_s(at))
         self._next_s = min(self._next_s, float(accounts.open_deadline_s[:, at].min()))
@@ -530,7 +530,8 @@ class Ledger:
         ]
 
     def _commit(self, at: Ints, caps_mw: Ints) -> None:
-        """Store every count before it can rise; counts that fell go along, but are no reason to write."""
+        """Store every count before it can rise. Counts that fell are stored at the same time, but are no reason to
+        write."""
         accounts = self.accounts
         counts_mw = np.where(accounts.is_leased, accounts.count_mw, NONE)
         counts_mw[at] = np.maximum(caps_mw, accounts.count_mw[at])
@@ -545,7 +546,7 @@ class Ledger:
 
 
 def _one_of_each_node(reports: Sequence[Report]) -> Iterator[list[Report]]:
-    """The reports in order, in as many parts as the node with most of them has."""
+    """The reports in order, split so that no part has two of one node."""
     while reports:
         first: dict[str, Report] = {}
         later = [one for one in reports if first.setdefault(one.node, one) is not one]

@@ -1,8 +1,9 @@
 """From the budget to the caps: what the sharer may hand out, and what must be in reserve for reboots.
 
-The reserve depends on the caps (the lower a cap, the more its node draws beyond it when it boots), and the caps on the
-reserve. Starting from no reserve, each round sets aside what the caps of the round before would need. One watt less
-for n nodes moves the reserve by about k/n of a watt, so this settles in a few rounds; it ends at once when it has.
+The reserve depends on the caps (the lower a cap, the more its node draws above it while it boots), and the caps depend
+on the reserve. So the plan iterates: it starts without a reserve, and each round sets aside what the caps of the round
+before need. One watt less for n nodes moves the reserve by about k/n of a watt, so a few rounds suffice; it ends when
+the reserve no longer changes.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.ledger import Ledger
 
 Share: TypeAlias = Callable[[Ints, int], Ints]
-"""A sharer: the nodes by their places in the ledger, the same array in every round of a plan, and the mW for all of
-them together -> a cap in mW for each, within its MOP and TDP."""
+"""A sharer as the plan calls it: (places of the nodes in the ledger, mW for all of them together) -> a cap in mW for
+each, within its MOP and TDP. The places are the same array in every round."""
 
 ROUNDS: Final = 20
-"""Ours: more than any case needs; whatever is left then is kept by the ledger."""
+"""Ours: more rounds than any case needs; if it had not settled by then, the ledger would still keep the budget."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The caps wanted, the reserve, and by how much the budget is too small even with every node at its
-    MOP (0: it is not)."""
+    """The wanted caps, the reserve, and by how many mW the budget is too small even with every node at its MOP (0: it
+    is large enough)."""
 
     names: list[str]
     caps: Ints
@@ -38,13 +39,13 @@ class Plan:
 
     @cached_property
     def caps_mw(self) -> dict[str, int]:
-        """By name."""
+        """Caps by node name."""
         return dict(zip(self.names, self.caps.tolist(), strict=True))
 
 
 def plan(ledger: Ledger, now_s: float, share: Share) -> Plan:
-    """Share what is left over by the nodes that cannot be reached, those that ask to leave and those that are to be
-    switched on, and tell the ledger."""
+    """Share out the budget and pass the wanted caps to the ledger. First set aside what is needed by nodes out of
+    reach, nodes that want to leave, and nodes that are to be switched on."""
     ledger.pass_time(now_s)
     accounts = ledger.accounts
     is_reachable = ledger.is_within_reach(now_s)
@@ -55,7 +56,7 @@ def plan(ledger: Ledger, now_s: float, share: Share) -> Plan:
     out_of_reach_mw = ledger.total_mw - int(accounts.count_mw[at].sum())
     left_mw = ledger.spendable_mw(now_s) - out_of_reach_mw
     to_leave_mw = int(np.maximum(accounts.tdp_mw[leaving] - accounts.count_mw[leaving], 0).sum())
-    if left_mw - to_leave_mw >= least_mw:  # else they must stay, and their agents give up waiting
+    if left_mw - to_leave_mw >= least_mw:  # else they stay capped, and their agents stop waiting for leave
         left_mw -= to_leave_mw
     spare_mw = left_mw - least_mw - ledger.reserve_with_mw(at, mop_mw)
     to_boot_mw = np.cumsum(ledger.boot_costs_mw(np.flatnonzero(accounts.is_awaited)))

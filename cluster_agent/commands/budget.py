@@ -1,4 +1,4 @@
-"""``clusterctl budget``: what the partition may draw, and who said so."""
+"""``clusterctl budget``: what the partition may draw, and who set it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nodectl.shell.text_table import render
 
 @click.group()
 def budget() -> None:
-    """Show and set the partition's budget, in DC watts of all nodes and of what is fixed."""
+    """Show and set the partition's budget, in DC watts of all nodes and the fixed power."""
 
 
 @budget.command()
@@ -50,7 +50,7 @@ def show(as_json: bool, socket: Place) -> None:
 
 
 class WithWatts(click.Command):
-    """A command whose first argument may look like an option: -5."""
+    """A command whose first argument may look like an option, as -5 does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse a negative budget before it is taken for an option."""
@@ -61,22 +61,22 @@ class WithWatts(click.Command):
 
 
 def watts(text: str) -> float:
-    """A budget as people give it; ``WrongUseError`` with the unit and an example."""
+    """A budget as typed; the ``WrongUseError`` says the unit and gives an example."""
     try:
         given = float(text)
     except ValueError:
         given = math.nan
     if not 0 < given <= MOST_W:
-        raise WrongUseError(f"{text!r} is no budget: give watts, a number above 0 without a unit, e.g. 4000")
+        raise WrongUseError(f"{text!r} is not a budget: give watts, a number above 0 without a unit, e.g. 4000")
     return given
 
 
 @budget.command("set", cls=WithWatts)
 @click.argument("budget_w", metavar="WATTS")
-@click.option("--dry-run", is_flag=True, help="Say what it would change; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what it would change; change nothing.")
 @socket_option
 def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
-    """From now on the budget is WATTS; steps that were announced are void."""
+    """Set the budget to WATTS from now on; announced steps are cancelled."""
     click.echo("\n".join(ask(socket, SetBudget(watts(budget_w), dry_run))))
 
 
@@ -84,7 +84,8 @@ def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @socket_option
 def schedule(path: Path, socket: Place) -> None:
-    """From now on the budget follows FILE: lines TIME,WATTS; drops are obeyed ahead of their time."""
+    """Let the budget follow FILE, lines TIME,WATTS, from now on. A drop takes effect early enough to be kept in
+    time."""
     steps = read_schedule(path)
     click.echo("\n".join(ask(socket, SetSchedule(steps, str(path)))))
 
@@ -93,18 +94,18 @@ def schedule(path: Path, socket: Place) -> None:
 @json_option
 @socket_option
 def log(as_json: bool, socket: Place) -> None:
-    """Who changed the budget, when and to what; the newest first."""
+    """Who changed the budget, when and to what; newest first."""
     changes = ask(socket, ListBudgetChanges())
     if as_json:
         click.echo(msgspec.json.encode(changes).decode())
     elif changes:
         click.echo(render(("when", "who", "what"), [(_local(one.unix_s), one.who, one.what) for one in changes]))
     else:
-        click.echo("the budget is the settings'; nobody has changed it")
+        click.echo("the budget is the one of the settings; nobody has changed it")
 
 
 def _in(seconds: float) -> str:
-    """The time of day so long from now."""
+    """The time of day in so many seconds."""
     return datetime.fromtimestamp(time.time() + seconds).strftime("%H:%M:%S")
 
 

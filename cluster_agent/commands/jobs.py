@@ -1,4 +1,4 @@
-"""``clusterctl jobs``, and what may be done with jobs and to nodes."""
+"""``clusterctl jobs``, and the commands that change jobs and drain nodes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ HEADINGS = ("job", "user", "name", "state", "nodes", "took", "of", "kJ", "tag", 
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Those that have ended too.")
-@click.option("--user", default="", help="Of this user only, a name or a uid.")
-@click.option("--state", "states", multiple=True, help=f"In this state only: {', '.join(STATES)}.")
+@click.option("--all", "everything", is_flag=True, help="Also jobs that have ended.")
+@click.option("--user", default="", help="Only jobs of this user, a name or a uid.")
+@click.option("--state", "states", multiple=True, help=f"Only jobs in this state: {', '.join(STATES)}.")
 @click.option(
-    "--export", type=click.Path(path_type=Path), metavar="FILE", help="All of these to FILE.csv or FILE.parquet."
+    "--export", type=click.Path(path_type=Path), metavar="FILE", help="Write these jobs to FILE.csv or FILE.parquet."
 )
 @json_option
 @socket_option
@@ -54,10 +54,10 @@ def jobs(
     as_json: bool,
     socket: Place,
 ) -> None:
-    """Jobs that wait or run; with a number, all that is known of that JOB."""
+    """Jobs that wait or run; with a number, all details of that JOB."""
     if job is not None:
         if everything or user or states or export:
-            raise WrongUseError("one job, or a choice of jobs: leave out the number, or the options")
+            raise WrongUseError("give either a job's number or options that choose jobs")
         _show(ask(socket, ShowJob(job)), as_json)
         return
     rows = _rows(socket, ListJobs(everything or export is not None, list(states), user))
@@ -75,7 +75,7 @@ def jobs(
 @click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
 @socket_option
 def cancel(job: tuple[int, ...], socket: Place) -> None:
-    """End JOB..., wherever they are: SIGTERM, and SIGKILL after their grace."""
+    """End JOB...: SIGTERM, and SIGKILL after the grace time."""
     click.echo("\n".join(ask(socket, Cancel(list(job)))))
 
 
@@ -83,7 +83,7 @@ def cancel(job: tuple[int, ...], socket: Place) -> None:
 @click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
 @socket_option
 def requeue(job: tuple[int, ...], socket: Place) -> None:
-    """Run JOB... again from their start; what runs is ended first."""
+    """Run JOB... again from the start; a job that runs is ended first."""
     click.echo("\n".join(ask(socket, Requeue(list(job)))))
 
 
@@ -92,7 +92,7 @@ def requeue(job: tuple[int, ...], socket: Place) -> None:
 @click.option("--reason", default="", help="Why; `clusterctl nodes` shows it.")
 @socket_option
 def drain(node: str, reason: str, socket: Place) -> None:
-    """No more jobs for NODE; the one that it has goes on. For administrators."""
+    """Start no more jobs on NODE; the one that it has goes on. For administrators."""
     click.echo("\n".join(ask(socket, Drain(node, reason))))
 
 
@@ -100,7 +100,7 @@ def drain(node: str, reason: str, socket: Place) -> None:
 @click.argument("node")
 @socket_option
 def resume(node: str, socket: Place) -> None:
-    """NODE may get jobs again. For administrators."""
+    """Let NODE get jobs again. For administrators."""
     click.echo("\n".join(ask(socket, Resume(node))))
 
 
@@ -123,7 +123,7 @@ def _rows(socket: Place, request: ListJobs) -> Iterator[JobRow]:
 
 
 def cells(row: JobRow) -> tuple[str, ...]:
-    """Below ``HEADINGS``."""
+    """The cells of a row, under ``HEADINGS``."""
     end_s = row.ended_s or (time.time() if row.state in ACTIVE else None)
     took = shown(end_s - row.started_s) if end_s is not None and row.started_s is not None else "-"
     energy = "-" if row.energy_j is None else f"{row.energy_j / 1000:.1f}"
@@ -187,7 +187,7 @@ def _when(unix_s: float | None) -> str:
 
 
 def _export(path: Path, rows: Iterator[JobRow]) -> int:
-    """How many. The file is there whole or not at all."""
+    """Write the rows to a file, completely or not at all; returns how many."""
     write = {".csv": _write_csv, ".parquet": _write_parquet}.get(path.suffix)
     if write is None:
         raise WrongUseError(f"--export {path}: the name must end in .csv or .parquet")

@@ -1,4 +1,4 @@
-"""``clusterctl keys``: who may speak to the cluster agent."""
+"""``clusterctl keys``: who may connect to the cluster agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from nodectl.wire.keys import KeyPair, read_public, write_pair
 DEFAULT_DIR = "/etc/nodectl/keys"
 
 directory_option = click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="Of the keys."
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_DIR,
+    show_default=True,
+    help="Directory of the keys.",
 )
 role_option = click.option("--role", metavar="ROLE", help="node, admin or viewer.")
 
@@ -24,8 +29,8 @@ role_option = click.option("--role", metavar="ROLE", help="node, admin or viewer
 def keys() -> None:
     """Make, allow and revoke the keys of nodes and people.
 
-    A key pair is a file NAME.key that only its owner can read; who may speak to the cluster agent is listed in the file
-    "allowed" beside it, which a running agent follows at once.
+    A key pair is a file NAME.key that only its owner can read. The file "allowed" in the same directory lists who may
+    connect to the cluster agent; a running agent follows its changes at once.
     """
 
 
@@ -40,7 +45,7 @@ def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
     if role is not None:
         checked_role(role)
     for name in names:
-        public, secret = (half.decode() for half in zmq.curve_keypair())
+        public, secret = (key.decode() for key in zmq.curve_keypair())
         write_pair(directory / f"{name}.key", KeyPair(public, secret))
         if role is not None:
             Allowed(directory).allow(Entry(role, name, public))
@@ -53,7 +58,7 @@ def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
 @click.option("--public", metavar="KEY|FILE", help="The public key, if NAME.key is not in the directory.")
 @directory_option
 def allow(name: str, role: str, public: str | None, directory: Path) -> None:
-    """Let NAME's key in; another key of that name is replaced."""
+    """Allow NAME's key; another key of that name is replaced."""
     checked_role(role)
     key = read_public(
         public or str(directory / f"{checked_name(name)}.key"),
@@ -67,16 +72,16 @@ def allow(name: str, role: str, public: str | None, directory: Path) -> None:
 @click.argument("name")
 @directory_option
 def revoke(name: str, directory: Path) -> None:
-    """Take NAME's key off the list: what it says is dropped from now on, on open connections too."""
+    """Take NAME's key off the list: its messages are dropped from now on, on open connections too."""
     Allowed(directory).revoke(name)
-    click.echo(f"{name} is not allowed any more; its key file, if it is here, is yours to remove")
+    click.echo(f"{name} is not allowed any more; delete its key file, if it is here, yourself")
 
 
 @keys.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @directory_option
 def list_keys(as_json: bool, directory: Path) -> None:
-    """Who is allowed, and as what."""
+    """List who is allowed, and with which role."""
     entries = Allowed(directory).entries()
     if as_json:
         click.echo(msgspec.json.encode(entries).decode())

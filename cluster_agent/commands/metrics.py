@@ -1,7 +1,7 @@
 """``clusterctl metrics``: the partition for Prometheus.
 
-A process of its own, beside the cluster agent: it asks over the agent's socket whenever it is scraped and may run as
-anybody, since looking needs no right. So nobody who can reach the metrics can reach the loop that grants watts.
+It runs as a process next to the cluster agent and sends requests to the agent's socket whenever it is scraped. It may
+run as any user, since reading needs no right. So nobody who can reach the metrics can reach the loop that grants watts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Gauge(NamedTuple):
 
 
 BUDGET: Final = (
-    _Gauge("budget_watts", "budget_w", "The power budget in force, DC watts of nodes and what is fixed."),
-    _Gauge("fixed_watts", "fixed_w", "What of the budget nobody caps."),
+    _Gauge("budget_watts", "budget_w", "The power budget in force, DC watts of nodes and the fixed power."),
+    _Gauge("fixed_watts", "fixed_w", "The part of the budget that nobody caps."),
     _Gauge("counted_watts", "counts_w", "What all nodes count together: the most that they may draw."),
     _Gauge("reserve_watts", "reserve_w", "In reserve for nodes that reboot."),
     _Gauge("free_watts", "free_w", "What could still be granted."),
@@ -42,7 +42,7 @@ BUDGET: Final = (
     _Gauge("short_watts", "short_w", "What is missing for every node at its minimal operating power."),
     _Gauge("nodes", "nodes", "Nodes known."),
     _Gauge("silent_nodes", "silent", "Nodes without a lease."),
-    _Gauge("epoch", "epoch", "Of the cluster agent."),
+    _Gauge("epoch", "epoch", "The epoch of the cluster agent."),
 )
 
 NODES: Final = (
@@ -50,19 +50,20 @@ NODES: Final = (
     _Gauge("node_granted_watts", "granted_w", "The cap granted."),
     _Gauge("node_in_force_watts", "in_force_w", "The cap in force by the node's last report."),
     _Gauge("node_counted_watts", "counts_w", "What the node counts in the ledger."),
-    _Gauge("node_power_watts", "draws_w", "What it draws by its last report."),
-    _Gauge("node_report_age_seconds", "heard_s_ago", "Since it was heard last."),
+    _Gauge("node_power_watts", "draws_w", "The node's power by its last report."),
+    _Gauge("node_report_age_seconds", "heard_s_ago", "Seconds since its last report."),
 )
 
 
 class PartitionCollector(Collector):
-    """Asks the cluster agent at ``socket`` for each scrape; ``clusterctl_up`` 0 when it does not answer."""
+    """Sends requests to the cluster agent at ``socket`` for each scrape; ``clusterctl_up`` is 0 if it does not
+    answer."""
 
     def __init__(self, socket: Place) -> None:
         self._socket = socket
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other; what is not known is left out."""
+        """One family after the other; unknown values are left out."""
         try:
             budget = ask(self._socket, ShowBudget())
             rows = ask(self._socket, ListNodes())
@@ -93,16 +94,16 @@ class PartitionCollector(Collector):
         try:
             tally = ask(self._socket, CountJobs())
         except ClusterError:
-            return  # it runs no jobs, or is gone since
+            return  # it runs no jobs, or has stopped since
         jobs = GaugeMetricFamily("clusterctl_jobs", "Jobs in the store.", labels=["state"])
         for state in STATES:
             jobs.add_metric([state], tally.get(state, 0))
         yield jobs
-        held = GaugeMetricFamily("clusterctl_node_jobs", "Jobs that have the node.", labels=["node"])
+        node_jobs = GaugeMetricFamily("clusterctl_node_jobs", "Jobs that have the node.", labels=["node"])
         for row in rows:
-            held.add_metric([row.name], 1 if row.job else 0)
-        yield held
-        by_state = GaugeMetricFamily("clusterctl_job_nodes", "Nodes by the state that jobs see.", labels=["state"])
+            node_jobs.add_metric([row.name], 1 if row.job else 0)
+        yield node_jobs
+        by_state = GaugeMetricFamily("clusterctl_job_nodes", "Nodes by their state for jobs.", labels=["state"])
         numbers = Counter(row.jobs for row in rows)
         for state in get_args(NodeState):
             by_state.add_metric([state], numbers[state])
@@ -110,14 +111,14 @@ class PartitionCollector(Collector):
 
 
 @click.command()
-@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Where to be scraped.")
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Address for scrapes.")
 @socket_option
 def metrics(listen: str, socket: Place) -> None:
     """Serve the partition to Prometheus, at http://HOST:PORT/metrics, until SIGTERM or Ctrl-C."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise WrongUseError(f"--listen {listen}: give HOST:PORT, like {DEFAULT_LISTEN}")
-    ask(socket, ShowBudget())  # at the start it must be there; later it may come and go
+    ask(socket, ShowBudget())  # the agent must run at the start; later it may come and go
     registry = CollectorRegistry()
     registry.register(PartitionCollector(socket))
     stops = {signal.SIGTERM, signal.SIGINT}

@@ -44,7 +44,7 @@ HEADINGS = (
 @json_option
 @socket_option
 def nodes(as_json: bool, socket: Place) -> None:
-    """Every node: its state, the cap wanted, granted and in force, what it counts, what it draws, its job."""
+    """Every node: its state, the cap wanted, granted and in force, what it counts, its power, its job."""
     rows = ask(socket, ListNodes())
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
@@ -67,7 +67,7 @@ def why(node: str, as_json: bool, socket: Place) -> None:
 
 
 def cells(row: NodeRow) -> tuple[str, ...]:
-    """Below ``HEADINGS``."""
+    """The cells of a row, under ``HEADINGS``."""
     watts = [row.wanted_w, row.granted_w, row.in_force_w, row.counts_w, row.draws_w]
     heard = "-" if row.heard_s_ago is None else f"{row.heard_s_ago:.1f} s ago"
     shown = ["-" if one is None else f"{one:.1f}" for one in watts]

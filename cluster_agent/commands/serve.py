@@ -13,18 +13,18 @@ from cluster_agent.serve.config import DEFAULT_CONFIG, read_settings
 @click.option(
     "--config", "path", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, show_default=True, help="Settings."
 )
-@click.option("--observe", is_flag=True, help="Decide and show; grant nothing, whatever the settings say.")
+@click.option("--observe", is_flag=True, help="Decide and show, but grant nothing; overrides the settings.")
 def serve(path: Path, observe: bool) -> None:
-    """Keep a partition's budget until told to stop (SIGTERM).
+    """Keep a partition's budget until SIGTERM.
 
-    Nodes keep their caps while it is away until their leases end; then they fall to their safe caps.
+    While the agent is down, nodes keep their caps until their leases end; then they fall to their safe caps.
     """
     import msgspec
 
     from cluster_agent.serve.server import Server
-    from nodectl.shell.log import saying
+    from nodectl.shell.log import logger
 
-    say = saying("clusterctl serve")
+    say = logger("clusterctl serve")
     settings = read_settings(path)
     if observe:
         settings = msgspec.structs.replace(settings, mode="observe")

@@ -13,7 +13,7 @@ import msgspec
 from click.core import ParameterSource
 
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import WrongUseError, without_types
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S
@@ -28,19 +28,25 @@ NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="How many nodes.")
 @click.option(
-    "-t", "--time", "walltime", default="01:00:00", show_default=True, metavar="TIME", help="At most so long."
+    "-t",
+    "--time",
+    "walltime",
+    default="01:00:00",
+    show_default=True,
+    metavar="TIME",
+    help="Its walltime: it is ended after this time.",
 )
-@click.option("--tag", default="", help="memory, mixed or compute: what loses least with fewer watts comes first.")
-@click.option("-J", "--name", default="", help="What it is called; else its program's name.")
+@click.option("--tag", default="", help="memory, mixed or compute: how much it loses with fewer watts, memory least.")
+@click.option("-J", "--name", default="", help="Its name (default: the program's).")
 @click.option("-o", "--output", default="", help="%j job, %n rank, %N node, %a attempt; default job-%j[-%n].out.")
 @click.option("-e", "--error", default="", help="Where stderr goes; default: as stdout.")
 @click.option("-D", "--workdir", default="", help="Where it runs; default: here.")
-@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Into its environment, which is empty otherwise.")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Add to its environment, which is empty otherwise.")
 @click.option("--prolog", default="", help="A shell command before it, on each node.")
 @click.option("--epilog", default="", help="A shell command after it, on each node.")
 @click.option("--grace", default="30s", show_default=True, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option("--no-requeue", is_flag=True, help="Do not run it again when a node loses it.")
-@click.option("--script", default="", metavar="FILE", help="Run this script, - for stdin; arguments follow after --.")
+@click.option("--script", default="", metavar="FILE", help="Run this script (-: stdin); its arguments follow after --.")
 @json_option
 @socket_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -49,7 +55,7 @@ def submit(context: click.Context, /, **given: Any) -> None:
     """Queue a job: `submit [OPTIONS] -- COMMAND...` or `submit [OPTIONS] --script FILE`. It runs once on each of its
     nodes.
 
-    The first lines of a script may hold options, `#NODECTL --nodes 2 --time 2h`; those given here win.
+    The first lines of a script may contain options, `#NODECTL --nodes 2 --time 2h`; those given here win.
     """
     script = _read_script(given["script"]) if given["script"] else ""
     for name, value in _options_of(script, given["script"]).items():
@@ -58,10 +64,10 @@ def submit(context: click.Context, /, **given: Any) -> None:
     try:
         request = msgspec.convert(_spec(given, script), Submit)
     except msgspec.ValidationError as error:
-        raise WrongUseError(f"no such job can be: {str(error).replace('`', '')}") from None
+        raise WrongUseError(f"not a valid job: {without_types(str(error)).replace('`', '')}") from None
     size = len(msgspec.msgpack.encode(request))
     if size > MAX_REQUEST - 1000:
-        raise WrongUseError(f"the job's command and environment make {size} bytes: put them into files")
+        raise WrongUseError(f"the job's command and environment take {size} bytes: move them to files")
     job = ask(given["socket"], request)
     click.echo(msgspec.json.encode({"job": job}).decode() if given["as_json"] else f"job {job}")
 
@@ -71,7 +77,7 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         raise WrongUseError("nothing to run: `clusterctl submit [OPTIONS] -- COMMAND...`, or --script FILE")
     walltime_s, grace_s = seconds(given["walltime"]), seconds(given["grace"])
     if walltime_s < 1:
-        raise WrongUseError(f"--time {given['walltime']}: a job of no time")
+        raise WrongUseError(f"--time {given['walltime']}: a job needs some time")
     if walltime_s > LONGEST_S:
         raise WrongUseError(f"--time {given['walltime']}: longer than {LONGEST_S // 86_400} days")
     title = Path(given["script"]).name if given["script"] not in ("", "-") else ""
@@ -90,7 +96,7 @@ def _variable(text: str) -> tuple[str, str]:
         raise WrongUseError(f"--env {text!r} is not NAME=VALUE, or the NAME of a variable that is set here")
     if not equals:
         if name not in os.environ:
-            raise WrongUseError(f"--env {name}: it is not set here; --env {name}=VALUE says what it is to be")
+            raise WrongUseError(f"--env {name}: it is not set here; --env {name}=VALUE sets it")
         value = os.environ[name]
     return name, value
 
@@ -103,12 +109,12 @@ def _read_script(path: str) -> str:
     if not text.strip():
         raise WrongUseError(f"{path}: the script is empty")
     if len(text) > MAX_SCRIPT:
-        raise WrongUseError(f"{path}: a script may have {MAX_SCRIPT} characters: put the rest into files it calls")
+        raise WrongUseError(f"{path}: a script may have {MAX_SCRIPT} characters: move the rest to files that it calls")
     return text
 
 
 def _options_of(script: str, path: str) -> dict[str, Any]:
-    """What the script's head asks for, by parameter."""
+    """The options in the script's head, by parameter."""
     found: dict[str, Any] = {}
     for number, line in enumerate(script.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
@@ -122,7 +128,7 @@ def _options_of(script: str, path: str) -> dict[str, Any]:
                 given = [name for name, source in sources.items() if source is ParameterSource.COMMANDLINE]
                 wrong = [name for name in given if name in NOT_IN_SCRIPTS]
                 if wrong or context.args:
-                    raise ValueError(f"{(wrong or context.args)[0]} has no place in a script")
+                    raise ValueError(f"{(wrong or context.args)[0]} is not allowed in a script")
                 for name in given:
                     value = context.params[name]
                     found[name] = (*found.get(name, ()), *value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""``clusterctl top``: the partition as it changes. It only looks."""
+"""``clusterctl top``: the partition as it changes. It changes nothing itself."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Headings, and the first look."""
+        """Set the headings, and update for the first time."""
         self.query_one("#nodes", DataTable).add_columns(*nodes.HEADINGS)
         self.query_one("#jobs", DataTable).add_columns(*jobs.HEADINGS)
         self.look()
@@ -66,14 +66,14 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True)
     def look(self) -> None:
-        """Ask, beside the screen's loop, so that an agent that is slow to answer does not stop the keys."""
+        """Send requests from a thread, so that an agent that is slow to answer does not block the keys."""
         worker = get_current_worker()
         try:
             budget = ask(self._socket, ShowBudget())
             rows = ask(self._socket, ListNodes())
         except ClusterError as error:
             if not worker.is_cancelled:
-                self.call_from_thread(self._say, f"{error}\n(what is below was true before)")
+                self.call_from_thread(self._say, f"{error}\n(the tables are from before)")
             return
         try:
             queue = ask(self._socket, ListJobs())
@@ -83,7 +83,7 @@ class Top(App[None]):
             self.call_from_thread(self._show, budget, rows, queue)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter on a node: why it has its cap."""
+        """Enter on a node shows why it has its cap."""
         if event.data_table.id == "nodes" and event.row_key.value is not None:
             try:
                 why = ask(self._socket, ExplainCap(event.row_key.value))
@@ -102,7 +102,7 @@ class Top(App[None]):
 
 
 class Reason(ModalScreen[None]):
-    """Why a node has its cap; any of the keys closes it."""
+    """Why a node has its cap; Enter, q or Escape closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "back")]
 
@@ -137,7 +137,7 @@ def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
 
 
 def _fill(table: DataTable[str], rows: dict[str, tuple[str, ...]]) -> None:
-    """Make it show these rows; the cursor and what is scrolled to stay where they are."""
+    """Make the table show these rows; cursor and scroll position stay."""
     if [key.value for key in table.rows] != list(rows):
         at = table.cursor_row
         table.clear()
@@ -158,7 +158,7 @@ def top(every_s: float, socket: Place) -> None:
     """Budget, nodes and jobs, as they change. Enter on a node says why it has its cap; q ends it."""
     import sys
 
-    ask(socket, ShowBudget())  # an agent that is not there is said in one line, on no screen of its own
+    ask(socket, ShowBudget())  # without an agent this is an error of one line, before the screen opens
     if not sys.stdout.isatty():
-        raise ClusterError("top draws on a terminal; `clusterctl nodes` and `clusterctl budget show` print")
+        raise ClusterError("top needs a terminal; `clusterctl nodes` and `clusterctl budget show` print")
     Top(socket, every_s).run()

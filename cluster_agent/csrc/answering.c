@@ -10,7 +10,7 @@ enum { NOBODY = -1, CAME = -2 };
 
 typedef struct {
     int32_t open;    /* jobs submitted and not ended */
-    int32_t blocked; /* comes when they have ended; NOBODY */
+    int32_t blocked; /* the job that comes when they have ended; NOBODY */
 } asking_t;
 
 struct answering {

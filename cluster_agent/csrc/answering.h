@@ -1,15 +1,15 @@
 /*
- * Submissions that answer to the schedule (a closed loop; cluster_agent/replay/closed_loop.py says which there are).
+ * A closed loop: submissions that follow from the schedule (cluster_agent/replay/closed_loop.py describes them).
  *
- * The scheduler knows jobs by the order in which they come, which is only found out here. So a job's columns are copied
- * from its row in the log to its place in the tables of the scheduler when it is submitted, and not before.
+ * The scheduler knows jobs by the order in which they come, which becomes known only here. So a job's columns are
+ * copied from its row in the log to its place in the scheduler's tables when it is submitted, and not before.
  */
 #ifndef CLUSTER_ANSWERING_H
 #define CLUSTER_ANSWERING_H
 
 #include <stdint.h>
 
-/* A column of `size` bytes a row: in the order of the log, and in that of submission. */
+/* A column of `size` bytes per row: in the order of the log, and in the order of submission. */
 typedef struct {
     const void *log;
     void *table;
@@ -19,7 +19,7 @@ typedef struct {
 /* The columns belong to the caller. */
 typedef struct {
     int32_t n_jobs, n_users;
-    int32_t queued;         /* each job comes a second after fewer than so many wait; 0: users answer */
+    int32_t queued;         /* each job comes a second after fewer than so many wait; 0: think times */
     const int64_t *submit_s; /* in the log, ascending */
     const int32_t *user;
     const int64_t *gap_s;   /* the job comes so long after the one before it of the same user, */
@@ -46,7 +46,7 @@ void answering_started(answering_t *answering, int64_t now_s);
 void answering_ended(answering_t *answering, int64_t now_s, int32_t job);
 void answering_requeued(answering_t *answering);
 
-/* Nothing happens any more: those that never came, since the jobs before them did not start, fill the table's end. */
+/* The replay is over: jobs that never came, since the jobs before them did not start, fill the end of the table. */
 void answering_finish(answering_t *answering, int64_t now_s);
 
 #endif

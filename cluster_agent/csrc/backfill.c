@@ -54,7 +54,7 @@ static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int64_t free, int32_
     return count;
 }
 
-/* List scheduling (Graham 1966): every job that fits starts, whoever waits before it. */
+/* List scheduling (Graham 1966): every job that fits starts, even past jobs that wait before it. */
 static int32_t backfill_list(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
 {
     int32_t count = 0, narrowest = s->queue[s->head].width, i;
@@ -96,9 +96,9 @@ static int plan_running(scheduler_t *s, int64_t now_s, int64_t free)
 }
 
 /*
- * Conservative backfilling, planned anew in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): every waiting
- * job in turn gets the earliest place that delays none before it. Only those whose place is now matter, so the rest
- * need no place once too little is free now for the narrowest of them.
+ * Conservative backfilling, planned again in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): each waiting job
+ * in turn gets the earliest place that delays no job before it. Only places that begin now matter: once fewer
+ * processors are free now than the narrowest of the remaining jobs needs, those need no place.
  */
 static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
 {
@@ -126,9 +126,9 @@ static int32_t backfill_conservative(scheduler_t *s, int64_t now_s, int64_t free
 }
 
 /*
- * Conservative backfilling that keeps its reservations (Mu'alem and Feitelson 2001, §2): in every pass each job in
- * turn gives up its place and takes the earliest one beside all others, so a place only moves forward as long as
- * estimates are upper bounds. A place whose time has passed, since a job before it ran on, is void.
+ * Conservative backfilling that keeps its reservations (Mu'alem and Feitelson 2001, §2): in every pass each job in turn
+ * gives up its place and takes the earliest one that all other places allow. So a place only moves forward, as long as
+ * estimates are upper bounds. A place whose time has passed, since a job before it ran longer, is void.
  */
 static int32_t backfill_compress(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts)
 {

@@ -70,12 +70,12 @@ static void list_falls(scheduler_t *s, int64_t now_s)
         is_in_order &= i == 0 || l->falls[i - 1].limit_s <= l->falls[i].limit_s;
     }
     l->n_falls = s->n_running;
-    if (!is_in_order) /* they are where jobs are expected to run for as long as they ask for */
+    if (!is_in_order) /* in order if jobs are expected to run for their whole walltime */
         qsort(l->falls, (size_t)l->n_falls, sizeof *l->falls, by_limit);
 }
 
-/* The joules above the limit that are drawn until the window ends, if all jobs run to their limits, with `wake_uw` more
- * from now on and `needed_uw` more until `limit_s`; no more than enough to see that they are above `most_j`. */
+/* The joules above the limit until the window ends, if all jobs run to their limits, with `wake_uw` more from now on
+ * and `needed_uw` more until `limit_s`. Stops as soon as the sum is above `most_j`. */
 static double path_j(scheduler_t *s, int64_t now_s, int64_t wake_uw, int64_t needed_uw, int64_t limit_s, double most_j)
 {
     ledger_t *l = &s->power->ledger;
@@ -97,7 +97,8 @@ static double path_j(scheduler_t *s, int64_t now_s, int64_t wake_uw, int64_t nee
     return found_j;
 }
 
-/* In a pass each start takes joules, so whoever asks for no fewer watts and no less time than a refused job is refused. */
+/* In a pass every start takes joules. So a job that needs no fewer watts and no less time than a refused one is
+ * refused. */
 static int is_refused(const ledger_t *l, const refusal_t *asked)
 {
     for (int32_t i = 0; i < l->n_refusals; i++)
@@ -117,7 +118,7 @@ static void refuse(ledger_t *l, const refusal_t *asked)
     l->n_refusals = kept + 1;
 }
 
-/* What the job has to find of the stored joules to start now. */
+/* The stored joules that the job needs to start now. */
 static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need, double most_j)
 {
     const power_t *p = s->power;

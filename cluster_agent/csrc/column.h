@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* All rows are taken at once; the system lends a page only when it is first written. Zeroes; NULL: no memory. */
+/* All rows at once; the kernel provides a page only when it is first written. Zeroes; NULL: no memory. */
 static inline void *column(int32_t count, size_t size)
 {
     return calloc(count > 0 ? (size_t)count : 1, size);

@@ -11,7 +11,7 @@ typedef struct {
     int32_t job;
 } event_t;
 
-/* A binary heap: no event happens before the one at the index (i - 1) / 2 of its own. */
+/* A binary heap: no event is earlier than the one at the index (i - 1) / 2 of its own. */
 typedef struct {
     event_t *events;
     int32_t count, capacity;
@@ -25,10 +25,10 @@ void events_clear(events_t *events);
 /* 0, or -1: no memory. */
 int events_put(events_t *events, event_t event);
 
-/* When the first valid one is due; INT64_MAX: there is none. */
+/* When the first valid one is due; INT64_MAX: no event. */
 int64_t events_first(events_t *events);
 
-/* Takes the first, which there is; its job. */
+/* Removes the first event, which must exist; returns its job. */
 int32_t events_take(events_t *events);
 
 #endif

@@ -1,4 +1,4 @@
-/* The waiting jobs by kind: those of one kind no pass can tell apart but by their order. Internal to the scheduler. */
+/* The waiting jobs by kind: jobs of one kind differ, for a pass, only in their order. Internal to the scheduler. */
 #ifndef CLUSTER_KINDS_H
 #define CLUSTER_KINDS_H
 
@@ -11,7 +11,7 @@ typedef struct {
     int32_t first, last; /* of its waiting jobs; first is -1 if there is none */
 } kind_t;
 
-/* What the first waiting job of a kind is found by. */
+/* The key by which the first waiting job of a kind is found. */
 typedef struct {
     int64_t estimate_s;
     int32_t job;
@@ -20,10 +20,10 @@ typedef struct {
 } front_t;
 
 /*
- * The fronts are in order of number, or of (estimate, number). A pass that goes through them meets all waiting jobs in
- * that order, if it takes out each that it starts and a kind of which one is refused would be refused as a whole: then
- * it looks once at each kind, where there may be a hundred times as many jobs. For users ask for round times, and
- * submit the same job many times.
+ * The fronts, one per kind, are in order of number, or of (estimate, number). A pass over the fronts meets all waiting
+ * jobs in that order, provided that it removes each job that it starts, and each kind of which it refuses a job (then
+ * it would refuse all of that kind). So it looks once at each kind, of which there may be a hundred times fewer than
+ * jobs: users request round times, and submit the same job many times.
  */
 typedef struct {
     kind_t *kinds;
@@ -41,10 +41,10 @@ typedef struct {
 int kinds_init(kinds_t *kinds, int32_t n_jobs, int is_shortest_first);
 void kinds_clear(kinds_t *kinds);
 
-/* The job waits; of `kind` all but its jobs is read. */
+/* The job waits from now on. All of `kind` is read, except its jobs. */
 void kinds_add(kinds_t *kinds, int32_t job, const kind_t *kind);
 
-/* The job waits no longer. If it was fronts[i], the front that follows it is fronts[i] now. */
+/* The job no longer waits. If it was fronts[i], the front after it is fronts[i] now. */
 void kinds_take(kinds_t *kinds, int32_t job);
 
 #endif

@@ -151,8 +151,8 @@ static void features_of_the_thesis(const learner_t *l, int64_t now_s, int32_t jo
 }
 
 /*
- * The 18 features of the campaign's simulator. A past run time is the time since its job was submitted, unless that is
- * shorter than the run time (so it is, for a job that has ended), at most the request, and the request while there is none.
+ * The 18 features of the campaign's simulator. A past run time is there min(time since that job's submission, its
+ * request), which for a job that has ended is not its run time; without a past job it is the request.
  */
 static void features_of_sc15(const learner_t *l, int64_t now_s, int32_t job, double *x)
 {
@@ -217,7 +217,7 @@ static double value(const learner_t *l, const double *term)
     return sum;
 }
 
-/* What an error counts for: gamma of the thesis. */
+/* The weight of an error: gamma of the thesis. */
 static double importance(const learner_t *l, int32_t job)
 {
     double q = l->jobs.width[job], p = (double)l->jobs.run_s[job];
@@ -289,7 +289,7 @@ int64_t learner_estimate(learner_t *l, int64_t now_s, int32_t job)
         features_of_the_thesis(l, now_s, job, l->features[job]);
     terms(l, l->features[job], term);
     double estimate_s = fabs(value(l, term)), request_s = (double)l->jobs.request_s[job];
-    if (!(estimate_s < request_s)) /* so that no cast overflows, and a model gone astray falls back to the request */
+    if (!(estimate_s < request_s)) /* so that no cast overflows, and a model that diverged falls back to the request */
         return l->jobs.request_s[job];
     return estimate_s < 1.0 ? 1 : (int64_t)estimate_s;
 }

@@ -7,7 +7,7 @@
 
 enum { NONE = -1, UNKNOWN = -2 };
 
-/* What holds until a job starts or ends. */
+/* Values that stay the same until a job starts or ends. */
 typedef struct {
     int64_t version;
     int32_t value;
@@ -30,7 +30,7 @@ struct ways {
     int64_t least_uw; /* of any configuration, and the fewest nodes */
     int32_t least_nodes;
     int64_t version;  /* counts starts and ends */
-    int32_t *wanted;  /* per kind: what its share of the watts is for, on an empty cluster; UNKNOWN */
+    int32_t *wanted;  /* per kind: the row that its share of the watts pays for on an empty cluster; UNKNOWN */
     known_t *fits;    /* per kind: the fastest row that fits now */
     known_t *after;   /* per row: how many running jobs have to end before there is room */
     reach_t *reach;   /* per table */
@@ -122,7 +122,7 @@ static const room_t *room_by_ends(scheduler_t *s)
     return w->room;
 }
 
-/* How many running jobs have to end before the row has room; NONE: there is never enough. */
+/* How many running jobs must end before the row has room; NONE: there is never enough. */
 static int32_t ends_before(scheduler_t *s, int32_t row)
 {
     ways_t *w = s->ways;
@@ -152,7 +152,7 @@ static int64_t ended_s(const scheduler_t *s, int64_t now_s, int32_t ends)
  * RMAP's choices (Patki et al., HPDC 2015)
  ****************************************************************/
 
-/* The nodes asked for with everything; fewer where the cluster's watts feed no more. */
+/* The requested nodes with all cores at the highest cap, or as many of them as the cluster's watts allow. */
 static int32_t traditional(const ways_t *w, int32_t job)
 {
     const moldable_t *m = &w->model;
@@ -203,7 +203,7 @@ static int32_t naive(const scheduler_t *s, int32_t job)
     return best(s->ways, job, fair_share_w(s, job), s->composition.processors);
 }
 
-/* Without `near` times play no part in which row is first, so that jobs of one kind have the same. */
+/* Without `near`, times do not affect which row is best, so jobs of one kind have the same. */
 static int32_t wanted(const scheduler_t *s, int32_t job)
 {
     ways_t *w = s->ways;
@@ -261,7 +261,7 @@ static int is_better(const ways_t *w, const scored_t *a, const scored_t *b)
     return w->model.rows[a->row].nodes < w->model.rows[b->row].nodes;
 }
 
-/* The row of the least score among those that end within `limit_s`; of the end itself, of cores x end, or of joules. */
+/* The row with the lowest score among those that end within `limit_s`; the score is the end, cores x end, or joules. */
 static scored_t least_score(scheduler_t *s, int64_t now_s, int32_t job, int32_t choose, double limit_s)
 {
     const ways_t *w = s->ways;
@@ -313,7 +313,7 @@ static int fits_now(const scheduler_t *s, int32_t row)
     return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw);
 }
 
-/* The row in which the job can start, if it is the one that is chosen; else NONE. */
+/* The row in which the job can start, if that is the chosen one; else NONE. */
 static int32_t starts_now(scheduler_t *s, int64_t now_s, int32_t job)
 {
     int32_t row = choose(s, now_s, job);
@@ -331,9 +331,10 @@ static void start(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
 }
 
 /*
- * Whether a look at each row is not needed to know that the job does not start now: with CHOOSE_STOCK, where a long queue
- * would be looked at in every pass. The fastest row that fits now loses against one that fits after a delay if that gains
- * more than the delay; how much it gains is the job's scale times what it does in the table. A second is for rounding.
+ * Whether the job certainly does not start now, without a look at each row. For CHOOSE_STOCK, where every pass would
+ * look at the rows of a long queue. The fastest row that fits now loses against a row that fits after a delay if that
+ * row is faster by more than the delay; by how much it is faster is the job's scale times the difference in the table.
+ * One second is added for rounding.
  */
 static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
 {
@@ -399,7 +400,7 @@ int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     if (s->head == s->tail)
         return count;
     int32_t ends = row == NONE ? NONE : ends_before(s, row);
-    if (ends == NONE) /* it can never run; that is found out before the replay begins */
+    if (ends == NONE) /* it can never run; a replay drops such jobs before it begins */
         return count;
     int64_t at_s = ended_s(s, now_s, ends);
     while (ends < s->n_running && s->running[ends].expected_end_s == at_s)

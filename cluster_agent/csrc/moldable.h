@@ -1,6 +1,6 @@
 /*
  * Jobs that can run in several ways: a table of configurations (nodes, cores, watts, time) for each application, and a
- * rule that chooses one whenever a job is looked at. Processors are nodes then, and the head's reservation is one of
+ * rule that chooses one at every pass. Processors are nodes then, and the head's reservation is one of
  * nodes and watts. cluster_agent/scheduler/configurations/moldable_scheduler.py is the same in plain Python and says what the rules are.
  */
 #ifndef CLUSTER_MOLDABLE_H
@@ -36,7 +36,7 @@ typedef struct {
     /* per job */
     const int32_t *table, *asked;
     const double *scale;
-    const int32_t *kind;         /* jobs of one kind have the same table and ask for as many nodes */
+    const int32_t *kind;         /* jobs of one kind have the same table and request as many nodes */
     /* per job, filled in as it starts */
     int32_t *row, *width;
     int64_t *run_s;

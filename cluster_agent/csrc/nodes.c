@@ -82,7 +82,7 @@ static int is_due(const nodes_t *n, const span_t *span, int32_t i)
 int64_t nodes_next(nodes_t *n)
 {
     int64_t next_s = INT64_MAX;
-    for (; n->timers.begin < n->timers.end; n->timers.begin++) { /* those whose nodes have all had jobs since */
+    for (; n->timers.begin < n->timers.end; n->timers.begin++) { /* timers whose nodes have all had jobs since */
         span_t *span = &n->timers.spans[n->timers.begin];
         while (span->first <= span->last && !is_due(n, span, span->first))
             span->first++;
@@ -138,7 +138,7 @@ void nodes_settle(nodes_t *n, int64_t now_s)
                     node->state = NODE_OFF;
                     n->now.off += cores;
                 }
-            } else if (is_on) { /* and it has a job */
+            } else if (is_on) { /* a job is on it */
                 node->state = NODE_ON;
                 node->at_s = BUSY_S;
                 n->now.booting -= cores;

@@ -31,9 +31,9 @@ typedef struct {
 } spans_t;
 
 /*
- * A free processor is warm if its node is on, else cold; the warm ones are the scheduler's placement. A timer is never
- * stopped: when it is due, those of its nodes that have been idle all the while still say so by their own at_s. So an end
- * of a job costs one span per interval.
+ * A free processor is warm if its node is on, else cold; the warm ones are in the scheduler's placement. A timer is
+ * never stopped. When it is due, a node's own at_s shows whether it has been idle since the timer began. So the end of
+ * a job costs one span per interval.
  */
 typedef struct {
     idle_off_t model;
@@ -41,18 +41,18 @@ typedef struct {
     placement_t *warm;
     placement_t cold;
     int64_t n_cold;
-    int64_t kept;       /* processors that the plan leaves on; the others' nodes are the plan's */
+    int64_t kept;       /* processors that the plan leaves on; the plan switches the other nodes */
     spans_t timers;     /* idle since at_s */
-    int32_t n_undated;  /* the last of them: freed since the last pass */
+    int32_t n_undated;  /* how many at the end were freed since the last pass */
     spans_t changes;    /* nodes going off and booting */
-    int64_t last_off_s; /* the last of those that went off is off by then */
+    int64_t last_off_s; /* when the last node that is going off will be off */
     cold_t now;         /* processors by state */
-    int64_t waking;     /* those that boot, or will when they are off */
+    int64_t waking;     /* processors of nodes that boot, or will boot once they are off */
     int64_t boots;      /* nodes */
     int32_t has_no_memory;
 } nodes_t;
 
-/* NULL: no memory. All nodes are on, and idle since the plan first says which are. */
+/* NULL: no memory. All nodes are on, and idle since the first plan. */
 nodes_t *nodes_new(const idle_off_t *model, int32_t processors, placement_t *warm);
 void nodes_free(nodes_t *nodes);
 
@@ -72,7 +72,7 @@ void nodes_date(nodes_t *nodes, int64_t now_s);
 void nodes_take(nodes_t *nodes, int64_t now_s, const interval_t *intervals, int32_t count, int64_t *begins_s,
                 int64_t *woken);
 
-/* A job gives processors back. If their node was booting for nobody else, the boot is cut short. */
+/* A job gives processors back. If a node was booting for this job alone, its boot is cancelled. */
 void nodes_give_back(nodes_t *nodes, const interval_t *intervals, int32_t count);
 
 /* At the latest when a job that takes a cold processor now begins. */
@@ -81,7 +81,7 @@ int64_t nodes_ready_s(const nodes_t *nodes, int64_t now_s);
 /* How many processors' nodes have been idle for long enough. */
 int64_t nodes_due(const nodes_t *nodes, int64_t now_s);
 
-/* These go off; or wait for the same time again. */
+/* Switches these off, or makes them wait for the same time again. */
 void nodes_go(nodes_t *nodes, int64_t now_s, int is_allowed);
 
 #endif

@@ -6,8 +6,8 @@
 int placement_init(placement_t *p, int32_t processors)
 {
     memset(p, 0, sizeof *p);
-    int32_t most = processors / 2 + 2; /* every second processor free is as scattered as it gets */
-    p->room = 2 * most;                /* so one side or the other always has room for all that comes back */
+    int32_t most = processors / 2 + 2; /* with every second processor free there are most intervals */
+    p->room = 2 * most;                /* so one of the two sides always has room for all that is given back */
     p->free = calloc((size_t)p->room, sizeof *p->free);
     p->merged = calloc((size_t)most, sizeof *p->merged);
     if (!p->free || !p->merged)
@@ -119,7 +119,7 @@ int64_t placement_free_below(const placement_t *p, int64_t below)
     return free;
 }
 
-/* The place of the first free interval that reaches the processor, or lies behind it. */
+/* The index of the first free interval that contains the processor or is after it. */
 static int32_t place_of(const placement_t *p, int32_t processor)
 {
     int32_t low = p->begin, high = p->end;

@@ -11,8 +11,8 @@ typedef struct {
 
 /*
  * The free processors as intervals in ascending order, no two of which touch: free[begin] to free[end - 1]. Jobs take
- * from the front, so taking only moves `begin`. The cost depends on how scattered the free processors are and not on
- * how many there are. What each job got is kept as intervals, one job after the other.
+ * from the front, so taking only moves `begin`. The cost depends on how many intervals there are, not on how many
+ * processors. What each job got is kept as intervals, one job after the other.
  */
 typedef struct {
     interval_t *free;
@@ -29,7 +29,7 @@ void placement_clear(placement_t *placement);
 /* Appends intervals of `width` processors. How many intervals; -1: no memory; -2: fewer than `width` are free. */
 int32_t placement_take(placement_t *placement, int32_t width);
 
-/* The same from processors 0 to below-1 alone, the highest of them first. */
+/* As placement_take, but only from processors 0 to below-1, the highest of them first. */
 int32_t placement_take_highest(placement_t *placement, int32_t width, int64_t below);
 
 /* How many processors below `below` are free. */
@@ -38,7 +38,7 @@ int64_t placement_free_below(const placement_t *placement, int64_t below);
 /* `intervals` are what a job took, or several that ascend or descend. */
 void placement_give_back(placement_t *placement, const interval_t *intervals, int32_t count);
 
-/* What is free from `first` to `last` becomes free in `to` instead. How many processors that are. */
+/* Moves what is free from `first` to `last` to the free processors of `to`. Returns how many processors that are. */
 int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_t last);
 
 /* What was taken last, `count` intervals, counts as taken from `to`. 0, or -1: no memory. */

@@ -159,7 +159,7 @@ int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present)
     const power_t *p = s->power;
     if (!p->nodes)
         return 0;
-    int64_t unclaimed = p->nodes->waking; /* the job for which they booted was killed, and another is on them too */
+    int64_t unclaimed = p->nodes->waking; /* of a boot whose job was killed, with another job on the same node */
     for (int32_t i = 0; unclaimed && i < s->n_running; i++)
         if (p->since_s[s->running[i].job] > now_s)
             unclaimed -= p->woken[s->running[i].job];
@@ -212,7 +212,7 @@ int64_t scheduler_beyond(const scheduler_t *s)
     return beyond;
 }
 
-/* What a processor that is switched off, or being switched, draws in a row. */
+/* The power of a processor that is switched off, or being switched, in a row. */
 static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
 {
     int64_t away = s->composition.processors - row->kept;

@@ -1,8 +1,8 @@
 /*
- * Watts for the scheduler: what processors draw, which caps hold when, and which nodes are on.
+ * Watts for the scheduler: the power of processors, which caps are in force when, and which nodes are on.
  *
- * Whole microwatts per processor, so that sums are exact and every engine decides alike. The machine's idle, off and
- * shared watts come in the rows of a plan; a job adds what its processors draw more than idle ones.
+ * Whole microwatts per processor, so that sums are exact and all engines decide the same. The machine's idle, off and
+ * shared watts come in the rows of a plan; a job adds the watts of its processors above idle.
  */
 #ifndef CLUSTER_POWER_H
 #define CLUSTER_POWER_H
@@ -14,9 +14,9 @@
 #define ENDS_UNHEARD 0
 #define ENDS_BEFORE_PASS 1
 #define ENDS_AFTER_PASS 2
-/* budget_t: who may draw more than the limit, and what of the stored joules a start that does has to find */
+/* budget_t: who may draw more than the limit, and how many stored joules such a start needs */
 #define BUDGET_NONE 0
-#define BUDGET_REDUCEPC 1  /* only the head of the queue; others stay under a limit that leaves it its joules */
+#define BUDGET_REDUCEPC 1  /* only the head of the queue; others stay below a limit that leaves the head its joules */
 #define BUDGET_ENERGYBUD 2 /* all, but others leave the head its joules */
 #define TEST_PATH 0        /* all that it and the running jobs will draw above the limit */
 #define TEST_JOB 1         /* what is above the limit now, for as long as the job may run */
@@ -42,7 +42,7 @@ typedef struct {
     const double *slowdown;   /* run time at each level over that at level 0 */
     const int64_t *job_busy_uw, *job_plan_uw; /* per job, a processor at level 0; NULL: as the machine's */
     const int32_t *job_lowest; /* per job, the lowest frequency it may be given; NULL: `lowest` for all */
-    int32_t reacts_to_ends;   /* ENDS_*: whether the policy is asked when jobs end while a cap holds */
+    int32_t reacts_to_ends;   /* ENDS_*: whether *react* is called when jobs end under a cap */
     budget_t budget;
 } power_model_t;
 
@@ -70,7 +70,7 @@ typedef struct {
     int64_t idle_uw;      /* the processors that are on, idle, and the chassis and racks that are */
     int64_t off_uw;       /* the nodes that are off */
     int64_t switching_uw; /* the nodes being switched */
-    int64_t bonus_uw;     /* what chassis and racks save by being off, and do not while a job is left on one of them */
+    int64_t bonus_uw;     /* saved by chassis and racks that are off; lost while a job is left on one of them */
 } plan_row_t;
 
 #endif

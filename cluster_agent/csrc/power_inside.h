@@ -17,19 +17,19 @@ typedef struct {
     int64_t expected_uw; /* the same, with all jobs ending as expected */
 } outlook_t;
 
-/* A running job as a budget sees it: at its limit the cluster draws so much less. */
+/* A running job in a budget: at its time limit the cluster's power falls by this much. */
 typedef struct {
     int64_t limit_s, extra_uw;
 } fall_t;
 
-/* What a job asked for that took too many joules. */
+/* The needs of a job that was refused for its joules. */
 typedef struct {
     int64_t busy_uw, length_s;
 } refusal_t;
 
 enum { MOST_REFUSALS = 8 };
 
-/* What a budget knows. Stored is what was left below the limit at the last reading and, as planned, since. */
+/* The state of a budget. Stored joules: what was left below the limit at the last reading, and by plan since then. */
 typedef struct {
     int is_open;
     double read_j, since_j;
@@ -38,27 +38,27 @@ typedef struct {
     int64_t drawn_uw;
     fall_t *falls;       /* of the running jobs, in order */
     int32_t n_falls;     /* -1: to be made */
-    refusal_t refusals[MOST_REFUSALS]; /* in this pass, the latest of those that no other tells of */
+    refusal_t refusals[MOST_REFUSALS]; /* of this pass, the latest that no other one implies */
     int32_t n_refusals;
 } ledger_t;
 
-/* When the head will start, if running jobs end as expected, and what others may take until then and beside it. */
+/* When the head will start, if running jobs end as expected, and what other jobs may take before and next to it. */
 typedef struct {
     int64_t at_s;        /* INT64_MAX: the job will not fit as long as the plan holds */
     int32_t narrowest;   /* row */
-    int64_t left_over;   /* processors that are on in that row, beside the job */
+    int64_t left_over;   /* processors that are on in that row, in addition to the job */
     int64_t left_over_uw;
     double reserved_j;   /* stored joules that it will need */
     double left_over_j;  /* stored joules that it will not */
     int64_t above_uw;    /* what the cluster will draw with it, less the budget's limit */
-    int64_t length_s;    /* for how long the budget cares */
+    int64_t length_s;    /* how long the head counts in the budget */
 } reservation_t;
 
-/* What a job that starts now asks for, besides its processors. */
+/* What a job that starts now needs in addition to its processors. */
 typedef struct {
     int64_t delay_s;     /* until its nodes have booted, at the latest */
-    int64_t busy_uw;     /* more than its processors draw idle, at most */
-    int64_t wake_uw;     /* what nodes that boot for it have saved by being off, and will not from now on */
+    int64_t busy_uw;     /* its highest power above idle */
+    int64_t wake_uw;     /* what nodes that boot for it no longer save by being off */
 } need_t;
 
 /* What the scheduler knows on a machine with watts. */
@@ -79,7 +79,7 @@ struct power {
     double *done_s;
     int32_t *level;
     int64_t *limit_s;    /* when it is ended at the latest, at its present frequency */
-    int64_t *extra_uw;   /* what it draws more than its processors draw idle, as planned with; of running jobs */
+    int64_t *extra_uw;   /* planned power above idle; of running jobs */
     int64_t running_uw;  /* the sum of those */
     int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
     int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
@@ -88,7 +88,7 @@ struct power {
     ledger_t ledger;
 };
 
-/* What a processor draws more while its node boots, or goes off, than idle; nothing if it is less. */
+/* The power above idle of a processor whose node boots or goes off; 0 if it is below idle. */
 static inline int64_t boot_rise_uw(const power_t *p)
 {
     int64_t rise_uw = p->nodes->model.boot_uw - p->model.idle_uw;
@@ -101,7 +101,7 @@ static inline int64_t off_rise_uw(const power_t *p)
     return rise_uw > 0 ? rise_uw : 0;
 }
 
-/* What a processor of the job draws more than an idle one, as planned with. */
+/* The planned power of a processor of the job above an idle one. */
 static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
 {
     const power_model_t *m = &p->model;
@@ -111,13 +111,13 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
 }
 
-/* Whether waiting jobs are kept by kind: not where each has watts of its own, or the queue another order than theirs. */
+/* Whether waiting jobs are kept by kind: not if each has watts of its own, or if the queue has another order. */
 static inline int has_kinds(const scheduler_t *s)
 {
     return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered;
 }
 
-/* Joules of so many microwatts, nothing if negative. */
+/* Joules of so many microwatts, 0 if negative. */
 static inline double joules(int64_t uw, int64_t seconds)
 {
     return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
@@ -131,18 +131,18 @@ static inline int32_t lowest_of(const power_t *p, int32_t job)
 
 static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_t level)
 {
-    /* most jobs are asked about at the highest frequency first, and this is called for each waiting one */
+    /* level 0 first: it is the usual case, and this is called for each waiting job */
     int64_t long_s = level ? (int64_t)ceil((double)length_s * p->model.slowdown[level] - 1e-9) : length_s;
     return long_s > 1 ? long_s : 1;
 }
 
 /* power.c */
 /*
- * What nodes that are not on draw more than idle ones: in the present row those that are off draw less, as long as
- * nobody boots them; in a later one they may be on again. Nodes that boot for a job count with it.
+ * The power above idle of nodes that are not on. In the present row nodes that are off draw less than idle, until a job
+ * boots them; in a later row they may be on again. Nodes that boot for a job count with that job.
  */
 int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present);
-/* What the job draws in a row more than the machine without jobs; *is_left_on: it keeps nodes on that should be off. */
+/* What the job adds in a row to the power without jobs; *is_left_on: it keeps nodes on that should be off. */
 int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on);
 
 /* budget.c */

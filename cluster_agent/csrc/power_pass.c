@@ -18,8 +18,8 @@ static void count_free(scheduler_t *s, int32_t k)
 }
 
 /*
- * What is free and what is left under the caps, now and at the beginning of each later row. A policy that asks for no
- * watts has all it wants, also where a cap is exceeded.
+ * What is free and what is left under the caps, now and at the beginning of each later row. For a policy that does not
+ * check watts the headroom is unlimited, also where a cap is exceeded.
  */
 static void look_out(scheduler_t *s, int64_t now_s)
 {
@@ -62,7 +62,7 @@ static int32_t narrowest_row(const power_t *p, int32_t from, int64_t end_s)
     return narrowest;
 }
 
-/* On nodes that are on as far as there are any. */
+/* First on nodes that are on, as far as they suffice. */
 static need_t need_of(const scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 {
     const power_t *p = s->power;
@@ -139,8 +139,8 @@ static int32_t highest_of(const interval_t *intervals, int32_t count)
 }
 
 /*
- * Starts the job. Where nodes will be switched off later, a job that ends before takes the highest processors it may
- * have, so that those which stay on are left for longer ones.
+ * Starts the job. If nodes will be switched off later, a job that ends before takes the highest processors that it may,
+ * so that those which stay on are left for longer jobs.
  */
 static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need)
 {
@@ -154,7 +154,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     if (p->interval_count[job] < 0)
         return -1;
     p->highest[job] = highest_of(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
-    /* once the job is started, what these have risen by */
+    /* after the start: by how much these have risen */
     int64_t present_uw = power_cold_uw(s, now_s, 1), later_uw = power_cold_uw(s, now_s, 0);
     if (p->nodes)
         nodes_take(p->nodes, now_s, p->placement.intervals + p->interval_first[job], p->interval_count[job], &begins_s,
@@ -189,7 +189,8 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     return 0;
 }
 
-/* What so many processors, at a time of a search for a reservation, will need of what nodes save that are off now. */
+/* Power that so many processors will need, at a time of the search for a reservation, since nodes that are off now
+ * boot. */
 static int64_t will_wake_uw(const power_t *p, int64_t width)
 {
     if (!p->nodes)
@@ -335,14 +336,14 @@ static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_
            greatest(from_cold - (all->cold - on->cold), 0);
 }
 
-/* What the head leaves to jobs behind it. The widths are bounds that tell most of the jobs that cannot start. */
+/* What the head leaves to jobs behind it. The bounds on width exclude most of the jobs that cannot start. */
 typedef struct {
     reservation_t reserved;
-    int64_t least_uw;     /* what a processor needs at the least, where all jobs are alike; 0: not known */
+    int64_t least_uw;     /* the least power of a processor, if it is the same for all jobs; 0: not known */
     int64_t widest;       /* no wider job can start */
-    int64_t late_s;       /* one that runs longer ends after the head is to start, */
-    int64_t widest_late;  /* and then can be no wider than this */
-    double left_over_j;   /* more than these until then it cannot take */
+    int64_t late_s;       /* a job that runs longer ends after the head is to start, */
+    int64_t widest_late;  /* and can be no wider than this */
+    double left_over_j;   /* until then a job cannot take more than these */
 } offer_t;
 
 static int64_t as_wide_as(int64_t width, int64_t uw, int64_t least_uw)
@@ -363,7 +364,7 @@ static void bound(scheduler_t *s, int64_t now_s, offer_t *offer)
         as_wide_as(p->is_level ? reserved->left_over : present->free, reserved->left_over_uw, offer->least_uw);
 }
 
-/* Whether a job of this width that is expected to run so long cannot start; then none can that is wider, or longer. */
+/* Whether a job of this width and expected run time cannot start; then no job can that is wider or longer. */
 static int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
 {
     return width > offer->widest || (estimate_s > offer->late_s && width > offer->widest_late) ||
@@ -383,7 +384,7 @@ static int start_behind(scheduler_t *s, int64_t now_s, int32_t job, int64_t esti
         int64_t length_s = need.delay_s + power_stretched(p, estimate_s, level), needed_uw = need.busy_uw + need.wake_uw;
         int ends_in_time = reserved->at_s == INT64_MAX || length_s <= reserved->at_s - now_s;
         int64_t taken = ends_in_time ? 0 : taken_in(s, now_s, job, level, need.delay_s, reserved->narrowest);
-        if (taken > reserved->left_over) /* a lower frequency takes no less, and longer */
+        if (taken > reserved->left_over) /* a lower frequency takes as many, for longer */
             return 0;
         if ((!ends_in_time && needed_uw > reserved->left_over_uw) ||
             !budget_allows_behind(s, now_s, job, level, &need, length_s, reserved, ends_in_time, &cost_j))
@@ -404,9 +405,9 @@ static int start_behind(scheduler_t *s, int64_t now_s, int32_t job, int64_t esti
 }
 
 /*
- * Whether kinds can be told apart, and one of which a job is refused is refused as a whole. For in a pass there are ever
- * fewer processors, watts and joules. But where nodes that are on will be taken away later, a job may take fewer of those
- * that stay when it has to boot some.
+ * Whether jobs can be handled by kind, that is, whether a kind can be refused as a whole once one of its jobs is
+ * refused. Usually yes, since in a pass processors, watts and joules only become fewer. But if nodes that are on will
+ * be switched off later, a job that must boot nodes may take fewer of those that stay.
  */
 static int goes_by_kind(const scheduler_t *s)
 {
@@ -464,7 +465,7 @@ static int32_t backfill_each(scheduler_t *s, int64_t now_s, offer_t *offer, int3
     return count;
 }
 
-/* EASY in processors and watts: who starts before the head may take neither from its reservation. */
+/* EASY in processors and watts: jobs that start before the head may take neither from its reservation. */
 static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     power_t *p = s->power;

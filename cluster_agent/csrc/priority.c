@@ -4,7 +4,7 @@
 
 #include "scheduler_inside.h"
 
-/* Usage is brought to a later origin, exactly, before it can overflow. */
+/* Usage is rescaled to a later origin, exactly, before it can overflow. */
 #define REBASE 512.0
 
 int32_t scheduler_set_priority(scheduler_t *s, const priority_t *model)
@@ -114,7 +114,7 @@ void priority_charge(scheduler_t *s, int64_t now_s)
         int32_t job = r->ended[i].job, user = s->jobs.user[job];
         double processor_s = (double)(now_s - r->ended[i].started_s) * (double)s->jobs.width[job];
         double joules = processor_s * r->model.watts[user];
-        if (r->is_metered[job]) { /* a job that was killed before has been charged for that run */
+        if (r->is_metered[job]) { /* an earlier run that was killed has been charged already */
             joules = r->metered_j[job] - r->charged_j[job];
             r->charged_j[job] = r->metered_j[job];
         }
@@ -125,7 +125,7 @@ void priority_charge(scheduler_t *s, int64_t now_s)
     r->is_charged = 1;
 }
 
-/* The processor-seconds that the machine had to give until now, decayed alike. The present period counts in full. */
+/* The processor-seconds that the machine had until now, decayed in the same way. The present period counts in full. */
 static double capacity(const scheduler_t *s, int64_t now_s)
 {
     const ranks_t *r = s->ranks;
@@ -136,7 +136,7 @@ static double capacity(const scheduler_t *s, int64_t now_s)
     return had * (double)r->model.period_s * (exp2(half_lives(r, now_s) + step - r->base) - from) / (exp2(step) - 1.0);
 }
 
-/* What the user has used of it: U. */
+/* The user's part of that: U. */
 static double used(const usage_t *usage, double capacity, int32_t user)
 {
     return usage->of_user[user] > 0.0 ? usage->of_user[user] / capacity : 0.0;
@@ -151,7 +151,7 @@ double scheduler_used(const scheduler_t *s, int64_t now_s, int32_t user)
  * The order
  ****************************************************************/
 
-/* What a user's past counts for, of one kind of usage. */
+/* The contribution of one kind of usage to a user's priority. */
 static double past(const priority_t *m, const usage_t *usage, double capacity, int32_t user)
 {
     if (m->is_relative)
@@ -178,8 +178,8 @@ static int32_t ahead_of(const ranked_t *ordered, int32_t count, const ranked_t *
     return low;
 }
 
-/* Merges ordered runs, two neighbours at a time, and of those only what is not in its place. From pass to pass few jobs
- * move, so that there are few runs. */
+/* Merges ordered runs, two neighbours at a time, and moves only what is not in its place. From pass to pass few jobs
+ * move, so there are few runs. */
 static void merge_runs(ranked_t *ranked, ranked_t *merged, int32_t count)
 {
     for (int32_t runs = 2; runs > 1;) {
@@ -201,7 +201,7 @@ static void merge_runs(ranked_t *ranked, ranked_t *merged, int32_t count)
     }
 }
 
-/* What a waiting job's user counts for, the same for all of a pass. */
+/* The contribution of a waiting job's user, the same for a whole pass. */
 static double factor_of(const scheduler_t *s, int32_t user, double had)
 {
     ranks_t *r = s->ranks;
@@ -227,7 +227,7 @@ static ranked_t rank(const scheduler_t *s, int64_t now_s, const waiting_t *waiti
     return (ranked_t){.priority = priority + factor_of(s, s->jobs.user[waiting->job], had), .waiting = *waiting};
 }
 
-/* The queue is in order up to `ordered`: whoever stands behind that goes to his place. */
+/* The queue is in order up to `ordered`; each job behind that is moved to its place. */
 static void insert_new(scheduler_t *s, int64_t now_s, int32_t ordered)
 {
     waiting_t *queue = s->queue + s->head;

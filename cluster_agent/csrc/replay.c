@@ -67,7 +67,7 @@ static int64_t next_switch(const replay_t *r)
     return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_switch(r->scheduler) : INT64_MAX;
 }
 
-/* When a budget wants the joules read. */
+/* When the joules of a budget are to be read. */
 static int64_t next_reading(const replay_t *r)
 {
     return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_reading(r->scheduler) : INT64_MAX;
@@ -203,7 +203,7 @@ static void end_job(replay_t *r)
     r->is_pass_due = 1;
 }
 
-/* When the running job will end; at a frequency changed by rounding not before the next second. */
+/* When the running job will end; after a change of frequency, whose end is rounded, not before the next second. */
 static int64_t ends_at(const replay_t *r, int32_t job)
 {
     int64_t end_s = scheduler_finish(r->scheduler, job, r->jobs.run_s[job]);
@@ -250,7 +250,7 @@ int32_t replay_set_level(replay_t *r, int32_t job, int32_t level)
     return r->has_no_memory ? REPLAY_NO_MEMORY : 0;
 }
 
-/* A row of the plan begins, or a cap becomes known: who is on nodes that should be off. */
+/* A row of the plan begins, or a cap becomes known: counts the jobs on nodes that should be off. */
 static void follow_plan(replay_t *r)
 {
     scheduler_advance(r->scheduler, r->now_s);
@@ -332,7 +332,7 @@ static int32_t pass(replay_t *r)
     return 0;
 }
 
-/* Gives processors to the jobs decided at this instant, after all that ends at it has given its own back. */
+/* Gives processors to the jobs decided at this instant, after all jobs that end at it have given theirs back. */
 static int32_t place(replay_t *r)
 {
     if (r->meter) { /* the scheduler has done it */

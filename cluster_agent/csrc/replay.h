@@ -17,7 +17,7 @@
 #define BATCH_EVENT 1   /* each by itself, at one instant overruns, then submissions, then ends */
 
 #define REPLAY_ENDED 0
-#define REPLAY_PAUSED 1      /* as many jobs have ended as were asked for */
+#define REPLAY_PAUSED 1      /* as many jobs have ended as requested */
 #define REPLAY_PASS_DUE 2    /* the caller orders the queue and calls again */
 #define REPLAY_POWER_DUE 3   /* a row of the plan begins or a cap becomes known: the caller reacts and calls again */
 #define REPLAY_NO_MEMORY (-1)

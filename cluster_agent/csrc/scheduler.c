@@ -97,7 +97,7 @@ void scheduler_free(scheduler_t *s)
  * The running jobs
  ****************************************************************/
 
-/* The first place in `running` whose expected end is later than `end_s`. */
+/* The index in `running` of the first job whose expected end is later than `end_s`. */
 static int32_t running_after(const scheduler_t *s, int64_t end_s)
 {
     int32_t low = 0, high = s->n_running;
@@ -160,7 +160,7 @@ int64_t scheduler_expected_end(const scheduler_t *s, int32_t job)
  * Estimates and their corrections
  ****************************************************************/
 
-/* What is known of jobs of the same user, width and request (HISTORY_SIMILAR). */
+/* The history of jobs of the same user, width and request (HISTORY_SIMILAR). */
 static history_t *alike(const scheduler_t *s, int32_t job)
 {
     const jobs_t *jobs = &s->jobs;
@@ -223,7 +223,7 @@ static int by_estimate(const void *a, const void *b)
     return is_shorter(a, b) ? -1 : is_shorter(b, a);
 }
 
-/* The jobs in `moved`, which have another estimate now, go to their new places in `shortest`. */
+/* The jobs in `moved`, whose estimates have changed, go to their new places in `shortest`. */
 static void move_shortest(scheduler_t *s, int32_t n_moved)
 {
     int32_t kept = 0;
@@ -238,7 +238,7 @@ static void move_shortest(scheduler_t *s, int32_t n_moved)
             s->shortest[--place] = s->moved[--n_moved];
 }
 
-/* A job of the user has ended: what is now expected of those that wait (FIXED_AT_START). */
+/* A job of the user has ended: the new estimate of those that wait (FIXED_AT_START). */
 static void estimate_anew(scheduler_t *s, int32_t user)
 {
     int32_t n_moved = 0;
@@ -278,13 +278,13 @@ static int64_t planned(const scheduler_t *s, int32_t job)
 static const int64_t INCREMENTS_S[] = {60,       5 * 60,   15 * 60,   30 * 60,   3600,      2 * 3600,
                                        5 * 3600, 10 * 3600, 20 * 3600, 50 * 3600, 100 * 3600};
 
-/* The estimate of a running job that has outlived the one before. */
+/* The estimate of a running job that runs longer than its last estimate. */
 static int64_t corrected(const scheduler_t *s, int32_t job)
 {
     int64_t estimate_s = s->estimate_s[job], request_s = s->jobs.request_s[job];
     size_t corrections = (size_t)s->corrections[job];
 
-    if (s->ways) /* times of the table are taken to be right: it is expected to end at any moment */
+    if (s->ways) /* the table's times are taken as true: it is expected to end at any moment */
         return estimate_s + 1;
     switch (s->composition.correct) {
     case CORRECT_INCREMENTAL:
@@ -322,7 +322,7 @@ static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int
     return kept;
 }
 
-/* Jobs that wait no longer leave gaps in the arrays of those that do. No more than so many stay. */
+/* Jobs that no longer wait leave gaps in the arrays of those that do. At most so many gaps stay. */
 static void close_gaps(scheduler_t *s, int32_t bearable)
 {
     if (s->tail - s->head - s->n_waiting > bearable)
@@ -548,7 +548,7 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 }
 
 /****************************************************************
- * What a live partition does besides
+ * What only a live partition does
  ****************************************************************/
 
 void scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job)
@@ -571,7 +571,7 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
             learner_killed(s->learner, job);
         return;
     }
-    s->has_started[job] = 1; /* as one that has left the queue */
+    s->has_started[job] = 1; /* as a job that has left the queue */
     s->n_waiting--;
     close_gaps(s, 0);
     if (s->ranks)

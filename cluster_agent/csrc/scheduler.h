@@ -1,8 +1,9 @@
 /*
- * The scheduler: who waits, who runs, until when, and who starts next.
+ * The scheduler: which jobs wait, which run and until when, and which start next.
  *
- * It knows no clock and no machine. A loop tells it what has happened (submitted, ended, outlived its estimate) and asks
- * it to decide; what it decides to start counts as running at once. Times are whole seconds, as in the job logs. The
+ * It knows no clock and no machine. A loop calls it for each event (a job is submitted, has ended, runs longer than its
+ * estimate) and for a pass; jobs that it decides to start count as running at once. Times are whole seconds, as in the
+ * job logs. The
  * phases are those of cluster_agent/scheduler/policy_phases.py, and tests/oracle/scheduler.py is the same scheduler
  * in plain Python, against which this one is tested.
  */
@@ -30,7 +31,7 @@
 #define FIXED_AT_SUBMISSION 0
 #define FIXED_AT_START 1
 
-/* correct: what an estimate becomes when its job outlives it */
+/* correct: the new estimate of a job that runs longer than the last one */
 #define CORRECT_REQUESTED 0
 #define CORRECT_INCREMENTAL 1
 #define CORRECT_DOUBLING 2
@@ -47,7 +48,7 @@
 #define SCAN_QUEUE 0
 #define SCAN_SHORTEST 1
 
-/* ESTIMATE_LEARNED: whose features and count it takes, and what an error counts for */
+/* ESTIMATE_LEARNED: the variant of features and steps, and the weight of an error */
 #define MODEL_THESIS 0
 #define MODEL_SC15 1
 #define LOSS_LINEAR 0
@@ -101,17 +102,16 @@ int32_t scheduler_submit(scheduler_t *scheduler, int64_t now_s, int32_t job);
 /* The running job has ended. */
 void scheduler_end(scheduler_t *scheduler, int32_t job);
 
-/* The running job has outlived its estimate. Its new expected end. */
+/* The running job runs longer than its estimate. Returns its new expected end. */
 int64_t scheduler_overrun(scheduler_t *scheduler, int32_t job);
 
 /*
- * The job runs already, since `started_s`, and the scheduler comes to know of it: a job found at a restart, or a node
- * that is away, as a job that holds it. Taken to run for `estimate_s`, or for what the policy estimates if that is 0.
- * Not with watts.
+ * Adds a job that runs already, since `started_s`: a job found at a restart, or the placeholder of a node that is away.
+ * It is expected to run for `estimate_s`, or for the policy's estimate if that is 0. Not with watts.
  */
 void scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job);
 
-/* The job, waiting or running, is gone, and nothing is learned from it. Not with watts. */
+/* Removes the job, waiting or running, without learning from it. Not with watts. */
 void scheduler_withdraw(scheduler_t *scheduler, int32_t job);
 
 /* One pass: writes the jobs that start now, in the order of decision, and returns how many (-1: no memory). `starts`
@@ -139,10 +139,10 @@ int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
 /* After that, while nothing runs: writes for each job whether it could not even start now. */
 void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
 
-/* What the running job has taken so far, if it is metered; to be said before it ends or is killed. */
+/* The joules of the running job so far, if it is metered; to be called before it ends or is killed. */
 void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);
 
-/* Only with priorities: what the user has used lately, as a share of what the machine had to give (processor-seconds). */
+/* Only with priorities: the user's recent usage, as a share of what the machine had to give (processor-seconds). */
 double scheduler_used(const scheduler_t *scheduler, int64_t now_s, int32_t user);
 
 /*
@@ -161,7 +161,7 @@ int32_t scheduler_plan(scheduler_t *scheduler, const plan_row_t *rows, int32_t n
 /* When the next row of the plan begins; INT64_MAX: none. */
 int64_t scheduler_next_row(const scheduler_t *scheduler);
 
-/* Time has come to `now_s`: which row of the plan holds. To be called when a row begins, before a pass. */
+/* Time has come to `now_s`: finds the present row of the plan. To be called when a row begins, before a pass. */
 void scheduler_advance(scheduler_t *scheduler, int64_t now_s);
 
 /* When a node goes off, or is off or on, next; INT64_MAX: never. Then a pass is due. */
@@ -180,13 +180,13 @@ int64_t scheduler_boots(const scheduler_t *scheduler);
 /* When the joules of a budget are to be read next; INT64_MAX: never. */
 int64_t scheduler_next_reading(const scheduler_t *scheduler);
 
-/* That time has come: what the cluster has drawn since the last reading. A pass is due. */
+/* That time has come: the cluster's joules since the last reading. A pass is due. */
 void scheduler_read_joules(scheduler_t *scheduler, int64_t now_s, int64_t drawn_uj);
 
 /* The joules that a budget has stored, below 0 if it is overdrawn. */
 double scheduler_stored_j(const scheduler_t *scheduler);
 
-/* What the cluster draws as planned with, in the present row: what it draws now, or will when nodes have booted. */
+/* The planned power of the cluster in the present row: now, or once nodes have booted. */
 int64_t scheduler_plan_uw(const scheduler_t *scheduler, int64_t now_s);
 
 /* The running job is ended before its time. It waits again if killed jobs are requeued. */
@@ -198,7 +198,7 @@ void scheduler_set_level(scheduler_t *scheduler, int64_t now_s, int32_t job, int
 /* When the running job has run for `length_s`, counted at the highest frequency, if it stays at its present one. */
 int64_t scheduler_finish(const scheduler_t *scheduler, int32_t job, int64_t length_s);
 
-/* What a processor of the job draws at a level more than an idle one, as planned with. */
+/* The planned power of a processor of the job at a level, above an idle one. */
 int64_t scheduler_extra_uw(const scheduler_t *scheduler, int32_t job, int32_t level);
 
 /* The running jobs in no order: writes them and returns how many. `running` holds n_jobs. */

@@ -25,7 +25,7 @@ typedef struct {
     int32_t width;
 } running_t;
 
-/* What ESTIMATE_MEAN2 knows of a user, or of jobs alike. */
+/* The history of a user, or of similar jobs, for ESTIMATE_MEAN2. */
 typedef struct {
     int64_t last_s, before_last_s;
     int32_t ended; /* 0, 1 or 2 (or more) */
@@ -62,7 +62,7 @@ typedef struct {
     usage_t cpu, energy;
     ended_t *ended;       /* since the last pass, not yet charged */
     int32_t n_ended;
-    int32_t is_charged;   /* somebody, since the last order */
+    int32_t is_charged;   /* whether a user was charged since the last order */
     int32_t n_ordered;    /* the first so many of the queue are in the last order */
     double *metered_j, *charged_j; /* per job, all its runs */
     uint8_t *is_metered;
@@ -85,17 +85,17 @@ struct scheduler {
     int32_t is_reordered; /* the order is not that of submission: scheduler_reorder has been called */
     waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
     int32_t n_shortest;
-    int32_t narrowest;   /* no waiting job is narrower; others may be wider than this */
+    int32_t narrowest;   /* a lower bound of the widths of waiting jobs */
 
     running_t *running;
     int32_t n_running;
-    int64_t free;        /* processors that no running job holds; below 0 while ends lag behind frees_at_estimate */
+    int64_t free;        /* processors without a running job; below 0 while jobs run on, with frees_at_estimate */
     profile_t profile;
 
     history_t *users;
-    history_t *alike;    /* only with HISTORY_SIMILAR, as the next: of jobs alike, under the number of the first of them */
+    history_t *alike;    /* only with HISTORY_SIMILAR, as the next: of similar jobs, by the number of the first */
     int32_t *first_alike; /* a hash table of these numbers + 1; twice as many places as jobs and one, so one is free */
-    waiting_t *moved;    /* room for those that are estimated anew, only with FIXED_AT_START */
+    waiting_t *moved;    /* room for jobs whose estimates change, only with FIXED_AT_START */
     learner_t *learner; /* only with ESTIMATE_LEARNED */
 
     /* per job */
@@ -120,7 +120,7 @@ static inline int64_t greatest(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* A job that is overdue and still there ends at the earliest in the next instant. */
+/* The expected end of a job that is overdue and still runs: the next instant at the earliest. */
 static inline int64_t ends_after(int64_t expected_end_s, int64_t now_s)
 {
     return greatest(expected_end_s, now_s + 1);
@@ -134,7 +134,7 @@ void scheduler_requeue(scheduler_t *s, int32_t job);
 /* The first running job whose processors do not yet count as free. */
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s);
 
-/* backfill.c: starts jobs beside the head, which does not fit the `free` processors. How many; -1: no memory. */
+/* backfill.c: starts jobs behind the head, which does not fit the `free` processors. How many; -1: no memory. */
 int32_t backfill_jobs(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts);
 
 /* priority.c */
@@ -156,7 +156,7 @@ void power_waits(scheduler_t *s, const waiting_t *waiting);
 void power_give_back(scheduler_t *s, int32_t job);
 
 /* power_pass.c */
-/* A pass begins: what nodes and the budget have come to since the last one. */
+/* A pass begins: updates nodes and budget to now. */
 void power_begin_pass(scheduler_t *s, int64_t now_s);
 /* A pass without its last step, the sweep of the queue: *in_turn of the jobs that start were heads. -1: no memory. */
 int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in_turn);

@@ -1,6 +1,6 @@
-"""Who may speak to the cluster agent: one line per key, ``ROLE NAME PUBLIC-KEY``.
+"""Who may connect to the cluster agent: one line per key, ``ROLE NAME PUBLIC-KEY``.
 
-A key has one role and one name; the name of whoever speaks is looked up by its key and never taken from a message. The
+A key has one role and one name; the sender of a message is looked up by its key and never taken from the message. The
 file is read again when it has changed, so ``clusterctl keys revoke`` takes effect at once, on open connections too.
 """
 
@@ -34,7 +34,7 @@ class Entry:
 def checked_name(name: str) -> str:
     """A name that can stand in a list, a file name and a log."""
     if not _NAME.fullmatch(name):
-        raise WrongUseError(f"{name!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+        raise WrongUseError(f"{name!r} is not a name: use at most 64 letters, digits, '.', '_' and '-'")
     return name
 
 
@@ -54,16 +54,16 @@ class Allowed:
         self._by_key: dict[str, Entry] = {}
 
     def find(self, public: str) -> Entry | None:
-        """Who this key is, as of the last ``refresh``."""
+        """Name and role of this key, as of the last ``refresh``."""
         return self._by_key.get(public)
 
     def entries(self) -> list[Entry]:
-        """All of them, as of now."""
+        """All keys, as of now."""
         self.refresh()
         return list(self._by_key.values())
 
     def refresh(self) -> bool:
-        """Read the list again if it has changed; whether it had."""
+        """Read the list again if it has changed; returns whether it had."""
         try:
             status = os.stat(self.path)
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -75,7 +75,7 @@ class Allowed:
             if self._seen == seen:
                 return False
         except (OSError, UnicodeDecodeError) as error:
-            raise ClusterError(f"{self.path}: cannot read who may speak to us: {error}") from None
+            raise ClusterError(f"{self.path}: cannot read the allow list: {error}") from None
         self._by_key = {entry.public: entry for entry in _entries(self.path, text)}
         self._seen = seen
         return True
@@ -95,15 +95,15 @@ class Allowed:
         return found
 
     def _write(self, entries: Iterable[Entry]) -> None:
-        anew = self.path.with_name(f"{FILE}.new")
+        replacement = self.path.with_name(f"{FILE}.new")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(anew, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.writelines(f"{entry.role} {entry.name} {entry.public}\n" for entry in entries)
                 file.flush()
                 os.fsync(descriptor)
-            os.replace(anew, self.path)
+            os.replace(replacement, self.path)
         except OSError as error:
             raise ClusterError(f"{self.path}: cannot write the list: {error.strerror}") from None
         self.refresh()

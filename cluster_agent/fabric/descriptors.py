@@ -1,6 +1,6 @@
 """File descriptors for the links: each connected node is one, and the usual soft limit is 1024.
 
-The hard limit is the administrator's word; up to there a process may help itself (setrlimit(2)).
+The hard limit is set by the administrator; up to there a process may raise its own (setrlimit(2)).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import resource
 from typing import Final
 
 MOST, SPARE = 65_536, 128
-"""Ours: as many as the shipped unit allows; what is open beside the links to nodes."""
+"""Ours: as the shipped unit allows; files that are open in addition to the links to nodes."""
 
 _WITHOUT: Final = resource.RLIM_INFINITY
 

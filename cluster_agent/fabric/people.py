@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias,
 import msgspec
 from msgspec import Meta
 
+from cluster_agent.errors import without_types
 from nodectl.shell.errors import NodectlError, nearest
 
 PROTOCOL: Final = 1
@@ -126,22 +127,13 @@ def answer(handlers: Handlers, caller: Caller, frame: bytes) -> AnswerEnvelope:
         return AnswerEnvelope(PROTOCOL, f"not understood: {error}", 2)
 
 
-_TYPES: Final = {
-    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
-    "object": "names with values", "null": "nothing",
-}  # fmt: skip
-"""What decoding calls the types, and what people do."""
-
-_TYPE: Final = re.compile(rf"\b(?:{'|'.join(_TYPES)})\b")
-
-
 def _in_words(error: msgspec.ValidationError, kind: type[Request[Any]]) -> str:
-    """One line: the place, and what is wrong there. No types of a programming language."""
+    """One line: the place, and what is wrong there. No names of Python's types."""
     reason, _, place = str(error).partition(" - at `$")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL):
-        return f"unknown field {unknown[1][:40]!r}{nearest(unknown[1], kind.__struct_fields__)}"
+        return f"unknown key {unknown[1][:40]!r}{nearest(unknown[1], kind.__struct_fields__)}"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
         return f"{missing[1]} is missing"
-    plain = _TYPE.sub(lambda found: _TYPES[found[0]], reason).replace("`", "").replace(" | ", " or ")
+    plain = without_types(reason).replace("`", "")
     where = place.rstrip("`").lstrip(".")
     return (f"{where}: " if where else "") + plain[:1].lower() + plain[1:]

@@ -1,14 +1,15 @@
-"""The cluster agent's end of the links to its nodes: one ROUTER socket, CURVE, and bounds on all that a peer can do.
+"""The cluster agent's end of the links to its nodes: one ROUTER socket, CURVE, and limits on all that a peer can do.
 
-- Keys are checked while a peer shakes hands (ZAP, answered by this process's own loop, no thread): one not on the list
-  never gets to send a message. Who speaks is the key of its connection; what a message says of its sender is ignored.
-- A message above ``LARGEST`` ends the connection, one above the bound of its kind is dropped, and so are more than
-  ``RATE`` messages a second from one key; libzmq holds at most ``QUEUED`` in each direction per peer, and reads peers
+- Keys are checked in the handshake (ZAP, answered by this process's own loop, no thread): a peer whose key is not on
+the
+  list cannot send a message. The sender is known by the key of its connection; a name in the message is ignored.
+- A message above ``LARGEST`` ends the connection; one above the limit of its kind is dropped, and so are more than
+  ``RATE`` messages a second from one key. libzmq queues at most ``QUEUED`` in each direction per peer and reads peers
   in turn, so that one cannot crowd out another.
-- A peer that reads slowly loses grants, which the ledger bears, and delays nobody.
-- Peers cannot choose the name of their connection: libzmq's own begin with a zero byte, and no other is listened to.
+- A peer that reads slowly loses grants, which the ledger allows for, and delays nobody.
+- Peers cannot choose the name of their connection: libzmq's own names begin with a zero byte; others are ignored.
 
-Unknown kinds of message are logged and dropped: a newer node may have more to say.
+Unknown kinds of message are logged and dropped: a newer node may send more kinds.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ LARGER: Final = {**UP, ASK: LINK_REQUEST}
 LARGEST: Final = max(MAX_BYTES, *LARGER.values())
 
 RATE: Final = 20.0
-"""Ours: messages a second and key, in the long run; a node sends a report and its jobs once, and once more for each cap
-it confirms and each change of its jobs."""
+"""Ours: messages per second and key, on average. A node sends its report and its jobs once a second, and once more for
+each cap that it confirms and each change of its jobs."""
 
 BURST: Final = 40.0
 BACKLOG: Final = 1024
 FORGET_S: Final = 60.0
-"""Ours: what is remembered of a connection that has said nothing for so long is forgotten."""
+"""Ours: a connection without a message for so long is forgotten."""
 
 COMPLAINTS: Final = 20
-"""Ours: kinds of complaint about one peer that the log tells apart."""
+"""Ours: how many kinds of complaint about one peer the log distinguishes."""
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
 ZAP_VERSION: Final = b"1.0"
@@ -64,7 +65,7 @@ ZAP_VERSION: Final = b"1.0"
 
 @dataclass(slots=True)
 class _Speaker:
-    """One key's allowance, and how much of what it sent was dropped, by reason."""
+    """The message allowance of one key, and how many of its messages were dropped, by reason."""
 
     tokens: float = BURST
     filled_s: float = 0.0
@@ -73,7 +74,7 @@ class _Speaker:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How to reach a node: the connection it spoke on last, and the newest protocol it knows."""
+    """How to reach a node: its last connection, and the newest protocol that it knows."""
 
     connection: bytes
     speaks: int
@@ -81,7 +82,7 @@ class _Way:
 
 @dataclass(slots=True)
 class _Connection:
-    """One connection. ``name``: of the node that speaks on it; ``way``: to it."""
+    """One connection. ``name``: of its node; ``way``: to it."""
 
     public: str
     speaker: _Speaker
@@ -100,10 +101,10 @@ class Asked:
 
 
 class Router:
-    """Listens at ``url``; the loop polls ``sockets`` and calls ``receive``. ``say`` takes lines for the log.
+    """Listens at ``url``; the loop polls ``sockets`` and calls ``receive``. ``say`` logs a line.
 
-    Without ``keys`` there is no protection at all, which is refused but for ``is_insecure`` on loopback; then a node is
-    who it says it is.
+    Without ``keys`` there is no protection at all. This is refused, except with ``is_insecure`` on loopback; then a
+    node's name is taken from its messages.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Router:
         self.unsent = 0
         """Messages that could not be queued: their node is gone, or reads too slowly."""
         self.dropped = 0
-        """Messages that were none, or too many, or of somebody who may not send them."""
+        """Messages that were invalid, too many, or not allowed for their sender."""
         self._job_news: list[NodeJobs] = []
         self._asked: list[Asked] = []
         self._context = zmq.Context()
@@ -137,7 +138,7 @@ class Router:
         except zmq.ZMQError as error:
             self.close()
             raise ClusterError(
-                f"{url}: cannot listen: {error.strerror}; `listen` is tcp://ADDRESS:PORT, of this machine and free"
+                f"{url}: cannot listen: {error.strerror}; `listen` must be tcp://ADDRESS:PORT, free on this machine"
             ) from None
         self.url = str(self._socket.get_string(zmq.LAST_ENDPOINT))
 
@@ -147,8 +148,8 @@ class Router:
         return self._socket, self._zap
 
     def receive(self, now_s: float, limit: int = 2000) -> list[Report]:
-        """The reports that have come, each under the name of its key; at most ``limit`` messages are looked at. What
-        nodes say of jobs is for ``job_news``."""
+        """The reports that have arrived, each under the name of its key; at most ``limit`` messages are read. Messages
+        about jobs are kept for ``job_news``."""
         self._allowed.refresh()
         self._shake_hands()
         if now_s - self._swept_s > FORGET_S:
@@ -163,11 +164,12 @@ class Router:
         return reports
 
     def send(self, grant: Grant) -> bool:
-        """Queue a grant for its node; False if that is not possible, which is as good as lost on the way."""
+        """Queue a grant for its node; False if that is impossible, which is the same as lost on the way."""
         return self._send(grant.node, "grant", grant)
 
     def job_news(self) -> list[NodeJobs]:
-        """What ``receive`` found of jobs since this was called last, in order, each under the name of its key."""
+        """The messages about jobs that ``receive`` has read since the last call, in order, under the names of their
+        keys."""
         found, self._job_news = self._job_news, []
         return found
 
@@ -183,11 +185,11 @@ class Router:
             self._socket.send_multipart((asked.way.connection, frame), zmq.NOBLOCK)
 
     def send_job(self, node: str, message: Message | JobQuery) -> bool:
-        """As ``send``. Nothing to a node that is older than messages about jobs."""
+        """As ``send``. A node that is too old for messages about jobs gets none."""
         return self.speaks_jobs(node) and self._send(node, kind_of(message), message)
 
     def speaks_jobs(self, node: str) -> bool:
-        """Whether the node's agent, as far as it has been heard, knows messages about jobs."""
+        """Whether the node's agent knows messages about jobs, by its last message."""
         way = self._ways.get(node)
         return way is not None and way.speaks >= SPEAKS_JOBS
 
@@ -212,7 +214,7 @@ class Router:
     def _listen(self, url: str, keys: KeyPair | None) -> None:
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.ROUTER_MANDATORY, 1),  # tells when a peer is gone or its queue full
+            (zmq.ROUTER_MANDATORY, 1),  # an error when a peer is gone or its queue is full
             (zmq.SNDHWM, QUEUED),
             (zmq.RCVHWM, QUEUED),
             (zmq.MAXMSGSIZE, LARGEST),
@@ -231,7 +233,7 @@ class Router:
         self._socket.bind(url)
 
     def _shake_hands(self) -> None:
-        """Answer libzmq's questions whether a key may come in (RFC 27); its I/O threads wait for nobody else."""
+        """Answer libzmq's question whether a key is allowed (RFC 27); its I/O threads wait for nothing else."""
         with contextlib.suppress(zmq.Again):
             while True:
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
@@ -249,7 +251,7 @@ class Router:
                 self._zap.send_multipart([ZAP_VERSION, request, *status, public.encode() if is_known else b"", b""])
 
     def _take(self, now_s: float, name: bytes) -> Report | None:
-        """Read one message to its end; the report in it, if it is one that counts."""
+        """Read one message to its end; returns the report in it, if it is valid."""
         connection = self._connections.get(name)
         if connection is None:
             first = self._socket.recv(zmq.NOBLOCK, copy=False)
@@ -305,13 +307,13 @@ class Router:
         return None
 
     def _met(self, now_s: float, name: bytes, public: str) -> _Connection:
-        """A connection on which nothing had come yet. Those of one key share its allowance."""
+        """Note a new connection. Connections of one key share its allowance."""
         speaker = self._speakers.setdefault(public or name.hex(), _Speaker(filled_s=now_s))
         self._connections[name] = made = _Connection(public, speaker, now_s, _Way(name, OLDEST))
         return made
 
     def _key_of(self, frame: zmq.Frame) -> str:
-        """The key with which this connection shook hands, as our own answer to ZAP has named it."""
+        """The key with which this connection made its handshake, as our own answer to ZAP named it."""
         if self._is_open:
             return ""
         try:
@@ -320,7 +322,7 @@ class Router:
             return ""
 
     def _complain(self, name: str, what: str) -> None:
-        """Count it; say it the first time, then at every tenfold: a peer must not be able to fill the log either."""
+        """Count a dropped message; log the first, then every tenfold number, so that a peer cannot fill the log."""
         self.dropped += 1
         dropped = self._speakers.setdefault(f"log {name}", _Speaker()).dropped
         if len(dropped) >= COMPLAINTS:
@@ -331,7 +333,7 @@ class Router:
             self._say(f"{name or 'somebody'}: dropped: {what}{times}")
 
     def _forget(self, now_s: float) -> None:
-        """A connection that says nothing is gone, or will be known again by its next message's key."""
+        """Forget connections without messages: they are gone, or recognised again by the key of their next message."""
         self._swept_s = now_s
         for name in [name for name, one in self._connections.items() if now_s - one.heard_s > FORGET_S]:
             gone = self._connections.pop(name)
@@ -344,7 +346,7 @@ class Router:
 
 
 def _is_within_rate(now_s: float, speaker: _Speaker) -> bool:
-    """Whether this key has a message left (a bucket that fills at ``RATE``)."""
+    """Whether this key may send a message now (a token bucket that fills at ``RATE``)."""
     speaker.tokens = min(speaker.tokens + (now_s - speaker.filled_s) * RATE, BURST)
     speaker.filled_s = now_s
     if speaker.tokens < 1.0:

@@ -1,1 +1,1 @@
-"""Jobs that really run: the scheduler's engine over nodes that are there, with a record that outlives the agent."""
+"""Jobs that really run: the scheduler's engine with real nodes, and a record of each job that outlives the agent."""

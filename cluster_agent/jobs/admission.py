@@ -1,4 +1,4 @@
-"""What a live partition takes: policies that need no more than it has, and jobs that its nodes could run."""
+"""What a live partition accepts: policies that need no more than it has, and jobs that its nodes can run."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
 from nodectl.wire.power_messages import PROTOCOL, pack
 
 _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
-"""A time as emulated nodes read it; a bare number is seconds."""
+"""A time as emulated nodes read it; a bare number is in seconds."""
 
 
 def check_live(composition: Composition) -> None:
-    """``WrongUseError`` for a policy that needs what only a replay has."""
+    """``WrongUseError`` for a policy that needs what exists only in a replay."""
     if composition.power is not None:
-        raise WrongUseError(
-            "a policy that shares out watts runs in replays only; live, a sharer does (docs/cluster.md)"
-        )
+        raise WrongUseError("this policy divides watts itself: replays only; live, choose a sharer (docs/cluster.md)")
     if composition.priority is not None:
-        raise WrongUseError("priorities name the users of a table of jobs by its numbers: replays only, so far")
+        raise WrongUseError("priorities name users by the numbers of a job log, so they work in replays only")
     if composition.estimate == "clairvoyant":
-        raise WrongUseError("estimate=clairvoyant needs the run times of the future: replays only")
+        raise WrongUseError("estimate=clairvoyant needs run times in advance, so it works in replays only")
     if composition.ties != "instant":
-        raise WrongUseError("ties=sc15 takes processors as free that are not: replays only")
+        raise WrongUseError("ties=sc15 takes processors as free too early, so it works in replays only")
 
 
 def check_job(job: Job, nodes: Collection[str]) -> None:
@@ -42,34 +40,34 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
     if not spec.command and not spec.script:
         raise WrongUseError("nothing to run: give a command or a script")
     if spec.nodes > len(nodes):
-        raise WrongUseError(f"{spec.nodes} nodes asked for, and the partition has {len(nodes)}")
+        raise WrongUseError(f"{spec.nodes} nodes requested, but the partition has {len(nodes)}")
     if spec.tag:
         try:
             tag_of(spec.tag)
         except ValueError as error:
             raise WrongUseError(str(error)) from None
     if not spec.workdir.startswith("/"):
-        raise WrongUseError(f"workdir {spec.workdir!r} is no absolute path")
+        raise WrongUseError(f"workdir {spec.workdir!r} is not an absolute path")
     names = sorted(nodes, key=len)[-spec.nodes :]
     try:
         size = largest_start(job, names)
     except msgspec.MsgspecError as error:
-        raise WrongUseError(f"no node would understand this job: {error}") from None
+        raise WrongUseError(f"no node would accept this job: {error}") from None
     if size > MAX_START:
         raise WrongUseError(
-            f"the job's script, command and environment make {size} bytes, and {MAX_START} can be sent to a node:"
-            " put them into files that nodes can read"
+            f"the job's script, command and environment take {size} bytes, at most {MAX_START} can be sent to a node:"
+            " move them to files that nodes can read"
         )
 
 
 def check_runs(job: Job, nodes: Collection[Node]) -> None:
-    """``WrongUseError`` for a job that too few of the nodes run, as far as they have said what they run."""
+    """``WrongUseError`` if too few nodes can run the job, by what they have declared to run."""
     spec, able = job.spec, runners(job, nodes)
     if len(able) >= spec.nodes:
         return
     refusing = [node for node in nodes if not can_run(job, node)]
     if not refusing:
-        raise WrongUseError(f"{spec.nodes} nodes asked for, and {len(able)} emulated ones run `{spec.command[0]}`")
+        raise WrongUseError(f"{spec.nodes} nodes requested, but only {len(able)} emulated ones run `{spec.command[0]}`")
     raise WrongUseError(_why_refused(job, refusing))
 
 
@@ -81,20 +79,20 @@ def _why_refused(job: Job, refusing: list[Node]) -> str:
     if not named:
         what = job.spec.command[0] if _is_plain(job) else "a script, a prolog or an epilog"
         return (
-            f"{what} cannot run on {_names(refusing)}: emulated nodes run {form} and nothing else"
+            f"{what} cannot run on {_names(refusing)}: emulated nodes run only {form}"
             " (`nodectl twin workloads` lists the names)"
         )
     if len(words) not in (2, 3):
         return f"{shlex.join(job.spec.command)}: emulated nodes run {form}, e.g. `{only} hpl 60s`"
     if wrong := next((word for word in words[1:] if not _is_time(word)), ""):
-        return f"{wrong!r} is no time above 0 such as 30s or 2min: emulated nodes run {form}"
+        return f"{wrong!r} is not a time above 0 such as 30s or 2min: emulated nodes run {form}"
     known = {name for node in named for name in node.runs_names}
     return f"{_names(named)} cannot run a workload {words[0]!r}{nearest(words[0], known)}"
 
 
 def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
-    """Those of the nodes that would run the job, as far as they have said what they run. What emulated nodes run is no
-    program of the others."""
+    """The nodes that would run the job, by what they have declared to run. A program of emulated nodes does not run on
+    others."""
     able = [node for node in nodes if can_run(job, node)]
     if any(node.runs_only and _names_command(job, node) for node in nodes):
         return [node for node in able if node.runs_only or not node.boot_id]
@@ -102,7 +100,7 @@ def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
 
 
 def can_run(job: Job, node: Node) -> bool:
-    """Whether the node would not refuse the job, as far as it has said what it runs."""
+    """Whether the node would accept the job, by what it has declared to run."""
     if not node.runs_only:
         return True
     words = job.spec.command[1:]
@@ -137,8 +135,8 @@ def _names(nodes: list[Node]) -> str:
 
 
 def largest_start(job: Job, nodes: list[str]) -> int:
-    """Bytes of the message that starts the job on these nodes; ``msgspec.ValidationError`` if it would not be taken."""
+    """Bytes of the message that starts the job on these nodes; ``msgspec.ValidationError`` if they would reject it."""
     planned = msgspec.structs.replace(job, id=1, attempt=1, nodes=nodes)
     frame = pack(kind_of(start := planned.start_on(nodes[-1])), start, PROTOCOL)
     msgspec.msgpack.decode(msgspec.msgpack.encode(start), type=JobStart)
-    return len(frame) + 2 * 9  # whatever numbers it will have
+    return len(frame) + 2 * 9  # room for the job's number and attempt

@@ -1,11 +1,11 @@
-"""A job from its submission to its record: what was asked, what became of it, and what it took.
+"""A job from its submission to its record: what was requested, what became of it, and what it took.
 
     queued ──► starting ──► running ──► ending ──► done | failed | cancelled | timeout | lost
       ▲                        │                                                       │
       └──────────── requeued (once, if it was lost; or by hand) ◄──────────────────────┘
 
-``starting``: nodes are chosen and told; ``running``: all of them have said so; ``ending``: told to end, or ended on
-some nodes. A job is ``lost`` when a node cannot say what became of it.
+``starting``: nodes are chosen and the start was sent; ``running``: all nodes have reported their part; ``ending``: the
+end was requested, or some nodes' parts have ended. A job is ``lost`` when a node cannot report what became of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked for. ``command`` runs once on each of the nodes; see ``JobStart``."""
+    """What the submitter requests. ``command`` runs once on each of the nodes; see ``JobStart``."""
 
     command: list[str]
     walltime_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
@@ -46,15 +46,15 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prolog: Text = ""
     epilog: Text = ""
     tag: str = ""
-    """Memory, mixed or compute (``budget.sharers.view.Tag``), "" where the submitter does not say."""
+    """Memory, mixed or compute (``budget.sharers.view.Tag``), "" if the submitter gives none."""
     grace_s: Annotated[int, Meta(ge=1, le=3600)] = 30
     requeue: bool = True
-    """Whether it is queued again, once, after it was lost with a node."""
+    """Whether the job is requeued once if it is lost with a node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What a node drew for some seconds, on average, and under which cap (-1 none, or power not measured)."""
+class PowerInterval:
+    """A node's mean power over some seconds, and its cap meanwhile (-1: no cap, or power not measured)."""
 
     seconds: float
     power_mw: int
@@ -65,12 +65,12 @@ class Drawn:
 
 
 class Account(msgspec.Struct):
-    """What a job took, over all its nodes and attempts.
+    """What a job took, summed over all its nodes and attempts.
 
-    ``energy_j`` by the quality of the power it was summed from; seconds of node time that no report covers are
-    ``uncovered_s``, so that the share that is missing can be told. ``cap_j`` is the integral of the caps, ``capped_s``
-    the node-seconds under one, ``bound_s`` those in which it bound, by what bound. ``predicted_s`` are those for which
-    the sharer has a model of the job, and by that they would have been ``at_full_speed_s`` without caps.
+    ``energy_j``: by the quality of the power that was summed. ``uncovered_s``: seconds of node time that no report
+    covers, from which the missing share follows. ``cap_j``: the integral of the caps; ``capped_s``: node-seconds under
+    a cap; ``bound_s``: node-seconds in which it bound, by what bound. ``predicted_s``: node-seconds for which the
+    sharer has a model of the job; by that model they would have been ``at_full_speed_s`` without caps.
     """
 
     energy_j: dict[str, float] = {}
@@ -81,34 +81,36 @@ class Account(msgspec.Struct):
     capped_s: float = 0.0
     bound_s: dict[str, float] = {}
     slowdown: float | None = None
-    """Extra time as a share, as nodes could tell (of several the highest); None where none could."""
+    """Extra time as a share, as nodes estimate it (of several the highest); None: no estimate."""
     predicted_s: float = 0.0
     at_full_speed_s: float = 0.0
 
-    def add(self, drawn: Drawn) -> None:
-        """Count it; seconds below zero take back what was counted too much."""
-        seconds = drawn.seconds
-        if drawn.power_mw >= 0:
+    def add(self, interval: PowerInterval) -> None:
+        """Count an interval; negative seconds take back what was counted too much."""
+        seconds = interval.seconds
+        if interval.power_mw >= 0:
             self.method = "energy as nodes report it"
-            self.energy_j[drawn.quality] = self.energy_j.get(drawn.quality, 0.0) + drawn.power_mw / 1e3 * seconds
+            self.energy_j[interval.quality] = (
+                self.energy_j.get(interval.quality, 0.0) + interval.power_mw / 1e3 * seconds
+            )
             self.covered_s += seconds
-        if drawn.cap_mw >= 0:
-            self.cap_j += drawn.cap_mw / 1e3 * seconds
+        if interval.cap_mw >= 0:
+            self.cap_j += interval.cap_mw / 1e3 * seconds
             self.capped_s += seconds
-        if drawn.bound:
-            self.bound_s[drawn.bound] = self.bound_s.get(drawn.bound, 0.0) + seconds
-        if drawn.slowdown is not None:
+        if interval.bound:
+            self.bound_s[interval.bound] = self.bound_s.get(interval.bound, 0.0) + seconds
+        if interval.slowdown is not None:
             self.predicted_s += seconds
-            self.at_full_speed_s += seconds / (1 + drawn.slowdown)
+            self.at_full_speed_s += seconds / (1 + interval.slowdown)
 
     @property
     def joules(self) -> float | None:
-        """None: nothing of it was measured."""
+        """Energy of all qualities; None: none was measured."""
         return sum(self.energy_j.values()) if self.energy_j else None
 
     @property
     def slowdown_estimate(self) -> tuple[float, str] | None:
-        """Extra time as a share, and who says so; None where nobody can."""
+        """Extra time as a share, and where the estimate comes from; None: no estimate."""
         if self.slowdown is not None:
             return self.slowdown, "nodes"
         if self.at_full_speed_s > 0:
@@ -137,13 +139,13 @@ class Job(msgspec.Struct):
     expected_end_s: int | None = None
     is_cancelled: bool = False
     tag: str = ""
-    """What it is shared watts as, and who says so: user, node agent, job history."""
+    """The tag by which it is shared watts, and its source: user, node agent, job history."""
     tag_source: str = ""
     account: Account = msgspec.field(default_factory=Account)
 
     @property
     def title(self) -> str:
-        """What it is called in tables."""
+        """Its name in tables."""
         return self.spec.name or (self.spec.command[0].rpartition("/")[2] if self.spec.command else "script")
 
     def start_on(self, node: str) -> JobStart:

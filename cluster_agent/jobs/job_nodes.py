@@ -1,17 +1,17 @@
-"""The nodes as the jobs' side sees them: who is there, who may get jobs, who has one.
+"""The nodes of the partition as jobs need them: which are up, which may get jobs, which have one.
 
     idle ──► allocated ──► idle        a job comes and goes
       │           │
       ▼           ▼
     draining (no more jobs; by hand, or since it did not start one) ──► resumed by hand
-    down (nothing heard for ``down_after_s``) ──► as before, once it is heard again
+    down (no report for ``down_after_s``) ──► its former state, with the next report
 
     idle ──► powering-off ──► off ──► booting ──► idle     where nodes are switched (``power``), else never
                    └──────────┬──────────┘
                               ▼
                             down (it did not do it) ──► resumed by hand, or switched again by hand
 
-A node that has never been heard of is down, and so is one whose agent does not run jobs.
+A node that has never reported is down, and so is one whose agent does not run jobs.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ NodeState: TypeAlias = Literal["idle", "allocated", "draining", "down", "powerin
 
 @dataclass(slots=True)
 class Node:
-    """One node. ``heard_s``: when it last spoke of its jobs, ``spoke_s``: of anything; -inf never. ``run``: the run of
-    a job that has it. ``idle_s``: since when it is idle."""
+    """One node. ``heard_s``: when it last reported its jobs; ``spoke_s``: when it last sent anything; -inf: never.
+    ``run``: the run of the job that has the node. ``idle_s``: since when it is idle."""
 
     name: str
     heard_s: float = float("-inf")
-    without_jobs_s: float = float("-inf")  # when it last said that it knows of none; -inf: it knows of some
-    runs_only: str = ""  # the one command that it runs; "" any
-    runs_names: Sequence[str] = ()  # and with which first word (``NodeJobs``); none: it does not say
+    without_jobs_s: float = float("-inf")  # when it last reported no jobs; -inf: its last report had some
+    runs_only: str = ""  # the only command that it runs; "": any
+    runs_names: Sequence[str] = ()  # the only first arguments of that command (``NodeJobs``); empty: not reported
     boot_id: str = ""
     is_up: bool = False
     drained: str | None = None  # the reason
     run: int | None = None  # a row of the engine's table
-    hold: int | None = None  # the row that keeps the scheduler from counting on it
-    hold_until_s: int | None = None  # when the scheduler may count on it again; None: nobody knows
+    away_row: int | None = None  # while it is away: its placeholder in the engine's table
+    away_until_s: int | None = None  # when the scheduler may count on it again; None: not known
     spoke_s: float = float("-inf")
     idle_s: float | None = None
     switched: Switched | None = None  # None: it is on like any other
 
     @property
     def state(self) -> NodeState:
-        """One word; down before draining, since it says more."""
+        """One word; down comes before draining, since it says more."""
         if self.switched is not None:
             return "down" if self.switched.state == "failed" else self.switched.state
         if not self.is_up:
@@ -58,5 +58,5 @@ class Node:
 
     @property
     def may_start(self) -> bool:
-        """Whether a job may be given to it now."""
+        """Whether a job may be started on it now."""
         return self.is_up and self.drained is None and self.run is None and self.switched is None

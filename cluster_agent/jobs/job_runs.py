@@ -1,9 +1,9 @@
-"""The runs of jobs on nodes: what nodes say of their parts, what they are told, and what comes of it.
+"""The runs of jobs on nodes: what nodes report of their parts, what is sent to them, and what follows.
 
-    told to start ──► heard of ──► ended, refused ──► forgotten, once that is on the disk
-          └──────────────┴───────► lost (the node knows nothing of it any more, or is given up)
+    start sent ──► reported ──► ended, refused ──► forgotten, once that is on the disk
+         └────────────┴───────► lost (the node does not know it any more, or is given up)
 
-A message that is lost comes again when the node speaks next. A part that does not end well ends the others.
+A message that is lost is sent again after the node's next report. A part that does not end well ends the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from cluster_agent.jobs.job import Drawn, Job, State
+from cluster_agent.jobs.job import Job, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.times import Times
@@ -25,22 +25,23 @@ from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, NodeJobs, P
 Happening: TypeAlias = Literal["start", "end"]
 
 TAKEN_BACK: Final = 16
-"""Ours: reports of a node that may have come after a job's end and before the word of it."""
+"""Ours: how many reports of a node may arrive between a job's end there and the report of that end."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A run's part on one node. ``told_s``: when it was last told to start; ``boot_id``: the boot in which it runs."""
+    """A run's part on one node. ``start_sent_s``: when its start was last sent; ``boot_id``: the boot in which it
+    runs."""
 
     boot_id: str
-    told_s: float = float("-inf")
-    first_told_s: float | None = None
+    start_sent_s: float = float("-inf")
+    first_start_sent_s: float | None = None
     signalled_s: float = float("-inf")
     last: JobPart | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it has ended, in whatever way."""
         return self.last is not None and self.last.phase in ("ended", "refused", "lost")
 
 
@@ -52,35 +53,35 @@ class Run:
     job: Job
     parts: dict[str, Part]
     expected_end_s: int
-    signal: int = 0  # what its nodes are to be told
+    signal: int = 0  # the signal that its nodes are to get
     seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
-    drawn: dict[str, deque[Drawn]] = field(default_factory=dict)  # what was added last
+    intervals: dict[str, deque[PowerInterval]] = field(default_factory=dict)  # per node, the last ones counted
 
     def unseen_s(self, name: str, now_s: float) -> float | None:
-        """For how long it is not accounted for what the node draws; None: it does not run the job."""
+        """For how long the node's power is not accounted for; None: the job does not run there."""
         part = self.parts[name]
         if part.last is None or part.is_over or not part.last.started_s:
             return None
         return max(now_s - self.seen_s.get(name, max(part.last.started_s, self.job.started_s or 0.0)), 0.0)
 
-    def draws(self, name: str, now_s: float, drawn: Drawn) -> None:
-        """Account for what the node drew until now."""
+    def add_power(self, name: str, now_s: float, interval: PowerInterval) -> None:
+        """Count the node's power until now in the job's account."""
         self.seen_s[name] = now_s
-        self.drawn.setdefault(name, deque(maxlen=TAKEN_BACK)).append(drawn)
-        self.job.account.add(drawn)
+        self.intervals.setdefault(name, deque(maxlen=TAKEN_BACK)).append(interval)
+        self.job.account.add(interval)
 
     def take_back(self, name: str, ended_s: float) -> None:
-        """What the node drew after the end was not the job's: reports that came before the word of it."""
+        """Take back the power that was counted after the end, from reports that came before the report of the end."""
         beyond_s = self.seen_s.get(name, 0.0) - ended_s
-        drawn = self.drawn.pop(name, None)
-        while drawn and beyond_s > 0:
-            latest = drawn.pop()
+        intervals = self.intervals.pop(name, None)
+        while intervals and beyond_s > 0:
+            latest = intervals.pop()
             self.job.account.add(dataclasses.replace(latest, seconds=-min(beyond_s, latest.seconds)))
             beyond_s -= latest.seconds
 
     @property
     def outcome(self) -> tuple[State, int | None, str]:
-        """State, exit status and reason of the job, all parts being over."""
+        """State, exit status and reason of the job, once all parts are over."""
         job, lasts = self.job, [part.last for part in self.parts.values() if part.last is not None]
         failed = [last for last in lasts if last.status != 0]
         status = failed[0].status if failed else 0
@@ -91,7 +92,7 @@ class Run:
         if refused := _first(lasts, "refused"):
             return "failed", None, refused.detail
         if any(last.cause == "walltime" for last in lasts):
-            return "timeout", status, f"its {job.spec.walltime_s} s were over"
+            return "timeout", status, f"its walltime of {job.spec.walltime_s} s was over"
         if failed:
             own = next((last for last in failed if last.cause == ""), failed[0])
             return "failed", own.status, own.detail or job.reason
@@ -103,7 +104,8 @@ def _first(lasts: Iterable[JobPart], phase: Phase) -> JobPart | None:
 
 
 class Runs:
-    """All that have nodes. ``send`` takes a message for a node, ``over`` a run all of whose parts are over."""
+    """All runs that have nodes. ``send`` sends a message to a node; ``over`` is called when all parts of a run are
+    over."""
 
     def __init__(
         self, times: Times, store: JobStore, now: Callable[[], float], say: Callable[[str], None],
@@ -111,7 +113,7 @@ class Runs:
     ) -> None:  # fmt: skip
         self.by_row: dict[int, Run] = {}
         self.happened: set[Happening] = set()
-        """What became of jobs since whoever shares watts cleared it: they are to be shared anew."""
+        """What happened to jobs that calls for new caps; whoever shares watts clears it."""
         self._times, self._store, self._now, self._say, self._send, self._over = times, store, now, say, send, over
 
     def on(self, node: Node) -> Run | None:
@@ -119,24 +121,24 @@ class Runs:
         return self.by_row.get(node.run) if node.run is not None else None
 
     def of(self, job: Job) -> Run:
-        """The run of a job that has one."""
+        """The run of this job, which has one."""
         return next(one for one in self.by_row.values() if one.job is job)
 
     def running(self) -> list[tuple[Job, list[str]]]:
-        """The jobs that have nodes, in the order of their starts, and the nodes that each still has."""
-        held = [
+        """The jobs that have nodes, in the order of their starts, and the nodes where each still runs."""
+        runs = [
             (one.job, [name for name, part in one.parts.items() if not part.is_over]) for one in self.by_row.values()
         ]
-        return sorted(held, key=lambda one: (one[0].started_s or 0.0, one[0].id))
+        return sorted(runs, key=lambda one: (one[0].started_s or 0.0, one[0].id))
 
     def start(self, one: Run) -> None:
-        """Tell its nodes, for the first time."""
+        """Send the start to all its nodes."""
         self.happened.add("start")
         for name in one.parts:
-            self._tell(one, name, self._now())
+            self._send_start(one, name, self._now())
 
     def heard(self, node: Node, news: NodeJobs, now_s: float) -> None:
-        """The node has said which runs it knows; ``node.boot_id`` is that of the news."""
+        """Take a node's report of the parts that it knows; ``node.boot_id`` is that of the report."""
         own = self.on(node)
         is_known = False
         for part in news.parts:
@@ -151,7 +153,7 @@ class Runs:
             self._part_missing(own, node, now_s)
 
     def stop(self, one: Run, reason: str) -> None:
-        """End it on all its nodes."""
+        """End the run on all its nodes."""
         one.signal = signal.SIGTERM
         one.job.state = "ending"
         one.job.reason = one.job.reason or reason
@@ -161,14 +163,14 @@ class Runs:
                 self._send(name, JobSignal(one.job.id, one.job.attempt, signal.SIGTERM))
 
     def lose(self, one: Run, node: Node, reason: str) -> None:
-        """Nobody knows what became of it on this node."""
+        """Give up the run's part on this node: what became of it is not known."""
         part = one.parts[node.name]
         part.last = JobPart(one.job.id, one.job.attempt, "lost", detail=reason, ended_s=self._now())
         self._say(f"job {one.job.id} is lost: {reason}")
         self._part_over(one, node)
 
     def save(self) -> None:
-        """Their jobs as they are now."""
+        """Store the present state of their jobs."""
         with self._store.together():
             for one in self.by_row.values():
                 self._store.save(one.job)
@@ -193,7 +195,7 @@ class Runs:
             job.state = "running"
             self._store.save(job)
         elif not was_known and job.state == "running":
-            one.seen_s.setdefault(node.name, now_s)  # after a restart: what was drawn meanwhile is not known
+            one.seen_s.setdefault(node.name, now_s)  # after a restart: the power in between is not known
 
     def _part_missing(self, one: Run, node: Node, now_s: float) -> None:
         part, job = one.parts[node.name], one.job
@@ -205,19 +207,19 @@ class Runs:
                 part.last = JobPart(job.id, job.attempt, "ended", -signal.SIGTERM, "told", ended_s=now_s)
                 self._part_over(one, node)
                 return
-            self.lose(one, node, f"{node.name} knows nothing of it any more")
-        elif now_s - part.told_s >= self._times.retry_s:
-            self._tell(one, node.name, now_s)
+            self.lose(one, node, f"{node.name} does not know the job any more")
+        elif now_s - part.start_sent_s >= self._times.retry_s:
+            self._send_start(one, node.name, now_s)
 
-    def _tell(self, one: Run, name: str, now_s: float) -> None:
+    def _send_start(self, one: Run, name: str, now_s: float) -> None:
         part = one.parts[name]
-        part.told_s = now_s
-        if part.first_told_s is None:
-            part.first_told_s = now_s
+        part.start_sent_s = now_s
+        if part.first_start_sent_s is None:
+            part.first_start_sent_s = now_s
         self._send(name, one.job.start_on(name))
 
     def _part_over(self, one: Run, node: Node) -> None:
-        """One node is done with it; when all are, so is the job. One that failed ends it on the others."""
+        """A part has ended; with the last part the job ends. A part that failed ends the others."""
         job = one.job
         node.run = None
         self.happened.add("end")

@@ -1,6 +1,6 @@
-"""Jobs on the disk: what was accepted is there before its submitter is told, what is started before its nodes are.
+"""Jobs on the disk: a job is stored before its submitter gets the answer, and a start before it is sent to nodes.
 
-A job is one row of the cluster agent's database: the columns that are searched for, and the whole record as JSON.
+A job is one row of the cluster agent's database: columns for searches, and the whole record as JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cluster_agent.store.ledger_store import check_epoch
 
 
 class JobStore:
-    """All jobs. Every method raises ``ClusterError`` when the disk refuses, and then did nothing; those that write
-    raise ``DeposedError`` once another cluster agent has taken the epoch (``own``)."""
+    """All jobs. A method that the disk fails raises ``ClusterError`` and changes nothing; those that write raise
+    ``DeposedError`` once another cluster agent has taken over (``own``)."""
 
     def __init__(self, database: Database, say: Callable[[str], None] = lambda line: None) -> None:
         """``say`` takes a line for each record that cannot be read; the job is left out, its record as it is."""
@@ -30,7 +30,7 @@ class JobStore:
         self._writing: sqlite3.Connection | None = None
 
     def own(self, epoch: int | None = None) -> None:
-        """Write for this epoch only; None: for a new one, which is taken here."""
+        """Write under this epoch only; None: take a new one."""
         if epoch is None:
             with self._database.writing() as connection:
                 connection.execute("UPDATE owner SET epoch = epoch + 1")
@@ -39,7 +39,7 @@ class JobStore:
 
     @contextmanager
     def together(self) -> Iterator[sqlite3.Connection]:
-        """What is done inside is on the disk at the end, all of it or nothing."""
+        """One transaction for all that is done inside: at the end all of it is on the disk, or nothing."""
         if self._writing is not None:
             yield self._writing
             return
@@ -53,7 +53,7 @@ class JobStore:
                 self._writing = None
 
     def add(self, job: Job) -> None:
-        """A new job; gives it its number, which is never given again."""
+        """Store a new job and give it its number, which is never used again."""
         with self.together() as connection:
             cursor = connection.execute(
                 "INSERT INTO job (uid, state, body) VALUES (?, ?, ?)", (job.uid, job.state, b"")
@@ -63,7 +63,7 @@ class JobStore:
             self.save(job)
 
     def save(self, job: Job) -> None:
-        """The job as it is now."""
+        """Store the present state of a job."""
         with self.together() as connection:
             connection.execute(
                 "UPDATE job SET state = ?, ended_s = ?, body = ? WHERE id = ?",
@@ -82,7 +82,7 @@ class JobStore:
 
     def find(self, numbers: Iterable[int] = (), states: Iterable[State] = (), uid: int | None = None,
              after: int = 0, limit: int = 1_000_000) -> list[Job]:  # fmt: skip
-        """Jobs by number, by state, by owner, in order of their numbers from behind ``after`` on."""
+        """Jobs by number, by state, by owner, in the order of their numbers, beginning after number ``after``."""
         wheres = ["id > ?"]
         values: list[object] = [after]
         for column, wanted in (("id", list(numbers)), ("state", list(states)), ("uid", [] if uid is None else [uid])):
@@ -96,30 +96,30 @@ class JobStore:
         return dict(self._database.rows("SELECT state, COUNT(*) FROM job GROUP BY state"))
 
     def drained(self) -> dict[str, str]:
-        """Nodes that are to get no more jobs, and why."""
+        """Drained nodes, and why."""
         return dict(self._database.rows("SELECT name, reason FROM drained_node"))
 
     def drain(self, node: str, reason: str, uid: int) -> None:
-        """The node is to get no more jobs."""
+        """Give the node no more jobs."""
         with self.together() as connection:
             connection.execute("INSERT OR REPLACE INTO drained_node VALUES (?, ?, ?)", (node, reason, uid))
 
     def resume(self, node: str) -> None:
-        """It may get jobs again."""
+        """Let the node get jobs again."""
         with self.together() as connection:
             connection.execute("DELETE FROM drained_node WHERE name = ?", (node,))
 
     def switched(self) -> list[Switched]:
-        """Nodes that are off, or on their way there or back."""
+        """Nodes that are off, powering off or booting."""
         return [_SWITCHED.decode(body) for (body,) in self._database.rows("SELECT body FROM node_power")]
 
     def switch(self, node: Switched) -> None:
-        """What has become of the node's power."""
+        """Store the state of the node's power."""
         with self.together() as connection:
             connection.execute("INSERT OR REPLACE INTO node_power VALUES (?, ?)", (node.name, _ENCODER.encode(node)))
 
     def is_on(self, name: str) -> None:
-        """The node is on like any other."""
+        """The node is on: forget its switching."""
         with self.together() as connection:
             connection.execute("DELETE FROM node_power WHERE name = ?", (name,))
 

@@ -1,9 +1,9 @@
-"""A table of jobs that grows: how the engine, which wants whole tables, is given jobs one by one.
+"""A table of jobs that grows: the engine takes whole tables, but live jobs come one by one.
 
-The engine reads a job's row when that job is submitted, started or has ended, and never sooner. So the table has all
-its rows from the start and they are filled in turn: the memory of columns that nothing has touched is lent by the
-system only when it is written, here as in the native scheduler. A table is full after ``CAPACITY`` runs of jobs; then
-the partition starts another scheduler from the jobs that are alive, just as after a restart.
+The engine reads a job's row only when that job is submitted, started or has ended. So the table has all its rows from
+the start, and they are filled one after the other: the kernel provides memory for a column only where it is written,
+here as in the native scheduler. A table is full after ``CAPACITY`` runs of jobs; then the partition begins with another
+scheduler and the jobs that are alive, just as after a restart.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from cluster_agent.scheduler.job_columns import Jobs
 
 CAPACITY: Final = 1 << 17
-"""Ours: some days of a busy partition; 40 MB when full."""
+"""Ours: lasts some days on a busy partition; 40 MB when full."""
 
 USERS: Final = 1 << 12
 NOBODY: Final = 0
-"""The user of what holds a node that is away."""
+"""The user of the placeholder rows of nodes that are away."""
 
 
 class GrowingJobs:
-    """``jobs`` for the engine, filled by ``add``. Its last row stays out of use and names the highest user there can
-    be, since tables are asked how many users they have only once."""
+    """``jobs`` for the engine, filled by ``add``. The last row is never used and has the highest user number, since the
+    engine reads the number of users of a table only once."""
 
     def __init__(self, capacity: int = CAPACITY, users: int = USERS) -> None:
         self.jobs = Jobs(
@@ -39,12 +39,12 @@ class GrowingJobs:
         self._rows = 0
         self._users = {-1: NOBODY}
 
-    def has_room(self, jobs: int, holds: int) -> bool:
-        """Whether so many more can be added: jobs, each of another user, and nobody's holds of nodes."""
-        return self._rows + jobs + holds < len(self.jobs) and len(self._users) + jobs <= self.jobs.user[-1] + 1
+    def has_room(self, jobs: int, placeholders: int) -> bool:
+        """Whether so many rows can be added: jobs, each of another user, and placeholders of nodes that are away."""
+        return self._rows + jobs + placeholders < len(self.jobs) and len(self._users) + jobs <= self.jobs.user[-1] + 1
 
     def add(self, number: int, uid: int, submit_s: int, request_s: int, width: int) -> int:
-        """Another row; its index. ``uid`` -1 is nobody."""
+        """Add a row; return its index. ``uid`` -1: no user."""
         row, jobs = self._rows, self.jobs
         if row + 1 >= len(jobs):
             raise IndexError("the table of jobs is full")
@@ -55,5 +55,5 @@ class GrowingJobs:
         return row
 
     def ran(self, row: int, run_s: int) -> None:
-        """The job has ended after so long, at least 1: what policies learn from."""
+        """Note that the job ended after so many seconds, at least 1; policies learn from it."""
         self.jobs.run_s[row] = max(min(run_s, int(self.jobs.request_s[row])), 1)

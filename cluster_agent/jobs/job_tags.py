@@ -1,4 +1,4 @@
-"""The tag of a live job: its user's word, else what its nodes measured, else what such a job was the last time."""
+"""The tag of a live job: what its user gave, else what its nodes measured, else what such jobs were before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster_agent.jobs.job import Job
 
 
 class JobTags:
-    """``give`` a job its tag while it runs; ``ended`` remembers it for the next of the same user and title."""
+    """``give`` sets a job's tag while it runs; ``ended`` remembers it for the next job of the same user and title."""
 
     def __init__(self, past: Iterable[Job] = ()) -> None:
         """``past``: jobs that have ended, in the order of their ends."""
@@ -20,15 +20,16 @@ class JobTags:
             self.ended(job)
 
     def give(self, job: Job, measured: Iterable[str] = ()) -> Tag | None:
-        """Set ``job.tag`` and its source. ``measured``: what its nodes say, the most sensitive of which counts."""
-        told = [tag for tag in map(_tag, measured) if tag is not None]
-        known = Known(job.user, job.title, _tag(job.spec.tag), max(told, default=None))
+        """Set ``job.tag`` and its source. ``measured``: the tags that its nodes report; the most sensitive one
+        counts."""
+        tags = [tag for tag in map(_tag, measured) if tag is not None]
+        known = Known(job.user, job.title, _tag(job.spec.tag), max(tags, default=None))
         tag, job.tag_source = resolve(known, self._sources)
         job.tag = "" if tag is None else tag.name
         return tag
 
     def ended(self, job: Job) -> None:
-        """It has ended as this."""
+        """Remember the measured tag of a job that ended."""
         tag = _tag(job.tag)
         if tag is not None:
             self._history.ended(job.user, job.title, tag)
@@ -37,5 +38,5 @@ class JobTags:
 def _tag(word: str) -> Tag | None:
     try:
         return tag_of(word) if word else None
-    except ValueError:  # of a newer agent, or a liar's
+    except ValueError:  # a tag of a newer node agent, or a wrong one
         return None

@@ -1,19 +1,19 @@
-"""A live partition: the engine's clock and machine over nodes that are there.
+"""A live partition: the engine's clock and machine with real nodes.
 
-The engine (``scheduler.loop``, ``scheduler.native``) runs unchanged. It is run until it would have to wait, and then
-the service that owns this waits for it, on its sockets:
+The engine (``scheduler.loop``, ``scheduler.native``) runs unchanged. It runs until it would have to wait; then the
+service that owns it waits on its sockets:
 
-    news from nodes and people ─► heard, submit, cancel, ... ─► turn(): the loop until nothing is due
+    messages from nodes and people ─► heard, submit, cancel, ... ─► turn(): the loop until nothing is due
                                                                   │ commit
     messages to nodes          ◄─ outbox ◄────────────────────────┘
 
-What was decided is on the disk before a node hears of it, and what came of a job is on the disk before its node may
-forget it. So the agent may be killed at any instant: it finds its jobs on the disk, the nodes say what runs, and no job
-is lost or run twice.
+Decisions are on the disk before they are sent to a node, and what became of a job is on the disk before its node may
+forget it. So the agent may be killed at any instant: it finds its jobs on the disk, the nodes report what runs, and no
+job is lost or run twice.
 
-Nodes that are away are jobs to the engine: a run of no end that nobody submitted holds each of them. One that boots is
-held until it should be back, so that the engine plans on it: else it would give the nodes that wait beside it to
-others, and a wide job might never begin.
+A node that is away has a placeholder in the engine's table: a job without a user and without an end that occupies it.
+While a node boots, its placeholder ends when the node should be back, so that the engine plans with it. Otherwise it
+would give the nodes that wait for the booting one to other jobs, and a wide job might never start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
-from cluster_agent.jobs.job import ACTIVE, OVER, Drawn, Job, JobSpec, State
+from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
@@ -42,25 +42,25 @@ from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
 
 VOUCHED_S: Final = 12.0
-"""Ours: a node that knows of no jobs says so every few seconds only (``nodectl.member.cluster_cap``); in between its
-reports do as well, for so long."""
+"""Ours: a node without jobs reports that every few seconds only (``nodectl.member.cluster_cap``); for this long its
+power reports count as the same."""
 
 WATCH_S: Final = 0.5
-"""Ours: so often is looked at what time alone brings, all of which is counted in seconds. It takes a look at every
-node, and turns are many."""
+"""Ours: how often timeouts are checked; all of them are seconds long. A check looks at every node, so not every turn
+makes one."""
 
 REQUEUE: Final = "to be queued again"
 ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
-"""Ours: jobs that ended last, from which a scheduler learns again after a restart."""
+"""Ours: how many of the jobs that ended last a scheduler learns from after a restart."""
 
 
 class Partition:
-    """The jobs and nodes of one partition. ``now`` is Unix time that does not jump (``steady_time``), since silence is
-    told by it; after a restart the engine's clock may start earlier than before, which only delays expected ends.
+    """The jobs and nodes of one partition. ``now``: Unix time that does not jump (``steady_time``), since silence is
+    measured by it. After a restart the engine's clock may begin earlier than it was; that only delays expected ends.
 
-    ``turn`` after any news, and at the time it returned. ``outbox`` are messages for nodes; whoever sends them clears
-    it. Losing them is no harm.
+    Call ``turn`` after every message, and at the time that it returned. ``outbox``: messages for nodes; whoever sends
+    them clears it. If they are lost, they are sent again later.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class Partition:
         for job in alive:
             self.jobs[job.id] = job
             for name in job.nodes if job.state in ACTIVE else ():
-                # it has the time that a node has after an agent's restart to say what it knows
+                # a node has the same time to report its jobs as after a restart of the agent
                 self.nodes.setdefault(name, Node(name)).heard_s = now()
         self.power.load(self.nodes)
         self._begin()
 
-    # --- news
+    # --- messages
 
     def take_in(self, names: Iterable[str]) -> None:
-        """From now on these nodes are of the partition, which they were not yet."""
+        """Add nodes that are not yet of the partition."""
         drained = self._store.drained()
         new = {name: Node(name, drained=drained.get(name)) for name in names}
         self.nodes = dict(sorted({**self.nodes, **new}.items()))
@@ -114,7 +114,7 @@ class Partition:
         self._has_grown = True
 
     def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
-        """Accept a job: on the disk when this returns. ``WrongUseError`` for one that could never run."""
+        """Accept a job; it is on the disk when this returns. ``WrongUseError`` for one that could never run."""
         job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now())
         check_job(job, self.nodes)
         check_runs(job, self.nodes.values())
@@ -124,7 +124,7 @@ class Partition:
         return job
 
     def cancel(self, job: Job) -> None:
-        """End it, wherever it is; nothing if it is over."""
+        """End the job, wherever it is; one that is over stays as it is."""
         if job.state in OVER:
             return
         job.is_cancelled = True
@@ -136,7 +136,7 @@ class Partition:
         self._store.save(job)
 
     def requeue(self, job: Job) -> None:
-        """Run it again from its start. One that runs is ended first."""
+        """Run the job again from its start; if it runs, it is ended first."""
         if job.state == "queued":
             return
         job.is_cancelled = False
@@ -149,18 +149,18 @@ class Partition:
         self._store.save(job)
 
     def drain(self, name: str, reason: str, uid: int) -> None:
-        """No more jobs for this node; the one it has goes on."""
+        """Start no more jobs on this node; the one that it has goes on."""
         self._store.drain(name, reason, uid)
         self.nodes[name].drained = reason
 
     def resume(self, name: str) -> None:
-        """It may get jobs again."""
+        """Let the node get jobs again."""
         self._store.resume(name)
         self.nodes[name].drained = None
         self.power.forgive(self.nodes[name])
 
     def why_waiting(self) -> dict[int, str]:
-        """By their numbers, what the jobs of the queue wait for."""
+        """By job number, what each job of the queue waits for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
         why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
         for job in self._aside:
@@ -169,7 +169,7 @@ class Partition:
         return why
 
     def heard(self, news: NodeJobs) -> None:
-        """A node has said which jobs it knows. A node that is not of this partition is passed over."""
+        """Take a node's report of its jobs. A node that is not of this partition is ignored."""
         node = self.nodes.get(news.node)
         if node is None:
             return
@@ -181,7 +181,7 @@ class Partition:
         self.runs.heard(node, news, node.heard_s)
 
     def spoke(self, name: str, boot_id: str) -> None:
-        """A node has said anything, of its power or its jobs."""
+        """A node has sent something, about its power or its jobs."""
         node = self.nodes.get(name)
         if node is None:
             return
@@ -189,23 +189,23 @@ class Partition:
         if node.is_up and boot_id == node.boot_id and self._now() - node.without_jobs_s <= VOUCHED_S:
             node.heard_s = self._now()
 
-    def draws(
+    def add_power(
         self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "", slowdown: float | None = None
     ) -> None:
-        """For the job that the node has: its mean power since it was last heard of, the cap that acts (-1 none), what
-        the node was bound by if it was, and the slowdown that is predicted."""
+        """For the job that has the node: mean power since the node's last report, the cap in force (-1: none), what
+        bound the node if anything did, and the predicted slowdown."""
         node = self.nodes.get(name)
         one = self.runs.on(node) if node is not None else None
         now_s = self._now()
         if one is None or (seconds := one.unseen_s(name, now_s)) is None:
             return
         seconds = min(seconds, self._times.down_after_s)
-        one.draws(name, now_s, Drawn(seconds, power_mw, quality, cap_mw, bound, slowdown))
+        one.add_power(name, now_s, PowerInterval(seconds, power_mw, quality, cap_mw, bound, slowdown))
 
     # --- what follows
 
     def turn(self) -> float:
-        """Let everything follow that is due, put it on the disk, and fill the outbox; when to be called again at the
+        """Do all that is due, commit it, and fill the outbox. Returns the time at which it must be called again at the
         latest."""
         sent = len(self.outbox)
         try:
@@ -216,7 +216,7 @@ class Partition:
                 if not 0 <= now_s - self._watched_s < WATCH_S:
                     self._watch(now_s)
                 self._switch()
-                self._hold(self._clock.now_s())
+                self._update_placeholders(self._clock.now_s())
                 self._call_back()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
@@ -231,7 +231,7 @@ class Partition:
     # --- the engine's machine (``scheduler.interfaces.Machine``)
 
     def events(self, now_s: int) -> Sequence[Event]:
-        """Ends, overruns, submissions, and at last that there is room."""
+        """Ends, overruns and submissions; if there are none and nodes became free, that."""
         found = [Event(Kind.ENDED, row) for row in self._ended]
         self._ended.clear()
         while self._overruns and self._overruns[0][0] <= now_s:
@@ -253,11 +253,11 @@ class Partition:
         return self._overruns[0][0] if self._overruns else None
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """Give the job its nodes, those with the lowest names that are free."""
+        """Give the job the free nodes with the lowest names."""
         started = self._queued.pop(job)
         del self._row_of[started.id]
         if sum(node.may_start for node in self.nodes.values()) < started.spec.nodes:
-            raise RuntimeError("the scheduler started a job for which there are no nodes: a defect")
+            raise RuntimeError("defect: the scheduler started a job for which there are no nodes")
         free = self._free(started)[: started.spec.nodes]
         if len(free) < started.spec.nodes:
             self._set_aside(job, started)
@@ -274,14 +274,14 @@ class Partition:
         self.runs.start(one)
 
     def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
-        """Note when it is to be asked about again."""
+        """Note the job's expected end, at which the scheduler is called again."""
         one = self.runs.by_row[job]
         one.expected_end_s = one.job.expected_end_s = expected_end_s
         if expected_end_s > now_s:
             heappush(self._overruns, (expected_end_s, job))
 
     def kill(self, now_s: int, job: int) -> None:
-        """Not asked of a live machine: ``check_live`` refuses policies that know watts."""
+        """Never called for a live machine: ``check_live`` refuses policies that know watts."""
         raise AssertionError("a policy without watts leaves running jobs alone")
 
     def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
@@ -291,7 +291,7 @@ class Partition:
     # --- inside
 
     def _begin(self) -> None:
-        """A scheduler that knows the jobs that are alive; at the start, and when the table is full."""
+        """Start a scheduler with the jobs that are alive; at the start, and when the table is full."""
         now_s = self._clock.now_s()
         self._has_grown = False
         capacity = max(self._capacity, 4 * (len(self.jobs) + len(self.nodes)) + 64)
@@ -315,31 +315,31 @@ class Partition:
                 self._table.ran(row, round(job.ended_s - job.started_s))
                 self._scheduler.end(row)
         for node in self.nodes.values():
-            node.run = node.hold = node.hold_until_s = None
+            node.run = node.away_row = node.away_until_s = None
         for job in self.jobs.values():
             if job.state in ACTIVE:
                 self._adopt(job, kept.get(job.id), now_s)
-        # nodes that are away are held before anybody is told of the queue
-        self._hold(now_s)
-        # what is wider than the partition (it has lost keys since) waits until that has grown
+        # placeholders for nodes that are away come before the queue, so that no job is started there
+        self._update_placeholders(now_s)
+        # a job that is wider than the partition, which has lost keys, waits until the partition has grown
         queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
         self._fresh: list[Job] = sorted(queued, key=lambda job: (job.queued_s, job.id))
 
     def _free(self, job: Job) -> list[Node]:
-        """The nodes that may start the job now; emulated ones and others do not run the same."""
+        """The nodes that may start the job now; emulated nodes and others run different programs."""
         nodes = runners(job, self.nodes.values()) if self._is_mixed else self.nodes.values()
         return [node for node in nodes if node.may_start]
 
     def _set_aside(self, row: int, job: Job) -> None:
-        """The scheduler takes all nodes for alike, and those that are free would refuse this job: to the scheduler it
-        has ended, and it comes to the queue again when there are others. A partition of emulated and real nodes is for
-        trying things out, so that this delays wide jobs is no harm."""
+        """Withdraw a job that all free nodes would refuse, since the scheduler takes all nodes as alike: to the
+        scheduler it has ended, and it is queued again when other nodes are free. Partitions of emulated and real nodes
+        are for trials, so it does not matter that this delays wide jobs."""
         self._table.ran(row, job.spec.walltime_s)
         self._ended.append(row)
         self._aside.append(job)
 
     def _call_back(self) -> None:
-        """Those that were set aside, if their nodes are free."""
+        """Queue the jobs again that were set aside and for which nodes are free now."""
         for job in list(self._aside):
             if len(self._free(job)) >= job.spec.nodes:
                 self._aside.remove(job)
@@ -375,7 +375,7 @@ class Partition:
 
     def _leave_queue(self, job: Job) -> None:
         row = self._row_of.pop(job.id, None)
-        if row is not None:  # else the engine has not been told of it yet
+        if row is not None:  # else the engine does not have it yet
             del self._queued[row]
             self._scheduler.withdraw(row)
             self._has_room = True
@@ -384,8 +384,8 @@ class Partition:
                 waiting.remove(job)
 
     def _watch(self, now_s: float) -> None:
-        """What time alone brings: nodes that fall silent, starts that do not come, jobs that are given up."""
-        if now_s - self._watched_s > self._times.down_after_s:  # it was we who were away
+        """Check timeouts: nodes that fall silent, starts that nobody confirms, jobs that are given up."""
+        if now_s - self._watched_s > self._times.down_after_s:  # this process was suspended, not the nodes
             for node in self.nodes.values():
                 node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
         self._watched_s = now_s
@@ -394,7 +394,7 @@ class Partition:
             if node.is_up and silent_s > self._times.down_after_s:
                 node.is_up = False
                 if node.switched is None:
-                    self._say(f"{node.name}: nothing heard for {silent_s:.0f} s: down")
+                    self._say(f"{node.name}: no report for {silent_s:.0f} s: down")
             one = self.runs.on(node)
             if one is not None:
                 self._watch_run(one, node, now_s)
@@ -411,33 +411,33 @@ class Partition:
             self.runs.lose(one, node, f"{node.name} {reason}")
 
     def _is_start_overdue(self, part: Part, now_s: float) -> bool:
-        """Whether the node got the start long ago, and has not said a word of it."""
-        if part.first_told_s is None or part.last is not None:
+        """Whether the node got the start long ago, and has reported nothing of it."""
+        if part.first_start_sent_s is None or part.last is not None:
             return False
-        return now_s - part.first_told_s > self._times.start_within_s
+        return now_s - part.first_start_sent_s > self._times.start_within_s
 
     def _switch(self) -> None:
-        """What is wanted of nodes that can be switched off and on."""
+        """Update which nodes are to be switched off or on."""
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued")
             waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
             self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
 
-    def _hold(self, now_s: int) -> None:
-        """Keep the scheduler from counting on nodes that may not start a job, and let it count on the others."""
+    def _update_placeholders(self, now_s: int) -> None:
+        """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others."""
         for node in self.nodes.values():
             is_away = node.run is None and not node.may_start
             is_coming = node.switched is not None and (node.switched.state == "booting" or node.switched.is_wanted)
-            is_other = (node.hold_until_s is not None) != is_coming or (node.hold_until_s or ENDLESS_S) <= now_s + 1
-            if node.hold is not None and (not is_away or is_other):
-                self._scheduler.withdraw(node.hold)
-                node.hold, node.hold_until_s = None, None
+            is_other = (node.away_until_s is not None) != is_coming or (node.away_until_s or ENDLESS_S) <= now_s + 1
+            if node.away_row is not None and (not is_away or is_other):
+                self._scheduler.withdraw(node.away_row)
+                node.away_row, node.away_until_s = None, None
                 self._has_room = True
-            if is_away and node.hold is None:
-                hold_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
-                node.hold = self._table.add(0, -1, now_s, hold_s, 1)
-                node.hold_until_s = now_s + hold_s if is_coming else None
-                self._scheduler.adopt(now_s, now_s, node.hold, hold_s)
+            if is_away and node.away_row is None:
+                away_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
+                node.away_row = self._table.add(0, -1, now_s, away_s, 1)
+                node.away_until_s = now_s + away_s if is_coming else None
+                self._scheduler.adopt(now_s, now_s, node.away_row, away_s)
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
@@ -449,10 +449,10 @@ class Partition:
         self._table.ran(one.row, round(self._now() - job.started_s))
         self._ended.append(one.row)
         state, status, reason = one.outcome
-        is_asked_for = job.reason == REQUEUE and not job.is_cancelled
-        if state == "lost" and not is_asked_for:
+        is_requeue = job.reason == REQUEUE and not job.is_cancelled
+        if state == "lost" and not is_requeue:
             job.losses += 1
-        if is_asked_for:
+        if is_requeue:
             self._queue_again(job, "queued again by hand")
         elif state == "lost" and job.losses == 1 and job.spec.requeue:
             self._queue_again(job, f"queued again: {reason}")
@@ -465,7 +465,7 @@ class Partition:
         self.jobs.pop(job.id, None)
 
     def _queue_again(self, job: Job, reason: str) -> None:
-        """At the end of the queue: its place was taken when it started."""
+        """To the end of the queue, since its place was taken when it started."""
         job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
         job.nodes, job.queued_s, job.expected_end_s = [], self._now(), None
         if self._fits(job):

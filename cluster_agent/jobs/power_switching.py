@@ -1,16 +1,16 @@
-"""Nodes that are switched off while nobody needs them, and on again: what is to be done, and what came of it.
+"""Nodes are switched off while no job needs them, and on again: what to switch, and what came of it.
 
     on ──► powering-off ──► off ──► booting ──► on
                 └─────────┬───────────┘
                           ▼
-                       failed (tried ``retries`` times more, in vain): down, with the reason
+                       failed (after ``retries`` more tries): down, with the reason
 
-The site's own commands switch; whoever runs them (``serve.power``) asks ``to_run`` and tells ``ended``. A node is off
-once its command has ended well *and* it is silent; it is back once it is heard in another boot. Every change is on the
-disk before anything is done about it, so the agent may be killed at any instant. A command that was under way then is
-run again: commands must bear that.
+The site's own commands switch; ``serve.power_switching`` runs them: ``to_run`` gives the commands that are due,
+``ended`` takes the result. A node is off once its command has ended well *and* the node is silent. It is back once it
+reports in another boot. Every change is on the disk before a command runs, so the agent may be killed at any instant. A
+command that was running then is run again: commands must allow that.
 
-Here is no clock and no process; times are Unix seconds that do not jump.
+No clock and no process here; times are Unix seconds that do not jump.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 PowerState: TypeAlias = Literal["powering-off", "off", "booting", "failed"]
 
 RETRY_S: Final = 10.0
-"""Ours: how long after a command that failed it is run again."""
+"""Ours: how long after a failed command it is run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerTimes:
-    """``idle_off_s``: a node that was idle for so long is switched off; 0 never, by itself. ``keep_idle``: so many idle
-    nodes stay on. ``off_within_s``, ``boot_within_s``: for each of 1 + ``retries`` tries; a command must have ended by
-    then, and a node have booted."""
+    """``idle_off_s``: a node that was idle for so long is switched off; 0: never. ``keep_idle``: so many idle nodes
+    stay on. ``off_within_s``, ``boot_within_s``: limit of each of 1 + ``retries`` tries; until then the command must
+    have ended and the node must be silent or have booted."""
 
     idle_off_s: float = 0.0
     off_within_s: float = 120.0
@@ -45,11 +45,11 @@ class PowerTimes:
 
 
 class Switched(msgspec.Struct, kw_only=True):
-    """A node whose power was switched; a row of the store.
+    """A node whose power is switched; a row of the store.
 
-    ``since_s``: in this state. ``tried_s``: when this try began (it is the ``tries``-th). ``is_done``: its command has
-    ended well. ``boot_id``: the boot in which it was switched off. ``is_wanted``: to be switched on, once there are
-    watts. ``is_by_hand``: somebody has said what it is to be, and no queue changes that.
+    ``since_s``: since when it is in this state. ``tried_s``: when this try, the ``tries``-th, began. ``is_done``: its
+    command has ended well. ``boot_id``: the boot in which it was switched off. ``is_wanted``: to be switched on, once
+    there are watts. ``is_by_hand``: an administrator has set the state, and the queue does not change it.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Switched(msgspec.Struct, kw_only=True):
 
     @property
     def is_moving(self) -> bool:
-        """Whether something is under way."""
+        """Whether it is being switched off or on."""
         return self.state in ("powering-off", "booting")
 
 
 class Power:
-    """Over the nodes of a live partition, which it is given. ``silence_s``: so long a node must have said nothing
-    before it can be off; whoever counts watts makes it longer."""
+    """Switches the nodes of a live partition. ``silence_s``: how long a node must be silent before it counts as off;
+    the ledger's user makes it longer."""
 
     def __init__(
         self, times: PowerTimes, store: JobStore, now: Callable[[], float], say: Callable[[str], None],
@@ -83,17 +83,17 @@ class Power:
         self._began_s = now()
 
     def load(self, nodes: dict[str, Node]) -> None:
-        """As the disk has it."""
+        """Load the state from the disk."""
         for one in self._store.switched():
             if one.name in nodes:
                 nodes[one.name].switched = one
-                if one.is_moving:  # no try is over because we were away
+                if one.is_moving:  # the time of a try begins again after a restart
                     one.tried_s = self._began_s
 
     # --- time and the queue
 
     def watch(self, nodes: Iterable[Node], queued: Iterable[int]) -> None:
-        """What follows from time and from the nodes that each queued job wants, in the queue's order."""
+        """Check timeouts, and switch by what the queued jobs need (``queued``: their nodes, in the queue's order)."""
         now_s, nodes = self._now(), list(nodes)
         for node in nodes:
             self._follow(node, now_s)
@@ -127,12 +127,12 @@ class Power:
 
     def _progress(self, node: Node, one: Switched, now_s: float) -> None:
         if not one.is_done or self.can_confirm_off(node):
-            return  # whoever runs the command ends it in time
+            return  # the command's own time limit comes first
         if one.state == "powering-off":
             if now_s - one.tried_s >= self.times.off_within_s + self.silence_s:
-                self._again(one, "it still speaks")
+                self._again(one, "it still reports")
         elif now_s - one.tried_s >= self.times.boot_within_s:
-            self._again(one, f"not heard within {self.times.boot_within_s:.0f} s")
+            self._again(one, f"no report within {self.times.boot_within_s:.0f} s")
 
     def _want(self, node: Node, is_wanted: bool) -> None:
         assert node.switched is not None
@@ -140,16 +140,16 @@ class Power:
             node.switched.is_wanted = is_wanted
             self._store.switch(node.switched)
 
-    # --- what is to be done, and what came of it
+    # --- commands, and their results
 
     def to_run(self, nodes: Iterable[Node]) -> list[Switched]:
-        """Whose command is to run, or runs; each try's once."""
+        """The nodes whose command is to run or runs; once per try."""
         now_s = self._now()
         moving = (node.switched for node in nodes if node.switched is not None and node.switched.is_moving)
         return [one for one in moving if not one.is_done and now_s >= one.tried_s]
 
     def ended(self, one: Switched, problem: str) -> None:
-        """The command of this try has ended; ``problem`` is empty if it has ended well."""
+        """Take the end of this try's command; ``problem`` is empty if it ended well."""
         if problem:
             self._again(one, problem, RETRY_S)
         else:
@@ -157,7 +157,7 @@ class Power:
             self._store.switch(one)
 
     def is_silent(self, node: Node) -> bool:
-        """Whether nothing came from it for as long as it takes, as far as this agent could have heard."""
+        """Whether the node has been silent for long enough, and this agent was up to hear it."""
         return self._now() - max(node.spoke_s, node.heard_s, self._began_s) > self.silence_s
 
     def can_confirm_off(self, node: Node) -> bool:
@@ -166,7 +166,7 @@ class Power:
         return one is not None and one.state == "powering-off" and one.is_done and self.is_silent(node)
 
     def confirm_off(self, node: Node) -> bool:
-        """Whether the node is off as of now, which is on the disk then."""
+        """Whether the node is off now; if so, that is on the disk."""
         if not self.can_confirm_off(node):
             return False
         one = node.switched
@@ -177,7 +177,7 @@ class Power:
         return True
 
     def boot(self, node: Node) -> None:
-        """Switch it on: there are watts for it."""
+        """Switch the node on: there are watts for its boot."""
         one, now_s = node.switched, self._now()
         assert one is not None and one.is_wanted
         one.state, one.since_s, one.tried_s, one.tries = "booting", now_s, now_s, 1
@@ -187,7 +187,7 @@ class Power:
         self._say(f"{node.name}: booting")
 
     def heard(self, node: Node, boot_id: str) -> None:
-        """The node has spoken."""
+        """The node has sent something."""
         one = node.switched
         node.spoke_s = self._now()
         if one is None or one.state == "powering-off":
@@ -196,7 +196,7 @@ class Power:
                 self._store.switch(one)
             return
         if one.state == "off":
-            self._say(f"{node.name}: is heard although it was off")
+            self._say(f"{node.name}: reports although it was off")
         elif one.boot_id == boot_id:
             return  # a late message, or it never was off
         self._is_on(node)
@@ -204,7 +204,7 @@ class Power:
     # --- by hand
 
     def switch_off(self, node: Node, is_by_hand: bool = False) -> None:
-        """Off with it, as soon as that is on the disk."""
+        """Switch the node off; the command runs once this is on the disk."""
         now_s = self._now()
         node.switched = Switched(
             name=node.name, state="powering-off", since_s=now_s, tried_s=now_s, boot_id=node.boot_id,
@@ -216,29 +216,29 @@ class Power:
         self._say(f"{node.name}: powering off, {why}")
 
     def switch_on(self, node: Node) -> None:
-        """On with it, once there are watts for its boot."""
+        """Switch the node on, once there are watts for its boot."""
         now_s = self._now()
         if node.switched is None:
             node.switched = Switched(
                 name=node.name, state="failed", since_s=now_s, tried_s=now_s, boot_id=node.boot_id,
-                reason="nothing is heard of it",
+                reason="it does not report",
             )  # fmt: skip
         node.switched.is_wanted = node.switched.is_by_hand = True
         self._store.switch(node.switched)
 
     def stay_off(self, node: Node) -> None:
-        """Until somebody switches it on by hand."""
+        """Keep the node off until somebody switches it on by hand."""
         assert node.switched is not None
         node.switched.is_wanted, node.switched.is_by_hand = False, True
         self._store.switch(node.switched)
 
     def forgive(self, node: Node) -> None:
-        """What it did not do is forgotten."""
+        """Forget that switching the node failed."""
         if node.switched is not None and node.switched.state == "failed":
             self._is_on(node)
 
     def doubt(self, node: Node) -> None:
-        """It was off, but whether it still is nobody knows: switch it off again."""
+        """Switch a node off again that was off, but may not be any more."""
         one = node.switched
         if one is not None and one.state == "off":
             one.state, one.since_s, one.tried_s, one.is_done = "powering-off", self._now(), self._now(), False
@@ -272,7 +272,7 @@ def _may_boot_by_itself(node: Node) -> bool:
 
 
 def _needed(queued: Iterable[int], most: int) -> int:
-    """How many nodes the queue could use of so many: those of the jobs, in their order, that fit beside each other."""
+    """How many of at most ``most`` nodes the queue could use: the nodes of the jobs that fit side by side, in order."""
     needed = 0
     for nodes in queued:
         if needed + nodes <= most:

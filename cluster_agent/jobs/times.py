@@ -1,4 +1,4 @@
-"""Time on a live partition: how long is waited for what, and the clocks."""
+"""Time on a live partition: how long it waits for what, and its clocks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Ours, all of them; seconds. ``lost_after_s`` is long, since what a silent node runs may still be running: a job
-    that is given up then and queued again can run twice if its node was only cut off."""
+    """Ours, all of them; seconds. ``lost_after_s`` is long, since a silent node may still run its job. If the job were
+    given up and requeued earlier, it would run twice when its node was only cut off."""
 
     down_after_s: float = 15.0
     lost_after_s: float = 300.0
@@ -20,13 +20,13 @@ class Times:
 
 
 def steady_time() -> Callable[[], float]:
-    """Unix time as of now, going on with CLOCK_BOOTTIME whatever is done to the wall clock."""
+    """Unix time that goes on with CLOCK_BOOTTIME, even if the wall clock is changed."""
     offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return lambda: offset_s + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class EngineClock:
-    """The engine's clock: whole seconds that never run backwards. It does not wait: whoever calls ``turn`` does."""
+    """The engine's clock: whole seconds that never go back. It does not wait; whoever calls ``turn`` does."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now, self._last_s = now, 0
@@ -38,6 +38,6 @@ class EngineClock:
         return self._last_s
 
     def wait_until(self, time_s: int | None) -> bool:
-        """Never: the loop is over for now, and goes on at ``time_s``."""
+        """Never waits: the loop ends for now, and goes on at ``time_s``."""
         self.due_s = time_s
         return False

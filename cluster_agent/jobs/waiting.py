@@ -1,8 +1,8 @@
 """Why a job waits, in words, from what the scheduler sees: the order of the queue, who runs until when, and the nodes.
 
-The scheduler itself gives no reasons: it starts what it can. So this tells the head of the queue what is missing and
-until when the running jobs may keep it at most, and the others whom they wait behind. No job waits for watts: with a
-sharer it is started on its nodes and gets what there is; only nodes that are to boot wait for them (``live.power``).
+The scheduler gives no reasons: it starts what it can. So this module says for the head of the queue what is missing and
+until when running jobs may occupy it, and for the others which job is before them. No job waits for watts: with a
+sharer it starts and gets what there is. Only nodes that are to boot wait for watts (``jobs.power_switching``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cluster_agent.jobs.job_runs import Run
 def why_waiting(
     order: Sequence[Job], jobs: Iterable[Job], nodes: Collection[Node], runs: Mapping[int, Run], now_s: float
 ) -> dict[int, str]:
-    """By the number of each queued job. ``order`` is the queue; a job that is not in it is wider than the partition, or
+    """Per number of each queued job. ``order`` is the queue; a job that is not in it is wider than the partition, or
     has just come."""
     idle = sum(node.may_start for node in nodes)
     why: dict[int, str] = {}
@@ -28,7 +28,9 @@ def why_waiting(
             why[job.id] = _of_head(job, idle, nodes, runs, now_s)
         else:
             kept = ", kept for those before it" if job.spec.nodes <= idle else ""
-            why[job.id] = f"number {place + 1} in the queue, behind job {order[place - 1].id}: {_wish(job, idle)}{kept}"
+            why[job.id] = (
+                f"number {place + 1} in the queue, behind job {order[place - 1].id}: {_needs(job, idle)}{kept}"
+            )
     for job in jobs:
         if job.state == "queued" and job.id not in why and job.spec.nodes > len(nodes):
             why[job.id] = f"needs {job.spec.nodes} nodes, and the partition has {len(nodes)}"
@@ -38,43 +40,43 @@ def why_waiting(
 def _of_head(job: Job, idle: int, nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> str:
     if job.spec.nodes <= idle:
         return "first in the queue: about to start"
-    words = f"first in the queue: {_wish(job, idle)}"
+    words = f"first in the queue: {_needs(job, idle)}"
     missing = job.spec.nodes - idle
     for end_s, free, what in _coming(nodes, runs, now_s):
         missing -= free
         if missing <= 0:
             return f"{words}; enough by {_clock(end_s, now_s)} at the latest, when {what}"
     away = ", ".join(f"{number} {state}" for state, number in sorted(_away(nodes).items()))
-    return f"{words}; {missing} of those that are missing may get no job ({away})"
+    return f"{words}; {missing} of the missing nodes cannot get a job ({away})"
 
 
-def _wish(job: Job, idle: int) -> str:
+def _needs(job: Job, idle: int) -> str:
     number = job.spec.nodes
     return f"needs {number} node{'s' if number > 1 else ''}, and {idle} {'is' if idle == 1 else 'are'} idle"
 
 
 def _coming(nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> list[tuple[float, int, str]]:
-    """When nodes become free, as far as it is known: (Unix seconds, how many, how), in order of time."""
-    held = Counter(node.run for node in nodes if node.run is not None and node.is_up and node.drained is None)
+    """When nodes become free, where that is known: (Unix seconds, how many, how), in order of time."""
+    occupied = Counter(node.run for node in nodes if node.run is not None and node.is_up and node.drained is None)
     found = [
-        (max(float(one.expected_end_s), now_s), held[row], f"job {one.job.id} is to have ended")
+        (max(float(one.expected_end_s), now_s), occupied[row], f"job {one.job.id} is to have ended")
         for row, one in runs.items()
-        if held[row]
+        if occupied[row]
     ]
-    booting = [node for node in nodes if node.hold_until_s is not None and node.switched is not None]
+    booting = [node for node in nodes if node.away_until_s is not None and node.switched is not None]
     for node in booting:
-        assert node.hold_until_s is not None and node.switched is not None
+        assert node.away_until_s is not None and node.switched is not None
         how = f"{node.name} is to have booted" + (" (it waits for watts)" if node.switched.is_wanted else "")
-        found.append((max(float(node.hold_until_s), now_s), 1, how))
+        found.append((max(float(node.away_until_s), now_s), 1, how))
     return sorted(found)
 
 
 def _away(nodes: Collection[Node]) -> Counter[str]:
-    """How many nodes will get no job, by their state, as far as time alone does not bring them back."""
+    """How many nodes cannot get a job, by their state, other than those that come back by themselves."""
     return Counter(
         node.state if node.drained is None or not node.is_up else "draining"
         for node in nodes
-        if not node.is_up or node.drained is not None or (node.switched is not None and node.hold_until_s is None)
+        if not node.is_up or node.drained is not None or (node.switched is not None and node.away_until_s is None)
     )
 
 

@@ -1,1 +1,1 @@
-"""What a job will draw, from its submission alone, learned as jobs end."""
+"""The power of a job, predicted from its submission alone and learned as jobs end."""

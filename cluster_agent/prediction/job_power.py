@@ -1,9 +1,9 @@
-"""Job power from the submission: the nearest past jobs of the same user, learned on line.
+"""Job power from the submission: the nearest past jobs of the same user, learned online.
 
-A user repeats a few kinds of jobs, so the best guess for a job is what that user's most alike and most recent ones
-drew per unit (node), times its units. Where the user is new, or has done nothing alike, the same request of anybody is
-asked; where that is new too, the machine's watts at full load (TDP). Only what is known when the job is submitted is
-used, and only jobs that have ended teach.
+A user repeats a few kinds of jobs, so the best guess for a job is what the user's most similar and most recent jobs
+drew per unit (node), times its units. If the user is new or has no similar job, jobs with the same request by any user
+decide; if there is none, the machine's watts at full load (TDP). Only what is known at submission is used, and only
+jobs that have ended are learned from.
 
 After: Borghesi et al., Predictive modeling for job power consumption in HPC systems, ISC 2016 (per-user models from
 requests); Antici et al., Online job failure prediction in an HPC system, Euro-Par 2023 workshops (nearest neighbours
@@ -26,13 +26,13 @@ Origin: TypeAlias = Literal["user", "same request", "TDP"]
 
 NEIGHBOURS: Final = 16
 FAR: Final = 3.0
-"""A past job at a larger squared distance says nothing: three doublings of one quantity, or another accelerator."""
+"""Jobs at a larger squared distance are ignored: three doublings of one quantity, or another kind of accelerator."""
 AGE_WEIGHT: Final = 1e-4
-"""What a past job loses for each later one of that user, as squared distance: of equal ones the recent count."""
+"""Squared distance added to a past job for each later one of that user: of equal jobs the recent ones count more."""
 TEXT_WEIGHT: Final = 0.5
 """Squared distance of texts that have nothing in common, over 2."""
 SAME_REQUEST_JOBS: Final = 8
-"""The last ones with that request."""
+"""How many jobs are remembered per request, the last ones."""
 REQUESTS_KEPT: Final = 20_000
 
 
@@ -51,13 +51,13 @@ class Submission:
 
     @property
     def request(self) -> tuple[int, int, int, int]:
-        """What counts as the same request, whoever asks."""
+        """What makes two requests the same, by any user."""
         return (self.units, self.cores, self.gpus, self.mics)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Watts of the whole job: on average, and the highest that is to be expected. ``origin``: what it rests on."""
+    """Watts of the whole job: the expected mean and highest. ``origin``: what the prediction rests on."""
 
     average_w: float
     maximum_w: float
@@ -74,8 +74,8 @@ class PowerPredictor:
         per_user: int = 2048,
         jobs_kept: int = 100_000,
     ) -> None:
-        """``tdp_w``: full load of what a job asks for. The last ``per_user`` jobs of each user are kept, and the users
-        that came last, up to ``jobs_kept`` jobs."""
+        """``tdp_w``: full load of what a job requests. The last ``per_user`` jobs of each user are remembered, of the
+        most recent users, up to ``jobs_kept`` jobs."""
         self._tdp_w = tdp_w
         self._embedding: Embedding = embedding or HashedNgrams()
         self._per_user = per_user
@@ -85,7 +85,7 @@ class PowerPredictor:
         self._requests: OrderedDict[tuple[int, ...], deque[tuple[float, float]]] = OrderedDict()
 
     def predict(self, job: Submission) -> Prediction:
-        """From the user's like jobs, else the same request, else TDP."""
+        """From the user's similar jobs, else from the same request, else TDP."""
         history = self._users.get(job.user)
         per_unit = history.like(self._features(job)) if history else None
         if per_unit is not None:
@@ -97,7 +97,7 @@ class PowerPredictor:
         return Prediction(tdp_w, tdp_w, "TDP")
 
     def learn(self, job: Submission, average_w: float, maximum_w: float | None = None) -> None:
-        """A job has ended. Without ``maximum_w`` its average is all that is known of it. Watts have to be above 0."""
+        """Learn from a job that has ended. Without ``maximum_w`` only its mean is known. Watts must be above 0."""
         if not average_w > 0:
             raise ValueError(f"a job that drew {average_w} W teaches nothing; leave it out")
         highest_w = average_w if maximum_w is None else maximum_w
@@ -134,7 +134,7 @@ class PowerPredictor:
 
 
 NUMBER_SCALES: Final = np.array([0.5, 1.0, 1.5, 1.5, 0.5, 0.5], np.float32)
-"""Units, cores per unit, GPUs, MICs, memory per unit, request: how far apart one doubling (one card) puts two jobs."""
+"""Units, cores per unit, GPUs, MICs, memory per unit, request: the distance that one doubling (one card) makes."""
 
 
 class _History:
@@ -160,7 +160,7 @@ class _History:
         self._count += 1
 
     def like(self, features: Float32s) -> tuple[float, float] | None:
-        """Average and highest watts per unit of the nearest past jobs; None if none is near."""
+        """Mean and highest watts per unit of the nearest past jobs; None if none is near."""
         count = len(self)
         difference = self._features[:count] - features
         squared = np.einsum("ij,ij->i", difference, difference)

@@ -12,11 +12,11 @@ import numpy.typing as npt
 Float32s: TypeAlias = npt.NDArray[np.float32]
 
 CACHED: Final = 4096
-"""Ours: texts whose vectors are kept. Users submit the same few names again and again."""
+"""Ours: how many texts' vectors are cached. Users submit the same few names again and again."""
 
 
 class Embedding(Protocol):
-    """A text as a vector of ``size``, of length 1 (0 for an empty text). Like texts point alike."""
+    """A text as a vector of ``size``, of length 1 (0 for an empty text). Similar texts have similar vectors."""
 
     @property
     def size(self) -> int:
@@ -24,7 +24,7 @@ class Embedding(Protocol):
         ...
 
     def __call__(self, text: str) -> Float32s:
-        """Read only: the same vector may be given out again."""
+        """Read only: the same vector may be returned again."""
         ...
 
 
@@ -46,7 +46,7 @@ class HashedNgrams:
         return self._size
 
     def __call__(self, text: str) -> Float32s:
-        """Letters count alike in either case."""
+        """Upper and lower case are the same."""
         return self._vector("".join("0" if sign.isdigit() else sign for sign in text.lower()))
 
     def _counted(self, text: str) -> Float32s:

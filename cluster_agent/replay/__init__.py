@@ -1,1 +1,1 @@
-"""Replays of job logs: reading them, running the scheduler over them, and writing what came of it."""
+"""Replays of job logs: running the scheduler over a workload, measuring the schedule and writing the results."""

@@ -1,16 +1,16 @@
-"""Submissions that answer to the schedule: a user who waits for results submits the next job later.
+"""Closed loop: submissions that follow from the schedule. A user who waits for results submits the next job later.
 
-In a log the times of submission are fixed, so that a slower scheduler makes longer queues and a faster one idle
-processors. Here they follow from what the scheduler does (Shmueli, Feitelson, IEEE TPDS 20(10), 2009; Zakay, Feitelson,
-MASCOTS 2014):
+In a log the submission times are fixed, so a slower scheduler only has longer queues and a faster one idle processors.
+Here they follow from what the scheduler does (Shmueli, Feitelson, IEEE TPDS 20(10), 2009; Zakay, Feitelson, MASCOTS
+2014):
 
-think=log       A job that its user submitted when all his earlier ones had ended comes as long after their last end as
-                in the log, one that he submitted before that as long after his submission before it as in the log
-think=SECONDS   the same, but the time to think is drawn, exponential with this mean
+think=log       A job whose user had no job left when he submitted it comes as long after the end of his last job as in
+                the log. A job that he submitted earlier comes as long after his submission before it as in the log.
+think=SECONDS   as think=log, but the think time is random, exponential with this mean
 queue=N         jobs come in the order of the log, each one second after fewer than N are waiting
 
-A job answers a second later at the earliest. What comes out is a workload with other times of submission, in their
-order; replayed as any log it gives the schedule that it was made with. The loop is native (``csrc/answering.h``).
+A job comes at least one second after the event that it follows. The result is a workload with other submission times,
+in their order; an ordinary replay of it gives the same schedule. The loop is native (``csrc/answering.h``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cluster_agent.workloads.swf import WAIT
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """``think_s`` None and ``queue`` None: the log's own times to think."""
+    """``think_s`` and ``queue`` None: the think times of the log."""
 
     think_s: float | None = None
     queue: int | None = None
@@ -56,9 +56,9 @@ def closed_loop(text: str, seed: int) -> ClosedLoop:
 def answering(
     workload: Workload, watts: Watts | None, power: Power | None, loop: ClosedLoop
 ) -> tuple[Workload, Watts | None, Answering]:
-    """What a replay of the loop fills in: the workload as it is submitted, and the watts of its jobs in that order.
+    """A workload to be filled in by a replay of the loop: the jobs as submitted, and their watts in that order.
 
-    ``watts`` have the columns that the policy asks for (``job_watts.of_jobs``).
+    ``watts`` have the columns that the policy needs (``job_watts.of_jobs``).
     """
     jobs = workload.jobs
     answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, *_users(workload, loop))
@@ -66,7 +66,7 @@ def answering(
     columns = {name: table(getattr(jobs, name)) for name in Jobs.__slots__}
     submitted = replace(workload, jobs=Jobs(**columns), row=table(workload.row), is_cut=table(workload.is_cut))
     if watts is not None:
-        is_predicted = watts.new_predictor is not None  # and is to look at the jobs as they come
+        is_predicted = watts.new_predictor is not None  # the predictor must see jobs in the order of submission
         watts = replace(
             watts,
             job_busy_uw=None if watts.job_busy_uw is None else table(watts.job_busy_uw),
@@ -79,16 +79,16 @@ def answering(
 
 
 def _users(workload: Workload, loop: ClosedLoop) -> tuple[Int64s, Int64s]:
-    """For each job: seconds since its user's last submission; seconds to think after the last end, -1: did not wait for
-    it. Batches, submitted without waiting for one another, stay together."""
+    """For each job: seconds since its user's last submission; think time in seconds after the last end, -1 if the user
+    did not wait for that. Jobs submitted without waiting for each other form a batch and stay together."""
     jobs = workload.jobs
-    waited_s = np.maximum(workload.log.columns[WAIT, workload.row], 0)  # unknown: as if it had not waited
+    waited_s = np.maximum(workload.log.columns[WAIT, workload.row], 0)  # unknown: taken as 0
     order = np.argsort(jobs.user, kind="stable")
     user, submit_s = jobs.user[order].astype(np.int64), jobs.submit_s[order]
     ended_s = submit_s + (waited_s + jobs.run_s)[order]
     is_first = np.ones(len(jobs), np.bool_)
     is_first[1:] = user[1:] != user[:-1]
-    later_s = user * (int(ended_s.max(initial=0)) + 1)  # so that no user's ends are before those of the one before
+    later_s = user * (int(ended_s.max(initial=0)) + 1)  # orders the ends by user first
     last_end_s = np.roll(np.maximum.accumulate(ended_s + later_s) - later_s, 1)
     thought_s = submit_s - last_end_s
     has_thought = ~is_first & (thought_s >= 0)

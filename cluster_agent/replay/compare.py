@@ -1,9 +1,9 @@
-"""Replays side by side: what their folders hold, and how sure a difference between two of them is.
+"""Replays side by side: reading their folders, and how certain a difference between two of them is.
 
 A paired difference is taken job by job over the jobs that both replays started. Its 95 % interval is a bootstrap over
 blocks of consecutive jobs (Künsch, Annals of Statistics 17(3), 1989): jobs of one time share a queue, so single jobs
-are not independent and would make the interval too narrow. It says how much the figure depends on which stretches of
-this log were replayed, not what another site's jobs would do.
+are not independent and would make the interval too narrow. The interval shows how much the figure depends on which
+parts of this log were replayed; it says nothing about jobs of another site.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 
 BLOCKS: Final = 50
-DRAWS: Final = 1000
+RESAMPLES: Final = 1000
 SEED: Final = 1
 """Ours."""
 
@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean of paired differences, and the 95 % interval of it."""
+    """A mean of paired differences, and its 95 % interval."""
 
     mean: float
     low: float
@@ -86,7 +86,7 @@ def short_name(name: str, parameters: dict[str, Any], sha256: str = "") -> str:
 
 
 def find(folders: Sequence[str]) -> list[Run]:
-    """Every replay in and below the folders, in order of name or of the campaign; ``WrongUseError``: there is none."""
+    """Every replay in and below the folders, by name or in the campaign's order; ``WrongUseError`` if there is none."""
     found: list[Path] = []
     for one in map(Path, folders):
         table = one / "campaign.csv"
@@ -104,7 +104,7 @@ def find(folders: Sequence[str]) -> list[Run]:
 
 
 def read(folder: Path) -> Run:
-    """``ClusterError`` with the file that is missing or damaged."""
+    """Read one replay; the ``ClusterError`` names a file that is missing or damaged."""
     name = "manifest.json"
     try:
         manifest = msgspec.json.decode((folder / name).read_bytes())
@@ -170,6 +170,6 @@ def interval(values: Float64s) -> tuple[float, float]:
     """The 95 % interval of the mean, by resampling blocks of consecutive values."""
     blocks = np.array_split(values, min(BLOCKS, len(values)))
     total, count = (np.array([f(one) for one in blocks], np.float64) for f in (np.sum, len))
-    drawn: Int32s = np.random.default_rng(SEED).integers(0, len(blocks), (DRAWS, len(blocks)), np.int32)
-    low, high = np.percentile(total[drawn].sum(1) / count[drawn].sum(1), [2.5, 97.5])
+    chosen: Int32s = np.random.default_rng(SEED).integers(0, len(blocks), (RESAMPLES, len(blocks)), np.int32)
+    low, high = np.percentile(total[chosen].sum(1) / count[chosen].sum(1), [2.5, 97.5])
     return float(low), float(high)

@@ -1,17 +1,18 @@
-"""The event log: what a scheduler was told and what it decided, in order, so that both can be gone through again.
+"""The event log: a scheduler's inputs and decisions in order, so that the decisions can be made again and compared.
 
-The first line says of which replay (``Setting``), then one JSON array a line; jobs are rows of ``jobs.csv``, from 0:
+The first line names the replay (``Setting``). Then there is one JSON array a line; jobs are rows of ``jobs.csv``, from
+0:
 
 ["submit", time, job, is_pass_due]              the job joins the queue
 ["end", time, job]                              the running job has ended
-["overrun", time, job, expected_end]            it outlived its estimate, which becomes this
-["meter", time, microjoules]                    the cluster has drawn so much since the last of these lines
-["advance", time, is_asked]                     a cap or the plan of nodes changes, nodes are off or on; is *react* next
+["overrun", time, job, expected_end]            it ran longer than its estimate, and gets this new one
+["meter", time, microjoules]                    energy of the cluster since the last of these lines
+["advance", time, is_react_due]                 a cap or the power plan changes, nodes are off or on; is *react* next
 ["react", time, [job, ...], [[job, level]]]     killed jobs, other frequencies
 ["pass", time, [[job, level, expected_end]]]    one pass: what is started, at which frequency
 
-A scheduler that is told the same has to decide the same; ``check`` tells another one of the same policy and compares.
-The scheduler is wrapped, not changed, so a live one can be logged in the same way.
+A scheduler with the same inputs must decide the same; ``check`` gives them to another one of the same policy and
+compares. The scheduler is wrapped, not changed, so a live one can be logged in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ VERSION = 2
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What a replay is of, as given on the command line."""
+    """The inputs of a replay, as given on the command line."""
 
     trace: str
     policy: str
@@ -59,7 +60,7 @@ class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoggedScheduler:
-    """Passes everything on to a scheduler and writes down what comes back (see ``interfaces.Scheduler``)."""
+    """Passes all calls on to a scheduler, and logs them with its answers (see ``interfaces.Scheduler``)."""
 
     def __init__(self, scheduler: Scheduler, clock: Clock, file: IO[bytes]) -> None:
         self._scheduler = scheduler
@@ -78,16 +79,16 @@ class LoggedScheduler:
         self._write("end", self._clock.now_s(), job)
 
     def overrun(self, job: int) -> int:
-        """The running job has outlived its estimate."""
+        """The running job runs longer than its estimate."""
         expected_end_s = self._scheduler.overrun(job)
         self._write("overrun", self._clock.now_s(), job, expected_end_s)
         return expected_end_s
 
     def advance(self, now_s: int) -> bool:
-        """A cap or the plan of nodes changes, nodes are off or on."""
-        is_asked = self._scheduler.advance(now_s)
-        self._write("advance", now_s, is_asked)
-        return is_asked
+        """A cap or the power plan changes, nodes are off or on."""
+        is_react_due = self._scheduler.advance(now_s)
+        self._write("advance", now_s, is_react_due)
+        return is_react_due
 
     def react(self, now_s: int) -> Reaction:
         """Jobs may be killed or slowed."""
@@ -106,7 +107,7 @@ class LoggedScheduler:
         return self._scheduler.level(job)
 
     def begins_s(self, now_s: int, job: int) -> int:
-        """When a job begins to run whose start was decided now."""
+        """When a job whose start was decided now begins to run."""
         return self._scheduler.begins_s(now_s, job)
 
     def next_change_s(self) -> int | None:
@@ -138,7 +139,7 @@ def writing(path: str, setting: Setting, sha256: str, origin: Origin | None = No
 
 
 class ReplayMeter:
-    """The meter of a loop that repeats a replay: what the cluster drew there. ``power_uw``: times, and microwatts from
+    """The meter of a loop that repeats a replay: the cluster's energy there. ``power_uw``: times, and microwatts from
     each to the next."""
 
     def __init__(self, power_uw: tuple[Int64s, Int64s]) -> None:
@@ -148,7 +149,7 @@ class ReplayMeter:
         self._file: IO[bytes] | None = None
 
     def follow(self, clock: Clock, file: IO[bytes]) -> None:
-        """Read by this clock, and write every reading down."""
+        """Read by this clock, and log every reading."""
         self._clock, self._file = clock, file
 
     def __call__(self) -> int:
@@ -157,24 +158,24 @@ class ReplayMeter:
         now_s = self._clock.now_s()
         from_s = int(self._times_s[0]) if self._read_s is None else self._read_s
         edges_s = np.clip([*self._times_s, max(now_s, int(self._times_s[-1]))], from_s, now_s)
-        drawn_uj = int((np.diff(edges_s) * self._uw).sum())
+        energy_uj = int((np.diff(edges_s) * self._uw).sum())
         self._read_s = now_s
-        self._file.write(msgspec.json.encode(("meter", now_s, drawn_uj)) + b"\n")
-        return drawn_uj
+        self._file.write(msgspec.json.encode(("meter", now_s, energy_uj)) + b"\n")
+        return energy_uj
 
 
-class ToldMeter:
-    """The meter of a scheduler that is told a log: reads what the log says next."""
+class LogMeter:
+    """The meter of a scheduler that gets its inputs from a log: returns the log's next reading."""
 
     def __init__(self) -> None:
-        self.drawn_uj: int | None = None
+        self.energy_uj: int | None = None
 
     def __call__(self) -> int:
         """``ValueError`` if the log has no reading here."""
-        if self.drawn_uj is None:
+        if self.energy_uj is None:
             raise ValueError("no reading")
-        drawn_uj, self.drawn_uj = self.drawn_uj, None
-        return drawn_uj
+        energy_uj, self.energy_uj = self.energy_uj, None
+        return energy_uj
 
 
 def write_log(
@@ -190,7 +191,7 @@ def write_log(
     """Run the engine's loop and log it. ``start_s``: when a replay of whole logs started each job, -1 never.
     ``meter``: that of the scheduler. ``origin``: of a policy that does not ship with nodectl.
 
-    ``ClusterError`` if the loop starts any at another time.
+    ``ClusterError`` if the loop starts a job at another time.
     """
     clock, started = JumpingClock(), _Started(machine)
     with writing(path, setting, sha256, origin) as file:
@@ -201,7 +202,7 @@ def write_log(
         if started.start_s.get(job, -1) != at_s:
             raise ClusterError(
                 f"{path}: job {job} started at {started.start_s.get(job, -1)} s here and at {at_s} s in the replay:"
-                " a defect of the scheduler, please report it with the log"
+                " this is a defect of the scheduler: please report it with the log"
             )
 
 
@@ -222,7 +223,7 @@ class _Started:
 
 
 class EventLog:
-    """A log that was written before."""
+    """An event log on disk."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -237,24 +238,24 @@ class EventLog:
         try:
             header = msgspec.json.decode(first, type=_Header)
         except msgspec.DecodeError:
-            raise ClusterError(f"{path}:1: this is no event log; write one with `clusterctl replay --log`") from None
+            raise ClusterError(f"{path}:1: not an event log; write one with `clusterctl replay --log`") from None
         if header.event_log != VERSION:
-            raise ClusterError(f"{path}:1: event log version {header.event_log}; this is for version {VERSION}")
+            raise ClusterError(f"{path}:1: event log version {header.event_log}, but this clusterctl reads {VERSION}")
         self.setting = header.setting
         self.sha256 = header.sha256
         self.origin = header.origin
 
-    def check(self, scheduler: Scheduler, jobs: int, meter: ToldMeter | None = None) -> int:
-        """Tell ``scheduler`` (and its ``meter``) what the log tells; the lines that were compared.
+    def check(self, scheduler: Scheduler, jobs: int, meter: LogMeter | None = None) -> int:
+        """Give ``scheduler`` (and its ``meter``) the inputs of the log; returns how many lines were compared.
 
-        ``ClusterError`` with the line at which it decides otherwise, or which is damaged.
+        ``ClusterError`` names the line at which the decisions differ, or which is damaged.
         """
-        told = _Told(scheduler, jobs, meter or ToldMeter())
+        feeder = _Feeder(scheduler, jobs, meter or LogMeter())
         for number, line in enumerate(self._lines, 2):
             where = f"{self.path}:{number}"
             try:
                 kind, now_s, *values = msgspec.json.decode(line)
-                decided = told.tell(kind, now_s, values)
+                decided = feeder.feed(kind, now_s, values)
             except (msgspec.DecodeError, TypeError, ValueError, OverflowError):
                 raise ClusterError(f"{where}: damaged line, or one out of order; write the log again") from None
             if decided != values:
@@ -263,26 +264,27 @@ class EventLog:
         return len(self._lines)
 
 
-class _Told:
-    """Tells a scheduler lines of a log. Native ones trust what they are told, so what cannot be is stopped here."""
+class _Feeder:
+    """Gives a scheduler the lines of a log. A native scheduler trusts its inputs, so impossible ones are refused
+    here."""
 
-    def __init__(self, scheduler: Scheduler, jobs: int, meter: ToldMeter) -> None:
+    def __init__(self, scheduler: Scheduler, jobs: int, meter: LogMeter) -> None:
         self._scheduler = scheduler
         self._meter = meter
         self._unsubmitted = set(range(jobs))
         self._running: set[int] = set()
 
-    def tell(self, kind: str, now_s: int, values: list[Any]) -> list[Any]:
-        """One line told; what it would be in a log of this scheduler."""
+    def feed(self, kind: str, now_s: int, values: list[Any]) -> list[Any]:
+        """Take one line; returns what this scheduler would have in its place."""
         scheduler = self._scheduler
         if kind == "advance":
-            is_asked = scheduler.advance(now_s)
-            if self._meter.drawn_uj is not None:
-                raise ValueError("a reading that nobody asked for")
-            return [is_asked]
+            is_react_due = scheduler.advance(now_s)
+            if self._meter.energy_uj is not None:
+                raise ValueError("a reading where none is due")
+            return [is_react_due]
         if kind == "meter":
-            self._meter.drawn_uj = int(values[0])
-            return [self._meter.drawn_uj]
+            self._meter.energy_uj = int(values[0])
+            return [self._meter.energy_uj]
         if kind == "react":
             reaction = scheduler.react(now_s)
             self._running -= set(reaction.kill)

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from cluster_agent.replay.closed_loop import ClosedLoop
 
 SLICES: Final = 200
-"""Ours: how often a replay reports how far it is. It costs nothing measurable."""
+"""Ours: how often a replay reports its progress. The cost is not measurable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a replay. Every job has ended unless ``unstarted`` says otherwise."""
+    """The results of a replay. Every job has ended, except those in ``unstarted``."""
 
     workload: Workload
     schedule: NativeReplay
 
     @property
     def run_s(self) -> Int64s:
-        """How long each job ran here: longer than in the log at a lower frequency, shorter if killed for good."""
+        """How long each job ran here: longer than in the log at a lower frequency, shorter if it was killed at last."""
         jobs, schedule = self.workload.jobs, self.schedule
         return (
             np.where(schedule.end_s < 0, jobs.run_s, schedule.end_s - schedule.start_s)
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def unstarted(self) -> int:
-        """Jobs that never started; none, as long as every job fits the machine."""
+        """Jobs that never started; 0 if every job fits the machine."""
         return len(self.workload.jobs) - self.schedule.ended
 
 
@@ -64,9 +64,9 @@ def replay(
     caps: Sequence[Cap] = (),
     loop: ClosedLoop | None = None,
 ) -> Result:
-    """Replay the workload, with ``watts`` on a machine that has them; in a closed loop, with other submissions.
+    """Replay the workload, with ``watts`` on a machine that has them, with other submissions in a closed loop.
 
-    ``advance`` is told from time to time how many jobs have ended.
+    ``advance`` is called from time to time with the number of jobs that have ended.
     """
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
@@ -79,15 +79,15 @@ def replay(
     schedule = NativeReplay(composition, workload.jobs, workload.processors, watts, caps, users, answers)
     run_to_end(schedule, advance)
     if len(never := workload.row[schedule.submitted :]):
-        what, remedy = "jobs that never came, as those before them never started", "give more watts or joules"
+        what, fix = "jobs that never came, as those before them never started", "give more watts or joules"
         first_line = int(workload.log.lines[never].min())
-        finding = Finding(what, "taken as submitted at the end", len(never), first_line, remedy)
+        finding = Finding(what, "taken as submitted at the end", len(never), first_line, fix)
         workload = replace(workload, findings=(*workload.findings, finding))
     return Result(workload, schedule)
 
 
 def run_to_end(schedule: NativeReplay, advance: Callable[[int], None]) -> None:
-    """Go on until nothing is left to happen; ``advance`` is told from time to time how many jobs have ended."""
+    """Run until no event is left; ``advance`` is called from time to time with the number of jobs that have ended."""
     step = max(len(schedule.jobs) // SLICES, 1)
     while schedule.run(schedule.ended + step):
         advance(schedule.ended)

@@ -55,7 +55,7 @@ def measure(result: Result) -> dict[str, Any]:
 
 
 def measure_waits(wait_s: Int64s, run_s: Int64s, bsld: Float64s) -> dict[str, Any]:
-    """What waiting was to the jobs that ran. ``bsld``: their bounded slowdowns with ``TAU_S``."""
+    """How long jobs that ran had waited. ``bsld``: their bounded slowdowns with ``TAU_S``."""
     return {
         "AVEbsld": float(bsld.mean()),
         "max_bsld": float(bsld.max()),
@@ -70,8 +70,8 @@ def running_w(times_s: Int64s, start_s: Int64s, end_s: Int64s, watts: Float64s) 
     """Watts of all jobs that run from each of ``times_s`` to the next: all starts and ends are among these, sorted."""
     begun = np.bincount(np.searchsorted(times_s, start_s), watts, len(times_s))
     ended = np.bincount(np.searchsorted(times_s, end_s), watts, len(times_s))
-    drawn: Float64s = np.cumsum(begun - ended)
-    return drawn
+    running: Float64s = np.cumsum(begun - ended)
+    return running
 
 
 def measure_power(schedule: NativeReplay) -> dict[str, Any]:
@@ -92,15 +92,15 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
     )
     if schedule.watts is None:
         return dict.fromkeys(names)
-    joules, (times_s, drawn_w, cap_w) = schedule.joules, schedule.power
+    joules, (times_s, power_w, cap_w) = schedule.joules, schedule.power
     last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
     lasts_s = np.diff([*times_s, last_s])
     span_s = last_s - int(times_s[0])
     return {
         "energy_j": joules["cluster"],
         "mean_w": joules["cluster"] / span_s if span_s else None,
-        "peak_w": float(drawn_w[lasts_s > 0].max(initial=0.0)),
-        "over_cap_ws": float((np.clip(drawn_w - cap_w, 0, None) * lasts_s).sum()),
+        "peak_w": float(power_w[lasts_s > 0].max(initial=0.0)),
+        "over_cap_ws": float((np.clip(power_w - cap_w, 0, None) * lasts_s).sum()),
         "idle_j": joules["idle"],
         "off_j": joules["off"],
         "switching_j": joules["switching"],
@@ -112,18 +112,18 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
 
 
 def joules_between(schedule: NativeReplay, from_s: int, to_s: int) -> float:
-    """What the cluster drew in [from_s, to_s), as far as the replay goes."""
-    times_s, drawn_w, _ = schedule.power
+    """The cluster's energy in [from_s, to_s), as far as the replay goes."""
+    times_s, power_w, _ = schedule.power
     last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
     lasts_s = np.diff(np.clip([*times_s, last_s], from_s, to_s))
-    return float((drawn_w * lasts_s).sum())
+    return float((power_w * lasts_s).sum())
 
 
 def _measure_budget(schedule: NativeReplay, budget: Budget | None) -> dict[str, float | None]:
     if budget is None:
         return {"window_j": None, "over_budget_j": None}
-    drawn_j = joules_between(schedule, budget.from_s, budget.to_s)
-    return {"window_j": drawn_j, "over_budget_j": max(drawn_j - budget.joules, 0.0)}
+    energy_j = joules_between(schedule, budget.from_s, budget.to_s)
+    return {"window_j": energy_j, "over_budget_j": max(energy_j - budget.joules, 0.0)}
 
 
 def spread(values: npt.NDArray[Any]) -> dict[str, float]:
@@ -145,7 +145,7 @@ def percentiles(values: npt.NDArray[Any], *shares: float) -> list[float]:
 
 
 def _jain(bsld: npt.NDArray[np.float64], user: npt.NDArray[np.int32]) -> float:
-    """Jain's index of the users' mean bounded slowdowns: 1 if all fare alike, 1/n if one has all the slowdown."""
+    """Jain's index of the users' mean bounded slowdowns: 1 if all are equal, 1/n if one user has all the slowdown."""
     count = np.bincount(user)
     mean = np.bincount(user, bsld)[count > 0] / count[count > 0]
     return float(mean.sum() ** 2 / (len(mean) * (mean**2).sum()))

@@ -25,7 +25,7 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 from cluster_agent.workloads.job_log import Workload
 
 PLAIN: Final = Composition()
-"""Of jobs with configurations nothing is decided by it."""
+"""No decision about jobs with configurations depends on this."""
 
 
 class TableMachine(SimulatedMachine):
@@ -40,7 +40,7 @@ class TableMachine(SimulatedMachine):
         self._advance = advance
 
     def events(self, now_s: int) -> Sequence[Event]:
-        """Those of any machine; how many have ended is told."""
+        """The events of any machine; also reports how many jobs have ended."""
         events = super().events(now_s)
         if any(event.kind is Kind.ENDED for event in events):
             self._advance(len(self.end_s))
@@ -54,7 +54,7 @@ class TableMachine(SimulatedMachine):
 
 @dataclass(frozen=True, slots=True)
 class MoldableResult:
-    """What came of it. Jobs in ``impossible`` fit in none of their configurations, and were not submitted."""
+    """The results. Jobs in ``impossible`` fit in none of their configurations, and were not submitted."""
 
     jobs: MoldableJobs  # as submitted: in a closed loop at other times
     start_s: Int64s  # -1: impossible
@@ -62,7 +62,7 @@ class MoldableResult:
     chosen: tuple[Configuration | None, ...]  # with true times and watts
     impossible: tuple[int, ...]
     order: Int64s | None = None
-    """In a closed loop: which of the jobs as they were given each is."""
+    """In a closed loop: the index of each among the jobs as they were given."""
 
     @property
     def turnaround_s(self) -> Int64s:
@@ -71,12 +71,12 @@ class MoldableResult:
         return self.end_s[ran] - self.jobs.jobs.submit_s[ran]
 
     def peak_w(self) -> float:
-        """The most watts that the table says of any instant."""
+        """The highest watts at any instant, by the table."""
         return float(power_of(self)[1].max(initial=0.0))
 
 
 def power_of(result: MoldableResult) -> tuple[Int64s, Float64s]:
-    """Times, and the watts of what runs from each to the next."""
+    """Times, and the watts of running jobs from each to the next."""
     ran = np.flatnonzero(result.start_s >= 0)
     start_s, end_s = result.start_s[ran], result.end_s[ran]
     watts = np.array([one.watts for one in result.chosen if one is not None], np.float64)
@@ -115,7 +115,7 @@ def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict
 
 
 ROUNDED_TO: Final = 6
-"""Decimal places of watts: sums in another order differ by less."""
+"""Decimal places of watts: sums in another order differ by less than this."""
 
 
 def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> list[int]:
@@ -134,7 +134,7 @@ def replay_moldable(
     watts: float,
     advance: Callable[[int], None] = lambda ended: None,
 ) -> MoldableResult:
-    """Replay the jobs on so many nodes under a bound of watts. ``advance`` is told how many have ended."""
+    """Replay the jobs on so many nodes under a bound of watts. ``advance`` is called with the number of ended jobs."""
     never = impossible(composition, jobs, nodes, watts)
     rows = np.setdiff1d(np.arange(len(jobs)), never)
     found = replay_possible(composition, jobs.only(rows.tolist()), nodes, watts, advance)
@@ -156,7 +156,7 @@ def replay_possible(
     advance: Callable[[int], None] = lambda ended: None,
     loop: tuple[Workload, ClosedLoop] | None = None,
 ) -> MoldableResult:
-    """The same where no job is impossible. ``loop``: submissions answer, those of a workload of these jobs."""
+    """As ``replay_moldable``, if no job is impossible. ``loop``: submissions follow from the schedule."""
     if composition.rule is None:
         if loop is not None:
             raise WrongUseError("--closed-loop: not with a policy whose choice is Python; leave it out")
@@ -183,7 +183,7 @@ def run_in_python(
     watts: float,
     advance: Callable[[int], None] = lambda ended: None,
 ) -> MoldableResult:
-    """By the policy's own choice, job by job; all of the jobs can run."""
+    """With the policy's own choice in Python, job by job; every job must be possible."""
     scheduler, machine = for_python(composition, jobs, nodes, watts, advance)
     run(scheduler, JumpingClock(), machine)
     start_s, end_s = (np.array([of[job] for job in range(len(jobs))]) for of in (machine.start_s, machine.end_s))

@@ -1,5 +1,5 @@
-"""The files of a replay on nodes (``row_outputs``): resources are nodes, and jobs.parquet has user, queue, and watts as
-admitted and as drawn."""
+"""The files of a replay on nodes (``row_outputs``): resources are nodes, and jobs.parquet also has user, queue, and the
+watts that were admitted and used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cluster_agent.scheduler.policies.registry import Choice
 
 
 def write(directory: str, result: NodeResult, metrics: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
-    """Write all files into ``directory``; what could not be written for want of a package, in words."""
+    """Write all files into ``directory``; returns lines about files that need a package that is missing."""
     jobs, power = result.trace.jobs, power_over_time(result)
     more = {
         "user": result.trace.user,
@@ -75,6 +75,6 @@ def _row(result: NodeResult, job: int) -> dict[str, Any]:
         "turnaround_time": wait_s + run_s,
         "stretch": f"{(wait_s + run_s) / run_s:.6f}",
         "allocated_resources": intervals(result.scheduler.placed[job].node),
-        # joules of a job whose watts are assumed are not known
+        # a job whose watts are assumed has no known joules
         "consumed_energy": f"{jobs.watts[job] * run_s:.1f}" if jobs.knows_watts[job] else None,
     }

@@ -1,7 +1,6 @@
 """A replay on unlike nodes under a power cap: one trace, one policy, from start to end.
 
-It runs the engine's own loop. Watts are what the jobs draw; idle nodes are not counted, as in the published
-comparisons.
+It runs the engine's own loop. Watts are the power of jobs; idle nodes are not counted, as in the published comparisons.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, 
 from cluster_agent.workloads.node_trace import NodeTrace
 
 TAU_S: Final = 60
-"""The bound of the slowdown in the figures for Eurora that this is compared with, not the usual 10 s."""
+"""The tau of bounded slowdown in the published figures for Eurora, not the usual 10 s."""
 
 ROUNDING_W: Final = 1e-6
 """Ours: sums of watts in another order differ by less."""
 
 
 class CappedMachine(SimulatedMachine):
-    """Runs the jobs, and says when the cap changes. It ends when nothing but caps is left to come."""
+    """Runs the jobs, and reports changes of the cap. It ends when only changes of the cap are left."""
 
     def __init__(self, jobs: NodeJobs, cap: PowerCap, advance: Callable[[int], None]) -> None:
         super().__init__(jobs.jobs, "instant")
@@ -41,7 +40,7 @@ class CappedMachine(SimulatedMachine):
         self._left = len(jobs)
 
     def events(self, now_s: int) -> Sequence[Event]:
-        """Those of the jobs, after the news of the cap."""
+        """The events of the jobs, after a change of the cap."""
         events = list(super().events(now_s))
         self._left -= sum(event.kind is Kind.ENDED for event in events)
         self._advance(self._left)
@@ -67,7 +66,7 @@ class TimedScheduler(NodeScheduler):
         self.longest_queue = 0
 
     def decide(self, now_s: int) -> list[int]:
-        """One pass, in processor time: what else runs on this machine is not the scheduler's doing."""
+        """One pass, measured in processor time, which other processes on this machine do not change."""
         self.longest_queue = max(self.longest_queue, len(self.queue))
         started_s = time.thread_time()
         started = super().decide(now_s)
@@ -99,7 +98,7 @@ def replay_nodes(
     power: PowerSource | None = None,
     advance: Callable[[int], None] = lambda ended: None,
 ) -> NodeResult:
-    """Replay ``trace``; ``advance`` is told from time to time how many jobs have ended."""
+    """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended."""
     jobs = trace.jobs
     scheduler = TimedScheduler(composition, jobs, nodes, cap, power)
     machine = CappedMachine(jobs, cap, lambda left: advance(len(jobs) - left))
@@ -111,7 +110,7 @@ def replay_nodes(
 
 @dataclass(frozen=True, slots=True)
 class PowerOverTime:
-    """Watts and the cap as steps: ``watts[i]`` and ``cap_w[i]`` hold from ``time_s[i]`` to ``time_s[i + 1]``."""
+    """Watts and the cap as steps: ``watts[i]`` and ``cap_w[i]`` are those from ``time_s[i]`` to ``time_s[i + 1]``."""
 
     time_s: Int64s
     watts: Float64s
@@ -126,7 +125,7 @@ class PowerOverTime:
 
 
 def power_over_time(result: NodeResult) -> PowerOverTime:
-    """What the running jobs drew."""
+    """The power of the running jobs."""
     jobs, has_started = result.trace.jobs, result.start_s >= 0
     start_s, watts = result.start_s[has_started], jobs.watts[has_started]
     end_s = start_s + jobs.jobs.run_s[has_started]

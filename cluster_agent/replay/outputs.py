@@ -1,8 +1,8 @@
 """The files of a replay.
 
-jobs.csv       in the columns of Batsim 4, which evalys and others read; empty where this replay does not know
+jobs.csv       in the columns of Batsim 4, which evalys and others read; empty where unknown
 jobs.parquet   the same columns and ours: user, first estimate, corrections, why the job started when it did
-metrics.json   what the schedule was worth (``measures``)
+metrics.json   measures of the schedule (``measures``)
 manifest.json  what it was made from; equal manifests have equal results
 """
 
@@ -103,7 +103,7 @@ def workload_name(workload: Workload) -> str:
 
 
 def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
-    """Write all files of a replay into ``directory``; what could not be written for want of a package, in words."""
+    """Write all files into ``directory``; returns lines about files that need a package that is missing."""
     root = Path(directory)
     notes = []
     try:
@@ -126,7 +126,7 @@ def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dic
 
 
 def write_json(root: Path, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """What any replay says of itself: ``metrics.json`` and ``manifest.json``."""
+    """Write ``metrics.json`` and ``manifest.json``, which every replay has."""
     for name, content in (("metrics.json", metrics), ("manifest.json", manifest)):
         (root / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
@@ -194,12 +194,12 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
 
 
 def write_power(path: Path, result: Result) -> None:
-    """The cluster's watts and cap over time: each row holds until the next; a cap of null is none."""
+    """The cluster's watts and cap over time: a row is valid until the next; a cap of null means no cap."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    times_s, drawn_w, cap_w = result.schedule.power
-    columns = [pa.array(one) for one in (times_s, drawn_w)] + [pa.array(cap_w, mask=np.isinf(cap_w))]
+    times_s, power_w, cap_w = result.schedule.power
+    columns = [pa.array(one) for one in (times_s, power_w)] + [pa.array(cap_w, mask=np.isinf(cap_w))]
     pyarrow.parquet.write_table(pa.table(dict(zip(("time", "watts", "cap"), columns, strict=True))), path)
 
 
@@ -247,14 +247,14 @@ def manifest_of(
             "parameters": {field: value for field, value in given.items() if value is not None},
             **({"origin": msgspec.to_builtins(choice.origin)} if choice.origin else {}),
         },
-        "seed": None,  # nothing here is drawn
+        "seed": None,  # nothing here is random
         "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
     }
 
 
 def write_swf(path: str, workload: Workload, start_s: Int64s, run_s: Int64s, policy: str) -> None:
-    """The schedule as a job log: wait, run, processors and request as replayed, the rest as it was. ``start_s``, -1:
-    never."""
+    """The schedule as a job log: wait, run, processors and request as replayed, the rest as it was. ``start_s`` -1: the
+    job never started."""
     jobs = workload.jobs
     columns = workload.log.columns[:, workload.row]
     columns[swf.SUBMIT], columns[swf.RUN] = jobs.submit_s, run_s

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 GANTT_JOBS: Final = 300
 POINTS: Final = 2000
-"""Ours: a longer trace is drawn as means over so many spans."""
+"""Ours: a longer trace is plotted as means over so many spans."""
 
 
 def of_group(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -68,14 +68,14 @@ def _used(runs: Sequence[Run]) -> str:
 
 
 def _counts(runs: Sequence[Run], what: str, of: Callable[[Run], tuple[Int64s, Int64s, Int64s]]) -> str:
-    """What is there over time; ``of`` a run: from when, until when, how much of it."""
+    """How many there are over time; ``of`` a run: from when, until when, how many."""
     figure, axes = plt.subplots(figsize=(9, 4 + 0.2 * len(runs)))
     for at, run in enumerate(runs):
         from_s, to_s, much = of(run)
         times_s, steps = np.concatenate([from_s, to_s]), np.concatenate([much, -much])
         order = np.argsort(times_s, kind="stable")
         is_last = np.append(np.diff(times_s[order]) > 0, True)  # of its instant
-        days, there = _drawn(times_s[order][is_last], np.cumsum(steps[order])[is_last].astype(np.float64), run)
+        days, there = _line(times_s[order][is_last], np.cumsum(steps[order])[is_last].astype(np.float64), run)
         axes.step(days, there, where="post", color=_colour(at), label=run.policy, linewidth=1)
     axes.set(xlabel="days", ylabel=what, ylim=(0, None))
     axes.grid(alpha=0.3)
@@ -90,8 +90,8 @@ def _power(runs: Sequence[Run]) -> str:
         if run.power is None:
             continue
         times_s, watts, caps = run.power
-        days, drawn = _drawn(times_s.astype(np.int64), watts / 1000, run)
-        axes.step(days, drawn, where="post", color=_colour(at), label=run.policy, linewidth=1)
+        days, kilowatts = _line(times_s.astype(np.int64), watts / 1000, run)
+        axes.step(days, kilowatts, where="post", color=_colour(at), label=run.policy, linewidth=1)
         if cap is None and np.isfinite(caps).any():
             cap = (times_s - run.submit_s.min()) / 86_400, np.where(np.isfinite(caps), caps, np.nan) / 1000
     if cap is not None:
@@ -102,8 +102,8 @@ def _power(runs: Sequence[Run]) -> str:
     return _image(figure)
 
 
-def _drawn(times_s: Int64s, values: Float64s, run: Run) -> tuple[Float64s, Float64s]:
-    """Steps as days and values; long ones as means over equal spans of time, so that no line is a block of ink."""
+def _line(times_s: Int64s, values: Float64s, run: Run) -> tuple[Float64s, Float64s]:
+    """Steps as days and values; many steps as means over equal spans of time, so that a line stays a line."""
     first_s = run.submit_s.min()
     last_s = max(int(run.end_s.max()), int(times_s[-1]) + 1)
     if len(times_s) <= POINTS:

@@ -2,7 +2,7 @@
 
 jobs.csv, jobs.parquet     in the columns of Batsim 4; empty where nothing is known; the latter has more columns
 power.csv, power.parquet   watts and cap over time, as steps
-metrics.json               what the schedule was worth
+metrics.json               measures of the schedule
 manifest.json              what it was made from
 """
 
@@ -28,7 +28,7 @@ def write_rows(
     metrics: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> list[str]:
-    """Write all files into ``directory``; what could not be written for want of a package, in words.
+    """Write all files into ``directory``; returns lines about files that need a package that is missing.
 
     ``rows`` have values under the names of ``CSV_COLUMNS``, ``more`` a value per job, ``power`` times, watts and caps
     (infinite: none).

@@ -1,7 +1,7 @@
 """A clock that jumps and a machine that runs the jobs of a log, for the engine's Python loop.
 
-Whole logs are replayed in C, much faster; this pair is what that is tested against, and shows what a live clock and
-machine have to do.
+Whole logs are replayed in C, much faster. This pair is what the C code is tested against, and shows what a live clock
+and machine must do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cluster_agent.scheduler.policy_phases import Ties
 
 
 class JumpingClock:
-    """Is at every next event at once."""
+    """Jumps to every next event."""
 
     def __init__(self) -> None:
         self._now_s = 0
@@ -26,7 +26,7 @@ class JumpingClock:
         return self._now_s
 
     def wait_until(self, time_s: int | None) -> bool:
-        """Jump; False when nothing is left to happen."""
+        """Jump; False when no event is left."""
         if time_s is None:
             return False
         self._now_s = time_s
@@ -36,7 +36,7 @@ class JumpingClock:
 class SimulatedMachine:
     """Submits the jobs of a log at their times and runs each for its run time.
 
-    Events of one instant and kind happen in the order in which they were foreseen. ``start_s`` holds what was started.
+    Events of one instant and kind happen in the order in which they were foreseen. ``start_s``: when each was started.
     """
 
     def __init__(self, jobs: Jobs, ties: Ties, slowdown: Sequence[float] = (1.0,), requeues: bool = True) -> None:
@@ -72,14 +72,14 @@ class SimulatedMachine:
         return min(times, default=None)
 
     def start(self, at_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """The job runs from then on."""
+        """The job runs from ``at_s`` on."""
         self.start_s[job] = at_s
         self._pace[job] = (at_s, 0.0, level)
         self._foresee(self._ends, self._end_s(at_s, job), job)
         self.expect(at_s, job, expected_end_s)
 
     def kill(self, now_s: int, job: int) -> None:
-        """The job is gone, and what it has done is lost."""
+        """The job ends, and its work is lost."""
         self._ends = [event for event in self._ends if event[2] != job]
         self._overruns = [event for event in self._overruns if event[2] != job]
         heapify(self._ends)

@@ -1,12 +1,12 @@
 """Reactions to a power cap that slow the jobs of volunteers and kill only what is left over (REGALE D2.3 §4.1).
 
-The report tells what happens when a cap begins or drops: the nodes of EcoJobs go to their lowest frequency; if that is
-not enough jobs are killed, those of no volunteer first, the newest first; then frequencies rise again until the cap is
-just met. That is one procedure, and done at any other event it is right too: a cap that rises kills nobody and speeds
-jobs up, one that ends brings the highest frequency back.
+The report says what happens when a cap begins or drops: the nodes of EcoJobs go to their lowest frequency; if that is
+not enough, jobs are killed, those of no volunteer first, the newest first; then frequencies rise again until the cap is
+just met. The same procedure is right at every other event: a cap that rises kills nobody and speeds jobs up, one that
+ends brings the highest frequency back.
 
-All EcoJobs get the same frequency. On nodes of one kind that is at once "the same share for all" and "in proportion to
-their draw", between which the report does not choose: a frequency takes the same share of what each draws above idle.
+All EcoJobs get the same frequency. The report leaves open whether all lose the same share or in proportion to their
+power. On nodes of one kind both are the same: a frequency takes the same share of what each draws above idle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kills(victim: Victim) -> React:
     """FCFS_killer: while the cluster draws more than the cap, end the next victim."""
 
     def react(situation: Situation) -> Reaction:
-        """Nobody is slowed."""
+        """Only kills; slows no job."""
         running = situation.running
         none = np.zeros(len(running.job), np.bool_)
         saved_w = running.watts - _watts(situation, np.full(len(running.job), -1, np.int32))
@@ -44,7 +44,7 @@ def slows_then_kills(victim: Victim, raised: Raise) -> React:
     """FCFS_eco_mode: floor, kill, raise. EcoJobs are those that may be given more than one frequency."""
 
     def react(situation: Situation) -> Reaction:
-        """What differs from the present levels."""
+        """The levels that change, and the jobs to kill."""
         running = situation.running
         is_eco: Bools = running.lowest > 0
         floor_w = _watts(situation, running.lowest)
@@ -67,7 +67,7 @@ def slows_then_kills(victim: Victim, raised: Raise) -> React:
 def _victims(
     situation: Situation, victim: Victim, is_eco: Bools, saved_w: npt.NDArray[np.float64], drawn_w: float
 ) -> Int64s:
-    """Positions in order of killing, as few as the cap asks for."""
+    """Positions in order of killing, as few as the cap needs."""
     order = np.lexsort((*_keys(situation.running, victim, situation.now_s), is_eco))
     left_w = drawn_w - np.concatenate(([0.0], np.cumsum(saved_w[order])))
     fits = np.flatnonzero(left_w <= situation.cap_watts + TOLERANCE_W)
@@ -106,7 +106,7 @@ def _raised(
 
 
 TOLERANCE_W = 1e-7
-"""Less than the microwatt in which the engine counts: rounding of sums alone kills nobody."""
+"""Less than the microwatt in which the engine counts, so that no job is killed for the rounding of sums."""
 
 
 def _watts(situation: Situation, level: Int32s) -> npt.NDArray[np.float64]:

@@ -1,16 +1,16 @@
 """Joules for a window of time: a limit in watts, and a ledger of what stays below it.
 
-A budget of B joules in [from_s, to_s) is the limit L = B / (to_s - from_s). What the cluster draws less than L is
-stored, what it draws more is taken from the store, which may be overdrawn. Each ``tick_s`` true joules are read, and
-between two readings the watts that are planned with stand in for them. The rules (Glesser, PhD thesis, Grenoble 2016,
-ch. 5; Dutot et al., CCGrid 2017) say who may draw more than L:
+A budget of B joules in [from_s, to_s) is the limit L = B / (to_s - from_s). While the cluster's power is below L, the
+difference is stored; while it is above, the difference is taken from the store, which may be overdrawn. Each ``tick_s``
+the true joules are read; between two readings the planned watts are used. The rules (Glesser, PhD thesis, Grenoble
+2016, ch. 5; Dutot et al., CCGrid 2017) say which jobs may raise power above L:
 
-powercap    nobody. That is a power cap, known when it begins
-reducepc    the head of the queue. Behind it the limit is less by what has to be set aside for the head each second
-energybud   all, but behind the head only with joules that the head will not need
+powercap    none. That is a power cap, known when it begins
+reducepc    the head of the queue. For jobs behind it the limit is lower by what is set aside for the head each second
+energybud   all, but jobs behind the head only with joules that the head will not need
 
-Jobs behind the head do not delay it in joules either. The thesis leaves open what "enough" joules are for a job that
-would take the cluster above L; it is ``test``:
+Jobs behind the head do not delay it in joules either. The thesis does not define "enough" joules for a job that would
+raise power above L; ``test`` chooses:
 
 path    all that the job and those that run will draw above L until to_s, if they run to their limits. With true limits
         and watts the store is then never overdrawn (ours, the default)
@@ -29,7 +29,7 @@ Rule: TypeAlias = Literal["energybud", "reducepc", "powercap"]
 Test: TypeAlias = Literal["path", "job", "whole"]
 
 MOST_UW: Final = 2**55
-"""36 GW: as good as no limit, and its products fit the engine's whole numbers."""
+"""36 GW: effectively no limit, and its products fit the engine's whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Ledger:
-    """The store of a budget that has been read at ``read_s`` and booked, with planned watts, until ``pass_s``."""
+    """The store of a budget: read at ``read_s``, and continued with planned watts until ``pass_s``."""
 
     budget: Budget
     next_s: int  # the next reading is due
@@ -73,7 +73,7 @@ class Ledger:
         return self.read_j + self.since_j
 
     def read(self, now_s: int, drawn_uj: int) -> bool:
-        """Joules have been read: what was drawn since the last reading. False when the window is over."""
+        """Take a reading: the joules since the last one. False when the window is over."""
         budget = self.budget
         if self.is_open:
             self.read_j += (float(budget.limit_uw) * float(now_s - self.read_s) - float(drawn_uj)) / 1e6
@@ -84,6 +84,6 @@ class Ledger:
         return self.is_open
 
     def book(self, now_s: int, drawn_uw: int) -> None:
-        """A pass begins; from here on so much is drawn, as planned."""
+        """Start a pass; from here on this power is planned."""
         self.since_j += float(self.budget.limit_uw - self.drawn_uw) * float(now_s - self.pass_s) / 1e6
         self.pass_s, self.drawn_uw = now_s, drawn_uw

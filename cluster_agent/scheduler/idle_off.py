@@ -1,10 +1,11 @@
 """Opportunistic switch-off: a node that has been idle for ``idle_off_s`` goes off, and boots when a job needs it.
 
 A part of the phase *idle* (Glesser, PhD thesis, Grenoble 2016, ch. 5, which gives no time; the simulator of Dutot et
-al., CCGrid 2017, has 300 s). What the sources leave open is read like this:
+al., CCGrid 2017, has 300 s). What the sources leave open is decided as follows:
 
-- A job gets processors of nodes that are on before any other. If these are too few, nodes boot for it at once, one that
-  is going off when it is off, and the job begins when the last of them is on. Until then it holds all its processors.
+- A job gets processors of nodes that are on before any other. If these are too few, nodes boot for it at once; a node
+that
+  is going off boots once it is off. The job begins when the last of them is on, and has all its processors until then.
 - A timer that is due comes after the pass of that instant: a job that starts then takes the node first.
 - Under a cap or a budget a node that is off counts as off for the cap that holds; a later row of the plan counts it as
   idle, since a job may boot it before. A job that boots nodes asks for what they have saved too, and from its decision

@@ -15,17 +15,17 @@ from cluster_agent.scheduler.power_phases import Ends, Reaction
 
 
 class Kind(Enum):
-    """What can happen, mostly to a job."""
+    """What can happen; most of it to a job."""
 
     SUBMITTED = "submitted"
     ENDED = "ended"
     OVERRUN = "overrun"  # still running at its expected end
     CAP = "cap"  # another power cap is in force; of no job (-1)
-    ROOM = "room"  # nodes are there again, or a job has left the queue; of no job (-1)
+    ROOM = "room"  # nodes became free, or a job has left the queue; of no job (-1)
 
 
 class Event(NamedTuple):
-    """Something that has happened, mostly to a job, which is named by its index in the table of jobs."""
+    """Something that has happened. ``job``: its index in the table of jobs, -1 for events that are of no job."""
 
     kind: Kind
     job: int
@@ -41,16 +41,16 @@ class Clock(Protocol):
     def wait_until(self, time_s: int | None) -> bool:
         """Return at ``time_s``, or earlier when something may have happened; False: the loop is to end.
 
-        None: nothing is foreseen. A live clock then waits for news, a simulated one ends.
+        None: no event is foreseen. A live clock then waits for messages, a simulated one ends.
         """
         ...
 
 
 class Machine(Protocol):
-    """Runs jobs, and says what has become of them."""
+    """Runs jobs, and reports what happens to them."""
 
     def events(self, now_s: int) -> Sequence[Event]:
-        """The next events up to ``now_s``, which share a pass, in the order in which they count. Empty: none left."""
+        """The next events up to ``now_s``, which share a pass, in the order in which they count. Empty: no more."""
         ...
 
     def next_event_s(self) -> int | None:
@@ -63,7 +63,7 @@ class Machine(Protocol):
         ...
 
     def kill(self, now_s: int, job: int) -> None:
-        """End a running job before its time; no event tells of it."""
+        """End a running job before its time; no event reports this."""
         ...
 
     def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
@@ -71,12 +71,13 @@ class Machine(Protocol):
         ...
 
     def expect(self, now_s: int, job: int, expected_end_s: int) -> None:
-        """A running job's expected end has moved. A time not after ``now_s`` leaves it overrun, with no more news."""
+        """A running job's expected end has moved. A time not after ``now_s`` leaves it overrun, without another
+        event."""
         ...
 
 
 class Scheduler(Protocol):
-    """Decides who starts. It is told what happens in order of time."""
+    """Decides which jobs start. Its methods are called in order of time."""
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
@@ -87,7 +88,8 @@ class Scheduler(Protocol):
         ...
 
     def overrun(self, job: int) -> int:
-        """The running job has outlived its estimate: its new expected end. This calls for no pass, it frees nothing."""
+        """The running job runs longer than estimated: returns its new expected end. No pass follows, nothing is
+        free."""
         ...
 
     def decide(self, now_s: int) -> Sequence[int]:
@@ -111,12 +113,12 @@ class Scheduler(Protocol):
         ...
 
     def react(self, now_s: int) -> Reaction:
-        """What is done to running jobs. It is decided, the machine has to follow."""
+        """What to do to running jobs. This is decided; the machine must follow."""
         ...
 
     @property
     def reacts_to_ends(self) -> Ends:
-        """Whether *react* is to be called too when jobs have ended."""
+        """Whether *react* is also called when jobs have ended."""
         ...
 
     def expected_end_s(self, job: int) -> int:
@@ -130,11 +132,11 @@ Meter: TypeAlias = Callable[[], int]
 
 def unmetered() -> int:
     """The meter of a scheduler that has no budget of joules."""
-    raise WrongUseError("a budget of joules needs a meter, and this scheduler has none; give it one, or another policy")
+    raise WrongUseError("a budget of joules needs a meter, which this scheduler does not have: choose another policy")
 
 
 class OneFrequency:
-    """The part of a scheduler that leaves frequencies and running jobs alone."""
+    """The part of a scheduler that never changes frequencies or running jobs."""
 
     def level(self, job: int) -> int:
         """The highest."""

@@ -39,7 +39,7 @@ class OnlineLearner:
         self.jobs = jobs
         self.submitted_s: dict[int, int] = {}
         self.started_s: dict[int, int] = {}
-        self.ended: dict[int, list[int]] = defaultdict(list)  # by user, the last to end last
+        self.ended: dict[int, list[int]] = defaultdict(list)  # by user, in order of their ends
         self.running: dict[int, list[int]] = defaultdict(list)
         self.last_end_s: dict[int, int] = {}
         self.terms: dict[int, Floats] = {}  # of each job, as they were at its submission
@@ -83,7 +83,7 @@ class OnlineLearner:
         ended = self.ended[user]
         last_s = [float(self.jobs.run_s[past]) for past in reversed(ended[-3:])] + [0.0] * (3 - len(ended[-3:]))
         mean_width = mean(math.fsum(self.jobs.width[past] for past in ended), len(ended))
-        count, held, elapsed_s, longest_s = self._present(user, now_s)
+        count, processors, elapsed_s, longest_s = self._present(user, now_s)
         return [
             float(self.jobs.request_s[job]),
             *last_s,
@@ -93,11 +93,11 @@ class OnlineLearner:
             width,
             mean_width,
             width / mean_width if mean_width else 0.0,
-            held / count if count else 0.0,
+            processors / count if count else 0.0,
             count,
             longest_s,
             elapsed_s,
-            held,
+            processors,
             float(now_s - self.last_end_s[user]) if ended else 0.0,
             *clock(now_s),
         ]
@@ -105,8 +105,8 @@ class OnlineLearner:
     def _features_of_sc15(self, now_s: int, job: int) -> list[float]:
         """The 18 features of the campaign's simulator.
 
-        A past run time is there the time since that job was submitted, at most the request, and the request while
-        there is none; the mean of three takes 0.33 for a third.
+        A past run time is the time since that job was submitted, at most its request; without a past job it is the
+        request. The mean of three uses 0.33 for a third.
         """
         user, width, request_s = self._user(job), float(self.jobs.width[job]), float(self.jobs.request_s[job])
         ended = self.ended[user]
@@ -116,7 +116,7 @@ class OnlineLearner:
             last_s[i] = min(request_s, float(max(age_s, int(self.jobs.run_s[past]))))
         mean2_s = last_s[0] if len(ended) == 1 else 0.5 * (last_s[0] + last_s[1])
         mean_width = mean(math.fsum(self.jobs.width[past] for past in ended), len(ended))
-        count, held, elapsed_s, longest_s = self._present(user, now_s)
+        count, processors, elapsed_s, longest_s = self._present(user, now_s)
         return [
             *last_s,
             request_s,
@@ -125,7 +125,7 @@ class OnlineLearner:
             mean(math.fsum(self.jobs.run_s[past] for past in ended), len(ended)),
             float(now_s - self.last_end_s[user]) if self.last_end_s.get(user) else 0.0,
             width / mean_width if mean_width else 0.0,
-            held,
+            processors,
             elapsed_s,
             count,
             longest_s,
@@ -134,11 +134,12 @@ class OnlineLearner:
         ]
 
     def _present(self, user: int, now_s: int) -> tuple[float, float, float, float]:
-        """Count, processors, summed and longest age of the user's running jobs, but for those of this second."""
+        """Count, processors, summed and longest age of the user's running jobs, without those started in this
+        second."""
         running = [job for job in self.running[user] if self.started_s[job] != now_s]
         elapsed_s = [now_s - self.started_s[job] for job in running]
-        held = sum(int(self.jobs.width[job]) for job in running)
-        return float(len(running)), float(held), float(sum(elapsed_s)), float(max(elapsed_s, default=0))
+        processors = sum(int(self.jobs.width[job]) for job in running)
+        return float(len(running)), float(processors), float(sum(elapsed_s)), float(max(elapsed_s, default=0))
 
     # --- the model
 
@@ -146,7 +147,7 @@ class OnlineLearner:
         return float(np.cumsum(self.weight * self.terms[job])[-1])
 
     def _importance(self, job: int) -> float:
-        """What an error counts for: gamma of the thesis, whose log(r p) is meant to be log(q p)."""
+        """The weight of an error: gamma of the thesis, whose log(r p) must mean log(q p)."""
         q, p = float(self.jobs.width[job]), float(self.jobs.run_s[job])
         match self.learning.weight:
             case "short-wide":
@@ -197,7 +198,7 @@ def terms(x: list[float], paired: int) -> Floats:
 
 
 def mean(total: float, count: int) -> float:
-    """0 of none."""
+    """0 for a count of 0."""
     return total / count if count else 0.0
 
 

@@ -1,6 +1,6 @@
 """The engine's event loop, live and replayed.
 
-A replay of a whole log takes the same steps in C (``csrc/replay.c``); a property test holds the two equal.
+A replay of a whole log takes the same steps in C (``csrc/replay.c``); a property test checks that both are equal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cluster_agent.scheduler.interfaces import Clock, Event, Kind, Machine, Sche
 
 
 def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
-    """Tell the scheduler what happens and start what it decides, until the clock says that it is over."""
+    """Pass events to the scheduler and start what it decides, until the clock says that it is over."""
     while True:
         now_s = clock.now_s()
         events = machine.events(now_s)

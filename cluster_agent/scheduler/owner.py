@@ -1,8 +1,8 @@
 """One owner of watts per partition.
 
-A scheduler policy that decides about watts and a sharer that divides a budget among nodes would each take the other's
-work for granted: the one admits jobs with watts that the other has given away (REGALE D2.3 §5: 4.1 and 4.2 exclude each
-other). Every composition says whether it owns watts; sharers always do.
+A policy that decides about watts and a sharer that divides a budget among nodes exclude each other: the policy would
+admit jobs with watts that the sharer has given to others (REGALE D2.3 §5: 4.1 and 4.2 exclude each other). Every
+composition says whether it owns watts; sharers always do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The planner of switch-off and frequency scaling for an announced cap (Glesser, PhD thesis, Grenoble 2016, ch. 4).
 
 N equal nodes of which some may be off, some at the lowest frequency, the rest at the highest, under P watts. The work
-done per second is W = (N - Noff - Ndvfs) + Ndvfs / deg. It is linear, so its best lies at an end: only switch-off, only
+done per second is W = (N - Noff - Ndvfs) + Ndvfs / deg. It is linear, so its maximum is at an end: only switch-off,
+only
 lower frequencies, or, where the cap is below N x Pmin, both. Which end is best is the sign of
 
     rho = 1 - 1/deg - (Pmax - Pmin) / (Pmax - Poff)
@@ -114,7 +115,7 @@ def off_watts(machine: Machine, count: int) -> tuple[float, float]:
 
 
 def _first_full(kept: int, size: int, groups: int) -> int:
-    """How many groups hold one of the ``kept`` first members."""
+    """How many groups have one of the ``kept`` first members."""
     return -(-kept // size) if size else groups
 
 

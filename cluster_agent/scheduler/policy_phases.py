@@ -1,14 +1,14 @@
 """The phases of a batch scheduler, and a policy as a composition of them.
 
-estimate   how long a job is taken to run, and what that becomes when the job outlives it
+estimate   how long a job is taken to run, and its new value when the job runs longer
 order      which waiting job is the head of the queue
 admit      may the head start? Here: are there enough free processors
 place      which processors it gets: the free ones with the lowest numbers
 backfill   which jobs behind a head that cannot start may start before it
 
-These are pure: they see the queue, the running jobs and the time, and nothing else. All but *order* are native, and of
-orders that by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
-machine that knows watts *admit* asks for those too, and there are two phases more, *react* (to power caps) and *idle*
+These are pure: their only inputs are the queue, the running jobs and the time. All but *order* are native, and so is
+the order by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
+machine that knows watts *admit* checks those too, and there are two phases more, *react* (to power caps) and *idle*
 (switching nodes off): see ``power_phases`` and ``idle_off``.
 """
 
@@ -32,8 +32,9 @@ History: TypeAlias = Literal["user", "similar"]
 once there are two (ours; similar jobs as in Gibbons, JSSPP 1997, and Smith, Foster, Taylor, JSSPP 1998)."""
 
 Fixed: TypeAlias = Literal["submission", "start"]
-"""From when on ``mean2`` keeps to an estimate: as published, or as long as the job waits it follows what its user's
-jobs that end tell (ours). Of many jobs submitted at once all but the first are then estimated by the first."""
+"""Until when ``mean2`` changes an estimate: it is fixed at submission, as published, or follows the user's jobs that
+end for as long as the job waits (ours). Of many jobs submitted at once all but the first are then estimated by the
+first."""
 
 Correction: TypeAlias = Literal["requested", "incremental", "doubling", "doubling-capped"]
 """What a job's estimate becomes when it runs on: the request; the first estimate plus 1, 5, 15, 30 min, 1, 2, 5, 10,
@@ -41,7 +42,7 @@ Correction: TypeAlias = Literal["requested", "incremental", "doubling", "doublin
 (Gaussier et al., SC'15); the same limited by it (ours)."""
 
 Model: TypeAlias = Literal["thesis", "sc15"]
-"""What ``learned`` sees of a job: the 20 features of the thesis; the 18 of the simulator that its figures come from."""
+"""The features for ``learned``: the 20 of the thesis; the 18 of the simulator that its figures come from."""
 
 Loss: TypeAlias = Literal["linear-linear", "linear-squared", "squared-linear", "squared-squared"]
 """How the error of ``learned`` counts: that of an estimate that is too long, then that of one that is too short."""
@@ -51,9 +52,9 @@ Weight: TypeAlias = Literal["equal", "short-wide", "long-narrow", "small", "larg
 1 + log(pq)."""
 
 Backfill: TypeAlias = Literal["none", "list", "easy", "conservative", "compress"]
-"""Nobody overtakes; whoever fits starts, without reservations; nobody delays the head's reservation; nobody delays
-anybody ahead, planned anew in every pass; the same, with places that are kept and only move forward. The last has no
-head, and so no ``guard``."""
+"""No job overtakes; any job that fits starts, without reservations; no job delays the head's reservation; no job delays
+any job ahead of it, planned again in every pass; the same, with reservations that are kept and only move forward. The
+last has no head, and so no ``guard``."""
 
 Scan: TypeAlias = Literal["queue", "shortest"]
 """The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
@@ -103,8 +104,9 @@ class Composition:
     fixed: Fixed = "submission"
     correct: Correction = "requested"
     shadow: float = 1.0
-    """A job that starts is planned to run for so many times its estimate, at most its request; infinity: its request.
-    The head's shadow time (Mu'alem and Feitelson 2001) follows; what fits before it still goes by the estimate."""
+    """A job that starts is planned to run for this many times its estimate, at most its request; infinity: its request.
+    The head's shadow time (Mu'alem and Feitelson 2001) follows; whether a job fits before it still goes by the
+    estimate."""
     learning: Learning = Learning()
     order: Order | None = None
     priority: Priority | None = None
@@ -113,7 +115,7 @@ class Composition:
     scan: Scan = "queue"
     ties: Ties = "instant"
     idle_off_s: int | None = None
-    """A node without a job goes off after so long, and boots when a job needs it (``idle_off``); None: it stays on.
+    """A node without a job goes off after this time, and boots when a job needs it (``idle_off``); None: it stays on.
     Needs a machine with watts."""
     power: Power | None = None
     """What the policy does with watts, if it knows them; then ``backfill`` is none or easy and ``ties`` instant."""
@@ -149,21 +151,21 @@ class Composition:
 
     @property
     def goes_with_watts(self) -> bool:
-        """It can be replayed on a machine with watts, whether it knows them or is only metered."""
+        """Whether it can be replayed on a machine with watts, planning with them or not."""
         plans_once = self.shadow == 1 and self.fixed == "submission" and self.guard is None
         return self.ties == "instant" and self.backfill in ("none", "easy") and plans_once
 
     @property
     def frees_at_estimate(self) -> bool:
-        """Processors count as free from the expected end of their job on."""
+        """Whether processors count as free from the expected end of their job on."""
         return self.ties == "sc15"
 
     @property
     def owns_watts(self) -> bool:
-        """The policy decides about watts, so that nothing else may (``owner``)."""
+        """Whether the policy decides about watts, so that no sharer may (``owner``)."""
         return self.power is not None
 
     @property
     def needs_requests(self) -> bool:
-        """The schedule depends on requested times."""
+        """Whether the schedule depends on requested times."""
         return (self.backfill not in ("none", "list") or self.order is not None) and self.estimate != "clairvoyant"

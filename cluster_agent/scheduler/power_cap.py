@@ -11,7 +11,7 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 
 @dataclass(frozen=True, slots=True)
 class PowerCap:
-    """Steps of (time, watts), times ascending. The first cap holds from 0 on and the last one without end."""
+    """Steps of (time, watts), times ascending. The first cap is in force from 0 on and the last one without end."""
 
     time_s: tuple[int, ...]
     watts: tuple[float, ...]
@@ -43,7 +43,7 @@ def constant(watts: float) -> PowerCap:
 
 
 def from_caps(caps: Sequence[Cap]) -> PowerCap:
-    """The caps of a file. They are taken as known from the start: a node scheduler keeps what it knows will come."""
+    """The caps of a file, all known from the start: a node scheduler also keeps the caps to come."""
     steps: dict[int, float] = {0: float("inf")}
     for cap in caps:
         steps[cap.from_s] = cap.watts

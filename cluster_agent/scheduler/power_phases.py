@@ -1,6 +1,6 @@
-"""The phases of a policy that knows watts: *admit* by watts, *react*, *idle*; what they see and what they answer.
+"""The phases of a policy that knows watts: *admit* by watts, *react*, *idle*; their inputs and results.
 
-All three are told of the machine, the caps known so far and what runs. *admit* is native: a job may start at the
+All three get the machine, the caps known so far and what runs. *admit* is native: a job may start at the
 highest frequency at which it fits under every known cap for as long as it may run. *react* and *idle* are Python
 functions, called when a cap becomes known, begins, changes or ends, and never per job. Powers here are watts of the
 whole cluster; the engine itself counts whole microwatts per processor, so that the native and the plain-Python engine
@@ -40,13 +40,13 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What *react* sees at ``now_s``."""
+    """The input of *react* at ``now_s``."""
 
     now_s: int
     machine: Machine
     caps: Sequence[Cap]  # known by now and not over, in order of time
-    watts: float  # the cluster draws now, as planned with
-    cap_watts: float  # may draw now; infinite: no cap
+    watts: float  # the cluster's power now, as planned
+    cap_watts: float  # the cap now; infinite: none
     running: Running
     lowest: int  # the lowest frequency that the policy allows, as an index: the highest number
     watts_at: Callable[[int, int], float]
@@ -55,7 +55,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """What is done at once: jobs that are ended, and jobs whose frequency changes (job: level)."""
+    """What is done at once: jobs that are killed, and jobs whose frequency changes (job: level)."""
 
     kill: Sequence[int] = ()
     level: Mapping[int, int] = field(default_factory=dict)
@@ -68,8 +68,8 @@ made."""
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """The last ``nodes`` nodes of the machine are off in [from_s, to_s). They are emptied before: no job that may run
-    into the window, with the time for switching on both sides of it, is given them."""
+    """The last ``nodes`` nodes of the machine are off in [from_s, to_s). They are emptied before: a job that may run
+    into the window, extended by the time for switching at both ends, does not get them."""
 
     from_s: int
     to_s: int
@@ -87,7 +87,7 @@ Ends: TypeAlias = Literal["unheard", "before", "after"]
 
 @dataclass(frozen=True, slots=True)
 class Volunteers:
-    """Whose jobs may be slowed: those of one queue of the log, or a share of the jobs, drawn."""
+    """Whose jobs may be slowed: those of one queue of the log, or a random share of the jobs."""
 
     queue: int | None = None
     share: float = 0.0
@@ -95,14 +95,14 @@ class Volunteers:
 
 
 class Predictor(Protocol):
-    """Says at submission what a job will draw, and hears at its end what it drew."""
+    """Predicts a job's power at submission, and learns its true power at its end."""
 
     def predict(self, job: int) -> float:
         """Watts of the whole job; more than 0."""
         ...
 
     def learn(self, job: int, watts: float) -> None:
-        """The job has ended, and has drawn ``watts`` on average."""
+        """The job has ended; its mean power was ``watts``."""
         ...
 
 
@@ -127,16 +127,16 @@ class Power:
     """*admit* may choose a lower frequency; False: only *react* may."""
     reacts_to_ends: Ends = "unheard"
     looks_ahead: bool = True
-    """Announced caps count from their announcement; False: a cap is unknown until it begins."""
+    """Whether announced caps count from their announcement; False: a cap is unknown until it begins."""
     requeue: bool = True
-    """A killed job goes back to its place in the queue and begins anew; False: it ends, as killed."""
+    """Whether a killed job goes back to its place in the queue and begins again; False: it ends, as killed."""
     application: str | None = None
     """The class of applications whose slowdown counts (``Machine.slowdowns``)."""
     budget: Budget | None = None
     """Joules for a window (``budget``)."""
     admitted: Admitted | None = None
-    """Jobs are planned with watts of their own, times ``margin``; None: with the machine's, which are the most they can
-    draw. A prediction is made once, when the job is submitted, and counts until its end."""
+    """Jobs are planned with watts of their own, times ``margin``; None: with the machine's, the most they can draw. A
+    prediction is made once, when the job is submitted, and is used until its end."""
     margin: float = 1.0
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""

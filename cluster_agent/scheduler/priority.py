@@ -1,9 +1,9 @@
 """Priorities of waiting jobs by age, size, fair-share (processor-seconds) and energy fair-share (joules).
 
-Usage decays with a half-life. U is a user's share of what the machine had to give, decayed alike, S the share that the
-user is to have; the factor of a user is F = 2^(-(U/S)/damping): 1 for who has used nothing, 1/2 for who has used just
-the share, towards 0 beyond it (SLURM's multifactor plugin; joules: Georgiou, Glesser, Rzadca, Trystram, CCGrid 2015;
-Glesser, thesis, 2016, ch. 6). Jobs are charged when they end.
+Usage decays with a half-life. U is a user's part of what the machine had to give, decayed alike; S is the share that
+the user is due. The factor of a user is F = 2^(-(U/S)/damping): 1 without usage, 1/2 at just the share, towards 0
+beyond it (SLURM's multifactor plugin; joules: Georgiou, Glesser, Rzadca, Trystram, CCGrid 2015; Glesser, thesis, 2016,
+ch. 6). Jobs are charged when they end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy.typing as npt
 from cluster_agent.errors import WrongUseError
 
 WEEK_S: Final = 604800
-"""SLURM's half-life of usage, and the age from which on a job is no older."""
+"""SLURM's half-life of usage, and the highest age that counts."""
 
 COLUMNS: Final = ("user", "share", "efficiency")
 
 
 class Account(NamedTuple):
-    """A user's shares count relative to each other; ``efficiency`` is joules per processor-second, 1: as all."""
+    """A user's share, relative to other users'; ``efficiency``: joules per processor-second, 1: as all."""
 
     share: float = 1.0
     efficiency: float = 1.0
@@ -57,12 +57,12 @@ class Priority:
         """Shares, which sum to 1, and joules per processor-second."""
         found = [self.accounts.get(user, Account()) for user in users]
         share = np.array([one.share for one in found], np.float64)
-        drawn = np.random.default_rng(self.seed).uniform(1 - self.spread, 1 + self.spread, len(users))
-        return share / share.sum(), np.array([one.efficiency for one in found], np.float64) * drawn
+        random = np.random.default_rng(self.seed).uniform(1 - self.spread, 1 + self.spread, len(users))
+        return share / share.sum(), np.array([one.efficiency for one in found], np.float64) * random
 
 
 class Usage:
-    """Who has used what, in plain Python: the charges as they came, added up anew each time it is asked.
+    """The usage of all users, in plain Python: the charges as they came, added up again for each result.
 
     A charge is weighted by 2^(half-lives since the first submission): the present's weight brings it to the present.
     """
@@ -90,7 +90,7 @@ class Usage:
         return float(priority.age * age + priority.size * (width / self.processors) + past)
 
     def used(self, now_s: int, user: int, is_energy: bool = False) -> float:
-        """U: of what the machine had to give, in processor-seconds or in joules."""
+        """U: the user's part of what the machine had to give, in processor-seconds or in joules."""
         usage = self._usage(is_energy).get(user, 0.0)
         return usage / self._capacity(now_s) if usage else 0.0
 
@@ -146,6 +146,6 @@ def read_accounts(path: str) -> dict[int, Account]:
         if len(row) != len(header) or not all(0 < value < float("inf") for value in account):
             raise WrongUseError(f"{path}:{number}: {len(header)} values are needed, shares and efficiencies above 0")
         if user in accounts:
-            raise WrongUseError(f"{path}:{number}: user {user} is there twice")
+            raise WrongUseError(f"{path}:{number}: user {user} occurs twice")
         accounts[user] = account
     return accounts

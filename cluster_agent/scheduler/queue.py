@@ -1,4 +1,4 @@
-"""The queue as the columns that an *order* phase sees, and its answer."""
+"""The queue as the columns that an *order* phase gets, and its result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def patient(order: Order, say: Callable[[str], None]) -> Order:
 
 
 def served(order: Order, queue: Queue, now_s: int) -> Int64s:
-    """The positions that ``order`` answers; ``ClusterError`` unless each is there once, as the native queue trusts."""
+    """The positions that ``order`` returns; ``ClusterError`` unless each occurs once, which the native queue needs."""
     n = len(queue.job)
     positions = np.asarray(order(queue, now_s))
     is_served = np.zeros(n, np.bool_)
@@ -59,7 +59,7 @@ def served(order: Order, queue: Queue, now_s: int) -> Int64s:
         is_served[:] = False
     if positions.shape != (n,) or np.count_nonzero(is_served) != n:
         raise ClusterError(
-            f"the policy's order has to answer the positions 0 to {n - 1} of the waiting jobs, each once, as one"
-            f" array of integers; it answered {positions.dtype} of shape {positions.shape} at {now_s} s"
+            f"the policy's order must return each of the positions 0 to {n - 1} of the waiting jobs once, as an"
+            f" array of integers; at {now_s} s it returned {positions.size} values that are not these"
         )
     return positions

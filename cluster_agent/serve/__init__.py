@@ -1,1 +1,1 @@
-"""The cluster agent at work: a partition under a budget, live."""
+"""The live cluster agent: one partition under a budget, with its jobs."""

@@ -1,15 +1,15 @@
-"""What about a partition's watts an operator must act on, and what the protocol is about to mend by itself.
+"""Alarms: what an operator must act on, as opposed to what the protocol will correct by itself.
 
-The ledger adds up what all nodes could draw. More than the budget is foreseen, and no alarm, in three cases:
+The ledger adds up what all nodes could draw. In three cases more than the budget is expected and no alarm:
 
 - the budget was lowered without notice: for one settle time nodes may draw what was in force before (rule 10 of
-  docs/ledger.md). This is said as information, with the time and the watts that are still to be confirmed;
-- nodes came onto the list: they count their TDP until they are heard and capped, and the others are lowered for them.
-  Likewise after a restart, until nodes have told what they hold (rule 9);
-- a node draws a little more than a cap that acts, within the tolerance by which the node itself judges that (rule 5
-  counts what was measured). One reading is a tick of its agent; here the mean over some seconds decides.
+  docs/ledger.md). This is logged as information, with the time and the watts that are still to be confirmed;
+- nodes were added to the list: they count their TDP until they report and are capped, and the others are lowered for
+  them. Likewise after a restart, until nodes have reported the caps in force (rule 9);
+- a node draws a little more than a cap in force, within the tolerance by which the node itself judges that (rule 5
+  counts the measured power). One reading is a tick of its agent; here the mean over some seconds decides.
 
-All else is an alarm from the moment on at which it is known, and so are these when their time is over.
+All else is an alarm as soon as it is known, and so are these three when their time is over.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from cluster_agent.budget.plan import Plan
 from nodectl.wire.power_messages import CAP_TOLERANCE, Report
 
 LEAST_MEAN_S: Final = 4.0
-"""Ours: over less time than this a node's energy says little of whether its cap acts."""
+"""Ours: over less time than this a node's energy says little about whether its cap has an effect."""
 
 OBSERVED: Final = "; nothing is capped while `mode` is observe in the settings"
 
 NAMED: Final = 3
-"""Ours: nodes named in a line."""
+"""Ours: how many nodes a line names."""
 
 
 class Alarms:
-    """``say`` takes a line when something begins or ends. Times are those of the ledger."""
+    """``say`` logs a line when something begins or ends. Times are those of the ledger."""
 
     def __init__(self, ledger: Ledger, say: Callable[[str], None], is_observing: bool = False) -> None:
         """``is_observing``: nothing is granted, so nothing is lowered."""
         self._ledger, self._say, self._is_observing = ledger, say, is_observing
         self._on: dict[str, str] = {}
-        self._lowering_mw: int | None = None  # what was said to be lowered to
+        self._lowering_mw: int | None = None  # the budget that was last logged as being approached
         self._awaited_until_s = -math.inf
         self._energy: dict[str, tuple[float, Report, bool]] = {}  # (since when, its report then, above its cap)
 
     @property
     def texts(self) -> list[str]:
-        """Those that are on, in their newest words."""
+        """The alarms that are on, in their latest words."""
         return list(self._on.values())
 
     def __contains__(self, kind: str) -> bool:
         return kind in self._on
 
     def set(self, kind: str, what: str) -> None:
-        """Say an alarm when it begins, and (``what`` empty) when it ends; keep its newest words for whoever asks."""
+        """Log an alarm when it begins, and when it ends (``what`` is empty); keep its latest words for ``texts``."""
         if what and kind not in self._on:
             self._say(f"ALARM: {what}")
         elif not what and kind in self._on:
@@ -64,25 +64,25 @@ class Alarms:
             self._on.pop(kind, None)
 
     def begin(self, now_s: float) -> None:
-        """The ledger's life begins. What it found in the store is no less than what nodes hold, and mostly more."""
+        """The ledger begins. The counts that it read from the store are at least the caps in force, mostly more."""
         ledger = self._ledger
         ledger.budget.allow(now_s + ledger.settle_s, ledger.total_mw + ledger.terms.fixed_mw)
 
     def expect(self, now_s: float, added_mw: int) -> None:
-        """Nodes came onto the list, and count their TDP, in all so much more, from now on."""
+        """Nodes were added to the list; they count their TDP, in all ``added_mw``, from now on."""
         budget = self._ledger.budget
         self._awaited_until_s = now_s + self._ledger.settle_s
         budget.allow(self._awaited_until_s, budget.promised_mw(now_s) + added_mw)
 
     def lowering_s(self, now_s: float) -> float | None:
-        """How long, at most, until what nodes could draw is lowered to the budget; None: it is, or should be."""
+        """How long, at most, until what nodes could draw is lowered to the budget; None: nothing is being lowered."""
         until_s = self._ledger.budget.lowered_s(now_s)
         if until_s is None or self._is_observing:
             return None
         return until_s - now_s if self._ledger.over_mw(now_s) > 0 >= self._ledger.breach_mw(now_s) else None
 
     def mind(self, now_s: float, plan: Plan, reports: Mapping[str, Report]) -> None:
-        """Look at what the nodes could draw now."""
+        """Compare what the nodes could draw now with the budget."""
         self.mind_lowering(now_s)
         unreached_mw, unreached = self._unreached(now_s)
         is_early = unreached_mw > 0 and now_s < self._awaited_until_s and "short" not in self
@@ -91,7 +91,7 @@ class Alarms:
         self.set("disbelieved", self._disbelieved(now_s))
         breach_mw = self._ledger.breach_mw(now_s)
         if breach_mw > 0:
-            breach_mw -= self._drawn_mw(now_s, reports)
+            breach_mw -= self._above_caps_mw(now_s, reports)
         else:
             self._energy.clear()
         over = f"nodes could exceed the budget by {self._ledger.over_mw(now_s) / 1000:g} W"
@@ -99,7 +99,7 @@ class Alarms:
         self.set("over", over + why if breach_mw > 0 else "")
 
     def mind_lowering(self, now_s: float) -> None:
-        """Say that a lowering begins, or is done."""
+        """Log that a lowering begins, or is done."""
         left_s, budget_mw = self.lowering_s(now_s), self._ledger.budget.budget_mw
         if left_s is not None and self._lowering_mw != budget_mw:
             self._lowering_mw = budget_mw
@@ -114,12 +114,12 @@ class Alarms:
 
     @property
     def is_lowering(self) -> bool:
-        """Whether the end of a lowering is still to be said."""
+        """Whether the end of a lowering is still to be logged."""
         return self._lowering_mw is not None
 
     def _short(self, now_s: float, plan: Plan, unreached_mw: int) -> str:
-        """That nodes cannot be capped low enough: by how much, and, if it is not for those that cannot be reached,
-        which, and what helps."""
+        """By how much the budget is too small for every node's MOP, and, unless that is due to nodes that cannot be
+        reached, which nodes need most and what helps."""
         ledger, short_w = self._ledger, plan.short_mw / 1000
         budget_w = (ledger.spendable_mw(now_s) + ledger.terms.fixed_mw) / 1000
         short = f"the budget of {budget_w:g} W is {short_w:g} W less than every node at its MOP needs"
@@ -148,7 +148,8 @@ class Alarms:
         )
 
     def _unreached(self, now_s: float) -> tuple[int, str]:
-        """What of the budget nobody can cap, and that for an alarm: most often the reason why it is too small."""
+        """The watts of nodes that cannot be reached, and the words for an alarm: the most frequent reason of a
+        shortage."""
         ledger = self._ledger
         is_unreached = ~ledger.is_within_reach(now_s) & (ledger.accounts.count_mw > 0)
         counts_mw = int(ledger.accounts.count_mw[is_unreached].sum())
@@ -159,33 +160,34 @@ class Alarms:
         more = ", ..." if len(places) > NAMED else ""
         return counts_mw, (
             f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents, or"
-            f" revoke the keys of those that are no more ({names}{more})"
+            f" revoke the keys of those that are gone ({names}{more})"
         )
 
-    def _drawn_mw(self, now_s: float, reports: Mapping[str, Report]) -> int:
-        """How much of the counts is draw that was measured above caps that act, as far as is known."""
-        drawn_mw = 0
+    def _above_caps_mw(self, now_s: float, reports: Mapping[str, Report]) -> int:
+        """How much of the counts is power measured above caps in force, where it is known."""
+        found_mw = 0
         accounts = self._ledger.accounts
         before, self._energy = self._energy, {}
         for name, report in reports.items():
             if report.effect != "provisional" or report.power_mw <= report.limit_mw:
                 continue
             at = accounts.places[name]
-            held_mw = max(report.limit_mw, int(accounts.open_mw[:, at].max()))
-            above_mw = report.power_mw - held_mw
+            cap_mw = max(report.limit_mw, int(accounts.open_mw[:, at].max()))
+            above_mw = report.power_mw - cap_mw
             if above_mw <= 0 or accounts.count_mw[at] != report.power_mw:
                 continue
             since_s, then, is_above = before.get(name, (now_s, report, False))
             if now_s - since_s >= LEAST_MEAN_S:
-                is_above = _mean_mw(then, report) > CAP_TOLERANCE * held_mw
+                is_above = _mean_mw(then, report) > CAP_TOLERANCE * cap_mw
                 since_s, then = now_s, report
             self._energy[name] = since_s, then, is_above
-            drawn_mw += 0 if is_above else above_mw
-        return drawn_mw
+            found_mw += 0 if is_above else above_mw
+        return found_mw
 
 
 def _mean_mw(before: Report, now: Report) -> float:
-    """The node's draw between two reports by its own energy and clock; the newest reading where they do not tell."""
+    """The node's mean power between two reports by its own energy and clock; the latest reading where these are
+    void."""
     elapsed_ns = now.report_id - before.report_id
     if before.boot_id != now.boot_id or elapsed_ns <= 0 or not 0 <= before.energy_mj <= now.energy_mj:
         return now.power_mw

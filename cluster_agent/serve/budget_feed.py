@@ -1,13 +1,13 @@
-"""A budget by feed: a file that somebody else keeps writing, looked at whenever it has been replaced.
+"""A budget by feed: a file that another program keeps replacing, read whenever it has been replaced.
 
-It holds one line ``WATTS``, the budget from now on, or lines ``TIME,WATTS`` as a schedule does (``schedule``): the last
-one that is past holds now, and the others are announced. Whoever writes it replaces it (write another file, then
-rename it), so that it is never seen half written. A file is taken as a whole or not at all: with one line that is
-nonsense, what was in force goes on, and an alarm says which line it is. A feed that says the same again is fresh; one
-that has not been replaced for too long is stale: an alarm, and what it said last goes on.
+It has one line ``WATTS``, the budget from now on, or lines ``TIME,WATTS`` as a schedule does (``budget_schedule``): the
+last one in the past is the budget now, the others are announced. The writer replaces the file (write another file, then
+rename it), so that it is never read half written. A file is taken as a whole or not at all: if one line is wrong, the
+budget stays as it is and an alarm names the line. A feed that is replaced with the same content is fresh. A feed that
+is not replaced for too long is stale: that is an alarm, and its last budget stays.
 
-A file and not a pipe or a command: nothing here can wait for it, a restart of either side loses nothing, and anything
-can write it.
+It is a file, not a pipe or a command, since nothing here can block on a file, a restart of either program loses
+nothing, and anything can write one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What a feed says: the budget now (None: nothing yet, all its lines are for later), and the steps to come (Unix
+    """What a feed contains: the budget now (None: all its lines are in the future), and the steps to come (Unix
     seconds, mW)."""
 
     budget_mw: int | None
@@ -37,10 +37,10 @@ class Fed:
 
 
 class Feed:
-    """``look`` often; times are seconds, of a clock that does not go back and of the wall."""
+    """Call ``look`` often. Times are seconds: of a clock that does not go back, and of the wall clock."""
 
     def __init__(self, path: Path, stale_s: float, least_mw: int) -> None:
-        """``least_mw``: a budget has to be above this (what is fixed)."""
+        """``least_mw``: a budget must be above this (the fixed power)."""
         self.alarm = ""
         self._path, self._stale_s, self._least_mw = path, stale_s, least_mw
         self._seen: tuple[int, ...] = ()
@@ -48,14 +48,15 @@ class Feed:
         self._fresh_s = -math.inf
 
     def look(self, now_s: float, wall_s: Callable[[], float]) -> Fed | None:
-        """What it says, if it says something anew; ``alarm`` is what is wrong with it, empty if nothing is."""
+        """The content, if the file was replaced since the last call; ``alarm`` says what is wrong with it, "" if
+        nothing."""
         if self._fresh_s == -math.inf:
             self._fresh_s = now_s
         fed: Fed | None = None
         try:
             found = os.stat(self._path)
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-                raise WrongUseError(f"{self._path}: is no file of at most {MOST_BYTES} bytes")
+                raise WrongUseError(f"{self._path}: is not a file of at most {MOST_BYTES} bytes")
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
             if seen != self._seen:
                 self._seen = seen
@@ -68,7 +69,7 @@ class Feed:
         except WrongUseError as error:
             self._problem = str(error)
         old_s = now_s - self._fresh_s
-        stale = f"{self._path}: the feed has said nothing for {self._stale_s:g} s" if old_s > self._stale_s else ""
+        stale = f"{self._path}: the feed has not been replaced for {self._stale_s:g} s" if old_s > self._stale_s else ""
         problem = self._problem or stale
         self.alarm = f"{problem}; the budget stays as it is" if problem else ""
         return fed

@@ -12,7 +12,7 @@ from cluster_agent.errors import WrongUseError
 
 
 def read_schedule(path: Path) -> list[tuple[float, int]]:
-    """(Unix seconds, mW) in order of time; the line at fault is named otherwise."""
+    """(Unix seconds, mW) in order of time; an error names the line."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -21,7 +21,7 @@ def read_schedule(path: Path) -> list[tuple[float, int]]:
 
 
 def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
-    """The same of a text; ``path`` is where it came from, for messages."""
+    """As ``read_schedule``, from a text; ``path`` is where it came from, for messages."""
     steps: list[tuple[float, int]] = []
     for number, row in enumerate(csv.reader(text.splitlines()), start=1):
         if not row or row[0].startswith("#") or (number == 1 and row[0].strip() == "time"):
@@ -32,30 +32,30 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
         except (ValueError, OverflowError):
             raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
         if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):
-            raise WrongUseError(f"{path}:{number}: {row[1]} W is no budget")
+            raise WrongUseError(f"{path}:{number}: {row[1]} W is not a budget")
         if steps and step[0] <= steps[-1][0]:
             raise WrongUseError(f"{path}:{number}: is not later than the line before it")
         steps.append(step)
     if not steps:
-        raise WrongUseError(f"{path}: holds no line TIME,WATTS")
+        raise WrongUseError(f"{path}: has no line TIME,WATTS")
     return steps
 
 
 def divide(steps: list[tuple[float, int]], wall_s: float) -> tuple[int | None, list[tuple[float, int]]]:
-    """The budget by the last step that is past (None: none is yet), and the steps to come."""
+    """The budget by the last step in the past (None: there is none), and the steps to come."""
     past = [mw for at_s, mw in steps if at_s <= wall_s]
     return past[-1] if past else None, [step for step in steps if step[0] > wall_s]
 
 
 def refuse_low(source: Path | str, steps: list[tuple[float, int]], fixed_mw: int) -> None:
-    """A budget has to be above what is fixed."""
+    """Refuse a budget that is not above the fixed power."""
     low_mw = next((mw for _, mw in steps if mw <= fixed_mw), None)
     if low_mw is not None:
         raise WrongUseError(f"{source}: {low_mw / 1000:g} W is not above fixed_w ({fixed_mw / 1000:g} W)")
 
 
 def refuse_past(path: Path, steps: list[tuple[float, int]], wall_s: float) -> None:
-    """A schedule that has nothing to come is a mistake."""
+    """Refuse a schedule without a step to come, which must be a mistake."""
     if steps[-1][0] <= wall_s:
         ended = datetime.fromtimestamp(steps[-1][0]).astimezone().isoformat(timespec="seconds")
         raise WrongUseError(f"{path}: the schedule is past: its last line was for {ended}")

@@ -1,8 +1,8 @@
-"""A partition under its budget: reports in, grants out, and an account of why.
+"""A partition under its budget: reports in, grants out, and the reasons for every cap.
 
-The ledger decides what may be sent, the plan asks a sharer for what is wanted; this joins them to what happens. It
-reads no clock and opens no socket; times are CLOCK_BOOTTIME in seconds. In observe mode it decides and shows, and
-grants nothing.
+The ledger decides what may be sent, and the plan gets the wanted caps from a sharer; this module connects them to what
+happens. It reads no clock and opens no socket; times are CLOCK_BOOTTIME in seconds. In observe mode it decides and
+shows, and grants nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LEAST_S: Final = 0.05
 """Ours: at most twenty plans a second, however many events there are."""
 
 NEED_S: Final = 5.0
-"""Ours: so long after a plan what nodes draw counts as new, since it changes without an event; so often alarms are
-looked at."""
+"""Ours: how long after a plan the power of nodes counts as new, since it changes without an event; also how often
+alarms are checked."""
 
 STORE_RETRY_S: Final = 5.0
 
 
 class Partition:
-    """One partition's ledger and what drives it. ``say`` takes a line when an alarm begins or ends."""
+    """One partition's ledger and what drives it. ``say`` logs a line when an alarm begins or ends."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Partition:
         self._store_back_s = -math.inf
 
     def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
-        """Take what has come and decide what to send. ``DeposedError``: this cluster agent has been replaced."""
+        """Take reports and decide what to send. ``DeposedError``: another cluster agent has taken over."""
         heard: list[str] = []
         news: set[Event] = set()
         lease_s = self.ledger.terms.lease_s
@@ -82,7 +82,7 @@ class Partition:
 
     def turn(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
         """What to send now; plan first if it is time."""
-        if self.ledger.spendable_mw(now_s) != self._spendable_mw:  # a step has begun, or its announcement counts
+        if self.ledger.spendable_mw(now_s) != self._spendable_mw:  # a step is in force, or counts already
             self.happened(now_s, "budget")
         if now_s >= self._need_s:
             self._need_s = now_s + NEED_S
@@ -109,14 +109,14 @@ class Partition:
         return grants
 
     def replan(self, now_s: float) -> None:
-        """Ask the sharer anew."""
+        """Plan the caps again."""
         was_young = self.ledger.is_young
         self.sharing.trouble = ""
         self.plan = self._planned(now_s)
         self.alarms.set("sharer", self.sharing.trouble)
         self._spendable_mw = self.ledger.spendable_mw(now_s)
         self._need_s = now_s + NEED_S
-        # a plan for nobody is no update: the first node that is heard does not wait
+        # a plan for no node is no update, so that the first node that reports does not wait
         self.gap = self.gap.updated(now_s if self.plan.names else self.gap.updated_s)
         if was_young != self.ledger.is_young:
             self.happened(now_s, "node")
@@ -132,14 +132,14 @@ class Partition:
         return max(min([self.gap.due_s, self._need_s, *steps]) - now_s, 0.0)
 
     def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
-        """Nodes of the allow list."""
+        """Add nodes of the allow list."""
         before_mw = self.ledger.total_mw
         self.ledger.expect(now_s, nodes)
         self.alarms.expect(now_s, self.ledger.total_mw - before_mw)
         self.happened(now_s, "node")
 
     def happened(self, now_s: float, *events: Event) -> None:
-        """Watts are to be shared anew for it: at once, or when the gap since the last plan is over."""
+        """Plan again because of these events: at once, or when the gap since the last plan is over."""
         for event in events:
             self.gap = self.gap.after(now_s, event)
 
@@ -161,12 +161,12 @@ class Partition:
 
     @property
     def mop_mw(self) -> int:
-        """The least that all nodes that have told it can be capped to together."""
+        """The sum of MOPs of all nodes that have declared theirs."""
         accounts = self.ledger.accounts
         return int(accounts.mop_mw[(accounts.is_heard | accounts.is_leased) & ~accounts.is_off].sum())
 
     def preview(self, now_s: float, budget_mw: int) -> list[str]:
-        """What this budget would change, in sentences; nothing is changed."""
+        """What this budget would change, in sentences. Nothing is changed."""
         line = self.ledger.budget
         kept = (line.budget_mw, list(line.steps))
         before = self.plan.caps_mw
@@ -184,7 +184,7 @@ class Partition:
             lines.append(f"{after.short_mw / 1000:.1f} W would be missing even with every node at its MOP")
         return lines
 
-    # --- what people ask
+    # --- for people
 
     def nodes(self, now_s: float) -> list[NodeRow]:
         """One row per node, by name."""
@@ -193,7 +193,7 @@ class Partition:
         return [self._row(now_s, account, bool(is_silent[account.index])) for account in accounts]
 
     def budget_view(self, now_s: float) -> BudgetView:
-        """The sums."""
+        """The budget, and the sums over all nodes."""
         ledger, line = self.ledger, self.ledger.budget
         ledger.pass_time(now_s)
         return BudgetView(
@@ -266,7 +266,7 @@ class Partition:
         )
 
     def _waits_for(self, account: Account, wanted_mw: int | None) -> WaitsFor:
-        """What keeps the node from the cap that is wanted."""
+        """What keeps the node from the wanted cap."""
         if wanted_mw is None or wanted_mw == account.target_mw:
             return "" if account.target_mw in (account.limit_mw, NONE) else "confirmation"
         if self.is_observing:
@@ -278,7 +278,7 @@ class Partition:
         return "older leases" if self.ledger.is_young else "watts"
 
     def _freeing_w(self) -> dict[str, float]:
-        """What the first few of the nodes that are being lowered are about to free."""
+        """What the first few nodes that are being lowered will free."""
         accounts = self.ledger.accounts
         freed_mw = np.where(accounts.target_mw >= 0, accounts.count_mw - accounts.target_mw, 0)
         first = np.flatnonzero(freed_mw > 0)[:5].tolist()
@@ -327,12 +327,12 @@ class Partition:
 
 
 def _watts(mw: int | None) -> float | None:
-    """None for none, which is below 0 in the books and in reports."""
+    """None for a value below 0, which means "none" in the ledger and in reports."""
     return None if mw is None or mw < 0 else mw / 1000
 
 
 def _news(before: Report | None, now: Report) -> Sequence[Event]:
-    """What the plan must be made anew for, rather than when its time comes."""
+    """The events for which caps must be planned again before the next plan is due."""
     if before is None:
         return ("node", "leave") if now.is_leaving else ("node",)
     news: list[Event] = []

@@ -27,10 +27,10 @@ DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
 
 
 class BudgetSettings(msgspec.Struct, frozen=True):
-    """``w``: the budget at the very first start, DC watts of all nodes and what is fixed; after that the one that was
-    set last holds. ``fixed_w``: what nobody caps (switches, storage, nodes without an agent). ``schedule``:
-    a file of time,watts (CSV). ``feed``: a file that is replaced by whoever decides (``serve.feed``);
-    ``feed_stale_s``: it is an alarm if that does not happen for so long."""
+    """``w``: the budget at the very first start, DC watts of all nodes and the fixed power; later starts use the last
+    budget that was set. ``fixed_w``: the fixed power (switches, storage, nodes without an agent). ``schedule``: a file
+    of time,watts (CSV). ``feed``: a file that another program replaces (``budget_feed``); ``feed_stale_s``: if it is
+    not replaced for so long, that is an alarm."""
 
     w: float = 0.0
     fixed_w: float = 0.0
@@ -40,9 +40,9 @@ class BudgetSettings(msgspec.Struct, frozen=True):
 
 
 class NodeSettings(msgspec.Struct, frozen=True):
-    """``tdp_w``: what a node of the allow list may draw of which nothing has been heard yet. ``failing_together``: how
-    many may reboot at once, by default those of one chassis. ``lease_s``: how long a grant holds.
-    ``gap_s``: watts are shared anew at most this often, but for starts, changes of the budget and nodes that leave."""
+    """``tdp_w``: what a node of the allow list counts before its first report. ``failing_together``: how many may
+    reboot at once, by default the nodes of one chassis. ``lease_s``: how long a grant lasts. ``gap_s``: caps are
+    planned at most this often, except for starts, changes of the budget and nodes that leave."""
 
     tdp_w: float = 0.0
     failing_together: int = 1
@@ -51,8 +51,8 @@ class NodeSettings(msgspec.Struct, frozen=True):
 
 
 class PowerSettings(msgspec.Struct, frozen=True):
-    """Switching nodes off, if there is such a table. ``off_command``, ``on_command``: the site's, with %N for the
-    node's name, without a shell. The rest are those of ``live.power.PowerTimes``."""
+    """Switching nodes off; the table is optional. ``off_command``, ``on_command``: the site's commands, with %N for the
+    node's name, run without a shell. The rest are those of ``power_switching.PowerTimes``."""
 
     off_command: str = ""
     on_command: str = ""
@@ -64,13 +64,13 @@ class PowerSettings(msgspec.Struct, frozen=True):
 
     @property
     def times(self) -> PowerTimes:
-        """For the partition of jobs."""
+        """For the partition's jobs."""
         return PowerTimes(self.idle_off_s, self.off_within_s, self.boot_within_s, self.retries, self.keep_idle)
 
 
 class JobSettings(msgspec.Struct, frozen=True):
-    """Jobs, if there is such a table. ``policy``: of the scheduler, NAME[:key=value,...], which must own no watts.
-    The times are those of ``live.times.Times``."""
+    """Jobs; the table is optional. ``policy``: of the scheduler, NAME[:key=value,...], one that leaves watts to the
+    sharer. The times are those of ``jobs.times.Times``."""
 
     policy: str = "easy"
     down_after_s: float = 15.0
@@ -87,12 +87,13 @@ class JobSettings(msgspec.Struct, frozen=True):
 
     @property
     def times(self) -> Times:
-        """For the partition of jobs."""
+        """For the partition's jobs."""
         return Times(self.down_after_s, self.lost_after_s, start_within_s=self.start_within_s)
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """All of them. ``sharer``: NAME[:key=value,...], which owns the partition's watts. Without ``jobs`` none run."""
+    """All settings. ``sharer``: NAME[:key=value,...], which divides the partition's watts. Without ``jobs`` none
+    run."""
 
     listen: str = "tcp://0.0.0.0:7410"
     insecure: bool = False
@@ -119,7 +120,7 @@ def milliwatts(watts: float) -> int:
 
 
 def read_settings(path: Path) -> Settings:
-    """``ConfigError`` with file, line, key and remedy."""
+    """Read and check the settings; ``ConfigError`` says file, line, key and how to fix it."""
     text, given = read_toml(path)
     for table, key in ((given, "sharer"), (given.get("jobs"), "policy")):
         if isinstance(table, dict) and key in table:
@@ -140,7 +141,7 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "listen", f"{settings.listen!r} is not tcp://ADDRESS:PORT, e.g. tcp://0.0.0.0:7410"
     for key, value in (("budget.w", budget.w), ("budget.fixed_w", budget.fixed_w), ("nodes.tdp_w", nodes.tdp_w)):
         if not 0 <= value < math.inf:
-            yield key, f"{value:g} is negative or no number"
+            yield key, f"{value:g} is negative or not a number"
     if budget.w == 0 and not budget.schedule:
         yield "budget.w", "is missing: the budget in watts (or a schedule)"
     if 0 < budget.w <= budget.fixed_w:
@@ -149,17 +150,17 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
             f"{budget.w:g} W is not above fixed_w ({budget.fixed_w:g} W): nothing would be left for the nodes",
         )
     if budget.feed and budget.schedule:
-        yield "budget.feed", "is given together with a schedule: only one of them can say what the budget is"
+        yield "budget.feed", "is set together with a schedule: remove one of them"
     if not 1.0 <= budget.feed_stale_s < math.inf:
-        yield "budget.feed_stale_s", f"{budget.feed_stale_s:g} s is below 1 s or no number"
+        yield "budget.feed_stale_s", f"{budget.feed_stale_s:g} s is not a time of at least 1 s"
     if nodes.tdp_w == 0:
-        yield "nodes.tdp_w", "is missing: a node that has not been heard counts this many watts"
+        yield "nodes.tdp_w", "is missing: a node counts this many watts before its first report"
     if nodes.failing_together < 0:
         yield "nodes.failing_together", "is negative"
     if not 2.0 <= nodes.lease_s <= 300.0:
         yield "nodes.lease_s", f"{nodes.lease_s:g} s is outside 2..300: nodes report once a second"
     if not 0.1 <= nodes.gap_s <= 3600.0:
-        yield "nodes.gap_s", f"{nodes.gap_s:g} s is outside 0.1..3600: watts are shared anew at most so often"
+        yield "nodes.gap_s", f"{nodes.gap_s:g} s is outside 0.1..3600: caps are planned at most this often"
     sharer = split(settings.sharer)[0]
     try:
         sharers.choose(settings.sharer)
@@ -177,13 +178,13 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
     except (WrongUseError, ExtensionFailedError) as error:
         yield "jobs.policy", str(error).removeprefix("--policy ")
     if not 3.0 <= jobs.down_after_s < math.inf:
-        yield "jobs.down_after_s", f"{jobs.down_after_s:g} s is less than 3: nodes speak of their jobs once a second"
+        yield "jobs.down_after_s", f"{jobs.down_after_s:g} s is less than 3: nodes report their jobs once a second"
     if not jobs.down_after_s <= jobs.lost_after_s < math.inf:
         yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
     if not 5.0 <= jobs.start_within_s < math.inf:
         yield (
             "jobs.start_within_s",
-            f"{jobs.start_within_s:g} s is less than 5: a start that is lost comes again in 2 s",
+            f"{jobs.start_within_s:g} s is less than 5: a start that is lost is sent again after 2 s",
         )
     if jobs.power is not None:
         yield from _power_problems(jobs.power)
@@ -199,9 +200,9 @@ def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:
         if not words:
             yield f"jobs.power.{key}", "is missing: the command that switches the node %N"
         elif not any("%N" in word for word in words):
-            yield f"jobs.power.{key}", "does not say which node: %N stands for its name"
+            yield f"jobs.power.{key}", "must contain %N, which stands for the node's name"
     if power.idle_off_s and not 30.0 <= power.idle_off_s < math.inf:
-        yield "jobs.power.idle_off_s", f"{power.idle_off_s:g} s is below 30 s or no number; 0 switches nothing off"
+        yield "jobs.power.idle_off_s", f"{power.idle_off_s:g} s is not a time of at least 30 s; 0 switches nothing off"
     for key, seconds in (("off_within_s", power.off_within_s), ("boot_within_s", power.boot_within_s)):
         if not 5.0 <= seconds <= 86_400:
             yield f"jobs.power.{key}", f"{seconds:g} s is outside 5..86400"

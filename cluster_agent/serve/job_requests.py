@@ -18,7 +18,7 @@ from cluster_agent.fabric.people import NOBODY, Caller, Handlers
 from cluster_agent.jobs.job import STATES, Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
     Cancel,
@@ -74,7 +74,7 @@ def no_jobs() -> Handlers:
 class JobRequests:
     """``handlers`` of the requests about jobs."""
 
-    def __init__(self, side: JobSide) -> None:
+    def __init__(self, side: JobService) -> None:
         self._side = side
         self.handlers: Handlers = {
             Submit: self._submit,

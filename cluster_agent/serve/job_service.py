@@ -1,11 +1,12 @@
-"""The jobs' half of the cluster agent: from what nodes and people say to the live partition, and back.
+"""Jobs in the cluster agent: passes messages of nodes and requests of people to the live partition, and its answers
+back.
 
-    NodeJobs, reports ──► hear ──► live.Partition ──► turn ──► messages to nodes, after they are on the disk
+    NodeJobs, reports ──► hear ──► live_jobs.Partition ──► turn ──► messages to nodes, after they are on the disk
     people  ──► job_commands ──►        │
     the sharer  ◄── sharers_jobs, need_mw ◄┘
 
-It opens no socket. When the store fails, what is in memory may be ahead of the disk: then all of it is dropped, as if
-the agent had been killed, and is read again from the disk once that works. Nodes go on with what they run meanwhile.
+It opens no socket. When the store fails, memory may be ahead of the disk. Then all of it is dropped, as if the agent
+had been killed, and is read again from the disk once that works. Nodes go on with what they run meanwhile.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ from nodectl.wire.job_messages import JobQuery, NodeJobs
 from nodectl.wire.power_messages import Report
 
 TURN_GAP_S: Final = 0.05
-"""Ours: so often is scheduled for news from nodes; what people ask does not wait."""
+"""Ours: least time between two turns for messages of nodes; requests of people do not wait."""
 
-ASK_AFTER_S, ASK_IDLE_AFTER_S = 2.5, 7.5
-"""Ours: a node that reports, but has said nothing of jobs for so long, is asked for them; the latter is for one without
-jobs, which says so less often."""
+QUERY_AFTER_S, QUERY_IDLE_AFTER_S = 2.5, 7.5
+"""Ours: a node that sends power reports, but has not reported its jobs for so long, is sent a query for them. The
+second value is for a node without jobs, which reports that less often."""
 
-NOT_YET: Final = "not heard yet"
-"""Of its jobs: the cluster agent or the node has just started."""
+NOT_YET: Final = "no report yet"
+"""No report about jobs: the cluster agent or the node has just started."""
 
 STORE_RETRY_S: Final = 5.0
 REMEMBERED: Final = 1000
-"""Ours: jobs that ended last, whose tags are job history after a restart."""
+"""Ours: how many of the jobs that ended last are job history for tags after a restart."""
 
 LONGEST_METERED_S: Final = 15.0
-"""Ours: between two readings of a node's energy further apart than this its last power is taken."""
+"""Ours: if a node's readings of energy are further apart than this, its last power is used in place of their mean."""
 
 Send: TypeAlias = Callable[[str, Message | JobQuery], bool]
 Bound: TypeAlias = Callable[[Report], tuple[str, float | None]]
-"""For a report of a node that draws what its cap allows: what bound it, and the slowdown that is predicted."""
+"""For a report of a cap-bound node: what bound it, and the predicted slowdown."""
 
 
-class JobSide:
+class JobService:
     """Jobs on ``nodes``. ``speaks``: whether a node's agent knows messages about jobs. ``now`` is Unix time that does
     not jump."""
 
@@ -84,7 +85,7 @@ class JobSide:
         self._why_shut = ""
         self._is_due = True
         self._turned_s = self._wake_s = -math.inf
-        self._told: dict[str, NodeJobs] = {}
+        self._last_jobs: dict[str, NodeJobs] = {}
         self._heard_s: dict[str, float] = {}
         self._reported_s: dict[str, float] = {}
         self._back_again_s: dict[str, float] = {}  # since when the node reports without a long silence
@@ -93,7 +94,7 @@ class JobSide:
         self._tag_of: dict[str, str] = {}
         self._needs, self._rates = Needs(), Rates()
         self._models = models
-        self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, and what is like it
+        self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, its kind
         self._running: dict[int, Job] = {}
         self._job_on: dict[str, str] = {}
         self._open()
@@ -101,7 +102,7 @@ class JobSide:
     # --- for the loop
 
     def hear(self, news: Iterable[NodeJobs], reports: Iterable[Report], bound: Bound) -> None:
-        """What has come from nodes."""
+        """Take what nodes have sent."""
         now_s = self.now()
         if self._live is None and now_s >= self._back_s:
             with self._shutting():
@@ -112,28 +113,28 @@ class JobSide:
                 self._back_again_s[name] = now_s
             self._reported_s[name] = now_s
             silent_s = now_s - self._heard_s.get(name, -math.inf)
-            if silent_s > ASK_AFTER_S and silent_s > self._patience_s(name) and self._speaks(name):
+            if silent_s > QUERY_AFTER_S and silent_s > self._patience_s(name) and self._speaks(name):
                 self._send(name, JobQuery())
         if self._live is None:
             return
         with self._shutting(), self._store.together():
             for one in news:
                 silent_s = now_s - self._heard_s.get(one.node, -math.inf)
-                self._is_due |= one != self._told.get(one.node) or silent_s > ASK_IDLE_AFTER_S
-                self._told[one.node], self._heard_s[one.node] = one, now_s
+                self._is_due |= one != self._last_jobs.get(one.node) or silent_s > QUERY_IDLE_AFTER_S
+                self._last_jobs[one.node], self._heard_s[one.node] = one, now_s
                 self._live.heard(one)
             for report in reports:
                 self._live.spoke(report.node, report.boot_id)
-                self._draws(self._live, now_s, report, bound)
+                self._add_power(self._live, now_s, report, bound)
         self._send_out()
 
-    def turn(self, is_asked: bool = False) -> set[Happening]:
-        """Schedule, if it is time; what became of jobs since the last turn. ``is_asked``: by a person, who waits."""
+    def turn(self, is_urgent: bool = False) -> set[Happening]:
+        """Schedule, if it is due; returns what happened to jobs since the last turn. ``is_urgent``: a person waits."""
         live, now_s = self._live, self.now()
         if live is None:
             return set()
         is_time = now_s >= self._wake_s or (self._is_due and now_s - self._turned_s >= TURN_GAP_S)
-        if not (is_asked or is_time):
+        if not (is_urgent or is_time):
             return set()
         self._is_due, self._turned_s = False, now_s
         with self._shutting():
@@ -153,7 +154,7 @@ class JobSide:
         return max(due_s - now_s, 0.0)
 
     def expect(self, names: Iterable[str]) -> None:
-        """Nodes of the allow list."""
+        """Add nodes of the allow list."""
         new = set(names) - self._names
         if new:
             self._names |= new
@@ -176,7 +177,7 @@ class JobSide:
         return found
 
     def need_mw(self) -> dict[str, int]:
-        """What nodes draw in their present jobs when nothing holds them back, as far as it is known."""
+        """What nodes draw in their present jobs when they are not cap-bound, where it is known."""
         return self._needs.need_mw
 
     # --- for people
@@ -185,7 +186,7 @@ class JobSide:
     def live(self) -> Partition:
         """The partition of jobs; ``ClusterError`` while the store cannot be written."""
         if self._live is None:
-            raise ClusterError(f"{self._why_shut}; jobs that run go on, and all else about jobs waits")
+            raise ClusterError(f"{self._why_shut}; running jobs go on, but no other request about jobs works")
         return self._live
 
     @property
@@ -195,33 +196,33 @@ class JobSide:
 
     @property
     def store(self) -> JobStore:
-        """All jobs, those that have ended too."""
+        """All jobs, also those that have ended."""
         return self._store
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Partition]:
-        """To change something for a person, who is told when the store refuses."""
+        """Change something at a person's request; if the store fails, the error goes to that person."""
         live = self.live
-        with self._shutting(is_asked=True):
+        with self._shutting(is_urgent=True):
             yield live
 
     @contextlib.contextmanager
-    def acting(self) -> Iterator[Partition]:
-        """To change something for which no person waits; what is done inside is on the disk at the end, or all that was
-        in memory is dropped (``is_open``)."""
+    def updating(self) -> Iterator[Partition]:
+        """Change something without a person's request. At the end it is on the disk, or all that was in memory is
+        dropped (``is_open``)."""
         live = self.live
         self._is_due = True
         with self._shutting(), self._store.together():
             yield live
 
     def close(self) -> None:
-        """Keep what is known of jobs that run: what they have drawn since it was stored last."""
+        """Store what running jobs have used since they were stored last."""
         if self._live is not None:
             with self._shutting(), contextlib.suppress(DeposedError):
                 self._live.runs.save()
 
     def node_state(self, name: str) -> tuple[str, str, str]:
-        """The node's state, the job that it has (empty: none), and more about it."""
+        """The node's state, its job (empty: none), and more about it."""
         node = self._live.nodes.get(name) if self._live else None
         if node is None:
             return "unknown", "", self._why_shut
@@ -235,7 +236,7 @@ class JobSide:
     # --- inside
 
     def _open(self) -> None:
-        """The partition as the disk has it."""
+        """Read the partition from the disk."""
         settings = self._settings
         self._tags = JobTags(self._store.ended(REMEMBERED))
         made = Partition(
@@ -246,11 +247,11 @@ class JobSide:
             self._say(f"the alarm is over: {self._why_shut}")
             self._why_shut = ""
         self._live, self._is_due, self._wake_s = made, True, -math.inf
-        self._told.clear()
+        self._last_jobs.clear()
         self._follow(made)
 
     @contextlib.contextmanager
-    def _shutting(self, is_asked: bool = False) -> Iterator[None]:
+    def _shutting(self, is_urgent: bool = False) -> Iterator[None]:
         try:
             yield
         except (DeposedError, WrongUseError):
@@ -259,7 +260,7 @@ class JobSide:
             if not self._why_shut:
                 self._say(f"ALARM: {error}; no job is started or accepted until it can be written again")
             self._live, self._why_shut, self._back_s = None, str(error), self.now() + STORE_RETRY_S
-            if is_asked:
+            if is_urgent:
                 raise
 
     def _send_out(self) -> None:
@@ -269,7 +270,7 @@ class JobSide:
                 self._send(name, message)
 
     def _follow(self, live: Partition) -> None:
-        """Who has what; and the tags of those that have ended become history."""
+        """Note which job is on which node; the tags of jobs that have ended become history."""
         for number, job in self._running.items():
             if number not in live.jobs and job.state in OVER:
                 self._tags.ended(job)
@@ -279,11 +280,11 @@ class JobSide:
         self._taken_for = {name: taken for name, taken in self._taken_for.items() if int(name) in self._running}
 
     def _patience_s(self, name: str) -> float:
-        """How long the node may say nothing of jobs before it is asked."""
-        told = self._told.get(name)
-        return ASK_AFTER_S if told is None or told.parts or name in self._job_on else ASK_IDLE_AFTER_S
+        """How long the node may be without a report of its jobs before it is sent a query."""
+        last = self._last_jobs.get(name)
+        return QUERY_AFTER_S if last is None or last.parts or name in self._job_on else QUERY_IDLE_AFTER_S
 
-    def _draws(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
+    def _add_power(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
         name = report.node
         self._tag_of[name] = report.tag
         before = self._before.get(name)
@@ -299,7 +300,7 @@ class JobSide:
                          self._needs.of(name), like)  # fmt: skip
         if job:
             by, slowdown = bound(report)
-            live.draws(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
+            live.add_power(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
 
     def _reports(self, name: str, now_s: float) -> bool:
         return now_s - self._reported_s.get(name, -math.inf) <= self._settings.down_after_s
@@ -308,16 +309,16 @@ class JobSide:
         now_s = self.now()
         if not self._reports(name, now_s):
             is_new = name not in self._reported_s and now_s - self._began_s <= self._settings.down_after_s
-            return NOT_YET if is_new else "nothing is heard of it"
+            return NOT_YET if is_new else "it does not report"
         if not self._speaks(name):
-            return "its agent is older than jobs"
-        if now_s - self._back_again_s[name] <= ASK_IDLE_AFTER_S:
+            return "its agent is too old to run jobs"
+        if now_s - self._back_again_s[name] <= QUERY_IDLE_AFTER_S:
             return NOT_YET
         return "its agent runs no jobs (`jobs = true` in its [cluster])"
 
 
 def _elapsed_s(before: Report | None, report: Report) -> float | None:
-    """Between two reports of one boot by the node's own clock, if the mean over it says something."""
+    """Time between two reports of one boot by the node's own clock; None if a mean over it would say nothing."""
     if before is None or before.boot_id != report.boot_id:
         return None
     elapsed_s = (report.report_id - before.report_id) / 1e9
@@ -325,7 +326,7 @@ def _elapsed_s(before: Report | None, report: Report) -> float | None:
 
 
 def _mean_mw(before: Report | None, report: Report) -> int:
-    """The draw since the report before, by the node's own energy where it has told it."""
+    """Mean power since the report before, by the node's own energy where it reports that."""
     elapsed_s = _elapsed_s(before, report)
     if not before or not elapsed_s or report.power_mw < 0 or not 0 <= before.energy_mj <= report.energy_mj:
         return report.power_mw
@@ -333,7 +334,7 @@ def _mean_mw(before: Report | None, report: Report) -> int:
 
 
 def _rate(before: Report | None, report: Report) -> tuple[float, str]:
-    """Work a second since the report before, and what of; (-1, "") where none was counted."""
+    """Work per second since the report before, and its kind; (-1, "") where none was counted."""
     elapsed_s = _elapsed_s(before, report)
     if before and elapsed_s:
         if 0 <= before.units <= report.units:
@@ -344,7 +345,7 @@ def _rate(before: Report | None, report: Report) -> tuple[float, str]:
 
 
 def _why_switched(one: Switched) -> str:
-    """What there is to say beyond the state."""
+    """What the state does not say."""
     if one.is_wanted:
         return f"{one.reason}; waits for watts for its boot" if one.reason else "waits for watts for its boot"
     return one.reason or ("by hand" if one.is_by_hand else "")

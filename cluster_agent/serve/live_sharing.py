@@ -24,8 +24,8 @@ NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 
 
 class Sharing:
-    """One sharer, ``NAME[:key=value,...]``; ``jobs`` gives the running jobs in the order of their starts, ``need_mw``
-    what nodes are known to draw when nothing holds them back."""
+    """One sharer, ``NAME[:key=value,...]``. ``jobs`` gives the running jobs in the order of their starts; ``need_mw``
+    what nodes draw when they are not cap-bound, where it is known."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Sharing:
     def share(self, ledger: Ledger, at: Ints, available_mw: int) -> Ints:
         """A cap in mW for each of the nodes at these places; ``available_mw`` is at least the sum of their MOPs."""
         accounts = ledger.accounts
-        if self._last is None or at is not self._at:  # a plan asks more than once, of the same nodes
+        if self._last is None or at is not self._at:  # a plan calls this several times with the same nodes
             names = [accounts.names[place] for place in at.tolist()]
             view = View.of(names, accounts.tdp_mw[at], accounts.mop_mw[at], self._jobs(), self._need_mw())
         else:
@@ -70,7 +70,7 @@ class Sharing:
         return dataclasses.replace(fspc.share(view, available_mw), note=f"{self.name} failed")
 
     def why(self, name: str) -> SharersWhy:
-        """Why the node had its cap at the last ``share``; without a sharer's name where it had none then."""
+        """Why the node had its cap at the last ``share``; the sharer's name is empty if it had none then."""
         if self._last is None:
             return _unshared(name, "nothing has been shared yet")
         view, shares = self._last
@@ -80,7 +80,7 @@ class Sharing:
             return _unshared(name, "it could not be reached when watts were shared last")
 
     def tag(self, name: str) -> tuple[str, str]:
-        """The tag as which the node's job was shared watts last, and its source; empty: no job, or one without."""
+        """The tag that was used for the node's job at the last plan, and its source; empty: no job, or one without."""
         at = self._place(name)
         if self._last is None or at is None or (owner := int(self._last[1].owner[at])) < 0:
             return "", ""
@@ -88,7 +88,7 @@ class Sharing:
         return ("", "") if job.tag is None else (job.tag.name, job.tag_source)
 
     def in_short(self, name: str) -> tuple[str, float | None]:
-        """What bound its cap, as a word with the sharer's name, and the slowdown predicted for its job."""
+        """What decided its cap, as a word with the sharer's name, and the slowdown predicted for its job."""
         if self._last is None:
             return "", None
         shares, at = self._last[1], self._place(name)

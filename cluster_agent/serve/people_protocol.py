@@ -38,7 +38,7 @@ Sentences: TypeAlias = list[str]
 
 
 class NodeRow(msgspec.Struct):
-    """One line of ``clusterctl nodes``, in the words of ``why``."""
+    """One line of ``clusterctl nodes``, with the terms of ``why``."""
 
     name: str
     state: str
@@ -48,12 +48,12 @@ class NodeRow(msgspec.Struct):
     counts_w: Finite
     draws_w: Finite | None
     tag: str
-    """Its job's, as watts were shared last; else what its agent says of its load."""
+    """The job's tag at the last plan; without one the tag that the node agent reports."""
     quality: str
     lease_class: str
     heard_s_ago: Finite | None
     jobs: str = ""
-    """Idle, allocated, draining or down; empty: no jobs are run here."""
+    """Idle, allocated, draining or down; empty: the cluster agent runs no jobs."""
     job: str = ""
     jobs_why: str = ""
     tag_source: str = ""
@@ -76,7 +76,7 @@ class ExplainCap(Request[Why], frozen=True):
 
 
 class BudgetView(msgspec.Struct, frozen=True):
-    """The budget and what becomes of it. ``over_w``: by how much nodes could exceed it now, 0 if they cannot."""
+    """The budget and its use. ``over_w``: by how much nodes could exceed it now, 0 if they cannot."""
 
     budget_w: Finite
     fixed_w: Finite
@@ -93,7 +93,7 @@ class BudgetView(msgspec.Struct, frozen=True):
     sharer: str
     epoch: int
     steps: list[tuple[Finite, Finite]]
-    """Announced: (seconds from now, watts)."""
+    """Announced steps: (seconds from now, watts)."""
     alarms: list[str]
     lowering_s: Finite | None = None
     """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""

@@ -1,8 +1,8 @@
 """``clusterctl serve``: one loop over the links to nodes, the socket for people, signals and time.
 
-Everything that decides is in ``Partition`` and ``JobSide``; here they are given messages and time. One thread, no
-callbacks: libzmq has its own for the network. The times of a schedule are turned from the wall clock into
-CLOCK_BOOTTIME when it is read.
+All decisions are made in ``budget_service.Partition`` and ``job_service``; the loop gives them messages and the time.
+One thread, no callbacks: libzmq has its own threads for the network. The times of a schedule are converted from the
+wall clock to CLOCK_BOOTTIME when it is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_lo
 from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
 from cluster_agent.serve.job_requests import JobRequests, no_jobs
-from cluster_agent.serve.job_service import JobSide
+from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import (
     BudgetView,
@@ -44,7 +44,7 @@ from cluster_agent.serve.people_protocol import (
     SetSchedule,
     ShowBudget,
 )
-from cluster_agent.serve.power_commands import PowerSide
+from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
@@ -55,28 +55,28 @@ from nodectl.write.saves import boot_id
 
 OWN_KEY: Final = "cluster.key"
 EXPECT_S: Final = 5.0
-"""Ours: how often the allow list is looked through for nodes not known yet."""
+"""Ours: how often the allow list is searched for new nodes."""
 
 
 ROUND_S, LONGEST_ROUND_S, ROUND_OF_WORK = 0.005, 0.025, 4.0
-"""Ours: what comes within this is taken together. A round costs as much for one report as for twenty, and a thousand
-nodes report a thousand times a second; a message after a pause does not wait. Where rounds are much work, as with ten
-thousand nodes, there are fewer: a round lasts so many times what the one before it took."""
+"""Ours: messages that arrive within this time are handled together. A round costs as much for one report as for twenty,
+and a thousand nodes report a thousand times a second; a message after a pause does not wait. If rounds take long, as
+with ten thousand nodes, there are fewer: the pause is this many times the duration of the round before."""
 
 
 class Unstored:
     """A ledger store for observe mode, which writes nothing and owns nothing."""
 
     def take_over(self, at_least: int = 0) -> Snapshot:
-        """Nothing, under an epoch that is never sent to anybody."""
+        """Nothing is stored; the epoch is never sent to a node."""
         return Snapshot(max(1, at_least))
 
     def commit(self, epoch: int, *changes: object) -> None:
-        """Nothing is granted, so nothing is to be kept."""
+        """Nothing is granted, so there is nothing to store."""
 
 
 class Server:
-    """A cluster agent. ``run`` until told to stop, then ``close``."""
+    """A cluster agent. ``run`` until it is stopped, then ``close``."""
 
     def __init__(
         self, settings: Settings, say: Callable[[str], None], now_s: Callable[[], float] | None = None,
@@ -87,7 +87,7 @@ class Server:
         self._wall_s = wall_s
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
-        self.jobs: JobSide | None = None
+        self.jobs: JobService | None = None
         sharing = Sharing(
             settings.sharer,
             lambda: self.jobs.sharers_jobs() if self.jobs else (),
@@ -101,7 +101,7 @@ class Server:
         self._budgets = BudgetStore(self.database)
         now = self._now_s()
         store: LedgerStore = Unstored() if is_observing else SqliteLedgerStore(self.database, boot_id())
-        # the socket first: it refuses a second agent before that one would take the epoch
+        # the socket first: a second agent fails here, before it would take the epoch
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             ListNodes: self._nodes,
             ExplainCap: self._why,
@@ -121,9 +121,9 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
-        self._power: PowerSide | None = None
+        self._power: PowerCommands | None = None
         if self.jobs and settings.jobs and settings.jobs.power and self.jobs.can_switch:
-            self._power = PowerSide(
+            self._power = PowerCommands(
                 settings.jobs, settings.jobs.power, self.jobs, self.partition.ledger,
                 lambda: self.partition.happened(self._now_s(), "node"),
             )  # fmt: skip
@@ -151,7 +151,7 @@ class Server:
                 signal.signal(number, handler)
 
     def step(self, longest_s: float) -> bool:
-        """Wait for something to happen, at most so long, and deal with it; False when told to stop."""
+        """Wait for something to happen, at most so long, and handle it; False when it is to stop."""
         poller = zmq.Poller()
         for one in self.router.sockets:
             poller.register(one, zmq.POLLIN)
@@ -172,7 +172,7 @@ class Server:
         return True
 
     def _turn(self, now_s: float, asked: list[int]) -> None:
-        """Take what has come and let follow what is due; people are waiting at these descriptors."""
+        """Handle what has arrived, and do what is due. ``asked``: descriptors at which people wait for an answer."""
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
         if self._feed:
@@ -186,14 +186,14 @@ class Server:
         self.admin.tidy(now_s)
         for question in (from_afar := self.router.asked()):
             self.router.answer(question, answer(self.handlers, question.caller, question.frame))
-        if self.jobs and (happened := self.jobs.turn(is_asked=bool(asked or from_afar))):
+        if self.jobs and (happened := self.jobs.turn(is_urgent=bool(asked or from_afar))):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
         if self._power:
             self._power.step(now_s)
 
     def close(self) -> None:
-        """Let go of everything; caps hold until their leases end."""
+        """Close everything; caps stay in force until their leases end."""
         if self._power:
             self._power.close()
         self.admin.close()
@@ -208,13 +208,13 @@ class Server:
         for grant in grants:
             self.router.send(grant)
 
-    def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobSide:
+    def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobService:
         if origin := registry.choose(settings.policy).origin:
             self._say(f"policy {settings.policy}: {origin}")
         store = JobStore(self.database, self._say)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
-        return JobSide(
+        return JobService(
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
             can_switch=settings.power is not None and self._settings.mode == "cap",
             models=self.partition.sharing.models,
@@ -240,7 +240,7 @@ class Server:
     # --- the budget
 
     def _line(self, now_s: float) -> BudgetLine:
-        """The budget set last, or the settings' at the first start; a schedule in the settings goes on from now."""
+        """The budget set last, or the settings' at the first start; a schedule in the settings continues from now."""
         settings = self._settings.budget
         stored = self._budgets.load()
         budget_mw, steps = stored or (milliwatts(settings.w), [])
@@ -258,7 +258,7 @@ class Server:
         return BudgetLine(budget_mw, self._here(coming, now_s))
 
     def _here(self, steps: list[tuple[float, int]], now_s: float) -> list[tuple[float, int]]:
-        """Wall-clock times as this loop counts them."""
+        """Wall-clock times, converted to this loop's clock."""
         offset_s = now_s - self._wall_s()
         return [(at_s + offset_s, mw) for at_s, mw in steps]
 
@@ -298,7 +298,7 @@ class Server:
         return [what] + ([f"ALARM: at its lowest {worst_w:g} W are missing for every node's MOP"] if short else [])
 
     def _follow(self, feed: Feed, now_s: float) -> None:
-        """Set what the feed says, if that is another budget than the one in force."""
+        """Set the feed's budget, if it differs from the one in force."""
         fed, line = feed.look(now_s, self._wall_s), self.partition.ledger.budget
         self.partition.alarms.set("feed", feed.alarm)
         if fed is None:
@@ -314,12 +314,12 @@ class Server:
             now_s, Change(self._wall_s(), "feed", what), budget_mw, fed.steps, f"the feed set the budget to {what}"
         )
 
-    def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], said: str) -> None:
+    def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], line: str) -> None:
         """Record who moves the budget; then it holds, and is planned for. ``steps`` to come, by the wall clock."""
         self._budgets.change(change, budget_mw, steps)
         ledger = self.partition.ledger
         ledger.budget.change(now_s, budget_mw, self._here(steps, now_s), ledger.settle_s)
-        self._say(said)
+        self._say(line)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
 

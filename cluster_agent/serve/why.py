@@ -1,7 +1,7 @@
-"""Why a node has its cap: the answer in named fields, and the sentences that people read, made from them.
+"""Why a node has its cap: the answer in named fields, and the sentences that people read, made from the fields.
 
-The words are those of the ledger (docs/ledger.md). A cap is *wanted* by the plan, *granted* by the ledger, and *in
-force* on the node by its last report; what the node may draw at most by all that is known *counts* against the budget.
+The terms are those of the ledger (docs/ledger.md). A cap is *wanted* by the plan, *granted* by the ledger, and *in
+force* on the node by its last report. The most that the node may draw, by all that is known, *counts* in the budget.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.fabric.people import Finite
 
 WaitsFor: TypeAlias = Literal["", "mode cap", "store", "report", "older leases", "watts", "confirmation"]
-"""What keeps a node from the cap that is wanted: nothing is granted in observe mode; the store cannot be written; a
-lower cap is sent in answer to its next report; leases of the cluster agent before this one may still run; others must
-give up watts first; it is granted, and the node has yet to confirm it. "": nothing does."""
+"""What keeps a node from the wanted cap: nothing is granted in observe mode; the store cannot be written; a lower cap
+is sent in answer to the node's next report; leases of the cluster agent before this one may still run; other nodes must
+give up watts first; the cap is granted, and the node has yet to confirm it. "": nothing."""
 
 _WORDS: Final[dict[WaitsFor, str]] = {
     "store": "the store cannot be written",
@@ -26,8 +26,8 @@ _WORDS: Final[dict[WaitsFor, str]] = {
 
 
 class Why(msgspec.Struct, frozen=True):
-    """Watts, seconds and shares; None where there is none. The fields are in the order in which watts go from the
-    budget to the node."""
+    """Watts, seconds and shares; None: not known. The fields are in the order in which watts go from the budget to the
+    node."""
 
     node: str
     state: str
@@ -35,26 +35,26 @@ class Why(msgspec.Struct, frozen=True):
     fixed_w: Finite
     reserve_w: Finite
     failing_together: int
-    """So many nodes may reboot at once, which the reserve is for."""
+    """How many nodes may reboot at once, for which the reserve is."""
     shared_w: Finite
     shared_among: int
-    """What was left was shared among so many nodes."""
+    """Among how many nodes the rest was shared."""
     short_w: Finite
-    """So much is missing for every node's MOP."""
+    """What is missing for every node's MOP."""
     job: str
     tag: str
     tag_source: str
     agent_tag: str
-    """What the node's agent says of its load, and by what."""
+    """The node agent's tag of its load, and what it measured it by."""
     agent_tag_source: str
     wanted_w: Finite | None
     sharer: str
     reason: str
-    """One word of the sharer's; "" where none was asked."""
+    """The sharer's reason in one word; "" if no cap was planned."""
     slowdown: Finite | None
-    """Predicted for the job at this cap, as a share."""
+    """Predicted extra time of the job at this cap, as a share."""
     words: str
-    """The sharer's reason in words."""
+    """The sharer's reason as a sentence."""
     granted_w: Finite | None
     in_force_w: Finite
     counts_w: Finite
@@ -68,10 +68,10 @@ class Why(msgspec.Struct, frozen=True):
     waits_for: WaitsFor
     free_w: Finite
     freeing_w: dict[str, Finite]
-    """What some other nodes are about to free, by node."""
+    """Watts that some other nodes are about to free, by node."""
     next_plan_s: Finite | None
     gap_s: Finite
-    """Watts are shared anew so long after the last time, but for what does not wait."""
+    """Least time between two plans, except for what cannot wait."""
     alarms: list[str]
 
     @property
@@ -116,13 +116,13 @@ class Why(msgspec.Struct, frozen=True):
         if self.is_silent:
             since = "since this cluster agent started" if self.heard_s_ago is None else f"for {self.heard_s_ago:.0f} s"
             return (
-                f"not heard {since}: it counts what it may draw at most, and gets no other cap, until it is heard,"
-                " known to be off, or its key is revoked"
+                f"no report {since}: it counts the most that it may draw, and gets no other cap, until it reports,"
+                " is known to be off, or its key is revoked"
             )
         if self.waits_for == "":
             return ""
         if self.waits_for == "confirmation":
-            return "its confirmation is awaited"
+            return "waiting for the node to confirm it"
         if self.waits_for == "mode cap":
             return "nothing is granted: observe mode"
         what = _WORDS.get(self.waits_for, f"{self.free_w:g} W are free now")

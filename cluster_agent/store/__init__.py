@@ -1,1 +1,1 @@
-"""What the cluster agent must not forget: one SQLite database."""
+"""What must outlive the cluster agent: one SQLite database."""

@@ -1,7 +1,7 @@
-"""The cluster agent's database: SQLite, written ahead (WAL), every commit on the disk before it counts.
+"""The cluster agent's database: SQLite with a write-ahead log (WAL); every commit is on the disk when it returns.
 
-The schema grows by migrations, applied in order, each in a transaction with its number, so a store is always at one
-version. A store of a newer version is refused: its rows may mean more than this program knows.
+The schema grows by migrations, applied in order, each in a transaction with its number, so a store always has exactly
+one version. A store of a newer version is refused: its rows may mean more than this program knows.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 """Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
 
 BUSY_S: Final = 2.0
-"""Ours: how long another process (a backup, a standby taking over) may hold the write lock."""
+"""Ours: how long another process (a backup, a standby taking over) may keep the write lock."""
 
 
 class Database:
-    """The open store. Every method raises ``ClusterError`` in one line, and then nothing has changed."""
+    """The open store. A method that fails raises ``ClusterError`` with a one-line message, and nothing has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +74,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that has the write lock from its start; on return it is on the disk."""
+        """One transaction that has the write lock from its start; on the disk when it returns."""
         with self._saying("write"):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -101,8 +101,8 @@ class Database:
             version = found[0] if found else 0
             if version > len(MIGRATIONS):
                 raise ClusterError(
-                    f"{self.path}: the store has version {version}, this clusterctl knows {len(MIGRATIONS)}:"
-                    " start the newer one, or put back the store that was saved before it"
+                    f"{self.path}: the store has version {version}, and this clusterctl knows only {len(MIGRATIONS)}:"
+                    " start the newer clusterctl, or put back a copy of the store from before it"
                 )
             for script in MIGRATIONS[version:]:
                 for statement in filter(str.strip, script.split(";")):
@@ -117,6 +117,6 @@ class Database:
         except sqlite3.Error as error:
             # a full disk is an I/O error where SQLite only maps a file: the -shm of the log
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            remedies = {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}
-            remedy = remedies.get(code, "")
-            raise ClusterError(f"{self.path}: cannot {verb} the store: {error}{remedy}") from None
+            fixes = {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}
+            fix = fixes.get(code, "")
+            raise ClusterError(f"{self.path}: cannot {verb} the store: {error}{fix}") from None

@@ -1,4 +1,4 @@
-"""The ledger's part of the store: the epoch, the most each node may draw, the budget, and who changed it."""
+"""The ledger's part of the store: the epoch, the highest power of each node, the budget, and who changed it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _COUNTS = msgspec.json.Decoder(list[int])
 _STEPS = msgspec.json.Decoder(list[tuple[float, int]])
 
 BLOCK: Final = 256
-"""Places in a row of the table ``count``. Stores are written with it: another number needs a migration."""
+"""Places in a row of the table ``count``. Existing stores have this number: another one needs a migration."""
 
 
 def check_epoch(database: Database, epoch: int) -> None:
-    """``DeposedError`` if this is not the newest epoch; inside ``writing`` that stays as it is until its end."""
+    """``DeposedError`` if this is not the newest epoch. Inside ``writing`` the epoch cannot change until its end."""
     newest = database.rows("SELECT epoch FROM owner")[0][0]
     if newest != epoch:
         raise DeposedError(f"{database.path}: another cluster agent has taken over (epoch {newest}, ours was {epoch})")
 
 
 class SqliteLedgerStore:
-    """A ``LedgerStore``. ``boot_id`` is of the machine that runs us: what another boot's store lost is not known.
+    """A ``LedgerStore``. ``boot_id``: of this machine; if the store was written in another boot, commits may be lost.
 
-    Counts are stored in blocks of ``BLOCK`` places, a JSON array each: a budget that changes changes them all, and so
-    many rows would take longer than all the rest.
+    Counts are stored in blocks of ``BLOCK`` places, a JSON array each, since a change of the budget changes all counts
+    and writing a row per node would take longer than all the rest.
     """
 
     def __init__(self, database: Database, boot_id: str) -> None:
         self._database, self._boot_id = database, boot_id
 
     def take_over(self, at_least: int = 0) -> Snapshot:
-        """The write lock makes it one step, also against a standby on the same disk."""
+        """The write lock makes this one step, also against a standby on the same disk."""
         with self._database.writing() as connection:
             epoch, boot_id = connection.execute("SELECT epoch, boot_id FROM owner").fetchone()
             epoch = max(epoch + 1, at_least)
@@ -52,7 +52,7 @@ class SqliteLedgerStore:
         return Snapshot(epoch, [name for name, _ in members], declarations, counts_mw, boot_id in ("", self._boot_id))
 
     def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
-        """Under the write lock, so that nobody takes the epoch in between."""
+        """Under the write lock, so that nobody can take over in between."""
         if not nodes and not len(changed):
             check_epoch(self._database, epoch)
             return
@@ -77,7 +77,7 @@ class Change:
 
 
 class BudgetStore:
-    """The budget by hand and by schedule, as of the last change, and all changes. Times are wall-clock (Unix)."""
+    """The budget, by hand and by schedule, as of the last change, and all changes. Times are wall-clock (Unix)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -88,7 +88,7 @@ class BudgetStore:
         return (rows[0][0], _STEPS.decode(rows[0][1])) if rows else None
 
     def change(self, change: Change, budget_mw: int, steps: list[tuple[float, int]]) -> None:
-        """Put a new budget on the disk, and who gave it."""
+        """Store a new budget, and who set it."""
         with self._database.writing() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO budget VALUES (1, ?, ?)", (budget_mw, msgspec.json.encode(steps))
@@ -98,6 +98,6 @@ class BudgetStore:
             )
 
     def changes(self, n: int = 20) -> list[Change]:
-        """The last n, newest first."""
+        """The last n changes, newest first."""
         query = "SELECT unix_s, who, what FROM change ORDER BY id DESC LIMIT ?"
         return [Change(*row) for row in self._database.rows(query, (n,))]

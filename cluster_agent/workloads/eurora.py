@@ -3,7 +3,7 @@
 ``jobs`` (CSV, plain or gzipped, or Parquet with a column ``instance``): ``job, queue, submit, start, end, req_nodes,
 req_cores, cores, gpus, mics, mem_kb, walltime_s, app, nodes, predicted_power_w``. A job has one unit per node that it
 used, each with its share of ``cores``, ``gpus``, ``mics`` and ``mem_kb``. ``instances``, ``nodes``, ``queues`` and
-``power_caps`` lie beside it.
+``power_caps`` are tables in the same folder.
 
 As in PA-HPC-SIM, runs end at the walltime, so that schedules compare. A predicted power of 0 counts as unknown.
 """
@@ -33,16 +33,16 @@ QUEUES: Final = {"debug": 3600, "parallel": 21600, "np_longpar": 86400, "longpar
 """The longest wait that each of Eurora's queues promises, in seconds (``queues.csv``)."""
 
 UNIT_W, GPU_W, MIC_W = 40.0, 62.0, 115.0
-"""What PA-HPC-SIM takes a job of unknown power to draw: two idle sockets of 20 W, a GPU of 12 + 50 W, a MIC."""
+"""The power that PA-HPC-SIM assumes for a job of unknown power: two idle sockets of 20 W, a GPU of 12 + 50 W, a MIC."""
 
 RESERVATION_WAIT_S: Final = 1800
-"""What PA-HPC-SIM takes for other queues, which hold the jobs of reservations (R1234)."""
+"""The promise that PA-HPC-SIM assumes for other queues, which have the jobs of reservations (R1234)."""
 
 
 def read_jobs(path: str, instance: str | None = None, is_strict: bool = False) -> NodeTrace:
     """The jobs of a table, or of one ``instance`` of it.
 
-    ``TraceError`` if there is none, or, if ``is_strict``, at the first row that would be dropped or mended.
+    ``TraceError`` if there is none, or, if ``is_strict``, at the first row that would be dropped or corrected.
     """
     chosen: set[str] | None = None
     if path.endswith(".parquet"):
@@ -59,7 +59,7 @@ def read_jobs(path: str, instance: str | None = None, is_strict: bool = False) -
 
 
 def _job(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One row in the words of ``NodeTraceBuilder``."""
+    """One row in the terms of ``NodeTraceBuilder``."""
     submit_s, start_s, end_s = (_seconds(row, column) for column in ("submit", "start", "end"))
     units = len(str(row["nodes"] or "").split()) or 1
     counts = {column: _number(row, column) for column in ("cores", "gpus", "mics", "mem_kb", "walltime_s")}
@@ -90,7 +90,7 @@ def _seconds(row: Mapping[str, Any], column: str) -> int:
         raise Unusable(
             "rows with something that is no time", f"{column} is {value!r}: write YYYY-MM-DD HH:MM:SS"
         ) from None
-    # local times without zone: only differences are used, and the days hold no change of clocks
+    # local times without zone: only differences are used, and clocks were not changed in these days
     return int((when - datetime(1970, 1, 1)).total_seconds())
 
 
@@ -105,33 +105,33 @@ def _float(value: Any, column: str) -> float:
         raise Unusable("rows with something that is no number", f"{column} is {value!r}: write a number") from None
 
 
-# --- the tables beside it
+# --- the tables in the same folder
 
 
 def instances(path: str) -> list[str]:
-    """The instances of a table of jobs: those of its ``instances`` column, or of ``instances.csv`` beside it."""
+    """The instances of a table of jobs: of its ``instances`` column, or of ``instances.csv`` in the same folder."""
     if path.endswith(".parquet"):
         return sorted({str(one) for one in _parquet_table(path, ["instance"]).column("instance").to_pylist()})
-    return [row["instance"] for _, row in rows_of(str(_beside(Path(path), "instances")))[0]]
+    return [row["instance"] for _, row in rows_of(str(_neighbour(Path(path), "instances")))[0]]
 
 
 def _jobs_of_instance(path: Path, instance: str) -> set[str]:
     names = []
-    table = str(_beside(path, "instances"))
+    table = str(_neighbour(path, "instances"))
     for line, row in rows_of(table)[0]:
         if "instance" not in row or "job_ids" not in row:
             raise TraceError(f"{table}:{line}: columns instance and job_ids are needed; fetch the table again")
         if row["instance"] == instance:
             return set(row["job_ids"].split())
         names.append(row["instance"])
-    raise WrongUseError(f"--instance {instance}: {table} has none of that name{nearest(instance, names)}")
+    raise WrongUseError(f"--instance {instance}: {table} has no instance of that name{nearest(instance, names)}")
 
 
-def _beside(path: Path, table: str) -> Path:
+def _neighbour(path: Path, table: str) -> Path:
     for name in (f"{table}.csv.gz", f"{table}.csv"):
         if (path.parent / name).exists():
             return path.parent / name
-    raise TraceError(f"{path}: no {table}.csv or {table}.csv.gz beside it; leave out --instance or fetch that table")
+    raise TraceError(f"{path}: no {table}.csv or {table}.csv.gz next to it; leave out --instance or fetch that table")
 
 
 def read_nodes(path: str, system: str) -> Nodes:
@@ -145,7 +145,7 @@ def read_nodes(path: str, system: str) -> Nodes:
             if row["system"] == system:
                 has.append([int(row[column]) for column in ("cores", "gpus", "mics", "mem_kb")])
         except (KeyError, ValueError) as error:
-            raise TraceError(f"{path}:{line}: a node has system,cores,gpus,mics,mem_kb ({error}); mend it") from None
+            raise TraceError(f"{path}:{line}: a node has system,cores,gpus,mics,mem_kb ({error}); correct it") from None
     if not has:
         raise WrongUseError(f"{path}: no system is called {system!r}{nearest(system, set(known))}")
     return Nodes(np.array(has, np.int64), UNIT_W, GPU_W, MIC_W)
@@ -158,7 +158,7 @@ def read_queues(path: str) -> dict[str, int]:
         try:
             found[row["queue"]] = int(row["max_wait_s"])
         except (KeyError, ValueError) as error:
-            raise TraceError(f"{path}:{line}: a queue has queue,max_wait_s ({error}); mend it") from None
+            raise TraceError(f"{path}:{line}: a queue has queue,max_wait_s ({error}); correct it") from None
     return found
 
 
@@ -168,7 +168,7 @@ def read_queues(path: str) -> dict[str, int]:
 def read_cap_profile(path: str, profile: str | None) -> PowerCap:
     """One ``profile`` of a table of caps (``profile,offset_s,cap_w``), offsets from the first submission.
 
-    The first cap holds from 0 on. ``WrongUseError`` with file and line of what is wrong.
+    The first cap is in force from 0 on. The ``WrongUseError`` names file and line.
     """
     steps: list[tuple[int, float]] = []
     known: dict[str, None] = {}
@@ -179,14 +179,14 @@ def read_cap_profile(path: str, profile: str | None) -> PowerCap:
                 continue
             time_s, watts = int(row["offset_s"]), float(row["cap_w"])
         except (KeyError, TypeError, ValueError):
-            raise WrongUseError(f"{path}:{line}: a cap has profile,offset_s,cap_w; mend or delete the line") from None
+            raise WrongUseError(f"{path}:{line}: a cap has profile,offset_s,cap_w; correct or delete it") from None
         if not watts > 0 or time_s < 0:
-            raise WrongUseError(f"{path}:{line}: an offset below 0 s or a cap that is not above 0 W; mend the line")
+            raise WrongUseError(f"{path}:{line}: an offset below 0 s or a cap that is not above 0 W; correct the line")
         if steps and time_s <= steps[-1][0]:
             raise WrongUseError(f"{path}:{line}: {time_s} s is not after {steps[-1][0]} s; sort the profile by time")
         steps.append((time_s, watts))
     if not steps:
-        given = f"no profile is called {profile!r}" if profile else "it holds several profiles"
+        given = f"no profile is called {profile!r}" if profile else "it has several profiles"
         raise WrongUseError(f"{path}: {given}; write --cap {path}:PROFILE with one of {', '.join(known)}")
     times_s, watts_ = zip(*steps, strict=True)
     return PowerCap(times_s, watts_)
@@ -200,7 +200,7 @@ def _parquet_table(path: str, columns: Sequence[str] | None = None, filters: Any
         import pyarrow.parquet as pq  # large, and only needed here
     except ModuleNotFoundError:
         raise TraceError(f"{path}: reading Parquet needs pyarrow; pip install 'nodectl[export]'") from None
-    first_line(path)  # a missing file is said in our words
+    first_line(path)  # a missing file gets our own error
     try:
         return pq.read_table(path, columns=columns, filters=filters)
     except (ValueError, OSError) as error:
@@ -211,9 +211,9 @@ def _parquet(path: str, instance: str | None) -> tuple[Iterator[tuple[int, dict[
     names = instances(path)
     if instance is None:
         example = f"{len(names)} of them, such as {names[0]}" if names else "there are none"
-        raise WrongUseError(f"{path}: it holds several instances; choose one with --instance NAME ({example})")
+        raise WrongUseError(f"{path}: it has several instances; choose one with --instance NAME ({example})")
     if instance not in names:
-        raise WrongUseError(f"--instance {instance}: {path} has none of that name{nearest(instance, names)}")
+        raise WrongUseError(f"--instance {instance}: {path} has no instance of that name{nearest(instance, names)}")
     table = _parquet_table(path, None, [("instance", "=", instance)])
     rows = enumerate(table.to_pylist(), 1)
     return iter(rows), hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -1,7 +1,7 @@
 """From the lines of a log to jobs that a machine could have run.
 
-What cannot have been a job here is dropped, what is only imprecise is mended, and both are counted: a schedule says
-nothing if it is not known of which jobs.
+A line that cannot have been a job here is dropped, one that is only imprecise is corrected, and both are counted: a
+schedule means nothing without knowing of which jobs it is.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Workload:
     processors: int
     jobs: Jobs
     row: Int64s
-    has_requests: bool  # else the jobs' ``request_s`` are their run times, which limit nothing
+    has_requests: bool  # if not, ``request_s`` are the run times, which limit nothing
     is_cut: Bools  # ran beyond its request in the log, and is ended at it here
     findings: tuple[Finding, ...]
 
     @property
     def users(self) -> list[int]:
-        """The log's numbers of the users, which the jobs have by their place in this list."""
+        """The log's user numbers; a job's user is the place of its number in this list."""
         users, _ = np.unique(self.log.columns[USER, self.row], return_inverse=True)  # alone it would import numpy.ma
         return [int(user) for user in users]
 
@@ -68,16 +68,16 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
     """The jobs of ``log`` on a machine of ``processors``.
 
     ``TraceError`` if none is left, if the schedule needs requested times and the log has none, or, if ``is_strict``,
-    at the first line that would be dropped or mended.
+    at the first line that would be dropped or corrected.
     """
     rows = np.arange(log.columns.shape[1])
     columns = log.columns.copy()
     findings = list(log.findings)
 
-    for what, remedy, is_bad in _unusable(columns, processors):
+    for what, fix, is_bad in _unusable(columns, processors):
         bad = is_bad[rows]
         if bad.any():
-            findings.append(_finding(log, rows[bad], what, "dropped", remedy))
+            findings.append(_finding(log, rows[bad], what, "dropped", fix))
             rows = rows[~bad]
     if not len(rows):
         reasons = "; ".join(map(str, findings))
@@ -89,10 +89,10 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
             f"{log.path}: no job has a requested time (column 9), which this policy plans with; choose"
             " estimate=clairvoyant, or fcfs, which needs none"
         )
-    for what, done, remedy, is_odd, mended in _imprecise(columns, rows, has_requests):
+    for what, done, fix, is_odd, mended in _imprecise(columns, rows, has_requests):
         odd = is_odd[rows]
         if odd.any():
-            findings.append(_finding(log, rows[odd], what, done, remedy))
+            findings.append(_finding(log, rows[odd], what, done, fix))
             column, values = mended
             columns[column, rows[odd]] = values[rows[odd]]
     is_cut = log.columns[RUN] > columns[REQUEST]
@@ -106,16 +106,16 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
     if is_strict and findings:
         first = min(findings, key=lambda finding: finding.first_line)
         where = f"{log.path}:{first.first_line}"
-        raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.remedy}, or leave out --strict")
+        raise TraceError(f"{where}: {first.what} (first of {first.count}): {first.fix}, or leave out --strict")
     return Workload(log, processors, _jobs(columns, rows), rows, has_requests, is_cut[rows], tuple(findings))
 
 
-def _finding(log: Log, rows: Int64s, what: str, done: str, remedy: str) -> Finding:
-    return Finding(what, done, len(rows), int(log.lines[rows].min()), remedy)
+def _finding(log: Log, rows: Int64s, what: str, done: str, fix: str) -> Finding:
+    return Finding(what, done, len(rows), int(log.lines[rows].min()), fix)
 
 
 def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bools]]:
-    """What, the remedy, and which rows: each is asked only of the rows that are left."""
+    """(What, the fix, which rows). Each is evaluated on the rows that are left."""
     width, run_s, submit_s = _width(columns), columns[RUN], columns[SUBMIT]
     delete = "delete it"
     yield "jobs without a submit time", delete, submit_s < 0
@@ -130,19 +130,19 @@ def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bool
 def _imprecise(
     columns: Int64s, rows: Int64s, has_requests: bool
 ) -> Iterator[tuple[str, str, str, Bools, tuple[int, Int64s]]]:
-    """What, what is done, the remedy, which rows, and the new values of a column: in this order, one on the other."""
+    """(What, what is done, the fix, which rows, the new values of a column). Each is applied after the one before."""
     run_s, request_s = columns[RUN], columns[REQUEST]
     one_s = np.ones_like(run_s)
     yield "jobs with a run time of 0", "taken as 1 s", "write 1 in column 4", run_s == 0, (RUN, one_s)
     if has_requests:
-        # the log's longest request is the site's limit as far as the log tells; the run time would give it away
+        # the longest request is the best guess at the site's limit; the run time would reveal the future
         longest_s = np.maximum(request_s[rows].max(), run_s)
-        what, remedy = "jobs without a requested time", "write the site's limit in column 9"
-        yield what, "taken as the log's longest", remedy, request_s <= 0, (REQUEST, longest_s)
+        what, fix = "jobs without a requested time", "write the site's limit in column 9"
+        yield what, "taken as the log's longest", fix, request_s <= 0, (REQUEST, longest_s)
     else:
         columns[REQUEST] = run_s  # no limit
-    what, remedy = "jobs that ran beyond their request", "lower column 4 or raise column 9"
-    yield what, "ended at the request", remedy, columns[RUN] > columns[REQUEST], (RUN, columns[REQUEST])
+    what, fix = "jobs that ran beyond their request", "lower column 4 or raise column 9"
+    yield what, "ended at the request", fix, columns[RUN] > columns[REQUEST], (RUN, columns[REQUEST])
 
 
 def _width(columns: Int64s) -> Int64s:

@@ -1,8 +1,8 @@
-"""What single jobs of a log draw and may be given: their watts, who volunteered to be slowed, what a predictor says.
+"""Watts of single jobs of a log: what they draw, whose users volunteered to be slowed, and predictions.
 
-A log in the Standard Workload Format has no watts. ``--job-watts`` brings them: a table (CSV, or Parquet) with the
+A log in the Standard Workload Format has no watts. ``--job-watts`` adds them: a table (CSV, or Parquet) with the
 columns ``job`` (or ``job_id``), the log's number, and ``watts``, of the whole job on average at the highest frequency,
-its share of the nodes' idle watts included; or ``generated``, drawn with a seed.
+with its share of the nodes' idle watts; or ``generated``, random with a seed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 GENERATED: Final = "generated"
 LEAST_SHARE: Final = 0.3
-"""Ours: of what a busy processor draws above an idle one, the least that a generated job does."""
+"""Ours: the least that a generated job's processor draws above idle, as a share of what a busy one draws above idle."""
 
 
 class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Each user has a few kinds of jobs, told apart by their application and width; jobs of a kind differ by
-    ``spread``, a standard deviation."""
+    """Each user has a few kinds of jobs, by application and width; jobs of a kind differ by ``spread``, a standard
+    deviation."""
 
     seed: int = 1
     spread: float = 0.05
@@ -42,7 +42,7 @@ class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class JobWatts:
-    """Per job of a workload: microwatts of a processor. ``findings``: what was not as it should be, in words."""
+    """Per job of a workload: microwatts of a processor. ``findings``: what was wrong, in words."""
 
     uw: Int64s
     findings: tuple[str, ...]
@@ -53,7 +53,7 @@ def read_job_watts(text: str, workload: Workload, watts: Watts) -> JobWatts:
     if text.partition(":")[0] == GENERATED:
         params = read_params("--job-watts", text, GENERATED, Generated)
         if params.seed < 0 or not 0 <= params.spread < 1:
-            raise WrongUseError(f"--job-watts {text}: seed has to be 0 or more, spread from 0 to below 1")
+            raise WrongUseError(f"--job-watts {text}: seed must be 0 or more, spread at least 0 and below 1")
         return JobWatts(_generated(params, workload, watts), ("watts of jobs are generated",))
     given = _table(text)
     width = workload.jobs.width
@@ -65,14 +65,12 @@ def read_job_watts(text: str, workload: Workload, watts: Watts) -> JobWatts:
     uw[known] = np.round(given_w[known] / width[known] * UW).astype(np.int64)
     findings = []
     if missing := int((~known).sum()):
-        findings.append(f"jobs without watts in {text}: {missing} draw what the machine file says")
+        findings.append(f"jobs without watts in {text}: {missing} draw what the machine file gives")
     if low := int((uw < watts.idle_uw).sum()):
         findings.append(f"jobs that draw less than idle processors: {low} taken as idle")
         uw = np.maximum(uw, watts.idle_uw)
     if high := int((uw > watts.plan_uw[0]).sum()):
-        findings.append(
-            f"jobs that draw more than the machine's highest watts: {high}; with those a cap may be exceeded"
-        )
+        findings.append(f"jobs that draw more than the machine's highest watts: {high}; they may exceed a cap")
     return JobWatts(uw, tuple(findings))
 
 
@@ -81,14 +79,14 @@ def _table(path: str) -> Mapping[int, float]:
     for line, job, watts in _parquet(path) if path.endswith(".parquet") else _csv(path):
         where = f"{path}:{line}"
         try:
-            number, drawn_w = int(str(job)), float(str(watts))
+            number, power_w = int(str(job)), float(str(watts))
         except (TypeError, ValueError):
-            raise TraceError(f"{where}: job and watts have to be numbers") from None
-        if not 0 < drawn_w < float("inf"):
+            raise TraceError(f"{where}: job and watts must be numbers") from None
+        if not 0 < power_w < float("inf"):
             raise TraceError(f"{where}: {watts} W: give watts above 0, or leave the line out")
         if number in found:
-            raise TraceError(f"{where}: job {number} is there already; delete one line")
-        found[number] = drawn_w
+            raise TraceError(f"{where}: job {number} occurs twice; delete one line")
+        found[number] = power_w
     return found
 
 
@@ -132,7 +130,7 @@ def _generated(params: Generated, workload: Workload, watts: Watts) -> Int64s:
 
 
 def of_jobs(watts: Watts, workload: Workload, power: Power) -> Watts:
-    """``watts`` with the columns of jobs that the policy asks for; those that are there already stay."""
+    """``watts`` with the columns of jobs that the policy needs; columns that exist already stay."""
     if power.volunteers is not None and watts.job_lowest is None:
         flags = volunteers(workload, power.volunteers)
         watts = replace(watts, job_lowest=np.where(flags, watts.lowest, 0).astype(np.int32))
@@ -168,7 +166,7 @@ class _Predicted:
         self._of = of
         self._predictor = PowerPredictor(lambda job: job.units * watts.plan_uw[0] / UW)
 
-    def _asked(self, job: int) -> Submission:
+    def _submission(self, job: int) -> Submission:
         from cluster_agent.prediction.job_power import Submission
 
         column, width = self._columns[:, self._row[job]], int(self._jobs.width[job])
@@ -185,18 +183,18 @@ class _Predicted:
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        found = self._predictor.predict(self._asked(job))
+        found = self._predictor.predict(self._submission(job))
         return found.maximum_w if self._of == "maximum" else found.average_w
 
     def learn(self, job: int, watts: float) -> None:
-        """What it drew is average and maximum at once."""
-        self._predictor.learn(self._asked(job), watts)
+        """The job's watts are taken as both mean and maximum."""
+        self._predictor.learn(self._submission(job), watts)
 
 
-def volunteers(workload: Workload, asked: Volunteers) -> Bools:
+def volunteers(workload: Workload, choice: Volunteers) -> Bools:
     """Which jobs may be slowed. A larger share drawn with the same seed contains a smaller one."""
-    if asked.queue is not None:
-        flags: Bools = workload.log.columns[QUEUE, workload.row] == asked.queue
+    if choice.queue is not None:
+        flags: Bools = workload.log.columns[QUEUE, workload.row] == choice.queue
         return flags
-    drawn: Bools = np.random.default_rng(asked.seed).random(len(workload.jobs)) < asked.share
-    return drawn
+    chosen: Bools = np.random.default_rng(choice.seed).random(len(workload.jobs)) < choice.share
+    return chosen

@@ -6,10 +6,10 @@
 
 one line per configuration: nodes, cores per node, cap per socket, seconds, and watts of all nodes together.
 
-A log says how long a job ran, on so many processors: that is taken for the time on the nodes that these processors
-fill, with all cores at the highest cap, and the job's other configurations take longer or shorter as the table's do.
-The application is the log's number of it (column 14). With the generated table, whose applications are nobody's, number
-n is its n-th, beyond the last from the first again; jobs without a number go by their user.
+A log gives how long a job ran on how many processors. That is taken as the time on the nodes that these processors
+fill, with all cores at the highest cap; the times of other configurations are in proportion to the table's. The
+application is the log's number of it (column 14). With the generated table, number n is its n-th application, counted
+round; jobs without a number use the number of their user.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ COLUMNS: Final = ("application", "nodes", "cores", "cap_w", "time_s", "watts")
 
 
 class TableParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``model=regression``: the policy knows what a model predicts that was shown a ``share`` of the rows, and the jobs
-    run as the table says. ``seed``: of the generated table, and of which rows are shown."""
+    """``model=regression``: the policy knows the predictions of a model that was fitted to a ``share`` of the rows, and
+    the jobs run as the table says. ``seed``: of the generated table, and of the choice of rows."""
 
     model: Literal["exact", "regression"] = "exact"
     share: float = 0.1
@@ -60,11 +60,11 @@ class Tables:
 
     @property
     def is_generated(self) -> bool:
-        """Nobody's measurements."""
+        """Whether the rows are generated, not measured."""
         return self.sha256 is None
 
     def manifest(self) -> dict[str, Any]:
-        """What is to be said of it in manifest.json."""
+        """Its entry in manifest.json."""
         errors = {name: getattr(self.errors, name) for name in Errors.__slots__} if self.errors else None
         return {
             "given": self.text,
@@ -79,7 +79,7 @@ def read_tables(text: str) -> Tables:
     name = text.partition(":")[0]
     params = read_params("--configurations", text, name, TableParams)
     if not 0 < params.share < 1 or params.seed < 0:
-        raise WrongUseError(f"--configurations {text}: share has to be above 0 and below 1, seed 0 or more")
+        raise WrongUseError(f"--configurations {text}: share must be above 0 and below 1, seed 0 or more")
     sha256 = None
     if name == GENERATED:
         true = cab_table(params.seed)
@@ -108,12 +108,12 @@ def _read(path: str) -> tuple[str, dict[str, Rows]]:
             cap_w, time_s, watts = (float(row[name]) for name in COLUMNS[3:])
             one = Configuration(nodes, cores, cap_w, time_s, watts)
         except (TypeError, ValueError):
-            raise TraceError(f"{where}: something is no number; nodes and cores are whole ones") from None
+            raise TraceError(f"{where}: every value must be a number; nodes and cores whole ones") from None
         if not all(0 < value < float("inf") for value in (nodes, cores, cap_w, time_s, watts)):
-            raise TraceError(f"{where}: every number has to be above 0")
+            raise TraceError(f"{where}: every number must be above 0")
         of_application = found.setdefault((row["application"] or "").strip(), {})
         if (nodes, cores, cap_w) in of_application:
-            raise TraceError(f"{where}: {nodes} nodes, {cores} cores, {cap_w:g} W are there already; delete one line")
+            raise TraceError(f"{where}: {nodes} nodes, {cores} cores, {cap_w:g} W occur twice; delete one line")
         of_application[nodes, cores, cap_w] = one
     if not found:
         raise TraceError(f"{path}: no configuration in it; add lines below {','.join(COLUMNS)}")
@@ -123,7 +123,7 @@ def _read(path: str) -> tuple[str, dict[str, Rows]]:
 def moldable(
     workload: Workload, tables: Tables, cores: int, is_strict: bool = False
 ) -> tuple[MoldableJobs, list[int], list[Finding]]:
-    """The jobs on nodes of so many cores, which of the workload's they are, and why others are left out."""
+    """The jobs on nodes of so many cores, their indices in the workload, and findings about jobs that are left out."""
     jobs, names = workload.jobs, list(tables.true)
     table = _table_of_jobs(workload, tables)
     nodes = -(-jobs.width.astype(np.int64) // cores)
@@ -144,7 +144,7 @@ def moldable(
         if at < 0:
             reason = "jobs of an application without configurations", "add its number (column 14) to the table"
         else:
-            reason = "jobs that ask for fewer nodes than any configuration has", "add such a row to the table"
+            reason = "jobs that request fewer nodes than any configuration has", "add such a row to the table"
         left_out.setdefault(reason, []).append(int(workload.log.lines[workload.row[job]]))
     findings = [Finding(what, "dropped", len(at), min(at), how) for (what, how), at in left_out.items()]
     if findings and (is_strict or not kept):
@@ -170,4 +170,4 @@ def _table_of_jobs(workload: Workload, tables: Tables) -> list[int]:
 
 def _why_unusable(path: str, first: Finding, may_drop: bool) -> str:
     more = ", or leave out --strict" if may_drop else ""
-    return f"{path}:{first.first_line}: {first.what} (first of {first.count}): {first.remedy}{more}"
+    return f"{path}:{first.first_line}: {first.what} (first of {first.count}): {first.fix}{more}"

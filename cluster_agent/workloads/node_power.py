@@ -1,4 +1,4 @@
-"""A trace's jobs in the words of the power predictor, for policies that admit by predicted watts."""
+"""A trace's jobs as inputs of the power predictor, for policies that admit by predicted watts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, 
 from cluster_agent.workloads.node_trace import NodeTrace
 
 LEAST_W: Final = 1.0
-"""Ours: no job is admitted for less."""
+"""Ours: the least watts with which a job is admitted."""
 
 
 def submission(trace: NodeTrace, job: int) -> Submission:
@@ -31,7 +31,7 @@ def submission(trace: NodeTrace, job: int) -> Submission:
 
 
 def tdp_w(nodes: Nodes, job: Submission) -> float:
-    """What a job is taken to draw of which nothing but its request is known."""
+    """The assumed power of a job of which only the request is known."""
     return nodes.unit_w * job.units + nodes.gpu_w * job.gpus + nodes.mic_w * job.mics
 
 
@@ -40,24 +40,24 @@ class PredictedPower:
 
     def __init__(self, trace: NodeTrace, nodes: Nodes, of: Admitted) -> None:
         self._submissions = [submission(trace, job) for job in range(len(trace.jobs))]
-        self._drawn_w = trace.jobs.watts
+        self._power_w = trace.jobs.watts
         self._of = of
         self._predictor = PowerPredictor(lambda job: tdp_w(nodes, job))
-        self._known_w: dict[Submission, float] = {}  # since a job has last taught: users submit the same many times
+        self._known_w: dict[Submission, float] = {}  # a cache; emptied by ``learn``
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        asked = self._submissions[job]
-        if asked not in self._known_w:
-            found = self._predictor.predict(asked)
-            self._known_w[asked] = max(found.maximum_w if self._of == "maximum" else found.average_w, LEAST_W)
-        return self._known_w[asked]
+        submission = self._submissions[job]
+        if submission not in self._known_w:
+            found = self._predictor.predict(submission)
+            self._known_w[submission] = max(found.maximum_w if self._of == "maximum" else found.average_w, LEAST_W)
+        return self._known_w[submission]
 
     def learn(self, job: int, watts: float) -> None:
-        """A trace holds one figure for each job, which is average and maximum at once."""
+        """A trace has one figure per job, taken as both mean and maximum."""
         self._predictor.learn(self._submissions[job], watts)
         self._known_w.clear()
 
     def metered(self, job: int) -> float | None:
-        """What the trace says that the job drew, or was assumed to draw: that is what it draws in a replay."""
-        return float(self._drawn_w[job])
+        """The job's power in a replay: what the trace measured or assumed."""
+        return float(self._power_w[job])

@@ -1,7 +1,7 @@
 """From the rows of a table to jobs that a machine of unlike nodes could run, whatever the table's format.
 
-A reader gives each row as a mapping of named values or says why it cannot (``Unusable``). What cannot have been a job
-is dropped, what is only imprecise is mended, and both are counted with the first line.
+A reader returns each row as a mapping of named values, or says why it cannot (``Unusable``). A row that cannot have
+been a job is dropped, one that is only imprecise is corrected, and both are counted with the first line.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cluster_agent.workloads.swf import Finding, TraceError
 
 
 class Unusable(Exception):  # noqa: N818
-    """A row that cannot have been a job: what such rows are called, and how to mend this one."""
+    """A row that cannot have been a job: what is wrong with such rows, and how to correct this one."""
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(what, remedy)
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
         self.what = what
-        self.remedy = remedy
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTrace:
-    """The jobs of a table in order of submission, which begins at 0 s. ``text`` is what else the submission said."""
+    """The jobs of a table in order of submission, which begins at 0 s. ``text``: the other text of the submission."""
 
     path: str
     sha256: str
@@ -48,21 +48,21 @@ class NodeTrace:
         return sum(finding.count for finding in self.findings if finding.done == "dropped")
 
     def on(self, nodes: Nodes, cap: PowerCap, is_strict: bool = False) -> NodeTrace:
-        """With watts assumed where unknown, without the jobs that could not even run alone there."""
+        """The trace on these nodes: unknown watts are assumed, and jobs that could not even run alone are dropped."""
         assumed = replace(self.jobs, watts=np.where(self.jobs.knows_watts, self.jobs.watts, nodes.assumed_w(self.jobs)))
         trace = replace(self, jobs=assumed)
         cannot = impossible(trace.jobs, nodes, cap)
         if not cannot:
             return trace
-        remedy = "delete it, or give another --machine or --cap"
+        fix = "delete it, or give another --machine or --cap"
         if is_strict:
             job, what = cannot[0]
             where = f"{self.path}:{self.line[job]}"
-            raise TraceError(f"{where}: {what} (first of {len(cannot)}): {remedy}, or leave out --strict")
+            raise TraceError(f"{where}: {what} (first of {len(cannot)}): {fix}, or leave out --strict")
         findings = list(self.findings)
         for what in dict.fromkeys(what for _, what in cannot):
             lines = [int(self.line[job]) for job, one in cannot if one == what]
-            findings.append(Finding(what, "dropped", len(lines), min(lines), remedy))
+            findings.append(Finding(what, "dropped", len(lines), min(lines), fix))
         stays = np.ones(len(self.jobs), np.bool_)
         stays[[job for job, _ in cannot]] = False
         if not stays.any():
@@ -99,7 +99,7 @@ class NodeTraceBuilder:
             row = dict(read())
             self._check(row)
         except Unusable as error:
-            self.note(line, error.what, "dropped", error.remedy)
+            self.note(line, error.what, "dropped", error.fix)
             return
         except KeyError as error:
             missing = str(error.args[0])
@@ -110,7 +110,7 @@ class NodeTraceBuilder:
             self.note(line, "jobs with a run time of 0", "taken as 1 s", "write the true end time")
             row["run_s"] = 1
         if row["request_s"] is None:
-            row["request_s"] = 0  # the longest of all, when all are known
+            row["request_s"] = 0  # replaced by the longest of all in ``finish``
         elif row["run_s"] > row["request_s"]:
             self.note(line, "jobs that ran beyond their request", "ended at the request", "raise the request")
             row["run_s"], row["is_cut"] = row["request_s"], True
@@ -118,13 +118,13 @@ class NodeTraceBuilder:
             row["watts"] = None
         self._rows.append(row)
 
-    def note(self, line: int, what: str, done: str, remedy: str) -> None:
-        """Count a row that is not taken as it stands; ``TraceError`` if that is not wanted."""
+    def note(self, line: int, what: str, done: str, fix: str) -> None:
+        """Count a row that was corrected or dropped; ``TraceError`` if ``is_strict``."""
         if self._is_strict:
-            raise TraceError(f"{self._path}:{line}: {what}: {remedy}, or leave out --strict")
+            raise TraceError(f"{self._path}:{line}: {what}: {fix}, or leave out --strict")
         known = self._found.get((what, done))
         count, first = (known.count + 1, known.first_line) if known else (1, line)
-        self._found[what, done] = Finding(what, done, count, first, known.remedy if known else remedy)
+        self._found[what, done] = Finding(what, done, count, first, known.fix if known else fix)
 
     def finish(self) -> NodeTrace:
         """``TraceError`` if no job is left."""
@@ -154,13 +154,13 @@ class NodeTraceBuilder:
     @staticmethod
     def _check(row: Mapping[str, Any]) -> None:
         if row["run_s"] < 0:
-            raise Unusable("jobs that end before they start", "swap or mend its times")
+            raise Unusable("jobs that end before they start", "swap or correct its times")
         if row["wait_s"] < 0:
-            raise Unusable("jobs that start before their submission", "swap or mend its times")
+            raise Unusable("jobs that start before their submission", "swap or correct its times")
         if row["units"] < 1 or row["cores"] + row["gpus"] + row["mics"] + row["memory_kib"] < 1:
-            raise Unusable("jobs without resources", "write what it asks for, or delete it")
+            raise Unusable("jobs without resources", "write what it requests, or delete it")
         if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:
-            raise Unusable("jobs with a negative amount of something", "write 0 where it asks for none")
+            raise Unusable("jobs with a negative amount of something", "write 0 where it requests none")
         if row["request_s"] is not None and row["request_s"] <= 0:
             raise Unusable("jobs with a requested time that is not above 0", "write the limit in seconds")
 
@@ -184,7 +184,7 @@ def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
         ),
         name=names,
         units=units,
-        # what does not divide evenly is asked for rounded up, so that no unit has too little
+        # amounts that do not divide evenly are rounded up, so that no unit has too little
         need=-(-whole // units[:, None]),
         watts=given_w,
         knows_watts=knows_watts,

@@ -1,10 +1,10 @@
-"""The French electricity load as a source of caps: little for the cluster when much is drawn in the country.
+"""The French electricity load as a source of caps: the more the country draws, the lower the cap.
 
 ``rte:FILE:begin=2010-11-01,days=30,least_w=1e6,most_w=2e6`` reads a table (Parquet) of RTE's eCO2mix with the columns
 ``local_date``, ``local_time`` and ``load_mw``. Second 0 of the log is midnight of ``begin``. The cap of every
-``every_s`` seconds is ``least_w`` at the highest load of these days, ``most_w`` at the lowest and linear between, at
-the highest load of the span; the first holds from the log's beginning, the last for ever. How a contract would map load
-to watts is nobody's rule: the line is ours.
+``every_s`` seconds is ``least_w`` at the highest load of these days, ``most_w`` at the lowest and linear between, by
+the highest load of the span; the first begins with the log, the last has no end. No standard says how a contract maps
+load to watts: the line is ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_CAPS: Final = 10_000
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``least_w`` and ``most_w`` have to be given."""
+    """``least_w`` and ``most_w`` must be given."""
 
     begin: str = "2010-11-01"
     days: int = 30
@@ -37,23 +37,23 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_rte(text: str) -> bool:
-    """``--cap`` names this source."""
+    """Whether ``--cap`` names this source."""
     return text.startswith(f"{NAME}:")
 
 
 def rte_caps(text: str) -> list[Cap]:
-    """The caps, in order of time; ``WrongUseError`` in one line."""
+    """The caps, in order of time; ``WrongUseError`` with a one-line message."""
     path, _, given = text.removeprefix(f"{NAME}:").partition(":")
     params = read_params("--cap", f"{NAME}:{given}", NAME, Params)
     where = f"--cap {text}"
     try:
         first = date.fromisoformat(params.begin)
     except ValueError:
-        raise WrongUseError(f"{where}: begin={params.begin} is no date; write begin=2010-11-01") from None
+        raise WrongUseError(f"{where}: begin={params.begin} is not a date; write begin=2010-11-01") from None
     if not 0 < params.least_w <= params.most_w < float("inf"):
-        raise WrongUseError(f"{where}: give least_w and most_w, watts above 0, the first the lower")
+        raise WrongUseError(f"{where}: give least_w and most_w, watts above 0, with least_w the lower")
     if params.days < 1 or params.every_s < 900 or params.days * DAY_S // params.every_s > MOST_CAPS:
-        raise WrongUseError(f"{where}: days from 1 and every_s from 900 on, and no more than {MOST_CAPS} caps in all")
+        raise WrongUseError(f"{where}: days must be at least 1, every_s at least 900, the caps at most {MOST_CAPS}")
     load: dict[int, int] = {}
     for at_s, load_mw in _loads(where, path, first):
         if 0 <= at_s < params.days * DAY_S:

@@ -37,7 +37,8 @@ MIC_NAMES: Final = ("mic", "phi")
 
 
 def read_sacct(path: str, is_strict: bool = False) -> NodeTrace:
-    """The jobs of the text; ``TraceError`` if there is none, or if ``is_strict`` at the first that is not as it was."""
+    """The jobs of the text; ``TraceError`` if there is none, or, if ``is_strict``, at the first that must be
+    corrected."""
     text, sha256 = text_of(path)
     reader = csv.reader(io.StringIO(text), delimiter="|", quoting=csv.QUOTE_NONE)
     header = next(reader, [])
@@ -48,7 +49,7 @@ def read_sacct(path: str, is_strict: bool = False) -> NodeTrace:
         raise TraceError(f"{path}:1: no column {', '.join(missing)}; add it to sacct's --format, with --parsable2")
     builder = NodeTraceBuilder(path, sha256, is_strict)
     allocations: list[tuple[int, dict[str, str]]] = []
-    steps_j: dict[int, float] = {}  # by the index of the allocation that the steps stand below
+    steps_j: dict[int, float] = {}  # by the index of the allocation above the steps
     for values in reader:
         if not values:
             continue
@@ -108,8 +109,8 @@ def _time(row: Mapping[str, str], column: str) -> int:
     try:
         when = datetime.fromisoformat(row[column])
     except ValueError:
-        remedy = f"{column} is {row[column]!r}: export it with SLURM_TIME_FORMAT=standard"
-        raise Unusable("jobs with something that is no time", remedy) from None
+        fix = f"{column} is {row[column]!r}: export it with SLURM_TIME_FORMAT=standard"
+        raise Unusable("jobs with something that is no time", fix) from None
     return int((when.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds())
 
 

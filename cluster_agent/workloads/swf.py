@@ -2,7 +2,7 @@
 
 A log is lines of ``; Key: value`` and lines of 18 columns, one per job, -1 where unknown
 (https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). Real ones have no header, more columns, broken lines and
-fractions. This reads them as they are; ``workload`` makes of them what a machine could have run.
+fractions. This module reads them as they are; ``job_log`` makes jobs of them that a machine could have run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Lines of a log that are not taken as they stand."""
+    """Lines of a log that were corrected or dropped."""
 
     what: str  # "jobs wider than the machine"
     done: str  # "dropped"
     count: int
     first_line: int
-    remedy: str
+    fix: str
 
     def __str__(self) -> str:
         return f"{self.what}: {self.count} {self.done} (first: line {self.first_line})"
@@ -56,7 +56,7 @@ class Log:
 
 
 class TraceError(ClusterError):
-    """A trace that cannot be used as it is; says file, line and remedy."""
+    """A trace that cannot be used as it is; the message says file, line and how to fix it."""
 
 
 def read_swf(path: str) -> Log:
@@ -114,7 +114,7 @@ def _header(raw: bytes) -> dict[str, str]:
 
 
 def _findings(found: ffi.CData) -> tuple[Finding, ...]:
-    """What the parser met, in words."""
+    """What the parser found, in words."""
     findings = []
     if count := found.broken[lib.SWF_TOO_FEW]:
         columns = found.first_column[lib.SWF_TOO_FEW]

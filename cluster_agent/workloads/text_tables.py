@@ -1,4 +1,4 @@
-"""Tables as text files, plain or gzipped, read with errors that say file and remedy."""
+"""Tables as text files, plain or gzipped; errors say the file and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster_agent.workloads.swf import GZIP_MAGIC, TraceError
 
 FIRST_LINE_BYTES = 1 << 14
-"""Ours: no header of a table is longer."""
+"""Ours: the longest header of a table."""
 
 
 def first_line(path: str) -> str:
@@ -45,23 +45,23 @@ def text_of(path: str) -> tuple[str, str]:
 
 
 def is_eurora(path: str) -> bool:
-    """A table of Eurora's jobs (``eurora``), by its ending or by its first line."""
+    """Whether it is a table of Eurora's jobs (``eurora``), by its ending or by its first line."""
     return path.endswith(".parquet") or first_line(path).startswith("job,queue,submit,")
 
 
 def is_sacct(path: str) -> bool:
-    """The text of sacct (``sacct``): its first line names the columns."""
+    """Whether it is the text of sacct (``sacct``): its first line names the columns."""
     return "JobID" in first_line(path).split("|")
 
 
 def has_nodes(path: str) -> bool:
-    """The file is a table of jobs with nodes, not a log of jobs with processors."""
+    """Whether it is a table of jobs with nodes, not a log of jobs with processors."""
     return is_eurora(path) or is_sacct(path)
 
 
 def rows_of(path: str) -> tuple[Iterator[tuple[int, dict[str, str]]], str]:
     """The rows of a CSV with a header, each with its line number; and the file's SHA-256."""
-    import csv  # only here: a replay of a job log is short beside its imports
+    import csv  # only here: a replay of a job log is short, and imports would double its time
 
     text, sha256 = text_of(path)
     reader = csv.DictReader(io.StringIO(text))

@@ -1,1 +1,1 @@
-"""``clusterctl demo``: a whole partition of emulated nodes under a budget, shared by one sharer after the other."""
+"""``clusterctl demo``: a partition of emulated nodes under a budget, run once with each sharer."""

@@ -1,7 +1,7 @@
 """What truly happened in an emulated partition: figures from the nodes' traces, which neither agent nor sharer sees.
 
-Power is held against the budget as means over the window of the caps (RAPL's long-term window on the emulated nodes):
-a cap on mean power promises no more. The budget is averaged over the same span.
+Power is compared with the budget as means over the averaging window of the caps (RAPL's long-term window on the
+emulated nodes), since a cap limits only mean power. The budget is averaged over the same window.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lab.emulated.emulated_node import Truth
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 STEP_S: Final = 0.1
-"""The grid of all integrals: a tick of the agents."""
+"""The time step of all integrals: a tick of the agents."""
 
 ROUNDING_W: Final = 1e-3
 """Caps and budgets are whole milliwatts."""
@@ -42,7 +42,7 @@ class NodeTrace:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What holds from each instant on: a budget."""
+    """A budget as a step function of time."""
 
     at_s: Floats
     w: Floats
@@ -61,18 +61,18 @@ class Steps:
 
 
 class Over(msgspec.Struct, frozen=True):
-    """By how much means over the window exceeded what was promised: watts times seconds, and the most at any time."""
+    """By how much means over the window exceeded the limit: watts times seconds, and the highest excess."""
 
     ws: float
     most_w: float
 
 
 def read_trace(path: Path) -> NodeTrace:
-    """``ClusterError`` if it is empty; a last line that was cut off is passed over."""
+    """Read a trace; ``ClusterError`` if it is empty. An incomplete last line is ignored."""
     lines = path.read_bytes().split(b"\n")[:-1]
     rows = [msgspec.json.decode(line, type=Truth) for line in lines]
     if not rows:
-        raise ClusterError(f"{path}: the node left no trace of what it did")
+        raise ClusterError(f"{path}: the node wrote no trace")
     tags = sorted({tag for row in rows for tag in row.work})
 
     def column(values: list[float | None]) -> Floats:
@@ -92,12 +92,12 @@ def read_trace(path: Path) -> NodeTrace:
 
 
 def grid(begin_s: float, end_s: float) -> Floats:
-    """The times that are looked at."""
+    """The times at which power is evaluated."""
     return np.arange(begin_s, end_s, STEP_S)
 
 
 def joules(traces: list[NodeTrace], times_s: Floats) -> Floats:
-    """Of all nodes since their beginnings."""
+    """Energy of all nodes since their beginnings."""
     total: Floats = np.sum([np.interp(times_s, one.at_s, one.node_j) for one in traces], axis=0)
     return total
 
@@ -109,19 +109,19 @@ def mean_w(traces: list[NodeTrace], times_s: Floats, window_s: float) -> Floats:
 
 
 def over_budget(traces: list[NodeTrace], budget: Steps, begin_s: float, end_s: float, window_s: float) -> Over:
-    """Of the partition. Windows that began before every node was there are left out."""
+    """Excess of the partition. Windows that began before every node was there are left out."""
     times_s = grid(max(begin_s, max(one.at_s[0] for one in traces) + window_s), end_s)
     return _over(mean_w(traces, times_s, window_s) - budget.mean(times_s, window_s))
 
 
 def over_limits(traces: list[NodeTrace], begin_s: float, end_s: float, window_s: float) -> Over:
-    """Of single nodes, each against the highest cap that may act on it; their excesses added up."""
+    """Excess of single nodes, each over the highest cap that may be in force there; summed."""
     found = [_over_limit(one, begin_s, end_s, window_s) for one in traces]
     return Over(sum(one.ws for one in found), max(one.most_w for one in found))
 
 
 def work_of(traces: list[NodeTrace], begin_s: float, end_s: float) -> dict[str, Work]:
-    """By tag, between the two times."""
+    """Work by tag, between the two times."""
     ends = np.array([begin_s, end_s])
     found: dict[str, Work] = {}
     for tag in sorted({tag for one in traces for tag in one.work}):
@@ -135,14 +135,14 @@ def work_of(traces: list[NodeTrace], begin_s: float, end_s: float) -> dict[str, 
 
 
 def caps_w(traces: list[NodeTrace], times_s: Floats) -> Floats:
-    """The cap that should act, ``[n_nodes, n_times]``."""
+    """The cap that should be in force, ``[n_nodes, n_times]``."""
     return np.array([one.cap_w[_row(one, times_s)] for one in traces])
 
 
 def _over_limit(one: NodeTrace, begin_s: float, end_s: float, window_s: float) -> Over:
     is_capped = ~np.isnan(one.limit_w)
     if not is_capped.any():
-        raise ClusterError(f"{one.name}: was never capped")
+        raise ClusterError(f"{one.name}: the node was never capped")
     limits = Steps(one.at_s[is_capped], one.limit_w[is_capped])
     times_s = grid(max(begin_s, limits.at_s[0] + window_s), end_s)
     return _over(mean_w([one], times_s, window_s) - limits.mean(times_s, window_s))

@@ -1,4 +1,4 @@
-"""The figure of the demo: per sharer true power against the budget, and below it the cap of every node."""
+"""The figure of the demo: per sharer true power and the budget, and below it the cap of every node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One sharer's turn: the same backlog of jobs, the same budget with the same announced drop, for a fixed time.
+"""A course: one run of the partition with one sharer, always with the same backlog, budget, announced drop and time.
 
-The backlog is longer than what can be done, so what differs is how much is done, by what clocks the caps leave.
+The backlog is more work than can be done. So courses differ in how much is done, by the clocks that the caps allow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lab.emulated.emulated_jobs import COMMAND, Work
 from nodectl.loop.summary import Summary
 
 WORKLOADS: Final = {"compute": "hpl", "mixed": "nas", "memory": "stream"}
-"""By tag. Their degradations are published for the emulated machine (Curie), as the sharer's tables are."""
+"""Per tag. Their degradations are published for the emulated machine (Curie), as are the sharer's tables."""
 
 SIZES: Final = (1, 2, 4)
 SHORTEST, LONGEST = 0.12, 0.36
@@ -42,18 +42,19 @@ SHORTEST, LONGEST = 0.12, 0.36
 
 SHARE, DROP_TO = 0.75, 0.65
 DROP_FROM, DROP_UNTIL = 0.4, 0.7
-"""The budget, of the TDP of all nodes; while it is dropped; and between which parts of the run that is."""
+"""The budget as a part of the TDP of all nodes; the same during the drop; the drop's begin and end as parts of the
+run."""
 
-DRAWN_S: Final = 1.0
-"""Power in plots is averaged over so long."""
+PLOT_S: Final = 1.0
+"""Power in plots is averaged over this time."""
 
 LATE_SHARE: Final = 0.05
-"""Ours: with more of its ticks missed an agent was not what it is on a node of its own."""
+"""Ours: if an agent missed more of its ticks than this, its results are not those of an agent on its own node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is the same for all sharers. ``window_s``: over which the nodes' limits are averaged."""
+    """What is the same for all sharers. ``window_s``: the window over which the nodes' limits are averaged."""
 
     machine: str
     nodes: int
@@ -65,21 +66,21 @@ class Scene:
 
     @property
     def names(self) -> list[str]:
-        """Of the nodes."""
+        """Names of the nodes."""
         return [f"n{number:02d}" for number in range(1, self.nodes + 1)]
 
     @property
     def budget_w(self) -> float:
-        """Before and after the drop."""
+        """The budget before and after the drop."""
         return SHARE * self.nodes * self.tdp_w
 
     @property
     def dropped_w(self) -> float:
-        """While it is dropped: every node at its MOP must fit."""
+        """The budget during the drop: every node at its MOP must fit."""
         return max(DROP_TO * self.tdp_w, 1.02 * self.mop_w) * self.nodes
 
     def backlog(self) -> list[JobSpec]:
-        """Half as much again as could be done without any cap, in thirds of nodes and tags, from the seed."""
+        """Half as much again as could be done without a cap, a third of the work per tag, from the seed."""
         dice = np.random.default_rng(self.seed)
         jobs: list[JobSpec] = []
         left_s = 1.5 * self.nodes * self.seconds
@@ -98,14 +99,14 @@ class Scene:
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How well this machine kept up: of all agents' ticks the share that was missed, and the worst agent's lateness."""
+    """How well this machine kept up: the share of all agents' ticks that was missed, and the worst agent's lateness."""
 
     missed: float
     p99_ms: float
 
     @property
     def is_late(self) -> bool:
-        """So much that the figures are those of slower agents."""
+        """Whether so much was missed that the results are those of slower agents."""
         return self.missed > LATE_SHARE
 
 
@@ -119,7 +120,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What came of it, by the twins' truth. ``throughput``: work done, in seconds at the highest clock, per node and
+    """The results, by the twins' truth. ``throughput``: work done, in seconds at the highest clock, per node and
     second; ``slowdown``: by tag, extra time as a share. ``over``: true power above the budget, both as means over
     ``window_s``; ``over_limits``: the same of each node above its own highest cap. ``why``: during the drop."""
 
@@ -141,7 +142,7 @@ class Course(msgspec.Struct, frozen=True):
 
 
 def run(scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda line: None) -> Course:
-    """In a new folder ``at``, which stays. ``ClusterError`` if the partition cannot be made or breaks."""
+    """Run it in a new folder ``at``, which stays. ``ClusterError`` if the partition cannot be made or breaks."""
     with EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, sharer) as partition:
         say("all nodes capped; submitting")
         for job in scene.backlog():
@@ -150,8 +151,8 @@ def run(scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda
         budget = _announce(scene, partition, begin_s)
         why = _watch(scene, partition, begin_s)
         rows = partition.ask(ListJobs(everything=True))
-        said = partition.said("serve")
-    return _course(scene, sharer, partition, budget, (begin_s, begin_s + scene.seconds), rows, why, said)
+        log = partition.log("serve")
+    return _course(scene, sharer, partition, budget, (begin_s, begin_s + scene.seconds), rows, why, log)
 
 
 def _announce(scene: Scene, partition: EmulatedPartition, begin_s: float) -> Steps:
@@ -164,7 +165,7 @@ def _announce(scene: Scene, partition: EmulatedPartition, begin_s: float) -> Ste
 
 
 def _watch(scene: Scene, partition: EmulatedPartition, begin_s: float) -> list[str]:
-    """Until the time is over; why one node has its cap in the middle of the drop."""
+    """Wait until the time is over; returns why one node has its cap in the middle of the drop."""
     why: list[str] = []
     ask_s = begin_s + (DROP_FROM + DROP_UNTIL) / 2 * scene.seconds
     while (now_s := time.monotonic()) < begin_s + scene.seconds:
@@ -177,15 +178,15 @@ def _watch(scene: Scene, partition: EmulatedPartition, begin_s: float) -> list[s
 
 def _course(
     scene: Scene, sharer: str, partition: EmulatedPartition, budget: Steps, span_s: tuple[float, float],
-    rows: list[JobRow], why: list[str], said: list[str],
+    rows: list[JobRow], why: list[str], log: list[str],
 ) -> Course:  # fmt: skip
     traces = [read_trace(partition.trace / f"{name}.jsonl") for name in partition.names]
     begin_s, end_s = span_s
     work = work_of(traces, begin_s, end_s)
-    seconds_s = np.arange(begin_s + DRAWN_S, end_s, DRAWN_S)
-    power_w, budget_w = mean_w(traces, seconds_s, DRAWN_S), budget.mean(seconds_s, DRAWN_S)
+    seconds_s = np.arange(begin_s + PLOT_S, end_s, PLOT_S)
+    power_w, budget_w = mean_w(traces, seconds_s, PLOT_S), budget.mean(seconds_s, PLOT_S)
     caps = caps_w(traces, seconds_s)
-    drawn_j = joules(traces, np.array([begin_s, end_s]))
+    energy_j = joules(traces, np.array([begin_s, end_s]))
     return Course(
         sharer=sharer,
         seconds=scene.seconds,
@@ -194,7 +195,7 @@ def _course(
         work=work,
         ended=sum(row.state == "done" for row in rows),
         failed=sum(row.state in ("failed", "timeout", "lost") for row in rows),
-        energy_j=float(drawn_j[1] - drawn_j[0]),
+        energy_j=float(energy_j[1] - energy_j[0]),
         window_s=scene.window_s,
         over=over_budget(traces, budget, begin_s, end_s, scene.window_s),
         over_limits=over_limits(traces, begin_s, end_s, scene.window_s),
@@ -204,12 +205,12 @@ def _course(
             Line(round(float(at - begin_s), 3), float(power), float(most), [float(cap) for cap in column])
             for at, power, most, column in zip(seconds_s, power_w, budget_w, caps.T, strict=True)
         ],
-        alarms=[line for line in said if "ALARM" in line],
+        alarms=[line for line in log if "ALARM" in line],
     )
 
 
 def _timing(partition: EmulatedPartition) -> Timing:
-    """Of the agents that ended in order."""
+    """Of the agents that ended properly."""
     files = [partition.trace / f"{name}.json" for name in partition.names]
     found = [msgspec.json.decode(file.read_bytes(), type=Summary) for file in files if file.exists()]
     missed = sum(one.missed_periods for one in found)

@@ -1,7 +1,7 @@
-"""A partition of emulated nodes from nothing: keys, settings, ``clusterctl serve``, ``nodectl twin node``.
+"""A partition of emulated nodes from scratch: keys, settings, ``clusterctl serve``, ``nodectl twin node``.
 
-Everything is a process of its own and of the product; all that is special is that they live in one folder, which goes
-with them. What is typed by hand in docs/cluster.md is done here.
+Every process is one of the product's own. They only share a folder, which is removed with them. The commands are those
+that docs/cluster.md types by hand.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from cluster_agent.serve.people_protocol import ListNodes, ShowBudget
 from lab.cluster_demo.folder import note_process
 
 PATIENCE_S: Final = 90.0
-"""Ours: until all nodes are capped; on a quiet machine it takes a few seconds."""
+"""Ours: how long until all nodes must be capped; on a quiet machine it takes a few seconds."""
 
 END_S: Final = 20.0
-"""Ours: for processes to end by themselves. A node asks for leave for three seconds."""
+"""Ours: how long processes may take to end. A node waits for leave for three seconds."""
 
 LEASE_S: Final = 5.0
 
 
 class EmulatedPartition:
-    """``with EmulatedPartition(folder, ...) as partition``: all nodes capped at its beginning, nothing left at its end.
+    """``with EmulatedPartition(folder, ...) as partition``: all nodes are capped at the start, nothing is left at the
+    end.
 
-    ``watts`` are those of one node; ``budget_w`` of all. ``trace`` is where nodes leave the truth.
+    ``watts`` are those of one node; ``budget_w`` of all. ``trace``: where nodes write the truth.
     """
 
     def __init__(self, at: Path, names: list[str], machine: str, tdp_w: float, budget_w: float, sharer: str) -> None:
@@ -77,7 +78,7 @@ class EmulatedPartition:
         self.close()
 
     def ask(self, request: Request[R]) -> R:
-        """What a person asks on the command line. If nobody answers any more, what the cluster agent said last."""
+        """A request as from the command line. If the cluster agent does not answer, the error has its last log line."""
         try:
             return ask(self.socket, request)
         except RefusedError:
@@ -87,20 +88,20 @@ class EmulatedPartition:
             raise
 
     def check(self) -> None:
-        """``ClusterError`` if a process has ended, with the last that it said."""
+        """``ClusterError`` if a process has ended, with its last log line."""
         for name, process in self._processes:
             if process.poll() is not None:
-                said = (self._at / f"{name}.log").read_text(errors="replace").strip().splitlines()
+                log = (self._at / f"{name}.log").read_text(errors="replace").strip().splitlines()
                 raise ClusterError(
-                    f"{name} ended with status {process.returncode}: {(said or ['it said nothing'])[-1]}"
+                    f"{name} ended with status {process.returncode}: {(log or ['it logged nothing'])[-1]}"
                 )
 
-    def said(self, name: str) -> list[str]:
-        """What ``serve`` or ``nodes`` have said."""
+    def log(self, name: str) -> list[str]:
+        """The log lines of ``serve`` or ``nodes``."""
         return (self._at / f"{name}.log").read_text(errors="replace").splitlines()
 
     def close(self) -> None:
-        """End everything, nodes first, as their leave is asked of the cluster agent."""
+        """End everything; the nodes first, since the cluster agent must grant their leave."""
         for _, process in reversed(self._processes):
             process.terminate()
             try:
@@ -136,12 +137,12 @@ class EmulatedPartition:
         self._processes.append((name, process))
         note_process(self._at, process.pid)
 
-    def _until(self, what: str, holds: Callable[[], bool]) -> None:
+    def _until(self, what: str, is_done: Callable[[], bool]) -> None:
         end_s = time.monotonic() + PATIENCE_S
-        while not holds():
+        while not is_done():
             self.check()
             if time.monotonic() > end_s:
-                raise ClusterError(f"not within {PATIENCE_S:g} s: {what}; this machine is too slow for so many nodes")
+                raise ClusterError(f"waited {PATIENCE_S:g} s until {what}; this machine is too slow for so many nodes")
             time.sleep(0.1)
 
     def _is_capped(self) -> bool:
@@ -151,7 +152,7 @@ class EmulatedPartition:
 
 
 def _dies_with_us() -> list[str]:
-    """In front of a command: it is told to stop when this process is no more, however that came."""
+    """Goes in front of a command: the kernel stops the command when this process ends, however it ends."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

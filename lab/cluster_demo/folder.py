@@ -1,7 +1,7 @@
-"""The folder of a demo, and what is left of demos that were killed.
+"""The folder of a demo, and what demos that were killed have left.
 
-A demo holds a lock in its folder, which the kernel lets go of however the demo ends. Its processes end with it, and it
-notes them in the folder: what its end did not reach, another demo ends, and removes the folder.
+A demo locks a file in its folder; the kernel releases the lock however the demo ends. The demo notes its processes in
+the folder. If it could not end them itself, the next demo ends them and removes the folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def own_folder() -> Iterator[Path]:
 
 
 def note_process(folder: Path, pid: int) -> None:
-    """It is this demo's, and is to end with it at the latest."""
+    """Note a process of this demo, which must not outlive it."""
     with open(folder / PROCESSES, "a") as file:
         file.write(f"{pid} {start_time(pid)}\n")
 

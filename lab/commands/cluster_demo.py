@@ -1,4 +1,4 @@
-"""``clusterctl demo``: sixteen emulated nodes under a budget, shared by one sharer after the other."""
+"""``clusterctl demo``: sixteen emulated nodes under a budget, run once with each sharer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HEADINGS: Final = (
 CAPTION: Final = """
 throughput: seconds of work at the highest clock, done per node and second. slower: extra time of that work, by the
 jobs' tag. over budget: true power above the budget, both as means over {window:.0f} s, the window of the nodes' own
-limits; nodes over: the same of every node above the highest cap that might act on it. All by the twins' truth, which no
-agent sees."""
+limits; nodes over: the same of every node above the highest cap that may be in force there. All by the twins' truth,
+which no agent sees."""
 
 
 @click.command()
@@ -41,8 +41,8 @@ agent sees."""
 def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick: bool, as_json: bool) -> int:
     """Run a partition of emulated nodes, in real time, under 75 % of its TDP, with an announced drop.
 
-    For each sharer: keys, `clusterctl serve`, the nodes, and the same backlog of COMPUTE, MIXED and MEMORY jobs. Leaves
-    a plot and JSON in --out, and nothing else; what a demo that was killed has left goes too. Exit status 1 if the
+    For each sharer: keys, `clusterctl serve`, the nodes, and the same backlog of COMPUTE, MIXED and MEMORY jobs. Writes
+    a plot and JSON to --out, and leaves nothing else; it removes what a killed demo has left. Exit status 1 if the
     budget was exceeded or a job failed. All results are emulated: a model's, not a machine's.
     """
     try:
@@ -93,12 +93,12 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     if as_json:
         click.echo((out / "demo-cluster.json").read_text())
     else:
-        _tell(scene, courses, out, time.monotonic() - started_s)
+        _print_results(scene, courses, out, time.monotonic() - started_s)
     is_kept = all(one.over.ws == 0 and not one.failed for one in courses)
     return 0 if is_kept else 1
 
 
-def _tell(scene: Any, courses: list[Any], out: Path, took_s: float) -> None:
+def _print_results(scene: Any, courses: list[Any], out: Path, took_s: float) -> None:
     from nodectl.shell.text_table import render
 
     click.echo("")
@@ -139,6 +139,6 @@ def _cells(one: Any) -> tuple[str, ...]:
 
 
 def _stop(number: int, frame: Any) -> NoReturn:
-    """As Ctrl-C: everything is ended in order on the way out."""
-    print("clusterctl demo: told to stop; ending the nodes", file=sys.stderr)
+    """As Ctrl-C: everything is ended properly on the way out."""
+    print("clusterctl demo: stopping; ending the nodes", file=sys.stderr)
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``nodectl demo``: the agent on emulated nodes, what it saves and what that costs."""
+"""``nodectl demo``: the agent on emulated nodes, what it saves and at what cost in time."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ against the card's own firmware. node: whole node. slower: time over the highest
 oracle, which keeps the bound with one clock per phase. bdpo-gpu acts below 10 % SM occupancy, which only Hopper shows
 (genoa-h100); elsewhere it sees utilisation, which is near 100 %, and does nothing."""
 
-DRAWN = """
-What stands between the counters and the truth (drawn, hidden from the policies). Four errors for each phase: of what
-stalls or traffic say of its sensitivity to the clock, of how counters fall with speed, and of two levels (IPC,
+COUNTER_ERROR = """
+The difference between the counters and the truth (random, hidden from the policies). Four errors for each phase: of
+what stalls or traffic show of its sensitivity to the clock, of how counters fall with speed, and of two levels (IPC,
 occupancy and the like):"""
 
 JOURNAL, TRUTH = "demo-journal", "demo-truth.json"
-"""Names of our own below --out, since an earlier demo's journal is removed: a running agent's may be there, too."""
+"""Ours, since the journal of an earlier demo is removed: a running agent's journal may be below --out as well."""
 
 
 _Item = TypeVar("_Item")
@@ -46,7 +46,7 @@ _Item = TypeVar("_Item")
 )
 @click.option("--virtual", is_flag=True, help="No real-time run: everything in virtual time.")
 @click.option("--quick", is_flag=True, help="Two workloads only.")
-@click.option("--scmi", "delegated", is_flag=True, help="Instead: a cap through SCMI to the controller's firmware.")
+@click.option("--scmi", "delegated", is_flag=True, help="Show instead a cap through SCMI to the controller's firmware.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool, as_json: bool) -> int:
     """Run the real agent on emulated nodes; print what was saved and what it cost; leave plots and JSON in --out.
@@ -58,7 +58,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     """
     needed = ["matplotlib"] if delegated else ["pynvml", "matplotlib"]
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise NodectlError(needs_extras(missing))  # now, and not after a minute, where it is first used
+        raise NodectlError(needs_extras(missing))  # now, not after a minute, when it is first used
     from lab.node_demo import comparison, node_figures, served
 
     try:
@@ -96,7 +96,7 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     for line in comparison.table(compared):
         say(line)
     say(CAPTION)
-    say(DRAWN)
+    say(COUNTER_ERROR)
     for line in comparison.seeds(compared):
         say(f"   {line}")
     took_s = time.monotonic() - started
@@ -138,7 +138,7 @@ def _delegated(out: Path, as_json: bool) -> int:
     )
     for line in controller_demo.lines(result):
         click.echo(line)
-    click.echo("\nWhat the agent said:")
+    click.echo("\nThe agent's log:")
     for at_s, line in result.said:
         click.echo(f"   {at_s:6.3f} s  {line}")
     verdict = (
@@ -150,7 +150,7 @@ def _delegated(out: Path, as_json: bool) -> int:
 
 
 def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:
-    """A bar with the time left, on a terminal and with the extra `cli`; nothing in a pipe."""
+    """A progress bar with the time left, on a terminal and with the extra `cli`; nothing in a pipe."""
     try:
         from rich.console import Console
         from rich.progress import track

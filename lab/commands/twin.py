@@ -14,7 +14,7 @@ import click
 
 from nodectl.loop.interruptions import STOP_SIGNALS
 from nodectl.shell.errors import NodectlError, UsageError
-from nodectl.shell.log import saying
+from nodectl.shell.log import logger
 from twin.cli import twin
 from twin.errors import TwinError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["twin"]
 
-_say: Final = saying("nodectl twin node")
+_say: Final = logger("nodectl twin node")
 
 
 @twin.command()
@@ -34,17 +34,17 @@ _say: Final = saying("nodectl twin node")
     help="Where NAME.key of each node is, and cluster.pub or cluster.key.",
 )  # fmt: skip
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Further settings of the agents.")
-@click.option("--seed", default=1, show_default=True, help="Seed of the first node; the next has the next.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the first node; the others count up from it.")
 @click.option(
-    "--trace", type=click.Path(path_type=Path), help="Leave the truth of each node in this folder, as JSON lines."
+    "--trace", type=click.Path(path_type=Path), help="Write the truth of each node to this folder, as JSON lines."
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def node(
     machine: str, cluster: str, keys: Path, file: Path | None, seed: int, trace: Path | None, names: tuple[str, ...]
 ) -> int:
-    """Be emulated nodes of a cluster: for each NAME a process with a twin and the real agent, until told to stop.
+    """Run emulated nodes of a cluster: for each NAME a process with a twin and the real agent, until SIGTERM or Ctrl-C.
 
-    They are capped as any node, and run jobs of one kind: `clusterctl submit ... -- twin-workload NAME TIME`, the work
+    They are capped like any node, and run one kind of job: `clusterctl submit ... -- twin-workload NAME TIME`, the work
     that takes TIME at the highest clock. No root, no FUSE: no program but the agent sees the emulated node.
     """
     try:
@@ -80,9 +80,9 @@ def node(
 @click.option("--fifo", type=click.Choice(["try", "require"]), help="Run the controller as SCHED_FIFO.")
 @click.argument("folder", type=click.Path(path_type=Path))
 def controller(places: tuple[str, ...], load: int, fifo: str | None, folder: Path) -> int:
-    """Be an on-chip controller with its chip, in real time, until told to stop.
+    """Run an on-chip controller with its chip, in real time, until SIGTERM or Ctrl-C.
 
-    The ControlPULP firmware as a process. Its agents connect to the sockets in FOLDER, which is made if need be:
+    The ControlPULP firmware as a process. Its agents connect to the sockets in FOLDER, which is made if it is missing:
     `nodectl scmi get scmi+shm:FOLDER/runtime.sock`, or `url` under `[scmi]` for `nodectl run`. A virtual machine's
     kernel is an agent as well, through --vhost (docs/scmi.md has the options of QEMU and user-mode Linux).
     """
@@ -96,7 +96,7 @@ def controller(places: tuple[str, ...], load: int, fifo: str | None, folder: Pat
 
 
 def _guests(places: tuple[str, ...], agents: dict[int, str]) -> dict[int, Path]:
-    """By agent, where a guest connects."""
+    """Per agent, the socket where a guest connects."""
     numbers = {name: agent for agent, name in agents.items()}
     guests: dict[int, Path] = {}
     for place in places:
@@ -117,7 +117,7 @@ def _remark(line: str) -> None:
 
 
 def _run_all(plans: list[NodePlan]) -> int:
-    """A process for each; signals to stop are passed on, and all of them end before this does."""
+    """Run a process for each; stop signals are passed on, and all of them end before this does."""
     parent = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
     running: dict[int, str] = {}
@@ -143,7 +143,7 @@ def _run_all(plans: list[NodePlan]) -> int:
 
 
 def _be(plan: NodePlan, parent: int) -> NoReturn:
-    """In the forked child: one node, which ends with its parent."""
+    """In the forked child: run one node, which ends with its parent."""
     from twin._kernel import lib
 
     from lab.emulated.emulated_node import run_node

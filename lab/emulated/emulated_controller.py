@@ -1,5 +1,5 @@
-"""An emulated on-chip controller for anyone to talk to: the ControlPULP firmware as a process, in real time, with the
-twin's chip. Agents come through shared memory or, from a virtual machine, through a virtio device.
+"""An emulated on-chip controller as a service: the ControlPULP firmware as a process, in real time, with the twin's
+chip. Agents connect through shared memory or, from a virtual machine, through a virtio device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twin.pulp.plant import CLASSES, CORES
 from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 _IDLE_CORE_W: Final = 4.0
-"""The chip's temperatures at the start are where this would take them; as in the demo."""
+"""The power to whose steady temperatures the chip is heated at the start; as in the demo."""
 _LOOK_S: Final = 1.0
 
 
@@ -35,8 +35,8 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve until SIGINT, SIGTERM or SIGHUP. ``guests``: the vhost-user sockets, by agent; ``load``: of ``CLASSES``.
 
-    Where everybody connects is told once; who comes, goes and does wrong is remarked. Raises ``NodectlError`` when it
-    cannot start, or when the controller ends by itself.
+    The addresses are logged once (``tell``); connections and errors of agents are logged as they happen (``remark``).
+    Raises ``NodectlError`` when it cannot start, or when the controller ends by itself.
     """
     try:
         with Interruptions(MonotonicClock()) as interruptions, contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ def _start(folder: Path, guests: Mapping[int, Path], load: int, fifo: str | None
     options = [f"--message-only={AGENTS[agent]}" for agent in guests]
     if fifo:
         options.append(f"--fifo={fifo}")
-    with tempfile.TemporaryDirectory(prefix="nodectl-chip-") as temporary:  # both have it mapped; the file can go
+    with tempfile.TemporaryDirectory(prefix="nodectl-chip-") as temporary:  # both have mapped it
         chip = SharedPlant(Path(temporary) / "chip")
         chip.capacitance[:] = CLASSES[load]
         chip.settle(np.full(CORES, _IDLE_CORE_W))
@@ -80,7 +80,7 @@ def _mailbox(controller: PosixController, agent: int) -> SharedMemory:
 def _wait(relay: GuestRelay, controller: PosixController, interruptions: Interruptions) -> None:
     try:
         relay.wait(_LOOK_S, (interruptions.descriptor,))
-    except LinkError as error:  # as a rule, because the controller is just ending
+    except LinkError as error:  # usually because the controller is just ending
         with contextlib.suppress(subprocess.TimeoutExpired):
             controller.process.wait(_LOOK_S)
         if controller.process.returncode is None:
@@ -92,7 +92,7 @@ def _wait(relay: GuestRelay, controller: PosixController, interruptions: Interru
 
 
 class _Notes:
-    """What has been said of one agent's guest."""
+    """What has been logged about one agent's guest."""
 
     def __init__(self, agent: int, devices: VhostUserServer) -> None:
         self._agent, self._devices = agent, devices
@@ -100,7 +100,7 @@ class _Notes:
         self._fault: str | None = None
 
     def look(self, remark: Callable[[str], None]) -> None:
-        """Say what has changed."""
+        """Log what has changed."""
         is_there, fault = self._agent in self._devices.agents, self._devices.fault(self._agent)
         if fault and fault != self._fault:
             remark(fault)

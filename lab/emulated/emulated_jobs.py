@@ -1,14 +1,14 @@
-"""Jobs on an emulated node: work of a known length that takes as long as the node's clocks let it.
+"""Jobs on an emulated node: work of a given amount, which takes as long as the node's clocks allow.
 
 A job names a twin workload and how long it takes at the highest clock, once for each of its nodes:
 
     clusterctl submit --nodes 2 --time 5min --tag memory -- twin-workload stream 30s
 
-A third word, ``50ms`` say, has it tell its progress in units of about so much work.
+With a third word, for example ``50ms``, it reports its progress in units of about so much work.
 
-It ends when that work is done, so what a cap costs is seen in when it ends. A twin workload cannot clean up: any signal
-that would end a program without handlers ends it at once. When the emulated node ends, so do its jobs, and the next
-one of that name knows nothing of them, as after a power cut.
+The job ends when that work is done, so its end shows what a cap costs. A twin workload cannot clean up: any signal that
+ends a program without handlers ends it at once. When the emulated node ends, so do its jobs, and the next node of that
+name knows nothing of them, as after a power cut.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMAND: Final = "twin-workload"
 Key: TypeAlias = tuple[int, int]
 
 _HARMLESS: Final = {SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH}
-"""What does not end a program by default (signal(7)); stopping is not emulated."""
+"""Signals that do not end a program by default (signal(7)); stopping is not emulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class _Run:
 class TwinJobs:
     """A ``job_desk.Backend`` of emulated work. One job at a time: it has the whole node.
 
-    ``unix_s`` is the wall clock, for records; walltimes run on the twin's own. ``work`` may be asked from another
-    thread.
+    ``unix_s`` is the wall clock, for records; walltimes run on the twin's own clock. ``work`` may be called from
+    another thread.
     """
 
     runs_only = COMMAND
@@ -83,7 +83,7 @@ class TwinJobs:
         self._lock = threading.Lock()
 
     def start(self, start: JobStart) -> None:
-        """Load its workload, from now on."""
+        """Load the job's workload; it runs from now on."""
         key = start.job, start.attempt
         with self._lock:
             self._look()
@@ -98,14 +98,14 @@ class TwinJobs:
             self._run = _Run(start, workload, self._unix_s(), self._twin.age_ns)
 
     def signal(self, signal: JobSignal) -> None:
-        """End it, unless the signal would not end a program."""
+        """End the job, unless the signal would not end a program."""
         with self._lock:
             self._look()
             if self._run and (signal.job, signal.attempt) == _key(self._run) and signal.signal not in _HARMLESS:
                 self._end(-signal.signal, "told")
 
     def forget(self, forget: JobForget) -> None:
-        """What came of it need not be kept."""
+        """Drop the record of the job."""
         key = forget.job, forget.attempt
         with self._lock:
             if self._over.pop(key, None):
@@ -122,14 +122,14 @@ class TwinJobs:
             return [parts[key] for key in sorted(parts)]
 
     def counter(self, job: int, attempt: int) -> Counter | None:
-        """What the emulated program counts; None unless it is this job's."""
+        """The emulated program's progress counter; None for another job."""
         run = self._run
         if run is None or _key(run) != (job, attempt):
             return None
         return _TwinCounter(self._twin, run.workload, self._lock)
 
     def close(self) -> None:
-        """Nothing to let go of: the node ends with its agent."""
+        """Nothing to release: the node ends with its agent."""
 
     def work(self) -> dict[str, Work]:
         """What has been done so far, by the tag of the jobs that did it: the truth, which no agent sees."""
@@ -146,7 +146,7 @@ class TwinJobs:
             self._end(-SIGTERM, "walltime")
 
     def _workload(self, start: JobStart) -> Workload:
-        """``TwinError`` for what cannot run here."""
+        """The workload of a job; ``TwinError`` if it cannot run here."""
         if start.uid != os.geteuid():
             raise TwinError(f"runs jobs of user {os.geteuid()} only, not of {start.uid}")
         if self._run:
@@ -154,8 +154,7 @@ class TwinJobs:
         name, *rest = start.command or [""]
         if name != COMMAND or start.script or start.prolog or start.epilog or len(rest) not in (2, 3):
             raise TwinError(
-                f"is an emulated node, which runs `{COMMAND} NAME TIME [UNIT]` and nothing else "
-                "(`nodectl twin workloads`)"
+                f"is an emulated node, which runs only `{COMMAND} NAME TIME [UNIT]` (`nodectl twin workloads`)"
             )
         unit_s = duration_s(rest[2]) if len(rest) > 2 else None
         return load_workload(
@@ -177,7 +176,7 @@ class TwinJobs:
         )
 
     def _done(self) -> Work:
-        """By the job that runs."""
+        """The work of the job that runs."""
         ran_s, done_s, _ = self._twin.progress()
         return Work(ran_s, done_s)
 
@@ -187,7 +186,7 @@ class TwinJobs:
         return {**self._work, tag: self._work.get(tag, Work()) + work}
 
     def _print(self, run: _Run, work: Work) -> str:
-        """The job's output; why it could not be written, if so."""
+        """Write the job's output; returns why that failed, or an empty text."""
         path = Path(run.start.workdir) / run.start.output
         later = "" if work.slowdown is None else f", {work.slowdown:+.1%} against the highest clock"
         try:
@@ -199,19 +198,19 @@ class TwinJobs:
 
 
 class _TwinCounter:
-    """The count of one emulated program, for as long as it is the one that the node runs."""
+    """The progress of one emulated program, while the node runs it."""
 
     def __init__(self, twin: Twin, workload: Workload, lock: threading.Lock) -> None:
         self._twin, self._workload, self._lock = twin, workload, lock
 
     def read(self) -> int:
-        """Units since its start; ``RAW_MISSING`` if it does not tell, or has ended."""
-        with self._lock:  # it may be about to be replaced
+        """Units since its start; ``RAW_MISSING`` if it reports none, or has ended."""
+        with self._lock:  # it may be replaced meanwhile
             units = self._twin.progress_units() if self._twin.workload is self._workload else None
         return RAW_MISSING if units is None else units
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def _names(machine: Machine) -> list[str]:

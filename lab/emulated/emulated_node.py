@@ -1,13 +1,13 @@
 """One emulated node of a cluster: the real agent on a twin in real time, in this process.
 
-    twin (model, sysfs, counters, NVML) ── the four doors ──► nodectl.loop.agent ── CURVE ──► clusterctl serve
+    twin (model, sysfs, counters, NVML) ── the four ports ──► nodectl.loop.agent ── CURVE ──► clusterctl serve
       ▲ workloads                                               │ jobs
       └──────────────────────── TwinJobs ◄──────────────────────┘
 
-The doors are ``twin.in_process_node``'s, not a mounted tree: the agent cannot tell, and sixteen nodes fit on one core.
-Whoever needs other programs on the node, ``perf`` say, serves one (``nodectl twin run -- nodectl run``), which runs no
-jobs. The node ends with its process, as by a power cut: nothing of it is kept, and the next of that name is another
-boot.
+The ports are those of ``twin.in_process_node``, not a mounted tree: the agent sees no difference, and sixteen nodes fit
+on one core. To run other programs on the node, such as ``perf``, serve one instead (``nodectl twin run -- nodectl
+run``); that node runs no jobs. The node ends with its process, as by a power cut: nothing of it is kept, and the next
+node of that name has another boot id.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from twin.machine import Machine
 from twin.physics.model import Twin
 
 SETTLE_S: Final = 1.0
-"""Ours: clocks hold a cap within a tick or two, until the RAPL limit does."""
+"""Ours: clocks keep a cap within a tick or two, before the RAPL limit does."""
 
 WATCHDOG_S: Final = 1.0
-"""Ours: nothing that hangs is replaced here; when the process ends, so does the node."""
+"""Ours: a process that hangs is not replaced here; when the process ends, so does the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What to emulate. ``file``: settings of the agent that go before what is said here; ``trace``: where the truth is
-    left, line by line (``Truth``)."""
+    """What to emulate. ``file``: the agent's settings; what this plan sets comes first. ``trace``: where the truth is
+    written, line by line (``Truth``)."""
 
     name: str
     machine: Machine
@@ -61,11 +61,11 @@ class NodePlan:
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """One line of a trace: what the node truly has drawn and done, which neither agent nor cluster sees.
+    """One line of a trace: the node's true power and work, which neither agent nor cluster sees.
 
-    ``at_s``: CLOCK_MONOTONIC; ``node_j`` since the node began; ``cap_w``: the cap that should act, and ``limit_w``: the
-    highest that may still act, None before the first; ``work``: by tag of the jobs, seconds that they ran and seconds
-    that their work takes at the highest clock.
+    ``at_s``: CLOCK_MONOTONIC; ``node_j`` since the node began; ``cap_w``: the cap that should be in force, and
+    ``limit_w``: the highest that may still be, None before the first; ``work``: by tag of the jobs, seconds that they
+    ran and seconds that their work takes at the highest clock.
     """
 
     at_s: float
@@ -76,13 +76,13 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
-    """Be that node until told to stop (SIGTERM, SIGINT). ``NodectlError`` if it cannot be."""
+    """Run that node until SIGTERM or SIGINT. ``NodectlError`` if that is impossible."""
     with tempfile.TemporaryDirectory(prefix=f"nodectl-{plan.name}-") as state:
         config = node_config(plan, state)
         twin = Twin(plan.machine, seed=plan.seed)
         trace = _Trace(plan.trace, twin)
         with InProcess(twin, is_realtime=True) as inside, Interruptions(inside.ports.clock) as interruptions:
-            # a lock of its own names a boot of its own: what its knobs were set to is gone with the node before
+            # each lock stands for one boot: the knob settings of the node before are gone
             ports = replace(inside.ports, lock_path=f"{state}/lock-{uuid.uuid4().hex}")
             boot_id = node_id(ports.lock_path)
             jobs = TwinJobs(twin, plan.name)
@@ -93,13 +93,13 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
             ):
                 agent.run(is_over=interruptions.is_over, each_tick=lambda: trace.add(cluster, jobs))
         summary = agent.summary()
-        if plan.trace:  # the agent's own account, beside the truth
+        if plan.trace:  # the agent's own account, next to the truth
             plan.trace.with_suffix(".json").write_bytes(msgspec.json.encode(summary))
         return summary
 
 
 def node_config(plan: NodePlan, state_dir: str) -> Config:
-    """The agent's settings: those of the file, and over them what makes it this node."""
+    """The agent's settings: those of the file, overridden by what makes it this node."""
     text, settings = read_toml(plan.file) if plan.file else ("", {})
     watts, server_key = plan.watts, plan.keys / "cluster.pub"
     own: dict[str, Any] = {
@@ -123,7 +123,7 @@ def node_config(plan: NodePlan, state_dir: str) -> Config:
 
 
 class _Trace:
-    """The truth on the disk, a line at each tick."""
+    """Writes the truth to the disk, a line at each tick."""
 
     def __init__(self, path: Path | None, twin: Twin) -> None:
         self._twin = twin
@@ -136,7 +136,7 @@ class _Trace:
                 raise UsageError(f"{path}: cannot write the trace: {error.strerror}") from None
 
     def add(self, cluster: ClusterCap, jobs: TwinJobs) -> None:
-        """What is true now."""
+        """Write a line with the present state."""
         if self._file is None:
             return
         work = {tag: (one.ran_s, one.done_s) for tag, one in jobs.work().items()}
@@ -145,6 +145,6 @@ class _Trace:
         self._file.write(msgspec.json.encode(truth) + b"\n")
 
     def close(self) -> None:
-        """All of it is written."""
+        """Close the file; every line is on it already."""
         if self._file:
             self._file.close()

@@ -1,8 +1,8 @@
-"""What an emulated node says of itself to its cluster: measured on the model, as a calibration would on a real node.
+"""What an emulated node declares to its cluster, measured on the model, as a calibration would on a real node.
 
-Every shipped workload that the machine can run is run at the highest clocks, and the hungriest for long, at the lowest
-too. What an agent cannot measure (DRAM, fans, board) it counts as constant, so ``rest_w`` is the most that this
-comes to. GPUs count by their boards' limits.
+Every shipped workload that the machine can run is run at the highest clock; the one with the highest power also runs
+warm, and at the lowest clock too. What an agent cannot measure (DRAM, fans, board) counts as constant, so ``rest_w`` is
+its highest value. GPUs count by their boards' limits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from twin.physics.model import Report, Twin
 from twin.programs.workload import WORKLOADS, Workload, load_workload
 
 WARM_S: Final = 120.0
-"""Ours: dies and sinks are warm then, and leak what they will."""
+"""Ours: until then dies and heat sinks are warm, and leakage is at its highest."""
 
 SAMPLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWatts:
-    """Whole watts, rounded up. ``safe_w`` is what a node may go on with for long without its cluster: half way."""
+    """Whole watts, rounded up. ``safe_w``, with which a node may run long without its cluster, is half way."""
 
     tdp_w: float
     mop_w: float
@@ -34,8 +34,8 @@ class NodeWatts:
 
 
 def watts_of(machine: str) -> tuple[NodeWatts, float]:
-    """Of a machine by its name or file, and the window over which its packages' limits are averaged, in seconds.
-    ``UsageError`` for one that there is not."""
+    """The watts of a machine by its name or file, and the window over which its packages' limits are averaged, in
+    seconds. ``UsageError`` for a machine that does not exist."""
     try:
         found = load_machine(machine)
     except TwinError as error:
@@ -45,11 +45,11 @@ def watts_of(machine: str) -> tuple[NodeWatts, float]:
 
 
 def node_watts(machine: Machine) -> NodeWatts:
-    """Of a node of this machine."""
-    cold = [(*_drawn(machine, workload, machine.max_khz, SAMPLE_S), workload) for workload in _cpu_workloads(machine)]
+    """The watts of a node of this machine."""
+    cold = [(*_power(machine, workload, machine.max_khz, SAMPLE_S), workload) for workload in _cpu_workloads(machine)]
     rest_w = math.ceil(max(rest for _, rest, _ in cold))
     _, _, hungriest = max(cold, key=lambda run: run[0])
-    lowest, highest = (_drawn(machine, hungriest, khz, WARM_S)[0] for khz in (machine.min_khz, machine.max_khz))
+    lowest, highest = (_power(machine, hungriest, khz, WARM_S)[0] for khz in (machine.min_khz, machine.max_khz))
     gpu = machine.gpu
     gpus_w = (gpu.count * gpu.power_limit_min_w, gpu.count * gpu.power_limit_max_w) if gpu else (0.0, 0.0)
     mop_w, tdp_w = math.ceil(rest_w + lowest + gpus_w[0]), math.ceil(rest_w + highest + gpus_w[1])
@@ -62,15 +62,15 @@ def _cpu_workloads(machine: Machine) -> list[Workload]:
     for name in names:
         try:
             workload = load_workload(name, machine, duration_s=10 * WARM_S)
-        except TwinError:  # it needs what this machine has not
+        except TwinError:  # it needs something that this machine does not have
             continue
         if not any(group.on_gpu for group in workload.groups):
             found.append(workload)
     return found
 
 
-def _drawn(machine: Machine, workload: Workload, khz: int, warm_s: float) -> tuple[float, float]:
-    """Watts of the packages, and of what is neither package nor GPU, at this clock."""
+def _power(machine: Machine, workload: Workload, khz: int, warm_s: float) -> tuple[float, float]:
+    """Watts of the packages, and of all that is neither package nor GPU, at this clock."""
     twin = Twin(machine, workload)
     for domain in range(len(machine.domains)):
         twin.set_domain(domain, max_khz=khz, governor="performance")

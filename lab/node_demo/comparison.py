@@ -1,7 +1,7 @@
-"""Workloads times policies in virtual time: what each saves and what it costs, with the oracle beside them.
+"""Workloads times policies in virtual time: what each saves and what it costs, with the oracle for comparison.
 
-Two references: the highest clock held (what the saving is counted against) and, for GPUs, the card's own firmware
-left alone. The oracle is the best clock per phase under the same slowdown bound; its *front* is the same search
+Two references: the highest clock throughout (from which savings are counted) and, for GPUs, the card's own firmware
+without a policy. The oracle is the best clock per phase under the same slowdown bound; its *front* is the same search
 under other bounds.
 """
 
@@ -19,7 +19,7 @@ from nodectl.policies.registry import NONE
 
 BOUND = 0.03
 FRONT = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12)
-"""Bounds at which the oracle's front is drawn."""
+"""Slowdown bounds of the points on the oracle's front."""
 
 GPU_POLICIES = ("fixed", "firmware", "bdpo-gpu", "gpu-ladder")
 CPU_POLICIES = ("fixed", "bdpo-cpu", "bdpo-cpu-bounded")
@@ -47,7 +47,7 @@ CASES = (
     Case("xh2415", "qe-pw", "gpu", 120.0),
     Case("xh2415", "mixed-gpu:1", "gpu", 120.0),
     Case("v100", "v100:BScholes", "gpu", 120.0),
-    Case("genoa-h100", "mixed-gpu:4", "gpu", 60.0),  # of all seeds the first with a phase that bdpo-gpu acts on
+    Case("genoa-h100", "mixed-gpu:4", "gpu", 60.0),  # the first seed with a phase in which bdpo-gpu lowers clocks
     Case("curie", "hpl", "cpu", 120.0),
     Case("curie", "stream", "cpu", 120.0),
     Case("curie", "gromacs", "cpu", 120.0),
@@ -74,7 +74,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """One case with all its policies, the oracle under ``BOUND`` and its front as (slowdown, saving) points."""
 
     case: Case
-    draws: dict[str, list[float]]  # per phase, what stands between its counters and the truth
+    draws: dict[str, list[float]]  # per phase, its counter error
     cells: list[Cell]
     oracle_saving: float
     oracle_slowdown: float
@@ -107,7 +107,7 @@ def compare(cases: Sequence[Case], processes: int = 2) -> Iterator[Comparison]:
 
 @functools.cache
 def phase_costs(case: Case) -> tuple[PhaseCosts, ...]:
-    """What the oracle knows of a case."""
+    """The costs of a case's phases, which the oracle needs."""
     if case.side == "gpu":
         return tuple(gpu_costs(workload_of(experiments(case)[0]).truth))
     return tuple(cpu_costs(case.machine, case.workload, case.seed, case.bias, case.duration_s))
@@ -177,11 +177,11 @@ def _percent(value: float | None, width: int) -> str:
 
 
 def seeds(comparisons: Sequence[Comparison]) -> list[str]:
-    """The seeds and draws that stand between counters and truth, one line per case."""
+    """The seed and the counter error of each case, one line per case."""
     lines = []
     for each in comparisons:
-        drawn = "; ".join(f"{name} {values}" for name, values in each.draws.items())
+        errors = "; ".join(f"{name} {values}" for name, values in each.draws.items())
         lines.append(
-            f"{each.case.machine} {each.case.workload}: seed {each.case.seed}, bias {each.case.bias:.0%}: {drawn}"
+            f"{each.case.machine} {each.case.workload}: seed {each.case.seed}, bias {each.case.bias:.0%}: {errors}"
         )
     return lines

@@ -1,9 +1,9 @@
 """A cap's way through the controller, in virtual time: the real agent, the real firmware, the emulated chip.
 
 The administrator changes the node's cap; the agent captures, sets and verifies it over SCMI; the firmware lowers clocks
-and voltages; the chip's power is kept for every control slot. Then the controller is killed, the load gets heavier and
-the cap lower while it is dead, and it comes back knowing nothing. What is printed is read off the chip and the
-firmware, not off the agent.
+and voltages; the chip's power is recorded in every control slot. Then the controller is killed, the load gets heavier
+and the cap lower while it is dead, and it restarts without any state. The printed figures are read from the chip and
+the firmware, not from the agent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CAPS_W: Final = (
     (6.25, 150.0),
     (8.55, 230.0),
 )
-"""When the administrator asks for what, in seconds and watts of the whole node."""
+"""When the administrator requests which cap, in seconds and watts of the whole node."""
 
 KILLED_S, HEAVIER_S, RETURNED_S, END_S = 5.23, 5.6, 7.53, 9.6
 
@@ -47,13 +47,13 @@ WITHIN: Final = 2
 """Control slots from the change at the firmware to the first in which the package must be at or below the cap."""
 
 AT_CAP: Final = 1.02
-"""A slot counts as at the cap up to here: sensors of the emulated chip are exact, its load is constant."""
+"""A slot counts as within the cap up to here: the chip's sensors are exact and its load is constant."""
 
 SETTLED_SLOTS: Final = 10
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One change of the cap while the controller lived; watts are the packages', ``None``: not so within the step.
+    """One change of the cap while the controller ran; watts are the packages', ``None``: not reached within the step.
 
     ``delay_ms``: from the agent's tick that learns of it (at ``tick_s``) to the change at the firmware. ``slots``: from
     there to the first slot at or below the cap. ``highest_w``: of all slots after ``WITHIN``; ``settled_w``: mean from
@@ -72,17 +72,17 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def is_followed(self) -> bool:
-        """In force as asked, and the package at or below it in time and ever after."""
+        """Whether it was in force as requested, and the package at or below it in time and afterwards."""
         in_time = self.slots is not None and self.slots <= WITHIN
         return self.enforced_w == self.asked_w and in_time and self.highest_w <= AT_CAP * self.enforced_w
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """The controller's death and return; times in seconds of the run, ``None``: it did not come to that.
+    """The controller's death and return; times in seconds of the run, ``None``: that did not happen.
 
-    ``slots_above_after``: from two slots after the cap of now was in force again, and the highest slot of them. The
-    controller has taken the clocks for those that it had given, so its model of the chip is wrong by what the node's
-    own limits held back, until it has seen better.
+    ``slots_above_after``: slots above the cap, from two slots after the present cap was in force again; and the highest
+    of them. The controller takes its own last clocks as the chip's, but the node's own limits have kept clocks lower,
+    so its model of the chip is wrong until new measurements correct it.
     """
 
     killed_s: float
@@ -99,7 +99,7 @@ class Outage(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The whole demonstration; ``replayed_equal``: the journal's decisions came out the same again."""
+    """The whole demonstration. ``replayed_equal``: a replay of the journal made the same decisions."""
 
     steps: list[Step]
     outage: Outage
@@ -111,7 +111,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def is_as_promised(self) -> bool:
-        """Every cap followed, the outage found out and over, everything as it was."""
+        """Whether every cap was followed, the outage was noticed and overcome, and everything was restored."""
         outage = self.outage
         ends = (outage.found_out_s, outage.under_control_s, outage.in_force_again_s, outage.handed_back_s)
         is_over = all(end is not None for end in ends)
@@ -124,7 +124,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """What the figure shows. ``power_w`` per slot; ``in_force_w`` every 125 us (NaN: none, or nobody there to say);
+    """What the figure shows. ``power_w`` per slot; ``in_force_w`` every 125 us (NaN: none, or no controller);
     ``limit_ghz`` of the node's own clock limits at each tick."""
 
     power_w: NDArray[np.float64]
@@ -134,17 +134,17 @@ class Traces(msgspec.Struct, frozen=True):
 
 
 class _Administrator:
-    """The cap source: who asks for what, when. ``heard_s`` is when the agent came to know of each cap."""
+    """The source of caps: which is requested when. ``heard_s``: when the agent learned of each cap."""
 
     def __init__(self) -> None:
         self.heard_s: list[float] = []
 
     def request(self, now_ns: int) -> CapRequest | None:
         """The last cap of ``CAPS_W`` whose time has come."""
-        asked = [watts for at_s, watts in CAPS_W if now_ns >= at_s * 1e9]
-        if len(asked) > len(self.heard_s):
+        requested = [watts for at_s, watts in CAPS_W if now_ns >= at_s * 1e9]
+        if len(requested) > len(self.heard_s):
             self.heard_s.append(now_ns / 1e9)
-        return CapRequest(asked[-1], "the demonstration's administrator") if asked else None
+        return CapRequest(requested[-1], "the demonstration's administrator") if requested else None
 
 
 def run(progress: Callable[[float], None] = lambda share: None) -> tuple[Run, Traces]:
@@ -269,8 +269,8 @@ def _in_force_again_s(caps: NDArray[np.float64], cap_w: float) -> float | None:
 
 
 def lines(result: Run) -> list[str]:
-    """The figures for people."""
-    head = "   asked   in force   before   agent to firmware   slots to the cap   highest after 2   settled mean"
+    """The figures, as lines of text."""
+    head = "requested  in force   before   agent to firmware   slots to the cap   highest after 2   settled mean"
     rows = [head]
     for step in result.steps:
         slots = "never" if step.slots is None else f"{step.slots} ({step.slots * SLOT_NS / 1e6:g} ms)"
@@ -289,9 +289,9 @@ def lines(result: Run) -> list[str]:
         "",
         f"   controller killed at {outage.killed_s:.2f} s: alarm {after(outage.found_out_s, outage.killed_s)};"
         f" without it the package drew up to {outage.highest_w:.1f} W;",
-        f"   held by the node's own clock limits at {outage.cap_then_w:.0f} W"
-        f" {after(outage.under_control_s, CAPS_W[5][0])} that cap was asked for",
-        f"   started again at {outage.returned_s:.2f} s, knowing nothing: cap in force"
+        f"   kept by the node's own clock limits at or below {outage.cap_then_w:.0f} W"
+        f" {after(outage.under_control_s, CAPS_W[5][0])} that cap was requested",
+        f"   started again at {outage.returned_s:.2f} s, without any state: cap in force"
         f" {after(outage.in_force_again_s, outage.returned_s)} (peak until then {outage.uncapped_peak_w:.1f} W),"
         f" handed back {after(outage.handed_back_s, outage.returned_s)}",
         f"   slots above the cap since it was in force again: {outage.slots_above_after}"
@@ -322,7 +322,7 @@ def plot(result: Run, traces: Traces, out: Path) -> None:
         )
         shown = (cap_s >= from_s) & (cap_s <= to_s)
         axis.plot(cap_s[shown], traces.in_force_w[shown], lw=1.6, color="tab:red", label="cap in force at the firmware")
-        axis.plot(asked_s, asked_w, lw=1.2, ls="--", color="tab:blue", label="cap asked of the packages")
+        axis.plot(asked_s, asked_w, lw=1.2, ls="--", color="tab:blue", label="cap requested for the packages")
         axis.set_xlim(from_s, to_s)
         axis.set_ylabel("W")
         axis.grid(alpha=0.3)

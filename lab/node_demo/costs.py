@@ -1,7 +1,7 @@
-"""What each phase of a workload truly costs at each clock: the table an oracle searches.
+"""The true cost of each phase of a workload at each clock: the table that an oracle searches.
 
-For GPUs the model's own curves say it (board watts and speed per clock). For CPUs every clock is run once, since a
-node's watts also hold temperature, uncore and DRAM.
+For GPUs the model's own curves give it (board watts and speed per clock). For CPUs every clock is run once, since a
+node's watts also depend on temperature, uncore and DRAM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twin.programs.workload import WorkloadTruth, load_workload
 
 @functools.lru_cache(maxsize=256)
 def at_fixed_clock(machine: str, workload: str, seed: int, bias: float, duration_s: float | None, khz: int) -> Report:
-    """The truth of one run with every CPU domain held at ``khz``; 0 = the highest."""
+    """The truth of one run with every frequency domain limited to ``khz``; 0: the highest."""
     node = load_machine(machine)
     twin = Twin(node, load_workload(workload, node, seed=seed, bias=bias, duration_s=duration_s), seed=seed)
     for index, domain in enumerate(node.domains):

@@ -1,6 +1,6 @@
-"""One run of the real agent on an emulated node in virtual time, and what it truly cost and saved.
+"""One run of the real agent on an emulated node in virtual time, and its true cost and saving.
 
-The agent is the product's own (``nodectl.loop.agent.Agent``), behind the doors of ``twin.in_process_node``: it sees
+The agent is the product's own (``nodectl.loop.agent.Agent``), behind the ports of ``twin.in_process_node``: it sees
 sysfs, counters and NVML of the emulated node and nothing else. The truth is read from the node model, which the agent
 cannot reach.
 """
@@ -26,13 +26,13 @@ from twin.physics.model import Twin
 from twin.programs.workload import Workload, load_workload
 
 LONGEST = 3.0
-"""A run that takes so many times its length at the highest clocks is given up."""
+"""A run that takes this many times its length at the highest clock is given up."""
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """What is run. ``bias`` is the half-width of the drawn error between counters and truth; ``duration_s`` the length
-    at the highest clocks (None: the workload's own); ``progress_s`` the work of a unit of the progress that
-    programs tell (None: the workload's own, mostly none)."""
+    """One run. ``bias``: half-width of the random error between counters and truth; ``duration_s``: the length at the
+    highest clock (None: the workload's own); ``progress_s``: the work of one unit of the progress that programs report
+    (None: the workload's own, mostly none)."""
 
     machine: str
     workload: str
@@ -50,8 +50,8 @@ class Experiment(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The truth about one run, and the agent's own estimate of it.
 
-    ``energy_j`` by part as ``twin.physics.model.Report`` has it; ``slowdown`` against the highest clocks; the estimates
-    are the agent's (None where its policy cannot say); ``cost_s`` is real time.
+    ``energy_j`` by part as ``twin.physics.model.Report`` has it; ``slowdown`` against the highest clock; the estimates
+    are the agent's (None if its policy gives none); ``cost_s`` is real time.
     """
 
     experiment: Experiment
@@ -72,7 +72,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | None = None) -> Result:
-    """Run the workload to its end. ``replace_ports`` may stand between the agent and the emulated instruments."""
+    """Run the workload to its end. ``replace_ports`` may wrap the emulated instruments for the agent."""
     begin = time.perf_counter()
     machine = load_machine(experiment.machine)
     workload = workload_of(experiment)
@@ -117,7 +117,7 @@ def workload_of(experiment: Experiment) -> Workload:
 
 
 def run_all(experiments: Iterable[Experiment], processes: int = 2) -> Iterator[Result]:
-    """Run many, in order, each in a process that lives for several: NVML can be attached to one twin per process."""
+    """Run many, in order, in processes that each do several: NVML can be attached to one twin per process."""
     context = multiprocessing.get_context("fork")
     with context.Pool(processes) as pool:
         yield from pool.imap(run, experiments)

@@ -91,7 +91,7 @@ def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
         axis.axvline(100 * BOUND, color="tab:red", lw=0.8, ls="--")
         axis.set_xlim(-1, max(8.0, *(100 * cell.slowdown + 1 for cell in each.cells)))
         low, high = axis.get_ylim()
-        axis.set_ylim(min(low, high - 5.0), high)  # a difference of less than 5 % is to look small
+        axis.set_ylim(min(low, high - 5.0), high)  # a difference of less than 5 % must look small
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(comparisons) :]:
         axis.axis("off")

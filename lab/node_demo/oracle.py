@@ -1,7 +1,7 @@
-"""What could be saved at most: the best fixed clock for each phase, with phases and their costs known.
+"""The most that could be saved: the best fixed clock for each phase, with phases and their costs known.
 
-An oracle sees what no policy may: every phase of a workload is measured at every clock, and the combination with the
-least energy under a slowdown bound is taken.
+An oracle uses what no policy can know: it measures every phase of a workload at every clock, and takes the combination
+with the least energy under a slowdown bound.
 
 Where each phase gets one clock (``best_clocks``), this is a multiple-choice knapsack: at most a few dozen clocks and a
 handful of phases, solved by dynamic programming over the seconds that may be lost. Where the work of a phase may be
@@ -35,7 +35,7 @@ class PhaseCosts:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The oracle's answer: index of the clock of each phase, and what it gives against the highest clock."""
+    """The oracle's result: for each phase the index of its clock, and the totals against the highest clock."""
 
     clocks: tuple[int, ...]
     saving: float
@@ -111,7 +111,7 @@ def best_shares(phases: Sequence[PhaseCosts], bound: float) -> Shares:
         seconds += part * lost_s
         joules += part * gained_j
         if part < 1.0:
-            break  # what rounding leaves of the bound is not another share
+            break  # the rest of the bound is a rounding error
     return Shares(tuple(shares), 1.0 - joules / reference_j, seconds / reference_s - 1.0)
 
 

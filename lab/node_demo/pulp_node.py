@@ -1,12 +1,12 @@
 """An emulated node around the ControlPULP plant: a chip, its controller, and a few files of a kernel, in virtual time.
 
 The chip is ``twin.pulp`` (published power and heat of 36 cores), the controller is the firmware's host board, and both
-share one clock with the agent. The kernel's side is small: four clock domains with limits, and one energy counter
-without limits of its own, as on AMD. It is ours that the kernel's clock limits act beside the controller, by a divider
-behind the PLL: they hold without it, and change no voltage.
+share one clock with the agent. Of the kernel there is little: four frequency domains with limits, and one energy
+counter without limits of its own, as on AMD. Ours: the kernel's clock limits work independently of the controller, by a
+divider after the PLL, so they limit clocks without it and change no voltage.
 
-The controller can be killed and started again. While it is dead its mailbox lies there, nobody answers, and the chip
-keeps the clocks and voltages that it was given last.
+The controller can be killed and started again. While it is dead its mailbox stays, nothing answers, and the chip keeps
+the clocks and voltages that it had.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SLOT_NS: Final = 500_000
 MIN_KHZ, MAX_KHZ = 400_000, 3_660_000
 
 RUNTIME_CHANNEL, OTHER_CHANNEL = 1, 2
-"""Of the controller: the agent's own, and another agent's (the ``bmc``)."""
+"""Channels of the controller: the agent's own, and another agent's (the ``bmc``)."""
 
 REPLY_TIMEOUT_S: Final = 5e-3
 """Ten control slots. In virtual time the loop waits as well, so a silent controller must not cost it 30 ms."""
@@ -41,7 +41,7 @@ CPU, CPUFREQ, ZONE = "/sys/devices/system/cpu", "/sys/devices/system/cpu/cpufreq
 
 
 class PulpNode:
-    """The node. ``events`` are done when their time has come, in order: ``[(ns, what), ...]``."""
+    """The node. ``events`` run when their time has come, in order: ``[(ns, what), ...]``."""
 
     def __init__(self, capacitance: float, *, seed: int = 1) -> None:
         self.plant = Plant(seed=seed)
@@ -65,16 +65,16 @@ class PulpNode:
     # ---- the controller's life ----
 
     def start_controller(self) -> None:
-        """A new one, after reset, on the chip as it is."""
+        """Start a new one, after reset, on the chip as it is."""
         self.controller = HostController()
         self._began_ns = self.now_ns
 
     def kill_controller(self) -> None:
-        """It is gone, and with it all that it was told."""
+        """End it; all that it was sent is lost."""
         self.controller = None
 
     def cap_in_force_mw(self) -> int:
-        """What the controller holds for the package; 0 for none, -1 while it is dead."""
+        """The package cap in the controller; 0 for none, -1 while it is dead."""
         if self.controller is None:
             return -1
         answer = decode(self.controller.exchange(OTHER_CHANNEL, encode(CapGet(0), 0)), Sender.PLATFORM).body
@@ -90,16 +90,16 @@ class PulpNode:
     # ---- what ``InProcess`` needs ----
 
     def send(self, channel: int, message: bytes) -> None:
-        """Into the mailbox; a dead controller takes nothing out of it."""
+        """Write to the mailbox; a dead controller reads nothing from it."""
         if self.controller is not None:
             self.controller.send(channel, message)
 
     def poll(self, channel: int) -> bytes | None:
-        """The answer, once."""
+        """Take the answer; None if there is none."""
         return self.controller.poll(channel) if self.controller else None
 
     def notifications(self, channel: int) -> list[bytes]:
-        """What the controller has to say by itself."""
+        """Notifications of the controller."""
         return self.controller.notifications(channel) if self.controller else []
 
     def advance(self, duration_s: float) -> None:
@@ -109,7 +109,7 @@ class PulpNode:
     # ---- time ----
 
     def advance_to(self, until_ns: int) -> None:
-        """Let time pass: plant, then controller, then what the kernel's limits leave of its clocks."""
+        """Let time pass: plant, then controller, then the kernel's limits on its clocks."""
         while self.now_ns < until_ns:
             next_ns = min(until_ns, (self.now_ns // TICK_NS + 1) * TICK_NS)
             while self.events and self.events[0][0] <= next_ns:
@@ -133,7 +133,7 @@ class PulpNode:
 
     @property
     def ports(self) -> Ports:
-        """The doors for the agent."""
+        """The ports for the agent."""
         return Ports(NodeFiles(self), NoCounters(), None, "this node has no GPU", PortClock(self))
 
 
@@ -168,7 +168,7 @@ class PortClock:
 
 
 class NoCounters:
-    """``pmu.ports.Counters`` of a chip whose counters nobody emulates: a cap needs none."""
+    """``pmu.ports.Counters`` of a chip without emulated counters: a cap needs none."""
 
     def why_not(self, event: str) -> str | None:
         """Always the same reason."""
@@ -220,7 +220,7 @@ class NodeFiles:
         self._node.limits_khz[policy // DOMAIN_CORES] = khz
 
     def keep(self, path: str) -> KeptFile:
-        """A file to be read again and again."""
+        """A file to be read repeatedly."""
         self.read(path)
         return _Kept(self, path)
 
@@ -253,7 +253,7 @@ class _Kept:
         return self._files.read(self._path).encode()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def _absent(path: str) -> OSError:

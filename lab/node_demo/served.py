@@ -1,6 +1,6 @@
-"""The real daemon, in real time, on a served node: a process that knows nothing of the model behind its instruments.
+"""The real daemon, in real time, on a served node: a process without access to the model behind its instruments.
 
-Where root, FUSE or a mount namespace is missing the same agent runs in virtual time instead, and that is said.
+Where root, FUSE or a mount namespace is missing, the same agent runs in virtual time instead, and the output says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from twin.physics.model import Report, Twin
 
 
 class LiveRun(msgspec.Struct, frozen=True):
-    """One run of the daemon: what it saw and estimated, and beside it the model's truth."""
+    """One run of the daemon: what it saw and estimated, and the model's truth."""
 
     case: Case
     served: bool
@@ -55,8 +55,8 @@ class LiveRun(msgspec.Struct, frozen=True):
 
 
 def live_run(case: Case, journal: Path, report: Path, virtual: bool) -> LiveRun:
-    """Run the daemon on ``case``; served if possible (the twin's own ``report`` is then left), unless ``virtual``."""
-    why = "asked for" if virtual else _why_not_served()
+    """Run the daemon on ``case``; served if possible (that writes the twin's own ``report``), unless ``virtual``."""
+    why = "requested" if virtual else _why_not_served()
     summary, truth = _virtual(case, journal) if why else _served(case, journal, report)
     reference = run(Experiment(case.machine, case.workload, case.seed, case.bias, case.duration_s, gpu_policy="fixed"))
     return LiveRun(

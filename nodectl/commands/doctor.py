@@ -40,8 +40,8 @@ HEADINGS: Final = ("what", "kind", "found", "reads", "writes", "locked", "remark
 def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     """List what this node has, what can be read and written, what is locked, and why.
 
-    What [cluster] of the settings declares is held against that; a line says what does not agree, and the remedy.
-    Equal rows of numbered things are shown as one; --json has them all.
+    Declarations under [cluster] of the settings are checked against it; a line says what does not agree, and what to
+    do. Rows that differ only in numbers are shown as one; --json has them all.
     """
     config = configure(file, {})
     ports = system_ports()
@@ -58,7 +58,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
         return
     layout = found.layout
     click.echo(
-        f"{len(layout.cpus)} logical CPUs in {len(layout.domains)} clock domains,"
+        f"{len(layout.cpus)} logical CPUs in {len(layout.domains)} frequency domains,"
         f" {len(layout.zones)} energy zones, {len(layout.gpus)} GPUs"
     )
     click.echo()
@@ -123,7 +123,7 @@ def _cells(row: Finding) -> tuple[str, ...]:
 
 
 def _verdict(found: Survey, mode: str) -> str:
-    """Whether ``nodectl run`` would go to work here, and on what."""
+    """Whether ``nodectl run`` can run here in this mode, and what it would leave alone."""
     try:
         _, notices = fit_to_node(msgspec.convert({"mode": mode}, Config), found)
     except NodectlError as error:

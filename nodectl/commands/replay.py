@@ -1,4 +1,4 @@
-"""``nodectl replay``: decide a journal again, and compare; or hand it to other programs as a table."""
+"""``nodectl replay``: decide a journal again and compare, or export it as a table."""
 
 from __future__ import annotations
 

@@ -21,17 +21,17 @@ from pmu.system import system_ports
 @click.option(
     "--leave-cluster",
     is_flag=True,
-    help="Also knobs under a cluster's grant: only if its ledger counts this node at TDP.",
+    help="Restore knobs under a cluster's grant too: only if its ledger counts this node at TDP.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def restore(state_dir: str, leave_cluster: bool, dry_run: bool, as_json: bool) -> int:
     """Put every knob back to the value captured before an agent first moved it.
 
-    For after a kill: an agent that is stopped does this itself. Harmless when there is nothing to restore. What
-    somebody else has set since is left to them. Exit status 1 if a knob could not be put back yet; its captured value
-    is kept for the next attempt. A cap under a cluster's grant is never raised: it becomes the lesser of itself and the
-    node's safe cap until the cluster has granted the leave.
+    Use it after an agent was killed: one that is stopped does this itself. It does nothing where there is nothing to
+    restore. A knob that somebody else has set since is left alone. Exit status 1 if a knob could not be put back yet;
+    its captured value is kept for the next attempt. A cap under a cluster's grant is never raised: it becomes the lower
+    of itself and the node's safe cap until the cluster has let the node go.
     """
     path = save_path(state_dir)
     result = _restore(state_dir, path, dry_run, leave_cluster) if is_there(path) else Restoration()

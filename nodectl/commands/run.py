@@ -22,7 +22,7 @@ from nodectl.loop.summary import Summary
 from nodectl.policies import registry
 from nodectl.shell.errors import NodectlError, nearest
 from nodectl.shell.extension import below, split
-from nodectl.shell.log import saying
+from nodectl.shell.log import logger
 from nodectl.shell.notify import Notifier
 from nodectl.shell.settings import ConfigError, line_of, read_toml
 from nodectl.write.saves import node_id
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nodectl.jobs.job_runner import JobDesk
     from nodectl.member.cluster_cap import ClusterCap
 
-_say: Final = saying("nodectl run")
+_say: Final = logger("nodectl run")
 
 OTHER_DOMAINS: Final = [domain for domain in registry.DOMAINS if policy_path(domain)[0] == "policies"]
 
@@ -62,7 +62,7 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
 )
-@click.option("--mode", type=click.Choice(["monitor", "optimize"]), help="Only look, or move clocks.")
+@click.option("--mode", type=click.Choice(["monitor", "optimize"]), help="Only measure, or move clocks.")
 @click.option("--dry-run", is_flag=True, help="Decide and journal what would be done; write nothing.")
 @click.option("--period", callback=milliseconds, metavar="TIME", help="Time between two samples, e.g. 100ms.")
 @click.option("--cpu-policy", metavar="NAME|FILE.py[:NAME][:KEY=VALUE,...]", help="See `nodectl policies`.")
@@ -97,7 +97,7 @@ def run(
     as_json: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Read the node, decide, and move clocks until told to stop, or until COMMAND has ended.
+    """Read the node, decide, and move clocks until a signal (Ctrl-C, SIGTERM), or until COMMAND has ended.
 
     Around a COMMAND the exit status is that of the command, and the closing line goes to stderr.
     """
@@ -148,7 +148,7 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
 
 
 def open_jobs(config: Config, boot_id: str) -> JobDesk:
-    """What runs the cluster's jobs on this node, beside its saves."""
+    """What runs the cluster's jobs on this node; they are kept in the state directory."""
     from nodectl.jobs.job_runner import JobDesk
     from nodectl.jobs.processes import JobRunner
 
@@ -159,8 +159,8 @@ def open_jobs(config: Config, boot_id: str) -> JobDesk:
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:
     """The settings of the file (if any) with those of the command line over them.
 
-    ``given`` maps a key path to the option's name and value; a message about that key names the option, a message
-    about any other names the file and its line.
+    ``given`` maps a key path to the option's name and value. A message about such a key names the option; any other
+    names the file and its line.
     """
     if file is None and Path(DEFAULT_PATH).exists():
         file = Path(DEFAULT_PATH)
@@ -169,7 +169,7 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
         if file and isinstance(table, dict) and "name" in table:
             table["name"] = below(file.parent, table["name"])
     if given.get(("mode",), ("", ""))[1] == "monitor":
-        settings.pop("dry_run", None)  # what the file says of optimizing does not concern a run that only looks
+        settings.pop("dry_run", None)  # a setting for optimizing, which does not concern a run that only measures
     for path, (_, value) in given.items():
         table = settings
         for name in path[:-1]:
@@ -186,7 +186,7 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
 
 
 def policy_choice(text: str, option: str) -> dict[str, Any]:
-    """``NAME`` or ``NAME:KEY=VALUE,...`` as the table that a settings file would hold. The name may be a file."""
+    """``NAME`` or ``NAME:KEY=VALUE,...`` as the table that a settings file would have. The name may be a file."""
     name, rest = split(text)
     params: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
@@ -214,7 +214,7 @@ def _value(text: str) -> Any:
 
 
 def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms: float | None, as_json: bool) -> int:
-    """Run until a signal or for ``duration_ms``; tell systemd what is going on."""
+    """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
     try:
         notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
@@ -235,14 +235,14 @@ def _around(
     duration_ms: float | None,
     as_json: bool,
 ) -> int:
-    """Run ``command`` under the agent. Once it has been started nothing that befalls the agent ends it."""
+    """Run ``command`` under the agent. Once the command has started, no failure of the agent ends it."""
     try:
         child = _spawn(command, progress)
         interruptions.watch(child)
         try:
             agent.run(_end_ns(clock, duration_ms), interruptions.is_over)
         except NodectlError as error:
-            _say(f"{error}; knobs are put back, the command goes on")
+            _say(f"{error}; knobs are put back, the command continues")
         except Exception:  # a defect of ours: put the node back at once, and let the job finish
             traceback.print_exc()
     finally:

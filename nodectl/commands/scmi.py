@@ -29,10 +29,10 @@ FAST: Final = click.option(
 
 
 class _Conversation(click.Group):
-    """Its commands' errors are the bridge's; a request that makes no sense is wrong use."""
+    """A group whose commands raise errors of the bridge. A ``RequestError`` counts as wrong use."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; every error of the bridge becomes one of the command line's."""
+        """Run the command; every error of the bridge becomes an error of the command line."""
         try:
             return super().invoke(ctx)
         except RequestError as error:
@@ -53,7 +53,7 @@ for _command in (scmi_line.ping, scmi_line.watch, scmi_line.trace):
 
 @contextlib.contextmanager
 def controller_at(url: str) -> Iterator[Controller]:
-    """A discovered controller, let go of at the end."""
+    """Connect to a controller and discover it; close the connection at the end."""
     client = open_client(url)
     try:
         yield Controller(client)
@@ -61,9 +61,9 @@ def controller_at(url: str) -> Iterator[Controller]:
         client.close()
 
 
-def how(asked_fast: bool, is_fast: bool) -> str:
-    """What became of ``--fast``, for the end of a line."""
-    return f" ({'through a FastChannel' if is_fast else 'by message'})" if asked_fast else ""
+def how(is_fast_requested: bool, is_fast: bool) -> str:
+    """How a value was sent where ``--fast`` was given, for the end of a line."""
+    return f" ({'through a FastChannel' if is_fast else 'by message'})" if is_fast_requested else ""
 
 
 def echo_json(value: Any) -> None:
@@ -76,13 +76,11 @@ def echo_json(value: Any) -> None:
 
 @scmi.command("decode")
 @click.argument("words", metavar="HEX", nargs=-1, required=True)
-@click.option(
-    "--from", "sender", type=click.Choice(["agent", "platform"]), help="Who sent it; default: whoever may have."
-)
+@click.option("--from", "sender", type=click.Choice(["agent", "platform"]), help="Who sent it; default: try both.")
 @click.option("--speak", "spoken", multiple=True, metavar="PROTOCOL=VERSION", help="E.g. performance=0x30000.")
 @JSON
 def decode_message(words: tuple[str, ...], sender: str | None, spoken: tuple[str, ...], as_json_text: bool) -> None:
-    """Say what a message means.
+    """Print what a message means.
 
     HEX is bytes as on the wire, or little-endian words each with 0x before it: `05 60 00 00 ...` or `0x6005 0x1 0x0
     0x186a0`. A command and its response have the same header, so both readings are given where both make sense.
@@ -176,11 +174,11 @@ def discover(url: str, as_json_text: bool) -> None:
 @click.argument("what", nargs=-1)
 @JSON
 def get(url: str, what: tuple[str, ...], as_json_text: bool) -> int:
-    """Read what is in force and measured.
+    """Read values that are in force and values that are measured.
 
     WHAT is cap, power, pai, level, limits or sensor, with :NUMBER or :NAME for one of them (`cap:0`, `sensor:temp-1`);
-    status for the controller's own. Without WHAT everything is read. Exit status 1 if something that was named could
-    not be read.
+    status is the controller's own state. Without WHAT everything is read. Exit status 1 if something that was named
+    could not be read.
     """
     with controller_at(url) as controller:
         values = [read(controller, target) for target in targets_of(controller, what)]
@@ -199,8 +197,8 @@ def get(url: str, what: tuple[str, ...], as_json_text: bool) -> int:
 def set_values(url: str, settings: tuple[str, ...], fast: bool, as_json_text: bool) -> int:
     """Set levels, limits and averaging intervals, and read them back.
 
-    SETTING is level:DOMAIN=2400MHz (the fastest level that is no faster), limits:DOMAIN=800MHz..2400MHz or
-    pai:DOMAIN=1ms. For caps see `nodectl scmi cap`. Exit status 1 if something else is in force afterwards.
+    SETTING is level:DOMAIN=2400MHz (rounded down to a level), limits:DOMAIN=800MHz..2400MHz or pai:DOMAIN=1ms. For caps
+    see `nodectl scmi cap`. Exit status 1 if another value is in force afterwards.
     """
     with controller_at(url) as controller:
         outcomes = [assign(controller, setting, fast=fast) for setting in settings]
@@ -228,23 +226,23 @@ def cap(url: str, domain: str, power: str | None, disable: bool, fast: bool, as_
         raise UsageError("give either a cap such as 120W or --disable")
     watts = in_units(power, UNITS_W, "a power such as 120W") if power is not None else None
     if watts == 0:
-        raise UsageError("a cap of 0 W would disable capping; say --disable if that is meant")
+        raise UsageError("a cap of 0 W would disable capping; use --disable if that is meant")
     with controller_at(url) as controller:
         chosen = find(controller.cap_domains, domain, "power domain")
         if watts is None:
             enforced = controller.disable_cap(chosen)
-            asked = sent = None
+            requested = sent = None
             is_fast = False
         else:
             outcome = controller.set_cap(chosen, chosen.rounded_down(watts), fast=fast)
             is_fast = outcome.is_fast
-            asked, sent, enforced = watts, chosen.watts(outcome.sent), outcome.enforced
+            requested, sent, enforced = watts, chosen.watts(outcome.sent), outcome.enforced
     enforced_w = chosen.watts(enforced) if enforced else None
     if as_json_text:
-        echo_json({"domain": chosen.number, "name": chosen.name, "asked_w": asked, "sent_w": sent,
+        echo_json({"domain": chosen.number, "name": chosen.name, "asked_w": requested, "sent_w": sent,
                    "enforced_w": enforced_w, "is_fast": is_fast})  # fmt: skip
         return 0
-    asked_text = "cap withdrawn" if sent is None else f"{asked:.10g} W asked, {sent:.10g} W sent"
+    sent_text = "cap withdrawn" if sent is None else f"{requested:.10g} W requested, {sent:.10g} W sent"
     enforced_text = "capping is disabled" if enforced_w is None else f"{enforced_w:.10g} W enforced"
-    click.echo(f"{chosen.name}: {asked_text}, {enforced_text}{how(fast, is_fast)}")
+    click.echo(f"{chosen.name}: {sent_text}, {enforced_text}{how(fast, is_fast)}")
     return 0

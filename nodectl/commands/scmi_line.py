@@ -1,4 +1,4 @@
-"""``nodectl scmi ping``, ``watch`` and ``trace``: what goes over the line."""
+"""``nodectl scmi ping``, ``watch`` and ``trace``: the messages on the line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from firmware_bridge.scmi.transports.url import open_client, open_transport
 from nodectl.commands.scmi_targets import UNITS_S, in_units, read, targets_of
 
 EVENT_WAIT_S: Final = 0.2
-"""Ours: how long to wait for an event before looking whether it is time to end."""
+"""Ours: how long to wait for an event before checking whether it is time to end."""
 
 
 @click.command()
@@ -38,7 +38,7 @@ def ping(url: str, count: int, as_json_text: bool) -> int:
     client = open_client(url)
     took_us: list[float] = []
     try:
-        client.request(ProtocolVersion(Protocol.BASE))  # a silent or strange device is an error, not a loss
+        client.request(ProtocolVersion(Protocol.BASE))  # a device without SCMI is an error, not a loss
         once = Client(client.transport, tries=1)
         for _ in range(count):
             begin_s = time.perf_counter()
@@ -93,7 +93,7 @@ def watch(url: str, duration: str | None, count: int | None, power: bool, as_jso
 
 
 def _subscribe(controller: Controller, enable: int, *, power: bool) -> None:
-    """Ask for every notification that the domains offer, or for none."""
+    """Enable every notification that the domains offer (``enable`` 1), or disable them (0)."""
     ask = controller.client.request
     for domain in controller.cap_domains:
         if domain.notifies_caps:

@@ -51,7 +51,7 @@ class Target(msgspec.Struct):
 
 
 def targets_of(controller: Controller, wanted: Sequence[str]) -> list[Target]:
-    """The things that the words name; all that there are when there is no word."""
+    """The things that the words name; all of them where no word is given."""
     if wanted:
         return [target for word in wanted for target in _named(controller, word)]
     return [target for kind in KINDS for target in _all(controller, kind)]
@@ -84,7 +84,7 @@ def _known(controller: Controller, kind: str) -> Sequence[CapDomain | SpeedDomai
 
 
 def read(controller: Controller, target: Target) -> Value:
-    """The thing's value; a refusal of this one thing is part of the answer."""
+    """Read a value; where the controller refuses it, the result has the reason."""
     what = target.kind if target.of is None else f"{target.kind}:{target.of.number}"
     value = Value(what, "" if target.of is None else target.of.name)
     try:
@@ -169,9 +169,9 @@ class Assigned(msgspec.Struct):
 
 
 def assign(controller: Controller, setting: str, *, fast: bool = False) -> Assigned:
-    """Carry out ``level:0=2400MHz`` and its kin; ``RequestError`` for what cannot be set this way.
+    """Carry out a setting such as ``level:0=2400MHz``; ``RequestError`` for what cannot be set this way.
 
-    ``fast`` levels go through FastChannels where there are any; limits and intervals are always messages.
+    With ``fast``, levels go through FastChannels where there are any; limits and intervals are always messages.
     """
     place, equals, value = setting.partition("=")
     kind, _, which = place.partition(":")
@@ -191,18 +191,18 @@ def assign(controller: Controller, setting: str, *, fast: bool = False) -> Assig
 
 
 def _assign_pai(controller: Controller, domain: CapDomain, value: str) -> Assigned:
-    asked_us = int(in_units(value, UNITS_US, "an interval such as 1ms"))
-    in_force_us = controller.set_averaging_interval_us(domain, asked_us)
+    requested_us = int(in_units(value, UNITS_US, "an interval such as 1ms"))
+    in_force_us = controller.set_averaging_interval_us(domain, requested_us)
     text = f"{domain.name}: averaging over {in_force_us} us"
-    return Assigned(f"pai:{domain.number}", domain.name, asked_us, in_force_us, True, text)
+    return Assigned(f"pai:{domain.number}", domain.name, requested_us, in_force_us, True, text)
 
 
 def _assign_level(controller: Controller, domain: SpeedDomain, value: str, fast: bool) -> Assigned:
     level = domain.level_at_or_below(in_units(value, UNITS_KHZ, "a frequency such as 2400MHz"))
     outcome = controller.set_level(domain, level, fast=fast)
-    text = f"{domain.name}: {domain.in_words(level)} asked, {domain.in_words(outcome.in_force)} in force"
+    text = f"{domain.name}: {domain.in_words(level)} requested, {domain.in_words(outcome.in_force)} in force"
     if not outcome.is_as_requested:
-        text += " (held by another agent's request or by limits)"
+        text += " (because of another agent's request, or of limits)"
     target = f"level:{domain.number}"
     return Assigned(target, domain.name, level, outcome.in_force, outcome.is_as_requested, text, outcome.is_fast)
 

@@ -1,4 +1,4 @@
-"""Knobs behind an on-chip controller that is reached over SCMI, and the link to it.
+"""Knobs that an on-chip controller moves for this node over SCMI, and the link to it.
 
 Imports ``firmware_bridge.scmi`` and ``nodectl.knobs.api``. Never blocks the agent's loop: the link has its own thread.
 """

@@ -1,12 +1,12 @@
-"""Knobs that an SCMI controller moves for this node, and who holds the cap now.
+"""Knobs that an SCMI controller moves for this node, and who enforces the cap now.
 
-While the controller answers, decisions on the knobs that the settings give to it go there; when it falls silent they go
-to this node's own: RAPL limits where it has any, and clocks. A silent controller most likely still enforces the last
-cap that it was given, but nobody can know. It is handed back the cap only when the cap of *now* has been set there and
-verified; until then both hold it, and the lower one is in force.
+While the controller answers, it gets the decisions on the knobs that the settings delegate to it. When it is silent,
+they go to this node's own knobs: RAPL limits where there are any, and clocks. A silent controller most likely still
+enforces its last cap, but nobody can know. The node hands the cap back only after the *present* cap has been set at the
+controller and verified; until then both enforce it, and the lower one is in force.
 
-A cap under a cluster's grant has an end, and a controller that can is told it, before the cap: then the cap ends with
-the lease even if this machine hangs.
+A cap under a cluster's grant has an end. A controller that supports this gets the end before the cap, so that the cap
+ends with the lease even if this machine hangs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pmu.findings import Finding
 
 
 class Delegation:
-    """The knobs of this node that the settings give to a controller, and how each tick's decisions reach them."""
+    """The knobs that the settings delegate to a controller, and how each tick's decisions reach them."""
 
     def __init__(self, settings: Scmi, runs: Runs) -> None:
         self._runs, self._link = runs, runs.link
@@ -47,12 +47,12 @@ class Delegation:
 
     @property
     def rows(self) -> Iterable[str]:
-        """The rows of the decisions that go to the controller while it answers."""
+        """The decision rows that go to the controller while it answers."""
         return self._clocks
 
     def start(self) -> None:
-        """Connect and look once. A domain that the controller does not have is a ``KnobError``: the settings are wrong;
-        a controller that does not answer is an alarm."""
+        """Connect and read every knob once. ``KnobError`` for a domain that the controller does not have, since the
+        settings are wrong; a controller that does not answer is only an alarm."""
         self._runs.new_tick(START_WAIT_S)
         self._runs.start()
         if self._link.is_up:
@@ -65,7 +65,7 @@ class Delegation:
         self._alarm(f"no controller ({self._link.why_down})")
 
     def update(self, packages_mw: int) -> PackageCap:
-        """Begin a tick: is the controller there, and does it hold this cap? ``packages_mw`` 0 asks for none."""
+        """Begin a tick: does the controller answer, and does it enforce this cap? ``packages_mw`` 0: no cap."""
         self._runs.new_tick()
         self._note_changes()
         if self._cap is None:
@@ -78,33 +78,35 @@ class Delegation:
                 self._notices.append(f"{self._link.url}: the cap is in force again and verified: handed back")
         elif self._cap.wanted is not None and not self._cap.is_in_force(self._cap.wanted):
             self._is_local = True
-            why = self._cap.trouble or f"it holds {self._cap.held or 'no cap'}, {self._cap.wanted} mW were asked"
+            in_force = f"{self._cap.present} mW" if self._cap.present else "no cap"
+            why = self._cap.trouble or f"{self._cap.wanted} mW requested, {in_force} in force"
             self._alarm(f"the controller answers, but the cap is not in force: {why}")
         return PackageCap(packages_mw, self._is_local)
 
     def look_for_lease(self, captured: Container[str]) -> None:
-        """After ``start``, and when it is known which knobs an earlier run of this boot has moved."""
+        """Find out whether the controller supports leases. Call it after ``start``, once ``captured``, the knobs that
+        an earlier run of this boot has moved, is known."""
         cap = self._cap
         if cap and self._link.is_up:
-            with contextlib.suppress(KnobError):  # it says so itself, and no grant is there yet
+            with contextlib.suppress(KnobError):  # the link reports it, and there is no grant yet
                 self._runs.ask(lambda controller: cap.look_for_lease(controller, cap.name in captured))
 
     def end_at(self, lease: CapLease) -> None:
-        """The grant that caps this node ends then; in this tick before the cap is set. What comes of it is in
+        """Have the controller end the cap with this lease. Call it in each tick before the cap is set; the result is in
         ``why_no_lease``."""
         if self._cap is None or lease in (self._lease, self._cap.lease) or not self._link.is_up:
             return
         self._lease = lease
-        with contextlib.suppress(KnobError):  # no answer in time: it is done all the same, or the silence is noticed
+        with contextlib.suppress(KnobError):  # no answer in time: it is done later, or the link reports the silence
             self._cap.end_at(lease)
 
     @property
     def why_no_lease(self) -> str:
-        """Why the controller would not end the cap by itself if nothing ran here any more; empty if it would."""
+        """Why the controller would not end the cap by itself if this machine hung; empty if it would."""
         if self._cap is None:
-            return f"no controller holds the cap ([scmi] knobs: {CAP_ROW})"
+            return f"no controller enforces the cap ([scmi] knobs: {CAP_ROW})"
         if self._is_local:
-            return "the controller does not hold the cap, this node does"
+            return "the controller does not enforce the cap, this node does"
         if self._cap.why_no_lease or self._lease is None or self._cap.lease == self._lease:
             return self._cap.why_no_lease
         return "the controller has not confirmed the lease yet"
@@ -125,25 +127,25 @@ class Delegation:
         return settled
 
     def outcomes(self) -> list[Outcome]:
-        """What is to be journalled of the link itself since the last call, and of a cap that is not kept."""
-        said, self._outcomes = self._outcomes, []
+        """For the journal: outcomes of the link since the last call, and of a cap that is not kept now."""
+        found, self._outcomes = self._outcomes, []
         if self._cap and self._link.is_up and self._cap.complaint:
-            said.append(Outcome(self._cap.name, "no-effect", self._cap.complaint, "firmware"))
+            found.append(Outcome(self._cap.name, "no-effect", self._cap.complaint, "firmware"))
         elif self._cap and self._link.is_up and self._cap.lower_cap:
-            said.append(Outcome(self._cap.name, "foreign", self._cap.lower_cap, "foreign writer"))
-        return said
+            found.append(Outcome(self._cap.name, "foreign", self._cap.lower_cap, "foreign writer"))
+        return found
 
     def notices(self) -> list[str]:
-        """What is to be told to people since the last call, each once."""
-        said, self._notices = self._notices, []
-        return said
+        """Lines for people since the last call, each once."""
+        found, self._notices = self._notices, []
+        return found
 
     def before_restoring(self) -> None:
-        """The run ends: from now on waiting does no harm."""
+        """The run ends: from now on calls may wait longer for the controller."""
         self._runs.new_tick(START_WAIT_S)
 
     def stop(self) -> None:
-        """Let go of the controller."""
+        """Close the link."""
         self._runs.stop()
 
     def _note_changes(self) -> None:
@@ -164,7 +166,7 @@ class Delegation:
 
 
 def findings(settings: Scmi) -> list[Finding]:
-    """What ``doctor`` says: every domain of the controller, what it is taken for, and why it cannot be used if not."""
+    """Rows for ``doctor``: every domain of the controller, the knob it serves, or why it cannot be used."""
     if not settings.url:
         return []
     try:
@@ -193,12 +195,12 @@ def _domain_findings(settings: Scmi, controller: Controller) -> list[Finding]:
 
     for cap in controller.cap_domains:
         is_in_watts = cap.unit in ("uW", "mW")
-        why = "" if cap.can_set_cap else "the controller lets nobody set this cap"
+        why = "" if cap.can_set_cap else "this agent may not set this cap"
         why = why if is_in_watts else "counts in abstract units, not in watts"
         add("cap_mw", cap, cap.can_set_cap and is_in_watts, True, why)
     for speed in controller.speed_domains:
         can = speed.can_set_limits if limits else speed.can_set_level
-        why = "" if can else f"the controller lets nobody set its {settings.clocks_by}"
+        why = "" if can else f"this agent may not set its {settings.clocks_by}"
         add("limit_khz" if limits else "level_khz", speed, can and bool(speed.levels), False, why)
     for row, domain in missing.items():
         known = controller.cap_domains if row == CAP_ROW else controller.speed_domains

@@ -1,16 +1,16 @@
 """The link to an SCMI controller: its heartbeat, and a thread of its own.
 
 The loop must never wait for a controller that hangs: its answers may take 30 ms in shared memory and 250 ms on a serial
-line, a reconnection seconds, and a period is 100 ms. So the link belongs to a thread (``ThreadedLink``). The loop hands
-it jobs and waits for their results ``TICK_WAIT_S`` per tick *in all*; what takes longer goes on without it and shows in
-a later look. (A loop of non-blocking exchanges would need the same state kept by hand for every step of connecting,
-discovering, setting and verifying.) In virtual time nothing blocks, and ``InlineLink`` does the same jobs in the loop
-itself, so that a run is the same every time.
+line, a reconnection seconds, and a period is 100 ms. So the link belongs to a thread (``ThreadedLink``). The loop
+passes jobs to it and waits for their results at most ``TICK_WAIT_S`` per tick *in all*; a job that takes longer
+continues in the thread, and a later heartbeat shows its result. (A loop of non-blocking exchanges would need a state
+machine for every step of connecting, discovering, setting and verifying.) In virtual time nothing blocks, and
+``InlineLink`` does the same jobs in the loop itself, so that a run is the same every time.
 
-Every ``BEAT_S`` the link looks at each of its knobs: one GET each, which is the heartbeat, the check that the value is
-still in force, and for a cap the power measured against it. After ``MISSES`` looks without an answer the controller
-counts as silent. When it answers again, what it has forgotten is set anew and read back before it counts as there; so
-it is when it was started again without having been missed, which our own firmware's slot counter tells.
+Every ``BEAT_S`` the link sends one GET for each of its knobs. This is the heartbeat, and it checks that the value is
+still in force; for a cap it also reads the measured power. After ``MISSES`` heartbeats without an answer the controller
+counts as silent. When it answers again, each value that it has lost is set again and read back before it counts as up.
+The same is done after a restart that was too short to miss a heartbeat: our own firmware's slot counter shows it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ BEAT_S: Final = 0.1
 MISSES: Final = 2
 
 REOPEN_S: Final = 1.0
-"""Ours: a link that has been silent this long is opened anew; on a serial line that greets the controller again."""
+"""Ours: a link that has been silent this long is opened again; on a serial line the two ends then exchange HELLO frames
+again."""
 
 TICK_WAIT_S: Final = 0.025
 """Ours: a quarter of the default period, and some fifty times what an exchange in shared memory takes."""
@@ -60,7 +61,7 @@ class Change:
 
 
 class Link:
-    """One connection, its heartbeat, and the knobs behind it. ``connect`` opens it anew each time it is needed."""
+    """One connection, its heartbeat, and the knobs behind it. ``connect`` opens it, each time that it is needed."""
 
     def __init__(self, url: str, connect: Callable[[], Client] | None, now_s: Callable[[], float]) -> None:
         self.url = url
@@ -70,14 +71,14 @@ class Link:
         self._connect = connect or (lambda: patient_client(url))
         self._now_s = now_s
         self._controller: Controller | None = None
-        self.why_down = f"{url}: not asked yet"
+        self.why_down = f"{url}: not connected yet"
         self._misses = 0
         self._heard_s = now_s()
         self._slots = 0
         self._has_lost_all = False
 
     def beat(self) -> None:
-        """Look at every knob; connect first where there is no connection."""
+        """Read every knob; connect first where there is no connection."""
         try:
             controller = self._controller = self._controller or self._opened()
             self._has_lost_all |= self._was_started_again(controller)
@@ -89,7 +90,7 @@ class Link:
             self._has_lost_all = False
         except LinkError as error:
             self._missed(error)
-        except ScmiError as error:  # it answers, but does not take back what it had: the next beat tries again
+        except ScmiError as error:  # it answers, but refuses a value that it had before: the next beat tries again
             self._misses, self._heard_s, self.why_down = 0, self._now_s(), str(error)
         else:
             self._misses, self._heard_s = 0, self._now_s()
@@ -98,7 +99,7 @@ class Link:
                 self.changes.append(Change(True, "answers"))
 
     def do(self, job: Callable[[Controller], T]) -> T:
-        """Carry out a job, once more if nothing came back: all that is asked here sets or reads a state."""
+        """Do a job, and once more if no answer came. That is safe: every job only sets or reads a state."""
         try:
             if self._controller is None:
                 raise LinkError(f"{self.url}: not connected")
@@ -112,13 +113,13 @@ class Link:
             raise as_knob_error(error) from error
 
     def _was_started_again(self, controller: Controller) -> bool:
-        """Does our own firmware count its control slots from the start again? Of others only a silence tells."""
+        """Has our own firmware restarted, so that its slot counter is lower? Others show a restart only by silence."""
         if TELEMETRY not in controller.identity.versions:
             return False
         before, self._slots = self._slots, controller.client.request(TelemetryStatus()).slots
         return self._slots < before
 
-    def let_go(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection; what is in force stays in force."""
         controller, self._controller = self._controller, None
         if controller is not None:
@@ -138,7 +139,7 @@ class Link:
         self._misses += 1
         is_gone = not isinstance(error, NoAnswerError)
         if is_gone or self._now_s() - self._heard_s >= REOPEN_S:
-            self.let_go()
+            self.disconnect()
             self._heard_s = self._now_s()
         self.why_down = str(error)
         if self._misses >= MISSES:
@@ -152,25 +153,25 @@ class Link:
 
 
 class Runs(Protocol):
-    """A link at work, in a thread or in the loop."""
+    """A link that is served by a thread or by the loop."""
 
     link: Link
 
     def start(self) -> None:
-        """The first beat."""
+        """Begin, with a first beat."""
 
     def ask(self, job: Callable[[Controller], T]) -> T:
-        """Have a job done and wait for it, within what is left of this tick; ``KnobError`` otherwise."""
+        """Have a job done and wait for it within the time that is left in this tick; ``KnobError`` otherwise."""
 
     def new_tick(self, wait_s: float = TICK_WAIT_S) -> None:
         """A tick begins, in which ``ask`` may wait for so long in all."""
 
     def stop(self) -> None:
-        """End, and let go of the link."""
+        """End, and close the link."""
 
 
 class InlineLink:
-    """For virtual time: beats and jobs are done in the loop, a beat with each tick that it is due at."""
+    """For virtual time: the loop does beats and jobs itself, a beat in each tick at which one is due."""
 
     def __init__(self, url: str, connect: Callable[[], Client], clock: Clock) -> None:
         self._clock = clock
@@ -192,8 +193,8 @@ class InlineLink:
             self._beat()
 
     def stop(self) -> None:
-        """Let go."""
-        self.link.let_go()
+        """Close the connection."""
+        self.link.disconnect()
 
     def _beat(self) -> None:
         self._due_s = self._now_s() + 0.9 * BEAT_S  # a tick that comes a little early is in time
@@ -204,7 +205,7 @@ class InlineLink:
 
 
 class ThreadedLink:
-    """For real time: a thread owns the link, and nobody waits for it longer than said."""
+    """For real time: a thread owns the link, and ``ask`` waits only as long as ``new_tick`` allows."""
 
     def __init__(self, url: str, connect: Callable[[], Client] | None = None) -> None:
         self.link = Link(url, connect, time.monotonic)
@@ -228,7 +229,7 @@ class ThreadedLink:
             return future.result(self._left_s)
         except TimeoutError:
             raise KnobError(
-                f"{self.link.url}: no answer within the {TICK_WAIT_S * 1e3:g} ms of a tick; it goes on alone",
+                f"{self.link.url}: no answer within the {TICK_WAIT_S * 1e3:g} ms of a tick; the job continues",
                 "refused",
                 "no answer",
             ) from None
@@ -236,7 +237,7 @@ class ThreadedLink:
             self._left_s = max(self._left_s - (time.monotonic() - begin_s), 0.0)
 
     def new_tick(self, wait_s: float = TICK_WAIT_S) -> None:
-        """Fill up the time that may be waited."""
+        """Reset the time that ``ask`` may wait in this tick."""
         self._left_s = wait_s
 
     def stop(self) -> None:
@@ -258,19 +259,19 @@ class ThreadedLink:
                 if item is None:
                     return
                 self._settle(*item)
-        finally:  # a defect in here must not look like a controller that answers
+        finally:  # after a defect in this thread, the controller must not count as up
             self.link.give_up("the link has ended")
-            self.link.let_go()
+            self.link.disconnect()
 
     def _settle(self, job: type_job, future: Future[Any]) -> None:
         try:
             future.set_result(self.link.do(job))
-        except Exception as error:  # whatever it is, it is the asker's to see
+        except Exception as error:  # whatever it is, the caller of ``ask`` gets it
             future.set_exception(error)
 
 
 def patient_client(url: str) -> Client:
-    """A client whose tries are the beats: one per command, and none longer than a beat."""
+    """A client that tries each command once, for at most a beat: the next beat is the next try."""
     transport = open_transport(url)
     transport.reply_timeout_s = min(transport.reply_timeout_s, BEAT_S)
     return Client(transport, tries=1)

@@ -1,12 +1,12 @@
-"""One owner per knob: the least of what the policy wishes and what caps and temperature allow.
+"""One value per knob: the lowest of the policy's request, the cap and the thermal limit.
 
-Every knob that policies move has up to three opinions about it, and each may be absent. The lowest wins, and which one
-it was is kept beside the value, so that a slow job can be traced to its cause. A wish is rounded *up* to a value the
-hardware has (the policy promised a slowdown bound), a limit is rounded *down* (it promised somebody else watts).
+Each of the three may be absent. The lowest wins, and the result says which one it was (the binding limit), so that a
+slow job can be traced to its cause. A request is rounded *up* to a value that the hardware has, since the policy
+guarantees a slowdown bound; a limit is rounded *down*, since it guarantees watts or a temperature.
 
-A cpufreq policy may clock several CPUs: the fastest wish of its CPUs holds, and a CPU without a wish, or one whose
-counters are gone, wishes for everything. Below the lowest clock of the hardware nothing can be asked, so there alone
-a limit may stay unmet.
+A frequency domain may have several CPUs: it runs at the highest request of them, and a CPU without a request, or one
+whose counters are missing, leaves the domain free. No clock is below the hardware's lowest, so only there a limit may
+be exceeded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_LIMIT: Final = int(np.iinfo(np.int64).max)
 
 
 class ClockTable:
-    """The clocks that each of n knobs can hold, one column per knob: ``low``, ``high`` and the steps between.
+    """The clocks that each of n knobs can have, one column per knob: ``low``, ``high`` and the steps between.
 
     Columns are padded at the end with a value no clock reaches, so that the number of entries below a clock *is* the
     index of the step above it: rounding all knobs is one comparison, no search. A knob without steps takes any value.
@@ -73,7 +73,7 @@ def clocks_of(rows: Sequence[KnobRange]) -> ClockTable:
 
 
 class SharedClocks:
-    """Which CPUs share a clock, laid out once so that the fastest wish of each domain is one reduction."""
+    """Which CPUs share a clock, laid out once so that the highest request of each domain is one reduction."""
 
     def __init__(self, groups: Sequence[Sequence[int]], n_cpus: int) -> None:
         self._members = np.array([cpu for group in groups for cpu in group], np.int64)
@@ -82,7 +82,7 @@ class SharedClocks:
         self._n_cpus = n_cpus
 
     def fastest(self, cpu_khz: type_i64) -> type_i64:
-        """The highest wish in each domain; 0 (no wish) as soon as one of its CPUs has none."""
+        """The highest request in each domain; 0 (no request) as soon as one of its CPUs has none."""
         if not self._starts.size:
             return np.zeros(0, np.int64)
         wishes = cpu_khz[self._members]
@@ -109,11 +109,11 @@ def arbitrate(
     thermal: type_i64 | None,
     is_missing: npt.NDArray[np.bool_],
 ) -> tuple[type_i64, type_u8]:
-    """Settle each knob: the least of wish, cap and thermal limit, and which of them it was.
+    """Settle each knob: the lowest of request, cap and thermal limit, and which of them it was.
 
-    All arrays are ``[n_knobs]`` in the table's unit; 0 means no opinion, None that nobody has one about any knob. Where
-    ``is_missing``, the wish rests on a sensor that is gone and is dropped, while limits still hold. Returns the clocks
-    (0: none asked) and the bounds; when two opinions agree, the one nearer the policy is named.
+    All arrays are ``[n_knobs]`` in the table's unit; 0 means none, None that there is none for any knob. Where
+    ``is_missing``, the request depends on a sensor that is missing and is dropped, while limits still apply. Returns
+    the clocks (0: free) and the binding limits; where two are equal, the first of request, cap, thermal is named.
     """
     bound = np.where(is_missing, _MISSING, _FREE)
     if wish is None:

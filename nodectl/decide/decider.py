@@ -1,7 +1,7 @@
 """From a sample to decisions: the policies, the limits, and the arbiter, with the states they carry along.
 
-Nothing here reads a clock, a file or a random source, so the agent and a replay of its journal run this very code and
-must come to the same bytes.
+Nothing here reads a clock, a file or a random source: the agent and a replay of its journal run this same code and must
+come to the same bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SLOW: Final = 0.03
 """Ours: a clock within this part of another is the same; counters are noisy."""
 
 _POWER: Final = ClockTable([1], [2**31 - 1], [()])
-"""The packages' cap in milliwatts: any value; whoever takes it knows its own range."""
+"""The packages' cap in milliwatts: any value; its knob knows the range."""
 
 
 class Decider:
-    """What a node's agent has decided so far and therefore decides next.
+    """Decides tick by tick, with the states of the policies.
 
-    ``resume`` holds the policy decisions of a recorded tick: policies named there start from the state recorded, so a
+    ``resume``: the policy decisions of a recorded tick. Policies named there start from the recorded state, so a
     journal whose oldest part has been dropped still replays.
 
     The rows of ``Decisions.values`` are those of each domain in the registry's order: every cpufreq policy, then every
@@ -86,7 +86,7 @@ class Decider:
         return tuple(driven.side.policy for driven in self._driven if driven.side)
 
     def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
-        """Ask the policies about one interval and settle every knob, under the cap that holds for the next."""
+        """Have the policies decide on one interval and settle every knob, under the cap for the next interval."""
         wishes = [driven.side.next(sample) if driven.side else None for driven in self._driven]
         hot = [(limit.policy.domain, limit.next(sample)) for limit in self._limits]
         walk = self._walk.next(sample, power_walk.under(cap)) if self._walk else None
@@ -114,8 +114,8 @@ class Decider:
         )
 
     def held(self, decisions: Decisions, sample: Sample) -> Held:
-        """Whether the cap in watts, and nothing else, keeps a clock where it is. Unsure while clocks come back, and
-        where hardware runs them slower than they were asked to: its limit repays what it lent, or it is hot."""
+        """Whether the cap in watts, and nothing else, limits a clock. Unsure while clocks rise, and where hardware
+        runs them slower than requested: a RAPL limit compensates a peak, or it is hot."""
         walk = next((one for one in decisions.policies if one.policy == power_walk.POLICY.name), None)
         if walk is None:
             return "no"
@@ -127,7 +127,7 @@ class Decider:
         return "yes" if (walk.request.reason[by_watts] != power_walk.BELOW).any() else "unsure"
 
     def _is_slowed(self, decisions: Decisions, sample: Sample) -> bool:
-        """Whether a busy CPU runs below the clock that it is asked to, or the one that is no gift (a turbo is)."""
+        """Whether a busy CPU runs below its requested clock, or, where that is a turbo clock, below the nominal one."""
         asked_khz = decisions.values[: self._n_cpu_rows]
         floor_khz = np.where(asked_khz > 0, np.minimum(asked_khz, self._base_khz), self._base_khz)
         is_slow = sample.cpu.frequency_khz < (1 - SLOW) * self._cpu.shared.on_cpus(floor_khz)
@@ -201,7 +201,7 @@ class _Side:
         self._state = states[policy.name] if policy.name in states else policy.initial(params, layout)
 
     def next(self, sample: Sample, told: Callable[[Any], Any] = lambda state: state) -> PolicyDecision:
-        """The next decision; ``told`` puts into the state what the policy has to know beside the sample."""
+        """The next decision; ``told`` puts into the state what the policy needs in addition to the sample."""
         before = told(self._state)
         self._state, request = self.policy.decide(self._params, self._layout, before, sample)
         return PolicyDecision(self.policy.name, self._params, before, request)

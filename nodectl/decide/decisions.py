@@ -1,7 +1,7 @@
-"""What one tick of the loop decided: each policy's wish, and what the arbiter made of the wishes.
+"""What one tick of the loop decided: each policy's request, and what the arbiter settled.
 
-This is the part of a tick that a journal records and a replay must reproduce, so it carries what the replay needs:
-the parameters and the state each policy decided *from*.
+This is the part of a tick that a journal records and a replay must reproduce, so it has what the replay needs: the
+parameters, and the state from *before* each policy decided.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nodectl.policies.api import Request
 from pmu.readings import type_i64, type_u8
 
 BOUNDS = ("free", "policy", "cap", "thermal", "missing")
-"""Which wish bound a knob: nobody's (released), a policy's, a delegated cap, the thermal limit; or nobody's because
-the sensor that the policy's wish rests on is gone."""
+"""The binding limit of a knob: none (released), a policy's request, a cap, the thermal limit; or none because the
+sensor that the policy's request depends on is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """One policy's wish at one tick. ``state`` is the state *before* this decision, as it was passed to ``decide``."""
+    """One policy's request at one tick. ``state``: the state *before* this decision, as it was passed to ``decide``."""
 
     policy: str
     params: msgspec.Struct
@@ -34,7 +34,7 @@ class PolicyDecision:
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """All decisions of one tick. ``knobs`` names the rows of ``values`` (the knob's unit; 0 = release to the captured
-    value) and of ``bound`` (index into ``BOUNDS``). ``cap`` is what they rest on beside the sample. A tick without a
+    value) and of ``bound`` (index into ``BOUNDS``). ``cap``: the input in addition to the sample. A tick without a
     previous sweep decides nothing: ``Decisions()``.
     """
 
@@ -45,5 +45,5 @@ class Decisions:
     cap: PackageCap = NO_CAP
 
     def settings(self) -> dict[str, int]:
-        """What the writer is asked for: ``{knob name: value}``."""
+        """What the writer is to set: ``{knob name: value}``."""
         return dict(zip(self.knobs, self.values.tolist(), strict=True))

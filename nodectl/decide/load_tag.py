@@ -1,16 +1,16 @@
-"""What a node's load is, as its counters see it: memory, mixed or compute, or nothing that can be said.
+"""The load tag of a node, from its counters: memory, mixed or compute; "" where it is unknown.
 
 A tag says how much a job loses when its clocks fall (REGALE D2.3 §4.2: COMPUTE heavily, MIXED moderately, MEMORY
-little). The source gives no numbers; the marks here lie midway between the shares of time that scale with the clock,
-*beta*, of the classes that it is usually tried with: STREAM 0.21, NAS 0.4, message passing and Linpack 0.9 (Glesser,
-thesis, section 3.1: degradation from 2.7 to 1.2 GHz).
+little). The source gives no numbers. The marks here are midway between the values of *beta*, the share of time that
+scales with the clock, of typical codes: STREAM 0.21, NAS 0.4, message passing and Linpack 0.9 (Glesser, thesis,
+section 3.1: degradation from 2.7 to 1.2 GHz).
 
-Beta comes from stalled cycles where the machine counts them (``policies.cpu_views``), corrected for the clock. Else
-instructions per reference cycle have to do. They fall with the clock, too, by as much as beta says; so a tag is only
-believed if the instructions that the highest clock would give under *its* beta are in its own range, the present one
-first. Marks of IPC are ours, rough, and for two-socket x86 nodes.
+Beta comes from stalled cycles where the machine counts them (``policies.parts.cpu_views``), corrected for the clock.
+Elsewhere IPC is used. It also falls with the clock, by an amount that depends on beta. So a tag fits only if the IPC
+that its typical beta predicts for the highest clock is in the tag's range; the present tag is tried first. The marks of
+IPC are ours, rough, and for two-socket x86 nodes.
 
-CPUs that wait busily for a GPU look like a compute load: a node with a GPU at work says nothing.
+CPUs that spin while they wait for a GPU look like a compute load: a node with a busy GPU has no tag.
 """
 
 from __future__ import annotations
@@ -28,35 +28,34 @@ from pmu.readings import Sample
 Tag: TypeAlias = Literal["", "memory", "mixed", "compute"]
 
 MEASURED: Final = "measured"
-"""The source that goes with the tag in a report."""
+"""The source of the tag, as reports name it."""
 
 BETA: Final = (0.3, 0.65)
 IPC: Final = (0.8, 1.35)
-"""At or below the first it is memory-bound, at or beyond the second compute-bound."""
+"""At or below the first value a load is memory-bound, at or above the second compute-bound."""
 
 TYPICAL_BETA: Final[dict[Tag, float]] = {"memory": 0.21, "mixed": 0.4, "compute": 0.9}
 MARGIN: Final = 0.1
-"""To leave a tag a value has to be past the mark by this part of the mark."""
-HOLD: Final = 5
-"""So many seconds in a row have to say so."""
+"""Hysteresis: a tag changes only when the value is past the mark by this part of the mark."""
+SECONDS_TO_CHANGE: Final = 5
+"""A tag changes after so many seconds in a row with the new one."""
 SECOND_S: Final = 1.0
 STEP_MHZ: Final = 100
-"""As the policies have it; only the highest clock of the ladder matters here."""
+"""As in the policies; only the highest clock of the ladder matters here."""
 IDLE: Final = 0.05
-"""A CPU busier than this is looked at, as the policies do."""
+"""Only CPUs that are busy for more than this share count, as in the policies."""
 GPU_AT_WORK: Final = 0.1
-"""Ours, after REGALE D2.3 §3.4: below this occupancy its daemon takes a GPU for idle."""
+"""Ours, after REGALE D2.3 §3.4, whose daemon treats a GPU below this occupancy as idle."""
 
 
 def has_gpu_work(sample: Sample) -> bool:
-    """Whether any GPU is at work, so that busy CPUs may do no more than wait for it."""
+    """Whether any GPU is busy, so that busy CPUs may only be waiting for it."""
     return bool((sample.gpu.sm_occupancy >= GPU_AT_WORK).any())
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One second: share of time that scales with the clock, instructions per reference cycle, and the clock as a share
-    of the highest. NaN where it is not counted."""
+    """Means over one second: beta, IPC, and the clock as a share of the highest. NaN where it is not counted."""
 
     beta: float
     ipc: float
@@ -64,7 +63,7 @@ class Counted:
 
 
 def classify(counted: Counted, present: Tag = "") -> Tag:
-    """One second's tag, seen from the present one; "" without counters."""
+    """The tag of one second, given the present tag; "" without counters."""
     if np.isfinite(counted.beta):
         return _placed(counted.beta, BETA, present)
     if not np.isfinite(counted.ipc) or not counted.clock > 0:
@@ -86,40 +85,40 @@ def _placed(value: float, marks: tuple[float, float], present: Tag) -> Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """What has been believed long enough. Pure: ``after`` is the next state. An idle node, or one without counters, is
-    believed as slowly as any."""
+class TagFilter:
+    """A filter: ``tag`` changes after ``SECONDS_TO_CHANGE`` seconds in a row with another one, also with "" (idle, no
+    counters). Pure: ``after`` returns the next state."""
 
     tag: Tag = ""
     candidate: Tag = ""
     n: int = 0
 
-    def after(self, seen: Tag) -> Witness:
-        """One more second was like this."""
+    def after(self, seen: Tag) -> TagFilter:
+        """The filter after one more second with the tag ``seen``."""
         if seen == self.tag:
             return replace(self, candidate=self.tag, n=0)
         n = self.n + 1 if seen == self.candidate and self.n else 1
-        return Witness(seen) if n >= HOLD else Witness(self.tag, seen, n)
+        return TagFilter(seen) if n >= SECONDS_TO_CHANGE else TagFilter(self.tag, seen, n)
 
 
 class LoadTag:
-    """Feed it every sample; ``tag`` is what goes into reports."""
+    """The tag of a node: ``add`` every sample, read ``tag`` for each report."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._ladder = ClockLadder.of(layout, STEP_MHZ)
-        self._witness = Witness()
+        self._filter = TagFilter()
         self._sums = np.zeros(3)  # beta, IPC and clock, times seconds
         self._seen_s = self._elapsed_s = 0.0
         self._has_gpu_work = False
 
     @property
     def tag(self) -> Tag:
-        """The load of this node; "" while nothing can be said."""
-        return self._witness.tag
+        """The load tag; "" while it is unknown."""
+        return self._filter.tag
 
     def add(self, sample: Sample) -> None:
-        """One interval."""
+        """Count one interval."""
         self._elapsed_s += sample.elapsed_s
         self._has_gpu_work |= has_gpu_work(sample)
         for view in observe(self._layout, self._ladder, sample, IDLE):
@@ -130,7 +129,7 @@ class LoadTag:
             seen: Tag = ""
             if self._seen_s > 0 and not self._has_gpu_work:
                 seen = classify(Counted(*(self._sums / self._seen_s).tolist()), self.tag)
-            self._witness = self._witness.after(seen)
+            self._filter = self._filter.after(seen)
             self._sums = np.zeros(3)
             self._seen_s = self._elapsed_s = 0.0
             self._has_gpu_work = False

@@ -1,8 +1,8 @@
-"""How a cap in watts reaches the agent, and what it is to the decisions of one tick.
+"""How a cap in watts reaches the agent, and the form in which one tick decides with it.
 
-Whoever answers for watts, the administrator's settings today and a cluster's grants later, is a ``CapSource``: it is
-asked once per tick and gives the cap on the whole node, or None. What the node draws outside its processor packages
-(board, fans, GPUs; ``caps.rest_w``) comes off first, constant, and the packages get what is left.
+A ``CapSource`` (the administrator's settings, or a cluster's grants) is called once per tick and returns the cap on the
+whole node, or None. The power outside the processor packages (board, fans, GPUs; ``caps.rest_w``) is subtracted as a
+constant, and the packages get the rest.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final, Protocol
 import msgspec
 
 CAP_ROW: Final = "node/cap_mw"
-"""The row of ``Decisions`` for the packages' share, and the name under which the settings give it to a controller."""
+"""The row of ``Decisions`` for the packages' cap, and the name by which the settings delegate it to a controller."""
 
 
 class CapRequest(msgspec.Struct, frozen=True):
-    """A cap on the mean power of the whole node, and who asks for it (shown to people)."""
+    """A cap on the mean power of the whole node, and who requests it (shown to people)."""
 
     node_w: float
     source: str = "the settings"
 
 
 class CapSource(Protocol):
-    """Whoever may cap this node."""
+    """Where a cap on this node comes from."""
 
     def request(self, now_ns: int) -> CapRequest | None:
         """The cap at an instant of the node's monotonic clock; None for none. Must not block."""
@@ -44,10 +44,10 @@ class FixedCap:
 
 @dataclass(frozen=True, slots=True)
 class PackageCap:
-    """What one tick's decisions rest on beside the sample, and therefore a part of the journal.
+    """The input of one tick's decisions in addition to the sample, and therefore a part of the journal.
 
-    ``packages_mw``: the share of all processor packages together, 0 for no cap. ``is_local``: this node must hold it by
-    itself, with clocks and RAPL limits; otherwise a controller has it and says that it is in force.
+    ``packages_mw``: the cap of all processor packages together, 0 for no cap. ``is_local``: this node must enforce it
+    by itself, with clocks and RAPL limits; otherwise a controller enforces it and confirms that it is in force.
     """
 
     packages_mw: int = 0
@@ -59,7 +59,7 @@ NO_CAP: Final = PackageCap()
 
 @dataclass(frozen=True, slots=True)
 class CapLease:
-    """From ``end_ns`` of the clock ``now_ns`` on a package has ``cap_mw`` at most, which its controller sees to."""
+    """From ``end_ns`` on, by the clock ``now_ns``, the controller caps the packages at ``cap_mw``."""
 
     end_ns: int
     cap_mw: int
@@ -67,7 +67,7 @@ class CapLease:
 
 
 def packages_mw(request: CapRequest | None, rest_w: float) -> int:
-    """What the cap leaves to the packages, rounded down; at least 1 mW, since 0 would mean no cap."""
+    """The cap that is left for the packages, rounded down; at least 1 mW, since 0 would mean no cap."""
     if request is None:
         return 0
     return max(int((request.node_w - rest_w) * 1000 + 1e-6), 1)

@@ -1,15 +1,18 @@
-"""A cap in watts held by clocks: what is left when no controller and no RAPL limit keeps it.
+"""Enforce a cap in watts by clock limits, where neither a controller nor a RAPL limit does.
 
-The packages' own energy counters say what they draw; above the cap every clock limit goes down at once, below it they
-come back slowly. Watts fall at least as the clock does and at most as its third power, so a clock scaled by the square
-root of what the watts must fall by is neither far off at once nor wrong for long: it is asked again at the next sample.
-Where RAPL limits hold the cap this walk acts while their window of a second or so fills, and is their backstop after. A
-node whose meter is gone cannot know what it draws; a cap being a promise to somebody else, its clocks then sink to the
-lowest within a second. A controller that takes the cap over finds clocks that do not follow it while these limits last,
-and learns a wrong model of its chip; so they do not go at once then, but rise step by step. Aim and rates are ours.
+The packages' energy counters give their power. Above the cap all clock limits are lowered at once; below it they rise
+slowly. Power falls at least in proportion to the clock and at most with its third power. So the clock is scaled by the
+square root of the ratio by which the power must fall: the error is small, and corrected at the next sample.
 
-It has the form of a policy, so that its state is journalled and replayed like any other; the arbiter reads its targets
-as limits, not wishes.
+- With RAPL limits: this walk caps the power while their averaging window of about a second fills; later it is a second
+  line of defence.
+- Without a power reading the node cannot know whether it keeps the cap, which others rely on: its clocks go to the
+  lowest within a second.
+- When a controller takes over the cap, the limits do not go at once but rise step by step. A sudden rise would teach
+  the controller a wrong model of its chip, since clocks do not follow it while these limits last.
+
+Aim and rates are ours. The walk has the form of a policy, so that its state is journalled and replayed like any other;
+the arbiter uses its targets as limits, not as requests.
 """
 
 from __future__ import annotations
@@ -31,29 +34,29 @@ AIM: Final = 0.97
 """Of the cap: room for the sensor's noise and the load's."""
 
 BAND: Final = 0.94
-"""Of the cap: below it clocks come back. The band keeps them from hunting."""
+"""Of the cap: below it clocks rise. The band between this and the cap keeps them from oscillating."""
 
 RISE_PER_S: Final = 0.5
-"""Of the highest clock, at most; a fall is not held back."""
+"""Of the highest clock, at most; a fall is not limited."""
 
 BLIND_FALL_PER_S: Final = 1.0
 
 
 class WalkParams(msgspec.Struct, frozen=True):
-    """None: the cap comes with each sample."""
+    """No parameters: the cap comes with each sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalkState:
-    """``cap_w`` to be held here, 0 for none, infinite where a controller holds it; ``scale``: clock limits over the
-    highest clocks."""
+    """``cap_w``: the cap to enforce here, 0 for none, infinite where a controller enforces it; ``scale``: clock limits
+    over the highest clocks."""
 
     cap_w: float
     scale: float
 
 
 def under(cap: PackageCap) -> Callable[[WalkState], WalkState]:
-    """Puts the cap of this tick into a state."""
+    """A function that puts the cap of this tick into a state."""
     cap_w = cap.packages_mw / 1000 if cap.is_local or not cap.packages_mw else math.inf
     return lambda state: replace(state, cap_w=cap_w)
 
@@ -64,7 +67,7 @@ def initial(params: WalkParams, layout: Layout) -> WalkState:
 
 
 def decide(params: WalkParams, layout: Layout, state: WalkState, sample: Sample) -> tuple[WalkState, Request]:
-    """Limits for the clock domains: all by the same scale of their highest clocks, 0 where there is none."""
+    """A limit for each frequency domain, the same share of its highest clock; 0 where there is none."""
     free = Request.free(len(layout.domains))
     if state.cap_w <= 0 or sample.elapsed_s <= 0:
         return replace(state, scale=1.0), free
@@ -98,7 +101,7 @@ BELOW, ABOVE, BLIND, AT = range(4)
 POLICY: Final = Policy(
     name="power-walk",
     domain="cpu",
-    summary="holds a cap in watts by clocks while no controller does",
+    summary="enforces a cap in watts by clocks while no controller does",
     source="ours",
     reasons=("below the cap", "above the cap", "no power reading", "at the cap"),
     params=WalkParams,

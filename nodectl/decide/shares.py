@@ -1,7 +1,7 @@
-"""What a cap on the whole node is to this node's devices, and what the whole node draws.
+"""A cap on the whole node as caps of its devices, and the power of the whole node.
 
-``caps.rest_w`` is what the node draws outside packages and GPUs (board, fans, memory), and is taken to be constant.
-Shares are made anew when the cap changes, and otherwise once a second: they follow the draw.
+``caps.rest_w`` is what the node draws outside packages and GPUs (board, fans, memory); it counts as constant. Shares
+are computed again when the cap changes, and otherwise once a second: they follow the power that each device draws.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pmu.readings import Quality, Sample
 AGAIN_S: Final = 1.0
 
 FULL: Final = 0.02
-"""Ours: a draw within this part of a device's share is held there; RAPL's own step and the sensors' noise."""
+"""Ours: a device whose power is within this part of its share is cap-bound; RAPL's own step and sensor noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ NO_SHARE: Final = Share(0, ())
 
 
 class NodeShares:
-    """One node's devices. The packages' floor is what the node's MOP leaves when every GPU is at its least."""
+    """The devices of one node. The packages' floor is what the node's MOP leaves when each GPU is at its lowest
+    limit."""
 
     def __init__(self, layout: Layout, config: Config) -> None:
         self._rest_w = config.caps.rest_w
@@ -49,7 +50,7 @@ class NodeShares:
         self._cap_w, self._age_s = -1.0, 0.0
         self._last = NO_SHARE
         self.safe = self._split(config.cluster.safe_w, math.nan, [math.nan] * len(self._gpus))
-        """The shares of the safe cap, whatever is drawn."""
+        """The shares of the safe cap; they do not depend on the power."""
 
     def of(self, cap_w: float, sample: Sample) -> Share:
         """The shares of a cap; none for 0."""
@@ -62,7 +63,7 @@ class NodeShares:
         return self._last
 
     def is_full(self, share: Share, sample: Sample) -> bool:
-        """Whether a device draws all that its share allows: then hardware holds it there."""
+        """Whether any device draws all that its share allows, so that it is cap-bound."""
         if not share.packages_mw:
             return False
         boards_w = np.array(share.boards_mw[: len(self._gpus)]) / 1000

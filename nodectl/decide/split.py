@@ -1,4 +1,4 @@
-"""From a node's cap to its devices': what is constant comes off first, then floors, the rest goes by measured draw."""
+"""Split a node's cap over its devices: subtract the constant part and the floors, share the rest by measured power."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ IDLE_SHARE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What can be capped: below ``floor_w`` it cannot be, above ``most_w`` it never draws (inf: not known).
+    """A device with a cap: not below ``floor_w``; it never draws more than ``most_w`` (inf: not known).
 
-    ``draw_w`` is what it drew; NaN: not measured, then it is taken to draw all that it can.
+    ``draw_w``: its measured power; NaN: not measured, then it counts as drawing all that it can.
     """
 
     floor_w: float
@@ -26,8 +26,8 @@ class Device:
 def split(cap_w: float, rest_w: float, devices: Sequence[Device]) -> list[float]:
     """A cap in watts for each device; their sum and ``rest_w`` are at most ``cap_w``, unless floors alone are more.
 
-    What lies above the floors is shared in proportion to what each device draws above its own; what a device has no use
-    for, being at its most, goes to the others.
+    What is left above the floors is shared in proportion to what each device draws above its floor; what a device
+    cannot use, because its share would pass its most, goes to the others.
     """
     caps_w = [device.floor_w for device in devices]
     left_w = cap_w - rest_w - sum(caps_w)

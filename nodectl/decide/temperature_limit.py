@@ -1,10 +1,10 @@
 """Temperature limits for GPUs and for memory, below those that their firmware keeps.
 
 Boards throttle by themselves near their own limit, in coarse steps and at the expense of every kernel. A site that
-wants to stay below (a warm aisle, a shared loop) gives a temperature; this limit then walks the clock down the ladder
-while a GPU is hotter and back up once it is clearly cooler. Walk and hysteresis are ours: a rung a second is slow
-beside the heating of a die and quick beside that of a heat sink, so the clock settles instead of hunting. CPUs need
-none: PROCHOT acts in hardware within a millisecond.
+wants to stay below (a warm aisle, a shared cooling loop) sets a temperature; this limit then lowers the clock step by
+step while a GPU is hotter, and raises it once the GPU is clearly cooler. Rate and hysteresis are ours: one step per
+second is slow compared with the heating of a die and fast compared with that of a heat sink, so the clock settles
+instead of oscillating. CPUs need none: PROCHOT limits them in hardware within a millisecond.
 
 Memory modules heat over minutes with the traffic that the CPUs cause. Above 85 C they must be refreshed twice as often
 (JEDEC DDR4 and DDR5), which costs bandwidth at full power, and near its own limit the firmware cuts bandwidth by half.
@@ -12,8 +12,8 @@ The limit on the hottest module lowers the clocks of all CPUs instead, since a s
 module belongs to. A module follows its power so late that the limit looks ahead: where the module will be in 20 s at
 its present pace decides. Clocks fall by a rung for each kelvin too many and rise by one rung at a time.
 
-Limits have the form of policies, so that their states are journalled and replayed like any other; the arbiter reads
-their targets as limits, not wishes.
+Limits have the form of policies, so that their states are journalled and replayed like any other; the arbiter uses
+their targets as limits, not as requests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def initial(params: ThermalParams, layout: Layout) -> ThermalState:
 
 
 def decide(params: ThermalParams, layout: Layout, state: ThermalState, sample: Sample) -> tuple[ThermalState, Request]:
-    """One rung down where it is too hot, one up where it is clearly cool. A missing temperature (NaN) moves nothing."""
+    """One step down where it is too hot, one up where it is clearly cool; a missing temperature (NaN) changes
+    nothing."""
     temperature = sample.gpu.temperature_c
     waited = state.waited_s + sample.elapsed_s
     is_hot = (waited >= SECONDS_PER_RUNG) & (temperature > params.limit_c)

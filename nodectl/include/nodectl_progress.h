@@ -1,10 +1,10 @@
 /*
- * Tells the node's power runtime how far this program has come: nodectl_progress_tick(1) after each iteration.
+ * Reports the progress of a program to the node's power runtime: nodectl_progress_tick(1) after each iteration.
  *
- * Needs no library, and does nothing where nobody asked (NODECTL_PROGRESS is not set). Threads and processes of a job
- * may all tick: they add to one counter, an unsigned 64-bit little-endian integer at the start of the file that
- * NODECTL_PROGRESS names. What a unit is, is the program's own choice; tell few enough that telling costs nothing, and
- * some hundred a second if clocks are to follow soon. C11 and C++11, GCC or Clang.
+ * Needs no library, and does nothing where NODECTL_PROGRESS is not set. All threads and processes of a job may tick:
+ * they add to one counter, an unsigned 64-bit little-endian integer at the start of the file that NODECTL_PROGRESS
+ * names. The program chooses its unit: small enough for some hundred a second if clocks should follow soon, and large
+ * enough that reporting costs nothing. C11 and C++11, GCC or Clang.
  */
 #ifndef NODECTL_PROGRESS_H
 #define NODECTL_PROGRESS_H
@@ -22,7 +22,7 @@
 
 #define NODECTL_PROGRESS_BYTES 64 /* of the file; all but the first eight are reserved and zero */
 
-/* The counter, or NULL where there is none to be had. */
+/* The counter, or NULL where there is none. */
 static inline uint64_t *nodectl_progress_open(void)
 {
     const char *path = getenv("NODECTL_PROGRESS");
@@ -32,13 +32,13 @@ static inline uint64_t *nodectl_progress_open(void)
 
     if (file < 0)
         return NULL;
-    if (fstat(file, &is) == 0 && is.st_size >= NODECTL_PROGRESS_BYTES) /* a shorter one could not be written: SIGBUS */
+    if (fstat(file, &is) == 0 && is.st_size >= NODECTL_PROGRESS_BYTES) /* writing to a shorter one raises SIGBUS */
         memory = mmap(NULL, NODECTL_PROGRESS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     return memory == MAP_FAILED ? NULL : (uint64_t *)memory;
 }
 
-/* So many units of work are finished. Costs one atomic addition; safe in threads and after fork. */
+/* Reports finished units of work. Costs one atomic addition; safe in threads and after fork. */
 static inline void nodectl_progress_tick(uint64_t units)
 {
     static uint64_t nowhere, *counter; /* once per source file that includes this */

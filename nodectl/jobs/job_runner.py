@@ -1,12 +1,12 @@
-"""Jobs on a node beside the agent's loop: what runs them, and a thread that keeps their slowness away from the loop.
+"""A thread that runs the jobs of a node, so that the agent's loop never waits for them.
 
-Starting a job forks and waits for the disk; the loop that holds the node's cap must not. So the loop only hands over
-messages and takes the newest ``NodeJobs``, and one thread does the rest:
+Starting a job forks and waits for the disk; the loop enforces the node's cap and must do neither. So the loop only
+passes messages and takes the newest ``NodeJobs``, and one thread does the rest:
 
     loop    ── hear(message) ──►  thread ── start, signal, forget ──►  Backend (processes, or emulated work)
             ◄── news() ─────────         ◄── parts, ten times a second ──
 
-How far the running job says it has come (``told``) is not worth a thread: the loop reads eight bytes itself.
+The progress that a job reports needs no thread: the loop reads its eight bytes itself.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ from pmu.readings import NOTHING_TOLD, RawProgress
 Message: TypeAlias = JobStart | JobSignal | JobForget
 
 LOOK_S: Final = 0.1
-"""Ours: how often the thread looks at what runs."""
+"""Ours: how often the thread looks at the running jobs."""
 
 WAITING: Final = 64
 """Ours: messages that may wait for the thread; more are dropped, and come again."""
 
 
 class Backend(Protocol):
-    """What runs jobs on a node. One thread calls it, not always the one that made it, and it may take its time; only
-    ``counter`` is called by the loop.
+    """What runs jobs on a node. One thread calls its methods, which may be slow; only the loop calls ``counter``.
 
-    A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. Nothing
-    is raised on account of a job: one that cannot be started is a part that is ``refused``. ``OSError``, ``ValueError``
-    and ``NodectlError`` are said, and the call is not repeated. ``runs_only`` and ``runs_names``: as in
-    ``NodeJobs``.
+    A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. A job
+    that cannot be started raises nothing: its part is ``refused``. ``OSError``, ``ValueError`` and ``NodectlError`` are
+    logged, and the call is not repeated. ``runs_only`` and ``runs_names``: as in ``NodeJobs``.
     """
 
     runs_only: str
@@ -50,32 +48,32 @@ class Backend(Protocol):
         ...
 
     def start(self, start: JobStart) -> None:
-        """Accept and start a run. One that is known or has been forgotten is passed over."""
+        """Accept and start a run; ignore one that is known or was forgotten."""
         ...
 
     def signal(self, signal: JobSignal) -> None:
-        """Give a run a signal (``JobSignal``); nothing if it is not known or over."""
+        """Send a signal (``JobSignal``) to a run; ignore it for one that is unknown or has ended."""
         ...
 
     def forget(self, forget: JobForget) -> None:
-        """What came of the run is recorded elsewhere; nothing if it is not over."""
+        """Delete a run that has ended: its result is recorded elsewhere. Ignore this for one that has not ended."""
         ...
 
     def parts(self) -> list[JobPart]:
-        """All runs that are not forgotten, as they are now."""
+        """The present state of all runs that are not forgotten."""
         ...
 
     def counter(self, job: int, attempt: int) -> Counter | None:
-        """By which a run tells its progress; None while it has none. Does not wait."""
+        """The counter in which a run reports its progress; None while there is none. Does not wait."""
         ...
 
     def close(self) -> None:
-        """The agent ends. What runs goes on if it can."""
+        """The agent ends. Running jobs continue if they can."""
         ...
 
 
-def tell(backend: Backend, message: Message) -> None:
-    """Give it a message."""
+def deliver(backend: Backend, message: Message) -> None:
+    """Call the method of the backend that the message is for."""
     if isinstance(message, JobStart):
         backend.start(message)
     elif isinstance(message, JobSignal):
@@ -85,8 +83,8 @@ def tell(backend: Backend, message: Message) -> None:
 
 
 class JobDesk:
-    """``hear``, ``news`` and ``told`` for the loop; none waits. ``say`` takes a line, on the thread, when a backend
-    fails."""
+    """The thread. The loop calls ``hear``, ``news`` and ``told``; none of them waits. When the backend fails, the
+    thread calls ``say`` with a line for the log."""
 
     def __init__(
         self, backend: Backend, node: str, boot_id: str, say: Callable[[str], None] = lambda line: None
@@ -103,17 +101,17 @@ class JobDesk:
         self._thread.start()
 
     def hear(self, message: Message) -> None:
-        """Do this soon."""
+        """Queue a message for the thread."""
         if len(self._waiting) < WAITING:
             self._waiting.append(message)
             self._wake.set()
 
     def news(self) -> NodeJobs:
-        """All runs, as the thread saw them last; another object whenever something has changed."""
+        """All runs as the thread saw them last; a new object whenever something has changed."""
         return self._news
 
     def told(self) -> RawProgress:
-        """How far the job on this node says it has come. Nothing where several run: their units do not add up."""
+        """The progress that the job on this node reports; none where several run, since their units do not add up."""
         runs = [(part.job, part.attempt) for part in self._news.parts if part.phase in ("running", "ending")]
         only = runs[0] if len(runs) == 1 else None
         if only != self._counted:
@@ -130,7 +128,7 @@ class JobDesk:
             self._counter = None
 
     def close(self) -> None:
-        """End the thread; what runs goes on."""
+        """End the thread; running jobs continue."""
         self._is_over = True
         self._wake.set()
         self._thread.join()
@@ -144,7 +142,7 @@ class JobDesk:
             while self._waiting and not self._is_over:
                 message = self._waiting.popleft()
                 if isinstance(message, JobStart) and len(self._news.parts) >= MAX_PARTS:
-                    continue  # there is no room to speak of one more: it comes again
+                    continue  # no room for one more in ``NodeJobs``: the message comes again
                 self._try(message)
             try:
                 parts = self._parts()
@@ -156,7 +154,7 @@ class JobDesk:
 
     def _try(self, message: Message) -> None:
         try:
-            tell(self._backend, message)
+            deliver(self._backend, message)
         except TROUBLES as error:
             self._say(f"job {message.job}: {error}")
 

@@ -1,19 +1,20 @@
-"""The process that stands over one job on a node: starts it, ends it in time, and leaves its exit status on the disk.
+"""The job step: the process that supervises one job on a node. It starts the job, ends it in time, and leaves its exit
+status on the disk.
 
-It belongs to nobody: the node's agent may end, be killed and start again while the job runs. All it needs is in a
-directory of its own, and what the agent needs to know is left there too:
+It does not depend on the node's agent, which may end, be killed and start again while the job runs. All it needs is in
+a directory of its own, where it also leaves what the agent needs to know:
 
     request.json   what to run (written by the agent)
-    lock           held while this process lives: whoever takes it first is the one that runs the job
+    lock           locked while this process lives: the process that locks it first runs the job
     step.json      this process: pid and start time, written before the job begins
     session        the job's session, to be killed if this process is
-    progress       where the job may tell how far it has come, while it runs
-    ending         there once it has been told to end, or its walltime is over
+    progress       where the job may report its progress while it runs
+    ending         exists once the job has to end: by a signal, or at its walltime
     ended.json     how it ended, written when nothing of the job is left
 
-SIGTERM: end the job, by SIGTERM, and by SIGKILL after its grace. SIGQUIT: by SIGKILL now. SIGINT, SIGHUP, SIGUSR1 and
-SIGUSR2 are passed on to the job's processes. Whatever a job leaves running, in another session too, is this process's
-descendant (PR_SET_CHILD_SUBREAPER) and is killed at the end.
+SIGTERM: end the job by SIGTERM, and by SIGKILL after its grace. SIGQUIT: end it by SIGKILL now. SIGINT, SIGHUP, SIGUSR1
+and SIGUSR2 are passed on to the job's processes. Whatever a job leaves running, even in another session, is a
+descendant of this process (PR_SET_CHILD_SUBREAPER) and is killed at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _WAITED: Final = {signal.SIGCHLD, _END, _KILL, *_PASSED_ON}
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the pid it names a process for good. Source: proc(5)."""
+    """When a process started, in clock ticks since boot. A pid may be used again; pid and start time together are
+    unique within a boot. Source: proc(5)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -55,7 +57,7 @@ def start_time(pid: int) -> int | None:
 
 
 def write_durably(path: Path, record: dict[str, Any]) -> None:
-    """All of it or nothing, and on the disk."""
+    """Write the whole file or nothing; on return it is on the disk."""
     part = path.with_name(path.name + ".part")
     with open(part, "w") as file:
         json.dump(record, file)
@@ -66,7 +68,7 @@ def write_durably(path: Path, record: dict[str, Any]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """What was made, renamed or removed in it is on the disk."""
+    """On return, what was made, renamed or removed in this directory is on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -75,7 +77,7 @@ def sync_directory(path: Path) -> None:
 
 
 def main(directory: Path) -> int:
-    """Run the job of this directory, unless somebody does or has done so."""
+    """Run the job of this directory, unless another process runs it or has run it."""
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,11 +101,11 @@ class _Step:
         self._cause = ""
 
     def run(self) -> dict[str, Any]:
-        """The record of how it ended."""
+        """Run the job to its end; return the record for ``ended.json``."""
         request, detail, status = self._request, "", 1
         try:
             with self._output() as (output, error):
-                with contextlib.suppress(OSError):  # then the job cannot tell, and runs all the same
+                with contextlib.suppress(OSError):  # without this file the job runs, but cannot report progress
                     make_progress_file(self._directory / PROGRESS)
                 environment = self._environment()
                 if request["prolog"] and self._hook(request["prolog"], environment, output, error):
@@ -150,13 +152,13 @@ class _Step:
         )  # fmt: skip
 
     def _before_exec(self) -> None:
-        """In the child, before the job's first instruction: so there is no instant at which a job runs unknown."""
+        """In the child, before the job's first instruction: a job never runs without its session on record."""
         (self._directory / SESSION).write_text(str(os.getpid()))
         _be_ordinary()
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
     def _hook(self, command: str, environment: dict[str, str], output: Any, error: Any) -> bool:
-        """True if it failed."""
+        """Run a prolog or epilog; True if it failed."""
         child = self._start(["/bin/sh", "-c", command], environment, output, error)
         try:
             return child.wait(HOOK_S) != 0
@@ -182,7 +184,7 @@ class _Step:
         return self._watch(child), ""
 
     def _watch(self, child: subprocess.Popen[bytes]) -> int:
-        """Until the job's first process has ended; its status."""
+        """Wait until the job's first process has ended; return its status."""
         now_s = time.monotonic()
         walltime_end_s, kill_s = now_s + self._request["walltime_s"], float("inf")
         while child.poll() is None:
@@ -206,8 +208,8 @@ class _Step:
 
 
 def _be_ordinary() -> None:
-    """A job has none of the privileges that the agent's unit gives the agent: neither before other processes, nor the
-    last to go when memory is short, nor its umask."""
+    """Take from a job what the agent's unit gives the agent: its higher priority, its protection from the kernel's
+    out-of-memory killer, and its umask."""
     os.umask(0o022)
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -229,7 +231,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children_by_thread(pid: int) -> Iterator[list[int]]:
-    """A thread or a process may end at any instant of this; then it has no children any more."""
+    """The children of each thread. A thread or process that ends meanwhile has none."""
     tasks = Path(f"/proc/{pid}/task")
     try:
         threads = os.listdir(tasks)
@@ -244,7 +246,8 @@ def _children_by_thread(pid: int) -> Iterator[list[int]]:
 
 
 def _kill_all(number: signal.Signals) -> None:
-    """The signal to all that is left of the job. SIGKILL: until nothing is left; what forks meanwhile is found too."""
+    """Send the signal to all that is left of the job. SIGKILL: repeat until nothing is left, since a process may fork
+    meanwhile."""
     while True:
         left = [pid for pid in descendants(os.getpid()) if start_time(pid) is not None]
         for pid in left:
@@ -256,7 +259,7 @@ def _kill_all(number: signal.Signals) -> None:
 
 
 def _reap(kept: int) -> None:
-    """Orphans that became ours; not the job's first process, whose status is wanted."""
+    """Reap orphans that became our children; not the job's first process, whose status is still needed."""
     for pid in descendants(os.getpid()):
         if pid != kept and start_time(pid) is None:
             with contextlib.suppress(ChildProcessError):

@@ -1,8 +1,9 @@
-"""Jobs on this node: started at most once each, known again after the agent's own death.
+"""Jobs on this node: each is started at most once, and recovered when the agent restarts.
 
-A directory per run of a job, ``JOB.ATTEMPT``, is all there is to know; ``nodectl.jobs.job_step`` runs in it. A run is
-accepted when its directory is on the disk, and then it will be started, by this agent or by the next, and never twice:
-who runs it is decided by a lock in the directory. It is gone only when ``forget`` says that its end is recorded.
+Each run of a job has a directory, ``JOB.ATTEMPT``, which is its whole state; a ``nodectl.jobs.job_step`` works in it. A
+run is accepted once its directory is on the disk. Then it will be started, by this agent or by the next, and never
+twice: a lock in the directory decides which job step runs it. ``forget`` deletes the directory, once the cluster agent
+has recorded how the run ended.
 
 Single user: a job of another user than the agent's is refused.
 """
@@ -43,12 +44,12 @@ from pmu.instruments.job_progress import Counter, CounterFile
 Key: TypeAlias = tuple[int, int]
 
 FORGOTTEN: Final = 1000
-"""Ours: runs whose forgetting is remembered, so that an old message cannot start one again."""
+"""Ours: how many forgotten runs are remembered, so that an old message cannot start one again."""
 
 LAUNCHES: Final = 5
-"""Ours: so often is tried what cannot be started."""
+"""Ours: how often starting a run is tried before it counts as lost."""
 
-_STRAY: Final = "taken"  # the directory's name while it is being made
+_STRAY: Final = "taken"  # a run's directory while it is being made
 
 
 @dataclass(slots=True)
@@ -62,13 +63,13 @@ class _Run:
 
 
 class JobRunner:
-    """A ``job_desk.Backend`` of processes. ``NodectlError`` if jobs cannot be kept in ``directory``."""
+    """A ``job_runner.Backend`` of processes. ``NodectlError`` if jobs cannot be kept in ``directory``."""
 
     runs_only = ""
     runs_names = ()
 
     def __init__(self, directory: Path, node: str) -> None:
-        self._directory, self._node = directory.absolute(), node  # a job's step does not run where the agent does
+        self._directory, self._node = directory.absolute(), node  # a job step has another working directory
         self._runs: dict[Key, _Run] = {}
         self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
         try:
@@ -85,7 +86,7 @@ class JobRunner:
         return [self._part(key, run) for key, run in sorted(self._runs.items())]
 
     def start(self, start: JobStart) -> None:
-        """On the disk, and launched."""
+        """Put the run on the disk, then launch its job step."""
         key = start.job, start.attempt
         if key in self._runs or key in self._forgotten:
             return
@@ -117,13 +118,13 @@ class JobRunner:
         )  # fmt: skip
 
     def signal(self, message: JobSignal) -> None:
-        """Passed to the process that stands over the run."""
+        """Pass the signal to the job step of the run."""
         run = self._runs.get((message.job, message.attempt))
         if run is None or run.part is not None:
             return
         self._know(run)
         number = signal.SIGQUIT if message.signal == signal.SIGKILL else message.signal
-        if run.step is None:  # it has not begun; the message comes again
+        if run.step is None:  # the job step has not begun; the message comes again
             return
         pid, began = run.step
         try:
@@ -139,7 +140,7 @@ class JobRunner:
             os.close(descriptor)
 
     def forget(self, message: JobForget) -> None:
-        """Its directory goes."""
+        """Delete the run's directory."""
         key = message.job, message.attempt
         run = self._runs.get(key)
         if run is None or run.part is None:
@@ -149,28 +150,28 @@ class JobRunner:
         del self._runs[key]
 
     def counter(self, job: int, attempt: int) -> Counter | None:
-        """Its file, once whoever stands over the run has made it."""
+        """The run's progress file, once its job step has made it."""
         try:
             return CounterFile(self._directory_of((job, attempt)) / PROGRESS)
         except OSError:
             return None
 
     def close(self) -> None:
-        """Nothing to let go of: jobs go on without us."""
+        """Nothing to close: jobs continue without us."""
 
     def _directory_of(self, key: Key) -> Path:
         job, attempt = key
         return self._directory / f"{job}.{attempt}"
 
     def _find(self) -> None:
-        """What an earlier agent left: running, ended, or accepted and not begun."""
+        """Find what an earlier agent left: running, ended, or accepted and not begun."""
         for directory in sorted(self._directory.glob("*.*")):
             job, _, attempt = directory.name.partition(".")
             if not (job.isdigit() and attempt.isdigit()):
                 continue
             run = self._runs[(int(job), int(attempt))] = _Run(directory)
             if not (directory / STEP).exists() and not (directory / ENDED).exists():
-                self._launch(run)  # the lock decides between this and what the earlier agent may have launched
+                self._launch(run)  # the lock decides between this job step and one that the earlier agent launched
 
     def _know(self, run: _Run) -> None:
         if run.step is None and (run.directory / STEP).exists():
@@ -189,11 +190,11 @@ class JobRunner:
         if is_alive:
             return
         if run.step is None and run.launches < LAUNCHES:
-            if not _is_locked(run.directory / LOCK):  # else another that was launched is about to begin
+            if not _is_locked(run.directory / LOCK):  # else another job step is about to begin
                 self._launch(run)
             return
         _kill_session(run.directory / SESSION)
-        why = "cannot be started" if run.step is None else "what stood over it was killed"
+        why = "cannot be started" if run.step is None else "its job step was killed"
         run.part = JobPart(*key, "lost", detail=f"{self._node}: {why}")
 
     def _part(self, key: Key, run: _Run) -> JobPart:
@@ -204,7 +205,8 @@ class JobRunner:
 
 
 def _kill_session(path: Path) -> None:
-    """What a job left whose own process was killed. Its processes are still of its session, which no other can be."""
+    """Kill what is left of a job whose job step was killed. Its processes are still in its session, and no others
+    are."""
     with contextlib.suppress(OSError, ValueError):
         session = int(path.read_text())
         for name in filter(str.isdigit, os.listdir("/proc")):

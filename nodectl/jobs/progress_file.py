@@ -1,8 +1,8 @@
-"""The file by which a job tells its progress (docs/progress.md): made for it before it starts, removed after its end.
+"""The file in which a job reports its progress (docs/progress.md): made before the job starts, removed after its end.
 
-Whoever runs the job makes the file in a directory that is the job's user's alone and names it in ``NODECTL_PROGRESS``.
-What the job writes there is believed as far as ``pmu.decode`` goes, and nothing it does to the file harms the reader
-(``pmu.instruments.job_progress``).
+Whoever runs the job makes the file in a directory that only the job's user can enter, and names it in
+``NODECTL_PROGRESS``. ``pmu.decode`` decides what of it is believed; nothing that the job does to the file harms the
+reader (``pmu.instruments.job_progress``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Final
 VARIABLE: Final = "NODECTL_PROGRESS"
 
 SIZE: Final = 64
-"""Of the file: the counter, then zeros that are reserved."""
+"""Bytes of the file: the counter, then zeros that are reserved."""
 
 
 def make_progress_file(path: Path) -> None:
-    """A counter at zero. ``OSError`` if there is one already, or no room: its page is there before a job maps it."""
+    """Make a file with the counter at zero. ``OSError`` if there is one already, or no room on the disk: the page is
+    allocated now, so that a job that maps it cannot fail later."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, bytes(SIZE))
@@ -30,8 +31,8 @@ def make_progress_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def progress_file() -> Iterator[Path | None]:
-    """One in a private directory of its own, gone afterwards; None where none can be made."""
-    import tempfile  # not for what stands over each job, which has a directory of its own
+    """A progress file in a private directory, removed afterwards; None where none can be made."""
+    import tempfile  # here, so that job steps, which have a directory of their own, do not import it
 
     with contextlib.ExitStack() as gone_afterwards:
         path: Path | None = None

@@ -31,6 +31,7 @@ from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.journal import Journal, JournalError, Keyframe, Loss, Record
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.policies.api import Request
+from nodectl.shell.errors import plain_reason
 from nodectl.shell.extension import is_file
 from pmu.decode import decode
 
@@ -55,7 +56,7 @@ class Difference:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay found. ``decided`` counts the records in which policies were asked."""
+    """What a replay found. ``decided`` counts the records in which policies decided."""
 
     records: int = 0
     decided: int = 0
@@ -165,7 +166,8 @@ def _decider(keyframe: Keyframe, files: Mapping[str, str]) -> Decider:
         ]
         return Decider(keyframe.layout, config, resume)
     except (msgspec.ValidationError, StateError, TypeError) as error:
-        raise JournalError(f"run {keyframe.run[:8]} (nodectl {keyframe.version}) cannot be set up: {error}") from error
+        where = f"run {keyframe.run[:8]} (nodectl {keyframe.version})"
+        raise JournalError(f"{where} cannot be set up: {plain_reason(str(error))}") from error
 
 
 def _with_files(config: Config, run: str, files: Mapping[str, str]) -> Config:

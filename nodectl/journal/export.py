@@ -95,7 +95,7 @@ def export(journal: Journal, target: str, progress: Callable[[Record], None] = l
             count += 1
             progress(record)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what is told
+        with contextlib.suppress(OSError):  # report only the first error
             sink.close()
         raise
     with _naming(target):
@@ -112,7 +112,7 @@ def _naming(target: str) -> Iterator[None]:
 
 
 class _View:
-    """Names and policies that hold from one keyframe on, and the knobs as they last were."""
+    """Names and policies that are valid from one keyframe on, and the last state of each knob."""
 
     def __init__(self, keyframe: Keyframe) -> None:
         self.keyframe = keyframe
@@ -191,7 +191,7 @@ class _View:
 
 
 def _first_of(keyframe: Keyframe, side: str) -> tuple[int, tuple[str, ...]] | None:
-    """The position of the policy that wishes for this side of the node, and its reasons; limits come after it."""
+    """The position of the policy of this side of the node, and its reasons; limits come after it."""
     for position, recorded in enumerate(keyframe.policies):
         if added := keyframe.added.get(recorded.name):
             if added.domain == side:

@@ -1,4 +1,4 @@
-"""How a journal lies on the disk.
+"""The format of a journal on the disk.
 
 A journal is a directory of segments, ``journal-00000001.seg`` and on. A segment is a line of magic and then frames:
 
@@ -7,7 +7,7 @@ A journal is a directory of segments, ``journal-00000001.seg`` and on. A segment
     kind    u8    'K' keyframe, 'R' record
     payload
 
-A *keyframe* holds all that is needed to read and replay what follows without anything before it: layout, settings,
+A *keyframe* has all that is needed to read and replay what follows without anything before it: layout, settings,
 policies with their states, the sweep before. Every segment starts with one; another follows where the set of policies
 or knobs changes. A *record* is one tick, as the difference to the tick before (``packing``). Payloads are MessagePack;
 a keyframe's is deflated too. All integers are little-endian.
@@ -74,8 +74,8 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that does not change from tick to tick, and where the ticks continue from.
 
     ``run`` names one run of the agent; ``sequence`` counts its records from 0 and is that of the next record.
-    ``wall_time_ns`` (Unix time) and ``monotonic_ns`` were read together, to tell when a tick was. ``previous`` is the
-    sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run. ``told``: the
+    ``wall_time_ns`` (Unix time) and ``monotonic_ns`` were read together, to compute when a tick was. ``previous`` is
+    the sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run. ``told``: the
     application's count in that sweep. ``added``: the policies that do not ship with nodectl, by name.
     """
 
@@ -103,7 +103,7 @@ class RecordedOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One tick. ``has_decided`` is False where no policy was asked: the rest of the row is then as before."""
+    """One tick. ``has_decided`` is False where no policy decided: the rest of the row is then as before."""
 
     time_ns: int
     lateness_ns: int
@@ -121,7 +121,7 @@ class CappedRecord(PackedRecord, frozen=True, array_like=True):
 
 
 class ToldRecord(CappedRecord, frozen=True, array_like=True):
-    """One tick in which the application told its progress; one without reads as this with the default."""
+    """One tick in which the application reported progress; one without reads as this with the default."""
 
     told: RawProgress = NOTHING_TOLD
 
@@ -169,11 +169,11 @@ class Shape:
         )
 
     def undecided(self, raw: RawSweep, before: Row) -> Row:
-        """A tick in which no policy was asked: the decided part stays as it was."""
+        """A tick in which no policy decided: the decided part stays as it was."""
         return Row(np.concatenate((self.raw_ints(raw), before.ints[self.n_raw :])), before.floats, before.small)
 
     def raw(self, row: Row, time_ns: int, told: RawProgress) -> RawSweep:
-        """The sweep in a row, with what is kept beside it."""
+        """The sweep in a row, with its time and the application's count."""
         n_counters = self._cpus * self._events
         zones_end = n_counters + self._zones
         counters = row.ints[:n_counters].reshape(self._events, self._cpus).T.copy()
@@ -215,7 +215,7 @@ def encode_keyframe(keyframe: Keyframe) -> bytes:
 
 
 def decode_keyframe(payload: bytes) -> Keyframe:
-    """Raises ``zlib.error`` or ``msgspec.DecodeError`` on what is none."""
+    """Decode a keyframe; ``zlib.error`` or ``msgspec.DecodeError`` for a wrong payload."""
     return _KEYFRAMES.decode(zlib.decompress(payload))
 
 
@@ -225,7 +225,7 @@ def encode_record(record: PackedRecord) -> bytes:
 
 
 def decode_record(payload: bytes) -> ToldRecord:
-    """Raises ``msgspec.DecodeError`` on what is none."""
+    """Decode a record; ``msgspec.DecodeError`` for a wrong payload."""
     return _RECORDS.decode(payload)
 
 

@@ -1,10 +1,11 @@
 """Arrays of numbers to few bytes, and back, exactly.
 
-Counters grow by much the same amount at every tick, and decisions hardly change, so what is kept is the difference to
-the tick before: integers subtracted (modulo 2^64, so that the missing-value sentinel survives too), floats and bytes by
-exclusive or (so that a NaN keeps its payload). Small negative differences become small numbers (zigzag). Then numbers
-are cut into bytes and bytes of equal weight laid together: of 1536 differences below 2^28 the four upper planes are all
-zero and left out, and the deflate pass is left with runs, for which its run-length strategy is enough and fast.
+Counters grow by about the same amount at every tick, and decisions hardly change. So the difference to the tick before
+is stored: integers subtracted (modulo 2^64, so that the missing-value sentinel survives too), floats and bytes by
+exclusive or (so that a NaN keeps its payload). Zigzag coding turns small negative differences into small numbers. Then
+the numbers are cut into bytes, and bytes of equal weight are put together into planes. Of 1536 differences below 2^28
+the four upper planes are all zero and left out; the others are mostly runs, for which the fast run-length strategy of
+deflate is enough.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reading a journal: records in order, as they were appended.
 
 Damage never hides what is whole. A record cut short at the end (the agent was killed, the machine went down) ends its
-segment; so does a damaged one, since what follows is differences to it. Reading goes on with the next segment, which
-stands on its own. What was skipped is told in ``problems`` and counted in ``loss``. The end of a run that was cut short
-is only reported; ``loss.is_damage`` says that something was lost which had been there.
+segment; so does a damaged one, since what follows are differences to it. Reading continues with the next segment, which
+needs no other one. What was skipped is listed in ``problems`` and counted in ``loss``. The end of a run that was cut
+short is only reported; ``loss.is_damage`` is true where a record was lost that had been written.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from nodectl.journal.format import (
 )
 from nodectl.journal.packing import Row, unpack
 from nodectl.policies.api import Request
+from nodectl.shell.errors import plain_reason
 from pmu.readings import RawSweep, type_i64, type_u8
 
 CUT_SHORT, DAMAGE = "a record is cut short", "damage"
@@ -48,11 +49,11 @@ _KIND = re.compile(b"[%c%c]" % (KEYFRAME, RECORD))
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One tick as recorded. ``keyframe`` is the one it stands on; ``follows_keyframe``: it is the first after it.
+    """One tick as recorded. ``keyframe``: the last one before it; ``follows_keyframe``: this is the first record after.
 
     ``previous`` is the sweep before (None at the start of a run). ``requests`` in the order of ``keyframe.policies``,
-    ``values`` and ``bound`` in that of ``keyframe.knobs``; without ``has_decided`` no policy was asked at this tick.
-    ``cap`` is what was decided from beside the sweep.
+    ``values`` and ``bound`` in that of ``keyframe.knobs``; without ``has_decided`` no policy decided at this tick.
+    ``cap``: the input of the decisions in addition to the sweep.
     """
 
     keyframe: Keyframe
@@ -139,15 +140,15 @@ class Journal:
                     raise ValueError("a record before any keyframe")
                 record = reader.next(payload)
             except (ValueError, zlib.error, msgspec.MsgspecError) as error:
-                self._skip(path, at, str(error), reader)
+                self._skip(path, at, plain_reason(str(error)), reader)
                 return
             self._next[record.keyframe.run] = record.sequence + 1
             self.position += HEADER.size + len(payload)
             yield record
 
     def _skip(self, path: Path, at: int, problem: str, reader: _Reader | None) -> None:
-        """Give up the segment from byte ``at`` on. A write was cut short only if no whole record follows; or if nothing
-        but zeros do, which is how the end of a file may look after a power cut."""
+        """Skip the segment from byte ``at`` on. It counts as cut short only if no whole record follows, or only zeros,
+        which the end of a file may be after a power cut; else as damaged."""
         with path.open("rb") as file:
             file.seek(at)
             rest = file.read()
@@ -167,7 +168,7 @@ class Journal:
             self._next[reader.keyframe.run] = reader.sequence + lost
 
     def _find_gap(self, keyframe: Keyframe) -> None:
-        """A run that goes on later than it should has lost records between, however its pieces look."""
+        """A run that continues with a higher number than expected has lost records, even if no damage was seen."""
         expected = self._next.get(keyframe.run, keyframe.sequence)
         if keyframe.sequence > expected:
             self.loss.records += keyframe.sequence - expected
@@ -181,7 +182,7 @@ def open_journal(path: str | Path) -> Journal:
         if place.is_dir():
             names = [name for name in os.listdir(place) if fnmatch.fnmatchcase(name, SEGMENT_PATTERN)]
             segments = [place / name for name in sorted(names)]
-            why = "holds no journal segments"
+            why = "has no journal segments"
         else:
             with place.open("rb") as file:
                 segments = [place] if file.read(len(MAGIC)) == MAGIC else []
@@ -196,7 +197,7 @@ def open_journal(path: str | Path) -> Journal:
 
 
 class _Reader:
-    """Adds differences up, from one keyframe on."""
+    """Adds up differences, from one keyframe on."""
 
     def __init__(self, keyframe: Keyframe) -> None:
         self.keyframe = keyframe

@@ -30,7 +30,7 @@ _MOVED: Final = {recorded: module for module, recorded in RECORDED_MODULES.items
 
 
 class StateError(TypeError):
-    """A state holds something that cannot be kept, or names a class that is not to be had here."""
+    """A state has a part that cannot be stored, or names a class that does not exist here."""
 
 
 def encode_state(value: Any) -> Any:
@@ -60,14 +60,14 @@ def _encode_object(value: Any) -> list[Any]:
     elif isinstance(value, msgspec.Struct):
         names = list(value.__struct_fields__)
     else:
-        raise StateError(f"a policy's state holds a {type(value).__name__}, which a journal cannot keep")
+        raise StateError(f"a policy's state has a {type(value).__name__}, which a journal cannot store")
     kind = type(value)
     module = RECORDED_MODULES.get(kind.__module__, kind.__module__)
     return ["object", module, kind.__qualname__, [[n, encode_state(getattr(value, n))] for n in names]]
 
 
 def decode_state(tree: Any, modules: Collection[str]) -> Any:
-    """What ``encode_state`` was given. Classes come from ``modules``, which must be imported already."""
+    """The value that ``encode_state`` encoded. Classes come from ``modules``, which must be imported already."""
     if not isinstance(tree, list):
         return tree
     match tree:

@@ -1,9 +1,9 @@
-"""Keeping a journal while the agent runs: one append per tick, bounded on the disk.
+"""Writing a journal while the agent runs: one append per tick, and never more than ``max_bytes`` on the disk.
 
-Segments are an eighth of the bound (64 MB at most); before a new one is begun the oldest are dropped until it fits, so
-the directory never holds more than the bound, earlier runs included; so that this stays true, a directory has one
-writer at a time (``.lock``). Records go to the kernel at once, so the end of a
-killed agent stays readable; they reach the disk when the kernel sees fit, since waiting for it would make a tick late.
+A segment is an eighth of that, 64 MB at most. Before a new one is begun, the oldest are deleted until it fits, those of
+earlier runs included; for this a directory has one writer at a time (``.lock``). Records go to the kernel at once, so
+the end of a killed agent's journal is readable. The kernel writes them to the disk later, since waiting for the disk
+would make a tick late.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class JournalWriter:
         self._shape = Shape(layout, (), 0)
         self._row: Row = self._shape.start(np.zeros(self._shape.n_raw, np.int64))
         self._fd, self._size = -1, 0
-        claim, remedy = "already writes a journal in this directory", "--journal or journal.dir names another directory"
-        self._lock = FileLock(str(self._dir / LOCK_NAME), claim, remedy)
+        claim, fix = "already writes a journal in this directory", "--journal or journal.dir names another directory"
+        self._lock = FileLock(str(self._dir / LOCK_NAME), claim, fix)
         try:
             self._dir.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -99,9 +99,9 @@ class JournalWriter:
     def append(
         self, raw: RawSweep, decisions: Decisions, outcomes: Sequence[Outcome], lateness_ns: int, cost_ns: int
     ) -> None:
-        """Keep one tick: the sweep, what was decided from it, what became of the knobs, and how late and costly it was.
+        """Write one tick: the sweep, the decisions, the outcomes of the knobs, and how late and costly it was.
 
-        An outcome is kept when it differs from the knob's last one; "unchanged" never is.
+        An outcome is written when it differs from the knob's last one; "unchanged" never is.
         """
         has_decided = bool(decisions.policies or decisions.knobs)
         self._continue_in(raw, decisions, has_decided)
@@ -123,7 +123,7 @@ class JournalWriter:
         self._sequence += 1
 
     def close(self) -> None:
-        """Put the end on the disk, close, and leave the directory to the next run."""
+        """Put the end on the disk, close, and release the directory for the next run."""
         self._close_segment()
         self._lock.release()
 
@@ -137,7 +137,7 @@ class JournalWriter:
     def _continue_in(self, raw: RawSweep, decisions: Decisions, has_decided: bool) -> None:
         """Begin a segment, or continue from a keyframe, where this tick needs one.
 
-        A full segment goes on until a tick that decides (if any ever did): only that one brings the policies' states.
+        A full segment continues until a tick that decides (if any ever did): only that one has the policies' states.
         """
         is_full = self._size >= self._segment_bytes
         names = tuple(decision.policy for decision in decisions.policies) if has_decided else self._policies

@@ -1,4 +1,4 @@
-"""What a knob is, and what became of a wish to move it.
+"""What a knob is, and the outcome of moving it.
 
 A knob is one setting of the hardware that this agent may move: a clock limit, a clock lock, a power limit. It knows
 how to read, set and put back that one setting and nothing else; when it may be set, and that its first value is
@@ -28,21 +28,21 @@ Status = Literal[
 written     set and read back (or set, where the hardware has no getter)
 unchanged   already there; nothing was written
 refused     the kernel or the driver said no
-no-effect   accepted, but the hardware holds something else, or clock or power did not follow
+no-effect   accepted, but the hardware shows another value, or clock or power did not follow
 foreign     somebody else has moved the knob since; it is theirs now and not written again
 vanished    the knob is gone: CPU offline, GPU lost
 restored    back at its captured value
-held        under a cluster's grant: at the safe cap or below, and not at its captured value
+held        kept at its restore limit or below under a cluster's grant, not at its captured value
 left        not put back, because somebody else has set it since
-silent      said of a controller, not of a knob: it does not answer, and this node does its part
-answers     said of a controller: it is back, and what it had is in force again
+silent      of a controller, not of a knob: it does not answer, and this node does its part
+answers     of a controller: it answers again, and its values are in force again
 =========== ===========================================================================================
 """
 
 Reason = Literal[
     "", "governor", "lock bit", "second RAPL interface", "thermal", "firmware", "foreign writer", "no answer"
 ]
-"""Why a knob does not do as told; empty where there is nothing to explain or no cause was found."""
+"""Why a knob does not follow; empty where there is nothing to explain or no cause was found."""
 
 
 SIGNS: Final = {"khz": "kHz", "mhz": "MHz", "mw": "mW", "uw": "uW"}
@@ -51,7 +51,7 @@ SIGNS: Final = {"khz": "kHz", "mhz": "MHz", "mw": "mW", "uw": "uW"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one knob at one tick; ``detail`` is one line for people, with values and the remedy."""
+    """What became of one knob at one tick; ``detail`` is one line for people, with values and what to do."""
 
     knob: str
     status: Status
@@ -104,7 +104,7 @@ class Knob(Protocol):
         """Move the knob; 0 releases it where the knob has a released state (GPU clock lock)."""
 
     def read_back(self) -> int | None:
-        """What the hardware now holds; None where it has no getter."""
+        """The value that the hardware now shows; None where it has no getter."""
 
     def restore(self, captured: str) -> None:
         """Put back what ``read`` once returned."""
@@ -116,10 +116,10 @@ class Knob(Protocol):
         """A value as people write it."""
 
     def holds(self, asked: int, held: int) -> bool:
-        """Is ``held`` what the hardware makes of ``asked``? Limits are rounded to the hardware's own step."""
+        """Does the hardware show ``held`` when ``asked`` is set? It rounds limits to its own step."""
 
     def overruled(self, value: int) -> tuple[Reason, str]:
-        """Is a lower limit than ``value`` in force from elsewhere, so that holding ``value`` changes nothing?"""
+        """Is a limit below ``value`` in force from elsewhere, so that ``value`` changes nothing?"""
 
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
-        """Why the hardware holds ``held`` (None: no getter, or as asked but without effect): reason and one line."""
+        """Why the hardware shows ``held`` (None: no getter, or as set but without effect): reason and one line."""

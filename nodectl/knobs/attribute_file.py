@@ -1,7 +1,7 @@
-"""Reading and writing one attribute file, with the kernel's refusals told in words.
+"""Reading and writing one attribute file, with the kernel's refusals in words.
 
-cpufreq answers a bad value with EINVAL and a driver that cannot now with EBUSY; powercap answers whatever its driver
-refuses, a locked limit above all, with ENODATA (drivers/powercap/powercap_sys.c returns it for every failed store).
+cpufreq returns EINVAL for a bad value and EBUSY while its driver is busy; powercap returns ENODATA for everything that
+its driver refuses, above all a locked limit (drivers/powercap/powercap_sys.c, for every failed store).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 class NumberFile(WholeNumber):
-    """A setting that is one attribute file with a whole number in it: what the knobs of that sort have in common."""
+    """A setting that is one attribute file with a whole number: what knobs of that kind have in common."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.path = path
@@ -35,11 +35,11 @@ class NumberFile(WholeNumber):
         """The value in force, as digits."""
         text = read_text(self._files, self.path)
         if not text.isdigit():
-            raise KnobError(f"{self.path} holds {text!r}, not a number of {SIGNS[self.unit]}")
+            raise KnobError(f"{self.path} has {text!r}, not a number of {SIGNS[self.unit]}")
         return text
 
     def set(self, value: int) -> None:
-        """Ask for ``value``, in the knob's unit."""
+        """Write ``value``, in the knob's unit."""
         write_text(self._files, self.path, str(value))
 
     def read_back(self) -> int | None:
@@ -47,7 +47,7 @@ class NumberFile(WholeNumber):
         return int(self.read())
 
     def restore(self, captured: str) -> None:
-        """Ask for the captured value again."""
+        """Write the captured value again."""
         write_text(self._files, self.path, captured)
 
 

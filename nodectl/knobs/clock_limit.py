@@ -46,22 +46,22 @@ class ClockLimit(NumberFile):
         self.latency_s = GOVERNOR_PERIOD_S + self._transition_s()
 
     def holds(self, asked: int, held: int) -> bool:
-        """cpufreq keeps a limit to the kilohertz."""
+        """cpufreq stores a limit exactly, in kilohertz."""
         return asked == held
 
     def overruled(self, value: int) -> tuple[Reason, str]:
-        """Never: what is read back is the limit in force."""
+        """Never overruled: what is read back is the limit in force."""
         return "", ""
 
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
-        """Look for whoever else bounds this domain's clock."""
+        """Find out what else limits this domain's clock."""
         in_force = asked if held is None else held
         bios_khz = self._optional_khz("bios_limit")
         if bios_khz is not None and bios_khz < asked and in_force >= bios_khz:
             return "firmware", f"the firmware limits this domain to {bios_khz} kHz (bios_limit)"
         cooling = self._active_cooling()
         if cooling and in_force <= asked:
-            return "thermal", f"{cooling} is holding the clock down"
+            return "thermal", f"{cooling} keeps the clock lower"
         if held is not None and held != asked:
             return "", ""
         governor, driver = self._optional("scaling_governor"), self._optional("scaling_driver")

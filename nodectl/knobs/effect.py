@@ -1,17 +1,16 @@
-"""Did clock or power follow? The last third of a write: set, read back, *see*.
+"""Did clock or power follow a write? The third step after set and read back.
 
-A register that holds the new limit proves little: a governor, a locked second interface, temperature or the firmware
-may keep the clock where it was. So after each write the samples that lie wholly after the knob's latency are looked at:
+A register with the new limit proves little: a governor, a locked second interface, temperature or the firmware may keep
+the clock where it was. So after each write, the first sample that lies wholly after the knob's latency is checked:
 
 - a limit is kept if the clock (or power) is not above it;
-- a clock limit that was raised is followed if a busy domain runs at least at the lower of the limit and its nominal
-  clock, less what a driver without a table of clocks may round down. Above nominal a clock is the processor's gift and
-  is not held against the knob.
+- a raised clock limit is followed if a busy domain runs at least at the lower of the limit and its nominal clock, less
+  what a driver without a table of clocks may round down. A clock above nominal is turbo, which no limit can demand.
 
 What a sample shows of a knob is in the knob's own file (``KnobKind.effect``).
 
-An idle domain shows nothing and is asked again at the next sample. No instrument is read here; only when an effect is
-missing does the knob look for the cause.
+An idle domain shows nothing and is checked again at the next sample. No instrument is read here; only where an effect
+is missing does the knob look for the cause.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TOLERANCE = 0.05
 
 
 class EffectWatch:
-    """Holds, per knob, the last value written and since when, until a sample shows whether it was followed."""
+    """Keeps for each knob the last value written and since when, until a sample shows whether it was followed."""
 
     def __init__(self, knobs: Sequence[Knob], layout: Layout) -> None:
         self._knobs = list(knobs)
@@ -82,11 +81,12 @@ class EffectWatch:
             held = knob.read_back()
             if held is not None and not knob.holds(asked, held):
                 reason, text = knob.explain(asked, held)
-                return self._outcome(knob, asked, seen, reason or "foreign writer", text or f"it holds {held} now")
+                return self._outcome(knob, asked, seen, reason or "foreign writer", text or f"it is at {held} now")
             reason, text = knob.explain(asked, None)
         except KnobError as error:
             return Outcome(knob.name, error.status, str(error), error.reason)
         return self._outcome(knob, asked, seen, reason, text)
 
     def _outcome(self, knob: Knob, asked: int, seen: float, reason: Reason, text: str) -> Outcome:
-        return Outcome(knob.name, "no-effect", f"asked {knob.shown(asked)}, {seen:.0f} seen: {text}", reason)
+        detail = f"requested {knob.shown(asked)}, {seen:.0f} measured: {text}"
+        return Outcome(knob.name, "no-effect", detail, reason)

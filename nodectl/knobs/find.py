@@ -25,8 +25,8 @@ def open_knob(ports: Ports, name: str) -> Knob:
 
 
 class KnobFinder:
-    """Gives the knob of a name, also of one behind an SCMI controller; every controller is connected to once, since a
-    connection is an agent. A context: it lets go of them at its end."""
+    """Gives the knob of a name, also of one behind an SCMI controller. It connects to each controller once, since each
+    connection is an SCMI agent of its own. A context manager: it closes the connections at its end."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports

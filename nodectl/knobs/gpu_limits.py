@@ -1,11 +1,11 @@
 """The clock lock and the power limit of a GPU, through NVML.
 
-A clock lock (``nvmlDeviceSetGpuLockedClocks``) holds the SM clock between two clocks; both are N here, since below a
-bound the card's firmware goes by its own policy, which cost a compute-bound code 3 % (REGALE D2.3 §3.4, QE-PW) and
-would be counted against ours. The driver rounds N to the card's ladder. NVML has **no getter** for it: nobody can ask
-whether a lock is set or who set it. So at capture the card is assumed to be unlocked, restoring means
-``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set before is lost; ``nodectl doctor`` says so.
-The power limit has a getter, in milliwatts.
+A clock lock (``nvmlDeviceSetGpuLockedClocks``) keeps the SM clock between two clocks. Both are the same here: under a
+mere upper limit the card's firmware follows its own policy, which cost a compute-bound code 3 % (REGALE D2.3 §3.4,
+QE-PW) and would be charged to ours. The driver rounds the clock to the card's ladder. NVML has **no getter** for a
+lock: nobody can find out whether one is set or who set it. So at capture the card is assumed to be unlocked, a restore
+is ``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set before is lost; ``nodectl doctor`` says
+so. The power limit has a getter, in milliwatts.
 Both need root. Source: NVML API reference, "Device Commands".
 """
 
@@ -61,13 +61,14 @@ class _NvmlKnob(WholeNumber):
     def _clocks_held_by(self) -> tuple[Reason, str]:
         bits = self._event_reasons()
         if bits & _THERMAL:
-            return "thermal", f"the driver holds clocks down for temperature (reasons {bits:#x})"
+            return "thermal", f"the driver throttles clocks for temperature (reasons {bits:#x})"
         if bits & (_POWER | _SLOWDOWN):
-            return "firmware", f"the driver holds clocks down for power (reasons {bits:#x})"
+            return "firmware", f"the driver throttles clocks for power (reasons {bits:#x})"
         return "firmware", "the card chooses another clock by itself"
 
     def _event_reasons(self) -> int:
-        """Why the clock is where it is, as bits; 0 where the driver does not tell. The second name is before 535."""
+        """Why the clock is where it is, as bits; 0 where the driver does not report it. The second name is the one
+        before driver 535."""
         nvml = self._nvml
         for getter in (nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons):
             try:
@@ -88,7 +89,7 @@ class ClockLock(_NvmlKnob):
         self.name = f"gpu/{index}/sm_clock_mhz"
 
     def read(self) -> str:
-        """Always "unlocked": there is no getter (see above). Asks the device something, to notice that it is gone."""
+        """Always "unlocked": there is no getter (see above). Reads a clock, to notice a device that is gone."""
         self._call("read its clock", self._nvml.nvmlDeviceGetClockInfo, self._device, self._nvml.NVML_CLOCK_SM)
         return UNLOCKED
 
@@ -101,7 +102,7 @@ class ClockLock(_NvmlKnob):
             self._call(f"lock clocks to {value} MHz", lock, self._device, value, value)
 
     def read_back(self) -> int | None:
-        """None: NVML cannot say."""
+        """None: NVML has no getter."""
         return None
 
     def restore(self, captured: str) -> None:
@@ -111,7 +112,7 @@ class ClockLock(_NvmlKnob):
         self.set(0)
 
     def holds(self, asked: int, held: int) -> bool:
-        """Never asked: there is nothing to compare with."""
+        """Never called: there is nothing to compare with."""
         return asked == held
 
     def overruled(self, value: int) -> tuple[Reason, str]:
@@ -138,22 +139,22 @@ class BoardLimit(_NvmlKnob):
         return str(self.read_back())
 
     def set(self, value: int) -> None:
-        """Ask for a limit of ``value`` milliwatts."""
+        """Set a limit of ``value`` milliwatts."""
         limit = self._nvml.nvmlDeviceSetPowerManagementLimit
         self._call(f"set its power limit to {value} mW", limit, self._device, value)
 
     def read_back(self) -> int | None:
-        """The limit that the driver holds."""
+        """The limit as the driver returns it."""
         return int(self._call("read its power limit", self._nvml.nvmlDeviceGetPowerManagementLimit, self._device))
 
     def restore(self, captured: str) -> None:
-        """Ask for the captured limit again."""
+        """Set the captured limit again."""
         if not captured.isdigit():
             raise KnobError(f"{self.name}: the saved state {captured!r} is not a limit in milliwatts")
         self.set(int(captured))
 
     def holds(self, asked: int, held: int) -> bool:
-        """The driver keeps a limit to the milliwatt."""
+        """The driver stores a limit exactly, in milliwatts."""
         return asked == held
 
     def overruled(self, value: int) -> tuple[Reason, str]:
@@ -166,7 +167,7 @@ class BoardLimit(_NvmlKnob):
         return ("firmware", f"the limit in force is {enforced_mw} mW") if enforced_mw < value else ("", "")
 
     def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
-        """A limit that is held is kept, unless the card's firmware does not."""
+        """A limit that reads back as set and has no effect is not kept by the card's firmware."""
         if held is not None and held != asked:
             return "", ""
         return "firmware", "the card does not keep to its limit"

@@ -1,12 +1,12 @@
 """The power limits of a processor package: powercap's ``constraint_N_power_limit_uw``.
 
 A package has a long-term limit (PL1, a running average over about a second) and a short-term one (PL2, milliseconds).
-Three things make a write not be what it seems:
+A write may have another effect than it seems, for three reasons:
 
 - the firmware can lock the register until the next boot: the kernel then refuses with ENODATA;
-- client processors carry the same limits a second time in memory-mapped registers (``intel-rapl-mmio:N``), and the
-  lower of both is in force: a limit above the twin's changes nothing;
-- the hardware keeps eighths of a watt, so what is read back may differ from what was written by that much.
+- client processors have the same limits a second time in memory-mapped registers (``intel-rapl-mmio:N``), and the lower
+  of both is in force: a limit above its twin there changes nothing;
+- the hardware stores eighths of a watt, so what is read back may differ from what was written by that much.
 
 AMD shows energy only: its zones have no writable constraint, and no knob comes out of them.
 Sources: Linux Documentation/power/powercap/powercap.rst; Intel SDM vol. 3B 15.10 (RAPL).

@@ -6,9 +6,9 @@
     apply   move the knobs that differ, read them back, watch for the effect      nodectl.write.writer
     record  sweep, decisions and outcomes                                         nodectl.journal
 
-Nothing in a tick walks over CPUs in Python: samples and wishes are arrays, and only knobs (some hundred at most) have
-names. A sensor that goes away becomes a missing reading; the decider then voids the wishes that rest on it, which puts
-its knobs back to their captured values while the rest goes on.
+Nothing in a tick walks over CPUs in Python: samples and requests are arrays, and only knobs (some hundred at most) have
+names. A sensor that goes away becomes a missing reading; the decider then drops the requests that depend on it, which
+puts its knobs back to their captured values while the rest continues.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Agent:
     ) -> Agent:
         """Find instruments and knobs, capture what must be restored, take the first sweep.
 
-        ``say`` takes one line whenever something changes that an administrator would want to know. ``wait`` replaces
-        the clock's sleep where something else must be able to cut it short (a signal, the end of a child). ``caps`` may
-        cap the node in place of the settings; so may ``cluster``, which also gets the node's reports. ``connect`` opens
-        the SCMI controller where that lives in virtual time with the node. ``told`` reads the progress of the program
-        that this run is around; without it the cluster's job is read, if ``cluster`` runs one.
+        ``say`` logs a line whenever something changes that an administrator would want to know. ``wait`` replaces the
+        clock's sleep where something else must be able to interrupt it (a signal, the end of a child). ``caps`` may cap
+        the node in place of the settings; so may ``cluster``, which also gets the results. ``connect`` opens the SCMI
+        controller where that lives in virtual time with the node. ``told`` reads what the program of this run reports;
+        without it the report of the cluster's job is read, if ``cluster`` runs one.
 
-        Raises ``NodectlError`` when this node cannot be run as requested; nothing has been written then.
+        Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
         notices = Notices(ports.clock, say)
         found = survey(ports)
@@ -167,7 +167,7 @@ class Agent:
             each_tick()
 
     def stop(self) -> None:
-        """Restore every knob, then close everything; once. What fails does not keep the rest from being done."""
+        """Restore every knob, then close everything; once. A failure of one part does not stop the others."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -208,7 +208,7 @@ class Agent:
         cpu_ns, begin_ns = time.thread_time_ns(), time.perf_counter_ns()
         current = self._instruments.sweep()
         swept_ns = time.perf_counter_ns()
-        if current.time_ns <= self._previous.time_ns:  # told to stop in the instant of the last sweep
+        if current.time_ns <= self._previous.time_ns:  # a signal to stop came in the instant of the last sweep
             return
         sample = decode(self.layout, self._previous, current)
         self._previous = current
@@ -242,7 +242,7 @@ class Agent:
     def _under_cluster(
         self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
     ) -> tuple[Decisions, list[Outcome]]:
-        """The cap becomes shares of the devices; what came of it goes back to the cluster."""
+        """Split the cap over the devices, apply the shares, and report the result to the cluster."""
         share = shares.of(request.node_w if request else 0.0, sample)
         if request:
             safe = shares.safe
@@ -328,7 +328,7 @@ def _open_journal(
     try:
         return JournalWriter(directory, layout, config, config.journal.max_bytes, added)
     except (NodectlError, OSError) as error:
-        if config.journal.dir:  # requested by name, so the run does not go without it
+        if config.journal.dir:  # a journal that was set explicitly is not optional
             raise NodectlError(f"{directory}: cannot keep a journal: {error}") from None
         notices.add(f"no journal: {error}")
         return None

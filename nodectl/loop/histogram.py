@@ -1,7 +1,7 @@
-"""Durations counted in buckets, so that a run of days keeps its medians and tails in one small list.
+"""Durations counted in buckets, so that a run of days has its medians and tails in one small list.
 
-Eight buckets to each doubling: every value is within 6.25 % of its bucket's middle, and finding the bucket takes a few
-integer operations.
+There are eight buckets per doubling: every value is within 6.25 % of its bucket's middle, and finding the bucket takes
+a few integer operations.
 """
 
 from __future__ import annotations

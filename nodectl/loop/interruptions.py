@@ -1,7 +1,8 @@
-"""What may cut a sleep short: a signal to stop, or the end of the command that is run.
+"""What may interrupt a sleep: a signal to stop, or the end of the command that is run.
 
 Signals arrive as bytes in a pipe (``signal.set_wakeup_fd``) on which the loop sleeps, so nothing is done inside a
-signal handler and no thread is needed. The handlers installed here only keep the defaults from ending the process.
+signal handler and no thread is needed. The handlers installed here do nothing; they replace the default ones, which
+would end the process.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Interruptions:
     """Collects signals from its making to the end of its ``with`` block; ``wait`` is a sleep that they end.
 
-    Without a command any of the stop signals ends the run. Around a command they are passed on to it and the run goes
-    on until it has ended; a second one kills it.
+    Without a command any of the stop signals ends the run. Around a command they are passed on to it, and the run
+    continues until it has ended; a second one kills it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -54,7 +55,7 @@ class Interruptions:
 
     @property
     def descriptor(self) -> int:
-        """Can be read when a signal has come, for those who wait for other things as well; ``is_over`` empties it."""
+        """Readable when a signal has arrived, for callers that also wait for other things; ``is_over`` empties it."""
         return self._read_fd
 
     def wait(self, deadline_ns: int) -> None:
@@ -83,7 +84,7 @@ def _stay_alive(number: int, frame: FrameType | None) -> None:
 
 
 def _is_in_foreground() -> bool:
-    """Whether a terminal has sent Ctrl-C to the command as well, which is in the same process group."""
+    """Whether Ctrl-C at the terminal has already reached the command, which is in the same process group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

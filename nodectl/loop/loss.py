@@ -1,10 +1,10 @@
-"""What the policies say their choices cost and saved, summed over a run. Estimates, and always called so.
+"""Slowdown and saving as the policies estimate them, summed over a run.
 
-Nobody runs the job twice, so a slowdown can only be estimated: each interval a policy says how much longer its part
-took than it would have running free (``loss``) and how many watts less it drew (``saved_w``). An interval of ``d``
-seconds at loss ``l`` would have taken ``d / (1 + l)``, hence the time lost is ``d * l / (1 + l)``. CPUs count by how
-busy they were: an idle CPU's clock slows nobody down. Where a policy cannot say (NaN), nothing is assumed; the share
-of the time that was covered is kept beside the result.
+Nobody runs the job twice, so a slowdown can only be estimated: for each interval a policy gives how much longer it took
+than at a free clock (``loss``) and how many watts less were drawn (``saved_w``). An interval of ``d`` seconds at loss
+``l`` would have taken ``d / (1 + l)``, hence the time lost is ``d * l / (1 + l)``. CPUs count by how busy they were: an
+idle CPU's clock slows nobody down. Where a policy gives no estimate (NaN), nothing is assumed; ``coverage`` is the
+share of the time that has one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pmu.readings import type_f64
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """One side of the node over a run; None where nothing can be said.
+    """One side of the node over a run; None where it is unknown.
 
-    ``slowdown`` as a share of the time at free clocks (0.02 = 2 % longer), mean over the clocks, and ``worst_slowdown``
-    that of the slowest one; ``saved_j`` joules less drawn over the same intervals; ``coverage`` the share of the time
-    for which the policy gave an estimate.
+    ``slowdown``: share of the time at free clocks (0.02 = 2 % longer), mean over the clocks; ``worst_slowdown``: that
+    of the slowest clock; ``saved_j``: joules saved over the same intervals; ``coverage``: the share of the time for
+    which the policy gave an estimate.
     """
 
     slowdown: float | None
@@ -30,7 +30,8 @@ class Estimate(msgspec.Struct, frozen=True):
     coverage: float
 
     def saving(self, energy_j: float) -> float | None:
-        """The energy saved as a share of a free run's, which would also have been shorter; negative if it cost more."""
+        """The energy saved as a share of that of a run at free clocks, which is also shorter; negative if it cost
+        more."""
         if self.saved_j is None or not energy_j > 0:
             return None
         free_j = (energy_j + self.saved_j) / (1 + (self.slowdown or 0.0))

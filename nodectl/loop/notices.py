@@ -11,7 +11,8 @@ from nodectl.write.actuation import TROUBLE
 from pmu.ports import Clock
 
 CALM_NS: Final = 600_000_000_000
-"""Ours: a knob's trouble that has not shown for ten minutes is news again; one that comes and goes is logged once."""
+"""Ours: a knob's trouble is logged again if it was absent for ten minutes, so that one that comes and goes is logged
+once."""
 
 NOTICES_KEPT: Final = 200
 """Ours: lines that the summary keeps."""
@@ -31,12 +32,12 @@ class Notices:
         return list(self._kept)
 
     def add(self, line: str) -> None:
-        """Say it now."""
+        """Log it now."""
         self._kept.append(line)
         self._say(line)
 
     def report(self, outcomes: Iterable[Outcome]) -> None:
-        """Say of each knob in trouble what is wrong, once while that lasts; knobs in the same trouble share a line."""
+        """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line."""
         troubled = [outcome for outcome in outcomes if outcome.status in TROUBLE]
         if not troubled:
             return

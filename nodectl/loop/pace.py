@@ -1,8 +1,8 @@
-"""The period: deadlines that do not drift, how late each was met, and backing off when the agent costs too much.
+"""The period: deadlines that do not drift, how late each tick was, and longer periods when the agent costs too much.
 
 Deadlines are multiples of the period on the monotonic clock, so a late tick does not delay the ones after it; a period
-that has passed altogether is skipped and counted, never made up for. BDPO's lesson (REGALE D2.3 §3.4): a daemon whose
-CPU time grows harms the job it should save energy for, so the loop measures itself and doubles its own period first.
+that was missed is skipped and counted. BDPO's lesson (REGALE D2.3 §3.4): a daemon whose CPU time grows harms the job
+that it saves energy for. So the loop measures its own CPU time, and doubles its period when that is above the budget.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TICKS_JUDGED: Final = 32  # ours: a mean over fewer would back off after one slo
 
 
 class Pace:
-    """When the next tick is due, and how well that has been kept.
+    """When the next tick is due, and how late the ticks were.
 
-    ``wait(deadline_ns)`` sleeps until the deadline or until something else wants attention.
+    ``wait(deadline_ns)`` sleeps until the deadline, or less if it is interrupted.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class Pace:
         self._clock = clock
         self._wait = wait or clock.sleep_until_ns
         self._budget = budget
-        self._asked_ns = round(period_ms * 1e6)
+        self._requested_ns = round(period_ms * 1e6)
         self._longest_ns = round(budget.max_period_ms * 1e6)
-        self.period_ns = self._asked_ns
+        self.period_ns = self._requested_ns
         self._deadline_ns = clock.now_ns()
         self._work_ns = 0
         self._judged = 0
@@ -39,7 +39,7 @@ class Pace:
         self.missed = 0
 
     def sleep(self, until_ns: int | None = None) -> int:
-        """Wait for the next deadline, or ``until_ns`` if that comes first; returns by how many ns it was missed."""
+        """Wait for the next deadline, or ``until_ns`` if that is earlier; returns by how many ns it was missed."""
         self._deadline_ns += self.period_ns
         if until_ns is not None:
             self._deadline_ns = min(self._deadline_ns, until_ns)
@@ -54,7 +54,7 @@ class Pace:
         return lateness_ns
 
     def spent(self, work_ns: int) -> str | None:
-        """Account for one tick's CPU time; says in one line when the period has been changed for it."""
+        """Count one tick's CPU time; returns a line for the log if this has changed the period, else None."""
         self._work_ns += work_ns
         self._judged += 1
         if self._judged < TICKS_JUDGED or not self._budget.core_share:
@@ -66,9 +66,9 @@ class Pace:
         if mean_ns > allowed_ns:
             self.period_ns = min(before_ns * 2, self._longest_ns)
         elif (
-            mean_ns < allowed_ns / 4 and before_ns > self._asked_ns
+            mean_ns < allowed_ns / 4 and before_ns > self._requested_ns
         ):  # a quarter: half would bounce between two periods
-            self.period_ns = max(before_ns // 2, self._asked_ns)
+            self.period_ns = max(before_ns // 2, self._requested_ns)
         if self.period_ns == before_ns:
             return None
         return (

@@ -18,7 +18,7 @@ GPU_PARTS: Final[dict[str, Callable[[GpuSample], type_f64]]] = {
     "utilisation of GPU": lambda gpu: gpu.sm_occupancy,
     "clock readings of GPU": lambda gpu: gpu.sm_clock_mhz,
 }
-"""What a GPU that still answers may stop reporting; policies and checks need it."""
+"""Readings that a GPU may lose while it still answers; policies and checks depend on them."""
 
 
 class SensorWatch:
@@ -34,7 +34,7 @@ class SensorWatch:
         self._parts_gone: dict[str, npt.NDArray[np.bool_]] | None = None  # None: no part of any GPU
 
     def look(self, sample: Sample) -> None:
-        """Say once when sensors go and when they are back."""
+        """Log once when sensors go missing and once when they are back."""
         layout = self._layout
         cpus = sample.cpu.quality == Quality.MISSING
         gpus = sample.gpu.quality == Quality.MISSING

@@ -1,8 +1,8 @@
 """A run in figures: joules by instrument and quality, time, estimated saving and slowdown, and what is not known.
 
-Joules are summed per instrument and per quality, so that the closing line can say how much of a figure was measured.
-Only zones that do not contain each other are added up: packages and DRAM. ``psys`` includes them and ``core`` is part
-of a package, so both are shown but never added.
+Joules are summed per instrument and per quality, so that the summary shows how much of a figure was measured. Only
+zones that do not contain each other are added up: packages and DRAM. ``psys`` includes them and ``core`` is part of a
+package, so both are shown but never added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pmu.readings import Quality, Sample
 ADDED_KINDS: Final = ("package", "dram")
 """Zone kinds that make up the CPU side's energy."""
 
-GPU_HELD_BACK: Final = 0x04 | 0x08 | 0x20 | 0x40 | 0x80
+THROTTLED: Final = 0x04 | 0x08 | 0x20 | 0x40 | 0x80
 """nvmlClocksEventReasons: power cap, hardware slowdown, thermal (software, hardware), power brake. Source: nvml.h."""
 
 
@@ -43,8 +43,8 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What the application said of itself: units of its own, finished in ``told_s`` seconds; ``doubted_s``: seconds in
-    which its count was not believed."""
+    """What the application reported: units of its own, finished in ``told_s`` seconds; ``doubted_s``: seconds in which
+    its count was not believed."""
 
     units: int
     told_s: float
@@ -68,16 +68,16 @@ class Summary(msgspec.Struct, frozen=True):
     own_code: Timing
     notices: list[str]
     not_read: list[str] = []  # instruments that were there but gave nothing from the start, and why
-    policies: dict[str, str] = {}  # the one at work in each domain ("cpu", "gpu", "uncore", ...)
-    progress: Progress | None = None  # None: nobody told any
-    others: dict[str, Estimate] = {}  # by domain, what policies of other domains than cpu and gpu say
+    policies: dict[str, str] = {}  # the policy that decided for each domain ("cpu", "gpu", "uncore", ...)
+    progress: Progress | None = None  # None: none was reported
+    others: dict[str, Estimate] = {}  # by domain: estimates of the policies of other domains than cpu and gpu
 
     def joules(self, side: str) -> float:
         """The energy of one side: "cpu" (packages and DRAM) or "gpu" (boards)."""
         return sum(part.joules for part in self.energy if part.side == side)
 
     def quality(self, side: str) -> str:
-        """How the joules of one side were had: "measured", or shares ("92 % measured, 8 % stale")."""
+        """The quality of one side's joules: "measured", or shares ("92 % measured, 8 % stale")."""
         sums: dict[str, float] = {}
         for part in self.energy:
             for name, joules in part.by_quality.items() if part.side == side else ():
@@ -101,9 +101,9 @@ class Summary(msgspec.Struct, frozen=True):
         for domain, estimate in self.others.items():
             parts.append(f"{domain}: {_in_words(estimate, self.joules('cpu'), self.policies[domain])}")
         if self.gpu_held_back_s > 0:
-            parts.append(f"firmware held GPU clocks back (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
+            parts.append(f"firmware throttled GPU clocks (power, heat) for {self.gpu_held_back_s:.1f} GPU seconds")
         if self.progress:
-            parts.append(_told_in_words(self.progress))
+            parts.append(_progress_in_words(self.progress))
         unknown = self._unknown()
         if unknown:
             parts.append("not known: " + ", ".join(unknown))
@@ -136,7 +136,7 @@ class RunAccount:
         self._gpu_ones = np.ones(len(layout.gpus))
         self.gpu_held_back_s = 0.0
         self.elapsed_s = 0.0
-        self._units, self._told_s, self._doubted_s = 0.0, 0.0, 0.0
+        self._units, self._reported_s, self._doubted_s = 0.0, 0.0, 0.0
 
     def add_sample(self, sample: Sample) -> None:
         """Count one interval's energy."""
@@ -146,17 +146,17 @@ class RunAccount:
         is_missing = np.isnan(joules)
         self._joules[self._rows, quality] += np.where(is_missing, 0.0, joules)
         self._missing_s += is_missing * sample.elapsed_s
-        is_held_back = (sample.gpu.throttle_reasons > 0) & (sample.gpu.throttle_reasons & GPU_HELD_BACK > 0)
-        self.gpu_held_back_s += float(is_held_back.sum()) * sample.elapsed_s
-        told = sample.progress
-        if told.quality == Quality.MEASURED:
-            self._units += told.units
-            self._told_s += sample.elapsed_s
-        elif told.quality != Quality.MISSING:
+        is_throttled = (sample.gpu.throttle_reasons > 0) & (sample.gpu.throttle_reasons & THROTTLED > 0)
+        self.gpu_held_back_s += float(is_throttled.sum()) * sample.elapsed_s
+        progress = sample.progress
+        if progress.quality == Quality.MEASURED:
+            self._units += progress.units
+            self._reported_s += sample.elapsed_s
+        elif progress.quality != Quality.MISSING:
             self._doubted_s += sample.elapsed_s
 
     def add_decisions(self, sample: Sample, decisions: Decisions, sides: Mapping[str, str]) -> None:
-        """Count what the policies said of that interval; ``sides`` maps the policy in charge to its domain."""
+        """Count the policies' estimates of that interval; ``sides`` maps the name of a policy to its domain."""
         for decision in decisions.policies:
             side = sides.get(decision.policy)
             if side == "cpu":
@@ -175,7 +175,7 @@ class RunAccount:
                 account.add_saving(decision.request, sample.elapsed_s)
 
     def energy(self) -> list[Energy]:
-        """Joules by instrument; one that never gave a reading is there with none."""
+        """Joules by instrument, including those that never gave a reading."""
         return [
             Energy(name, side, float(row.sum()), _named(row.tolist()), float(missing_s))
             for name, side, row, missing_s in zip(self._names, self._sides, self._joules, self._missing_s, strict=True)
@@ -186,12 +186,12 @@ class RunAccount:
         return {domain: account.estimate() for domain, account in self._others.items()}
 
     def progress(self) -> Progress | None:
-        """What the application said; None if nothing."""
-        is_told = self._told_s > 0 or self._doubted_s > 0
-        return Progress(round(self._units), self._told_s, self._doubted_s) if is_told else None
+        """The progress that the application reported; None if it reported none."""
+        is_reported = self._reported_s > 0 or self._doubted_s > 0
+        return Progress(round(self._units), self._reported_s, self._doubted_s) if is_reported else None
 
     def estimates(self) -> tuple[Estimate | None, Estimate | None]:
-        """CPU and GPU side; None where no policy was at work."""
+        """CPU and GPU side; None where no policy decided."""
         return (
             self._cpu.estimate() if "cpu" in self.policies else None,
             self._gpu.estimate() if "gpu" in self.policies else None,
@@ -202,11 +202,11 @@ def _named(by_quality: list[float]) -> dict[str, float]:
     return {Quality(q).name.lower(): joules for q, joules in enumerate(by_quality) if joules}
 
 
-def _told_in_words(told: Progress) -> str:
-    words = f"progress told: {told.units} units"
-    if told.units:
-        words += f", {told.units / told.told_s:.3g} a second"
-    return words + (f" (its count not believed for {told.doubted_s:.1f} s)" if told.doubted_s else "")
+def _progress_in_words(progress: Progress) -> str:
+    words = f"progress reported: {progress.units} units"
+    if progress.units:
+        words += f", {progress.units / progress.told_s:.3g} a second"
+    return words + (f" (its count not believed for {progress.doubted_s:.1f} s)" if progress.doubted_s else "")
 
 
 def _in_words(estimate: Estimate, energy_j: float, policy: str) -> str:

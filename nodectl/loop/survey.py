@@ -1,4 +1,4 @@
-"""What this node has: instruments and knobs, found once, and what a run can therefore do."""
+"""The instruments and knobs of this node, found once at the start, and what a run can therefore do."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NEEDED_EVENTS = ("instructions", "reference-cycles")
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at a node. ``knobs`` are those that can be moved; ``rows`` tell of every sensor and knob, also of those
-    that are not usable, and why."""
+    """What was found on a node. ``knobs``: those that can be moved; ``sensor_rows`` and ``knob_rows``: a finding for
+    every sensor and knob, with the reason where it cannot be used."""
 
     layout: Layout
     knobs: list[Knob]
@@ -42,11 +42,11 @@ def survey(ports: Ports) -> Survey:
 
 
 def at_present_limits(layout: Layout, knobs: Sequence[Knob], config: Config) -> Layout:
-    """The node with each clock domain's present limit as its highest clock, and with the ranges of the other knobs that
-    ``config`` has a policy for.
+    """The layout with each frequency domain's present limit as its highest clock, and with the ranges of the other
+    knobs that ``config`` has a policy for.
 
-    An administrator may have lowered ``scaling_max_freq`` below what the hardware can do. Running free then means
-    running at that limit: no policy asks for more, and a loss is counted against it.
+    An administrator may have lowered ``scaling_max_freq`` below what the hardware can do. Then a free clock is that
+    limit: no policy requests more, and slowdown is measured against it.
     """
     limits = {knob.name: _limit_khz(knob) for knob in knobs if domain_of(knob.name) == "cpu"}
     domains = tuple(_below(domain, limits.get(f"cpu/policy{domain.policy}/max_khz")) for domain in layout.domains)
@@ -67,9 +67,9 @@ def _range(knob: Knob, layout: Layout, config: Config) -> list[KnobRange]:
 
 
 def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
-    """The settings this node can follow, and a line for each part that it cannot.
+    """The settings that this node can follow, and a line for each part that it cannot.
 
-    To optimize, a side of the node needs both something to decide from and something to move. A side that lacks either
+    To optimize a side (CPU or GPU), the node needs a sensor to decide by and a knob to move. A side that lacks either
     is left alone; ``NodectlError`` with the reasons when no side is left. A dry run needs no knobs.
     """
     lacks = {name: _lacks(config, domain, found) for name, domain in DOMAINS.items()}
@@ -88,7 +88,7 @@ def fit_to_node(config: Config, found: Survey) -> tuple[Config, list[str]]:
 def _check_feasible(wanted: Sequence[str], lacks: Mapping[str, str]) -> None:
     """``NodectlError`` unless one of the wanted parts lacks nothing; a wanted cap in watts must lack nothing."""
     if not wanted:
-        raise NodectlError("nothing to optimize: no policy and no cap on either side; set one, or monitor")
+        raise NodectlError("nothing to optimize: no policy and no cap on either side; set one, or use --mode monitor")
     if all(lacks[side] for side in wanted):
         reasons = "; ".join(lacks[side] for side in wanted)
         raise NodectlError(f"cannot optimize this node: {reasons} (see `nodectl doctor`; `--mode monitor` still runs)")
@@ -106,7 +106,7 @@ def _limit_khz(knob: Knob) -> int | None:
     try:
         return knob.read_back()
     except KnobError:
-        return None  # its row in the survey says why; the hardware's own range stands
+        return None  # its row in the survey says why; the hardware's own range applies
 
 
 def _below(domain: FrequencyDomain, limit_khz: int | None) -> FrequencyDomain:
@@ -148,12 +148,12 @@ def _no_knob(domain: Domain, found: Survey) -> str:
 
 
 def _no_power_knob(config: Config, found: Survey) -> str:
-    """Why a cap in watts could not be held here: neither a controller takes it nor anything of its own."""
+    """Why a cap in watts cannot be enforced here: there is no controller for it and no knob of the node's own."""
     if CAP_ROW in config.scmi.knobs or config.dry_run:
         return ""
     if any(knob.name.startswith("rapl/") or domain_of(knob.name) == "cpu" for knob in found.knobs):
         return ""
-    return "no RAPL limits, no clock limits, and no controller ([scmi]) takes it"
+    return "no RAPL limits, no clock limits, and no controller ([scmi]) enforces it"
 
 
 def _why(rows: list[Finding], kind: str, otherwise: str) -> str:

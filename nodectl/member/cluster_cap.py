@@ -1,11 +1,11 @@
-"""The cluster's cap on this node: grants in, reports out, and proof that a cap acts. Its jobs travel the same way.
+"""The cluster's cap on this node: grants in, reports out, and proof that a cap is in force; its jobs use the same link.
 
-A ``CapSource`` for the agent's loop, around the pure ``NodeLease``. It is asked once per tick and never waits. All
-times of leases are CLOCK_BOOTTIME, which goes on while the node is suspended.
+A ``CapSource`` for the agent's loop, around the pure ``NodeLease``. It is called once per tick and never waits. All
+times of leases are CLOCK_BOOTTIME, which runs on while the node is suspended.
 
-A cap is confirmed when nothing is wrong with the knobs that hold it (they were read back, and no other limit shadows
-them) and the draw is measured to be below it over a window that begins one settle time after the write: "seen" if it
-was above before, else "provisional". Without a measured draw nothing is confirmed.
+A cap is confirmed when nothing is wrong with the knobs that enforce it (they were read back, and no other limit
+overrules them) and the measured power is below it over a window that begins one settle time after the write: "seen" if
+the power was above it before, else "provisional". Without a measured power nothing is confirmed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from pmu.readings import NOTHING_TOLD, RawProgress
 
 REPORT_NS: Final = 1_000_000_000
 NO_JOBS_NS: Final = 5_000_000_000
-"""Ours: so often a node says that it knows of no jobs. A change, and whoever asks, does not wait."""
+"""Ours: how often a node reports that it knows no jobs; a change or a ``JobQuery`` is answered at once."""
 WINDOW_NS: Final = 200_000_000
-"""Ours: power over less than two ticks says little."""
+"""Ours: the shortest window for a mean power: two ticks."""
 
 LEAVE_S: Final = 3.0
 ASK_AGAIN_S: Final = 0.5
-"""Ours: how long a run that ends waits for leave to go uncapped, and how often it asks."""
+"""Ours: how long a run that ends waits until it may run uncapped, and how often it repeats its request."""
 
 
 _HELD: Final[tuple[Held, ...]] = ("", "no", "unsure", "yes")
-"""What was once so since the report before goes before what was not."""
+"""Ascending: the worst value since the last report is reported."""
 
 
 def boottime_ns() -> int:
@@ -49,7 +49,7 @@ def boottime_ns() -> int:
 
 
 def declaration(settings: Cluster) -> Declaration:
-    """What the settings say of this node, for the ledger."""
+    """The declaration of this node for the ledger, from the settings."""
     return Declaration(
         tdp_mw=round(settings.tdp_w * 1000),
         mop_mw=round(settings.mop_w * 1000),
@@ -62,8 +62,8 @@ def declaration(settings: Cluster) -> Declaration:
 
 
 class JobExchange:
-    """What the link brings for the desk, and the desk's news back: at once when something has changed or the cluster
-    agent has asked, else as often as reports, and less often that there is nothing."""
+    """Passes messages from the link to the jobs' thread, and its ``NodeJobs`` back: at once after a change or a
+    ``JobQuery``, else once a second, and less often while there is no job."""
 
     def __init__(self, link: ClusterLink, desk: JobDesk) -> None:
         self._link, self._desk = link, desk
@@ -85,16 +85,16 @@ class JobExchange:
             self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
 
     def told(self) -> RawProgress:
-        """How far the job here says it has come."""
+        """The progress that the job on this node reports."""
         return self._desk.told()
 
     def close(self) -> None:
-        """Jobs go on."""
+        """Close; jobs continue."""
         self._desk.close()
 
 
 class ClusterCap:
-    """One run's dealings with its cluster agent. ``say`` takes a line when something changes."""
+    """One run as a member of its cluster. ``say`` logs a line when something changes."""
 
     def __init__(
         self,
@@ -155,14 +155,14 @@ class ClusterCap:
         return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
 
     def told(self) -> RawProgress:
-        """How far the one job on this node says it has come; nothing where there is none, or several."""
+        """The progress that the one job on this node reports; none where there is no job, or several."""
         return self._jobs.told() if self._jobs else NOTHING_TOLD
 
     def follow(
         self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", held: Held = "no"
     ) -> None:
-        """What the node drew in the tick that has ended, what is wrong with the knobs that hold the cap, if anything,
-        what its load is by its counters, and whether the cap holds it back. Confirms, and reports when it is time."""
+        """After each tick: the power of the node, what is wrong with the knobs that enforce the cap (``trouble``), its
+        load tag, and whether it is cap-bound (``held``). Confirms the cap, and reports when it is time."""
         lease = self._lease
         here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
@@ -181,8 +181,8 @@ class ClusterCap:
         return self._lease.lease_end_ns
 
     def note_lease(self, why_none: str) -> None:
-        """Whether a controller ends the cap with its lease (``why_none`` empty), as class ``hw`` says. While it does
-        not, nothing is sure to, and this node says so: ``sticky``."""
+        """Whether a controller ends the cap with its lease (``why_none`` empty), as class ``hw`` declares. While it
+        does not, nothing surely does, and this node declares ``sticky``."""
         lease = self._lease
         lease_class: LeaseClass = "sticky" if why_none else "hw"
         if self._declared.lease_class != "hw" or lease.declaration.lease_class == lease_class:
@@ -194,7 +194,7 @@ class ClusterCap:
         self._report_ns = -1  # the ledger counts by it
 
     def leave(self) -> bool:
-        """Ask for leave to go uncapped, and wait for it a bounded time; True if it was granted."""
+        """Request to run uncapped, and wait for the answer a bounded time; True if it was granted."""
         lease = self._lease
         if not self._is_capped:
             return True
@@ -213,16 +213,16 @@ class ClusterCap:
 
     @property
     def cap_w(self) -> float | None:
-        """The cap that should act; None while nobody has capped this node."""
+        """The cap that should be in force; None while nobody has capped this node."""
         return self._lease.cap_mw / 1000 if self._is_capped else None
 
     @property
     def limit_w(self) -> float | None:
-        """The highest cap that may still act; None while nobody has capped this node."""
+        """The highest cap that may still be in force; None while nobody has capped this node."""
         return self._lease.limit_mw / 1000 if self._is_capped else None
 
     def close(self) -> None:
-        """Let go of the link. Jobs go on."""
+        """Close the link; jobs continue."""
         if self._jobs:
             self._jobs.close()
         self._link.close()
@@ -233,19 +233,19 @@ class ClusterCap:
     def _take(self, lease: NodeLease, here_ns: int, grant: Grant) -> None:
         before_mw, was_capped = lease.cap_mw, self._is_capped
         if lease.take(here_ns, grant):
-            return  # late, doubled, or of a cluster agent that has been replaced: void, and nothing to tell
+            return  # late, doubled, or of a cluster agent that has been replaced: void, and not worth a line
         self._is_capped, self._has_left = True, grant.is_leave
         if grant.cap_mw != before_mw or not was_capped:
             self._change(here_ns, before_mw if was_capped else self._declared.tdp_mw)
         elif self._changed_ns < 0:
-            lease.confirm("seen" if self._drew_mw > grant.cap_mw else "provisional")  # a renewal: it acts already
+            lease.confirm("seen" if self._drew_mw > grant.cap_mw else "provisional")  # renewed: it is in force already
 
     def _change(self, here_ns: int, before_mw: int) -> None:
         self._changed_ns, self._window, self._drew_mw = here_ns, [0.0, 0.0], self._power_mw
         self._is_raise = self._lease.cap_mw >= before_mw
 
     def _judge(self, lease: NodeLease, here_ns: int, elapsed_s: float, power_w: float) -> None:
-        """Whether the new cap acts (rule 5 of docs/ledger.md)."""
+        """Whether the new cap is in force (rule 5 of docs/ledger.md)."""
         began_ns = here_ns - round(elapsed_s * 1e9)  # of the interval that was measured
         settled_ns = self._changed_ns + self._declared.settle_ms * 1_000_000
         if here_ns == self._changed_ns or (not self._is_raise and began_ns < settled_ns):
@@ -286,7 +286,7 @@ class ClusterCap:
             if self._link.is_up:
                 self._say(f"{self._link.url}: the cluster agent is there")
             elif self._was_up:
-                self._say(f"{self._link.url}: {self._link.why_down}; the cap holds until its lease is over")
+                self._say(f"{self._link.url}: {self._link.why_down}; the cap stays in force until its lease is over")
             elif self._link.why_down != "not connected yet":
                 self._say(f"{self._link.url}: {self._link.why_down}")
             else:

@@ -1,8 +1,8 @@
-"""The node's end of the link to its cluster agent: reports up, grants down, jobs both ways, and never a wait.
+"""The node's end of the link to its cluster agent: reports up, grants down, messages about jobs both ways.
 
-libzmq owns the connection in a thread of its own: the handshake, encryption, reconnection with growing and
-jittered delays. What is left here never blocks, so the agent's loop may call it at every tick. Only the newest report
-waits while the link is slow or down: an older one could only bring a grant that is nearer its end.
+libzmq owns the connection in a thread of its own: the handshake, encryption, reconnection with growing and jittered
+delays. The methods here never block (but ``wait``), so the agent's loop may call them at every tick. While the link is
+slow or down only the newest report waits: the grant that answers an older one would end sooner.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from nodectl.wire.power_messages import OLDEST, PROTOCOL, Envelope, Grant, Repor
 
 RECONNECT_MS: Final = 200
 LAST_RECONNECT_MS: Final = 5_000
-"""Ours: from a fifth of a second, doubling, to half a lease; libzmq adds jitter of up to the first to each."""
+"""Ours: the delay before a reconnection, from a fifth of a second, doubling, to half a lease; libzmq adds jitter of up
+to the first to each."""
 
 SILENT_MS: Final = 4_000
-"""Ours: a connection on which nothing sent was acknowledged for so long is opened anew (TCP_USER_TIMEOUT). Something is
-sent every second, but for the handshake, during which one end waits: there the kernel asks (keepalive). libzmq's
-heartbeats are not used: version 4.3.5 aborts the process when one is due, or comes, on a connection that is gone while
-messages of it wait to be read."""
+"""Ours: a connection is opened again when nothing that was sent on it was acknowledged for so long (TCP_USER_TIMEOUT).
+Something is sent every second, except during the handshake, in which one end waits: there TCP keepalive finds a dead
+connection. libzmq's heartbeats are not used: version 4.3.5 aborts the process when a heartbeat is due, or arrives, on a
+connection that is gone while its messages wait to be read."""
 
 HANDSHAKE_MS: Final = 30_000
-"""Ours: how long a handshake may take between two that are there. It costs either end about a millisecond of processor
-time, and a cluster agent that has started shakes hands with all its nodes: with less patience those at the end of
-that queue would give up, begin again at its end, and cost as much once more."""
+"""Ours: how long a handshake may take. It costs either end about a millisecond of processor time, and a cluster agent
+that starts has to do it with all its nodes. With a shorter limit the nodes at the end of that queue would give up and
+begin again at its end, and each try costs as much as the first."""
 
 PRESENCE: Final = (
     (zmq.TCP_MAXRT, SILENT_MS),
@@ -42,10 +43,11 @@ PRESENCE: Final = (
     (zmq.TCP_KEEPALIVE_INTVL, 1),
     (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
 )
-"""Options of both ends: when a connection is given up."""
+"""Socket options of both ends: when a connection counts as lost."""
 
 QUEUED: Final = 4
-"""Ours: messages waiting in libzmq in each direction; what does not fit is dropped, and a later one says it all."""
+"""Ours: messages waiting in libzmq in each direction; one that does not fit is dropped, since a later one replaces
+it."""
 
 _LOOPBACK: Final = ("tcp://127.", "tcp://[::1]", "tcp://localhost:", "ipc://", "inproc://")
 
@@ -53,30 +55,31 @@ _LOOPBACK: Final = ("tcp://127.", "tcp://[::1]", "tcp://localhost:", "ipc://", "
 HANDSHAKES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-"""What libzmq tells of handshakes that fail."""
+"""Events by which libzmq reports a handshake that failed."""
 
 
 def why_refused(event: int) -> str:
-    """One of them in words; "" for another event."""
+    """One of ``HANDSHAKES`` in words; "" for another event."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "our key is not on its list (`clusterctl keys allow`)"
     return "the handshake failed: is its public key the one given here?" if event & HANDSHAKES else ""
 
 
 def refuse_open_link(url: str, is_insecure: bool) -> None:
-    """Plain text only where it is asked for by name and cannot leave this machine."""
+    """``UsageError`` unless an unencrypted link was requested (``insecure``) and cannot leave this machine."""
     if not is_insecure:
         raise UsageError(
-            f"{url}: no keys given, and nothing is sent unprotected (`clusterctl keys new`; docs/cluster.md)"
+            f"{url}: no keys given, and nothing is sent unencrypted (make keys: `clusterctl keys new`; docs/cluster.md)"
         )
     if not url.startswith(_LOOPBACK):
         raise UsageError(f"{url}: without keys only this machine itself (tcp://127.0.0.1:PORT) may be reached")
 
 
 class ClusterLink:
-    """A connection to the cluster agent at ``url``, kept up for as long as this lives.
+    """A connection to the cluster agent at ``url``; libzmq reconnects until ``close``.
 
-    ``keys`` are this node's own, ``server_public`` is whom it trusts; both None with ``is_insecure`` on loopback.
+    ``keys`` are this node's own, ``server_public`` is the key of the cluster agent that it trusts; both None with
+    ``is_insecure`` on loopback.
     """
 
     def __init__(self, url: str, keys: KeyPair | None, server_public: str | None, is_insecure: bool = False) -> None:
@@ -86,11 +89,11 @@ class ClusterLink:
         self.is_up = False
         self.why_down = "not connected yet"
         self.dropped = 0
-        """Reports that a newer one replaced before they could be sent, and messages that were none."""
+        """Reports that a newer one replaced before they could be sent, and frames that could not be decoded."""
         self.wants_jobs = False
-        """Whether the cluster agent has asked on this connection which jobs are here."""
+        """Whether the cluster agent has sent any message about jobs on this connection."""
         self.job_queries = 0
-        """How often it has asked, on all connections."""
+        """How many ``JobQuery`` it has sent, on all connections."""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(
@@ -102,7 +105,7 @@ class ClusterLink:
         self._peer_speaks = OLDEST
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.IMMEDIATE, 1),  # nothing is queued for a connection that is not there
+            (zmq.IMMEDIATE, 1),  # queue nothing while there is no connection
             (zmq.SNDHWM, QUEUED),
             (zmq.RCVHWM, QUEUED),
             (zmq.MAXMSGSIZE, MAX_START),
@@ -122,20 +125,21 @@ class ClusterLink:
             raise UsageError(f"{url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
 
     def send(self, report: Report) -> None:
-        """Send now, or as soon as that is possible unless a newer one comes first."""
+        """Send a report now, or as soon as possible unless a newer one comes first."""
         self.dropped += self._waiting is not None
         self._waiting = report
         self._send_waiting()
 
     def send_jobs(self, news: NodeJobs) -> None:
-        """Send now, or as soon as that is possible unless newer ones come first. Nothing to who has not asked."""
+        """Send the jobs now, or as soon as possible unless newer ones come first; nothing while ``wants_jobs`` is
+        false."""
         if self.wants_jobs:
             self._jobs_waiting = news
             self._send_waiting()
 
     def receive(self) -> list[Grant]:
-        """The grants that have come; what has come of jobs is for ``job_messages``. What is neither, or of a kind not
-        known here, is passed over."""
+        """The grants that have arrived; messages about jobs are kept for ``job_messages``, and messages of any other
+        kind are ignored."""
         self._look()
         self._send_waiting()
         grants: list[Grant] = []
@@ -148,20 +152,20 @@ class ClusterLink:
         return grants
 
     def job_messages(self) -> list[Message]:
-        """What ``receive`` found of jobs since this was called last."""
+        """The messages about jobs that ``receive`` found since the last call."""
         found = list(self._job_messages)
         self._job_messages.clear()
         return found
 
     def wait(self, timeout_ms: int) -> None:
-        """Until something has come, or for so long; only for whoever has nothing else to do."""
+        """Wait until something arrives, but not longer than this. Not for the loop."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         poller.poll(timeout_ms)
 
     def close(self) -> None:
-        """Let go at once; what has not been sent is lost."""
+        """Close at once; what has not been sent is lost."""
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(0)
@@ -189,13 +193,13 @@ class ClusterLink:
                 self._jobs_waiting = None
 
     def _look(self) -> None:
-        """What libzmq has to say of the connection."""
+        """Update the state of the connection from libzmq's events."""
         with contextlib.suppress(zmq.Again):
             while True:
                 event = zmq.utils.monitor.recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
                 self.is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    # it may have been replaced by an older one
+                    # the new peer may be an older version than the last one
                     self._peer_speaks, self.wants_jobs, self._jobs_waiting = OLDEST, False, None
                 elif why := why_refused(event):
                     self.why_down = why

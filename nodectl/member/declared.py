@@ -1,7 +1,7 @@
-"""What a node declares to its cluster agent, held against what the node has: the ledger believes every word of it.
+"""Check what a node declares to its cluster agent against its hardware: the ledger believes every declaration.
 
-Each finding is one line: what is declared, what speaks against it, and the remedy. Nothing is found where nothing is
-known: few packages say how low they can be capped.
+Each problem is one line: what is declared, what contradicts it, and what to do. What the hardware does not report is
+not checked: few packages report how low they can be capped.
 """
 
 from __future__ import annotations
@@ -25,39 +25,43 @@ from pmu.ports import Files
 
 WATCHDOGS = "/sys/class/watchdog"
 KEEPS_IT = "declare sticky, since such a controller keeps the cap"
-ASK_AGAIN = "ask again when it answers and no agent of this node is connected to it"
+TRY_AGAIN = "try again when it answers and no agent of this node is connected to it"
 
 
 @dataclass(frozen=True, slots=True)
 class CapController:
-    """The controller that holds the packages' cap. ``why``: why it ends no lease; empty: it does. The one that is set
-    now ends in ``left_s`` (0: it is over), by a cap of ``lapsed_w`` (0: none is set). The range of its caps in watts; 0
-    and inf where it is not known."""
+    """The controller that enforces the packages' cap.
+
+    ``why``: why it does not end leases by itself; empty if it does. ``left_s``: time left of the present lease (0: it
+    is over), ``lapsed_w``: the cap after it (0: no lease is set). ``least_w`` to ``most_w``: the range of its caps; 0
+    and inf where it is not known. ``fix``: what to do about ``why``.
+    """
 
     why: str = ""
     left_s: float = 0.0
     lapsed_w: float = 0.0
     least_w: float = 0.0
     most_w: float = math.inf
-    remedy: str = "declare os or sticky"
+    fix: str = "declare os or sticky"
 
 
 def cap_controller(settings: Scmi) -> CapController:
-    """Ask it."""
+    """Connect to the controller of the settings and read what it reports; never raises."""
     if not settings.url or CAP_ROW not in settings.knobs:
-        return CapController(f"no controller holds the cap ([scmi] knobs: {CAP_ROW})")
+        return CapController(f"no controller enforces the cap ([scmi] knobs: {CAP_ROW})")
     try:
         client = patient_client(settings.url)
         try:
-            return asked(client, settings.knobs[CAP_ROW])
+            return read_controller(client, settings.knobs[CAP_ROW])
         finally:
             client.close()
     except ScmiError as error:
-        return CapController(f"the controller cannot be asked: {error}", remedy=ASK_AGAIN)
+        return CapController(f"the controller cannot be reached: {error}", fix=TRY_AGAIN)
 
 
-def asked(client: Client, domain: str) -> CapController:
-    """What it says of this domain, a name or a number, and of our lease. ``ScmiError`` when it does not answer."""
+def read_controller(client: Client, domain: str) -> CapController:
+    """What the controller reports of this domain, a name or a number, and of our lease. ``ScmiError`` when it does not
+    answer."""
     controller = Controller(client)
     found = find(controller.cap_domains, domain, "power domain")
     least_w, most_w = 0.0, math.inf
@@ -65,12 +69,12 @@ def asked(client: Client, domain: str) -> CapController:
         least_w, most_w = found.watts(found.min_cap), found.watts(found.max_cap)
     lease = lease_left(controller, found)
     if isinstance(lease, str):
-        return CapController(lease, least_w=least_w, most_w=most_w, remedy=KEEPS_IT)
+        return CapController(lease, least_w=least_w, most_w=most_w, fix=KEEPS_IT)
     return CapController("", lease.left_ms / 1000, lease.cap_mw / 1000, least_w, most_w)
 
 
 def proof(config: Config, controller: CapController) -> str:
-    """Why class ``hw`` is true, as the controller itself says; empty where it is not declared, or not proved."""
+    """Why class ``hw`` is true, as the controller reports; empty where it is not declared, or not proved."""
     if not config.cluster.url or config.cluster.lease_class != "hw" or controller.why:
         return ""
     if not controller.lapsed_w:
@@ -80,7 +84,7 @@ def proof(config: Config, controller: CapController) -> str:
 
 
 def problems(config: Config, layout: Layout, files: Files, controller: CapController) -> list[str]:
-    """One line each; none for a node of no cluster, as it declares nothing."""
+    """What is wrong with the declarations, one line each; none for a node of no cluster."""
     if not config.cluster.url:
         return []
     return [*_watts(config, layout, files, controller), *_lease(config, layout, files, controller)]
@@ -110,26 +114,26 @@ def _watts(config: Config, layout: Layout, files: Files, controller: CapControll
         )
     if cluster.boot_w < rest_w:
         yield (
-            f"boot_w {cluster.boot_w:g} W is less than caps.rest_w ({rest_w:g} W), which the node draws whatever it"
-            " does: set boot_w to the most that was measured from power-on until the agent has started"
+            f"boot_w {cluster.boot_w:g} W is less than caps.rest_w ({rest_w:g} W), which the node always draws:"
+            " set boot_w to the most that was measured from power-on until the agent has started"
         )
 
 
 def _of_packages(layout: Layout, files: Files, which: str) -> float:
-    """The sum of what the packages' long-term limits can be set to, least ("min") or most ("max"), watts; 0 if one does
-    not say."""
+    """The sum over packages of the lowest ("min") or highest ("max") long-term limit, watts; 0 if a package does not
+    report it."""
     packages = [zone for zone in layout.zones if zone.kind == "package"]
-    told = [read_number(files, f"{POWERCAP}/{zone.path}/constraint_0_{which}_power_uw") or 0 for zone in packages]
-    return sum(told) / 1e6 if all(told) else 0.0
+    limits_uw = [read_number(files, f"{POWERCAP}/{zone.path}/constraint_0_{which}_power_uw") or 0 for zone in packages]
+    return sum(limits_uw) / 1e6 if all(limits_uw) else 0.0
 
 
 def hw_doubt(config: Config, layout: Layout, controller: CapController) -> str:
-    """Why class ``hw`` is not true, and the remedy; empty where it is not declared, or nothing speaks against it."""
+    """Why class ``hw`` is not true, and what to do; empty where it is not declared, or nothing contradicts it."""
     cluster = config.cluster
     if cluster.lease_class != "hw":
         return ""
     if controller.why:
-        return f"lease_class hw, but {controller.why}: {controller.remedy}"
+        return f"lease_class hw, but {controller.why}: {controller.fix}"
     if layout.gpus:
         return "lease_class hw, but no controller ends the limits of the GPUs: declare os or sticky"
     if controller.lapsed_w + config.caps.rest_w > cluster.safe_w:
@@ -155,7 +159,7 @@ def _lease(config: Config, layout: Layout, files: Files, controller: CapControll
 
 
 def _watchdog(watchdog_s: float, files: Files) -> Iterator[str]:
-    """Class os: what resets a hung kernel, and when. Not every kernel tells a watchdog's state."""
+    """Class ``os``: what resets a hung kernel, and when. Not every kernel reports a watchdog's state."""
     try:
         devices = sorted(files.listdir(WATCHDOGS))
     except OSError:

@@ -1,12 +1,13 @@
-"""The node's side of the power ledger: which grants it takes, and what it falls to when they run out.
+"""The node's side of the power ledger: which grants it accepts, and the cap when its lease is over.
 
-A grant may come late, twice, from a cluster agent that has been replaced, or from before a reboot; only one that is
-newer than all before it and not over yet may raise a cap. Its lease runs on CLOCK_BOOTTIME from the moment *this node*
-sent the report that the grant answers, so neither the way nor any clock but the node's own counts. Without a lease the
-cap becomes the lesser of itself and the safe cap: never higher, and never what it was before nodectl came.
+A grant may arrive late, twice, from a cluster agent that has been replaced, or from before a reboot. Only a grant that
+is newer than all before it and whose lease is not over may raise a cap. The lease runs on CLOCK_BOOTTIME from the
+moment at which *this node* sent the report that the grant answers, so neither delays on the network nor another clock
+matter. When the lease is over, the cap becomes the lower of itself and the safe cap: it never rises, not even to what
+it was before nodectl started.
 
-This class decides and remembers; the agent writes the caps, and says here what came of it. Nothing needs to be kept on
-disk: a grant that answers a report from before this agent's start is refused, so a restart forgets without harm.
+This class decides; the agent writes the caps and reports the result by ``confirm``. Nothing is kept on disk: a grant
+that answers a report from before this agent's start is refused, so a restart may forget it safely.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ class NodeLease:
     """The leases of one agent's life. Times are CLOCK_BOOTTIME in ns, powers in mW."""
 
     def __init__(self, node: str, boot_id: str, declaration: Declaration, limit_mw: int, now_ns: int) -> None:
-        """``limit_mw``: the cap that acts at the start, as read from the hardware (TDP where there is none)."""
+        """``limit_mw``: the cap that is in force at the start (TDP where there is none)."""
         self.declaration = declaration
-        self.limit_mw = limit_mw  # the highest cap that may act
-        self.cap_mw = limit_mw  # the cap that should act
+        self.limit_mw = limit_mw  # the highest cap that may be in force
+        self.cap_mw = limit_mw  # the cap that should be in force
         self.lease_end_ns = now_ns
         self._node = node
         self._boot_id = boot_id
@@ -33,7 +34,7 @@ class NodeLease:
         self._effect: Effect = "unseen"
 
     def report(self, now_ns: int, power_mw: int, is_leaving: bool = False) -> Report:
-        """What to send now. Two reports never share a name, however close in time."""
+        """The report to send now. Two reports never have the same id, however close in time."""
         self._reported_ns = max(now_ns, self._reported_ns + 1)
         epoch, sequence = self._confirmed
         return Report(
@@ -51,7 +52,7 @@ class NodeLease:
         )
 
     def take(self, now_ns: int, grant: Grant) -> str:
-        """Take the grant: then ``cap_mw`` is to be written. Returns why it is refused, empty if it is taken."""
+        """Accept the grant; the caller then writes ``cap_mw``. Returns why it is refused, empty if it is accepted."""
         why = self.refusal(now_ns, grant)
         if why:
             return why
@@ -64,7 +65,7 @@ class NodeLease:
         return ""
 
     def refusal(self, now_ns: int, grant: Grant) -> str:
-        """Why this grant is void here; empty if it is not."""
+        """Why this grant is void here; empty if it is valid."""
         if grant.boot_id != self._boot_id:
             return "it was made for another boot of this node"
         if grant.epoch < self._seen_epoch:
@@ -78,15 +79,15 @@ class NodeLease:
         return ""
 
     def confirm(self, effect: Effect) -> None:
-        """``cap_mw`` has been written, read back, is enabled and not shadowed. Once its effect shows, nothing above it
-        acts any more, and the next report says so."""
+        """``cap_mw`` was written and read back, is enabled and not overruled. Once its effect shows, no higher cap is
+        in force any more, and the next report says so."""
         self._effect = effect
         if effect != "unseen":
             self.limit_mw = self.cap_mw
             self._confirmed = self._taken
 
     def lapse(self, now_ns: int) -> bool:
-        """End a lease that is over: True if ``cap_mw`` has fallen to the safe cap and is to be written."""
+        """End the lease if it is over: True if ``cap_mw`` has fallen to the safe cap, which the caller then writes."""
         if now_ns < self.lease_end_ns or self.cap_mw <= self.declaration.safe_mw:
             return False
         self.cap_mw = self.declaration.safe_mw

@@ -1,8 +1,8 @@
-"""How much this node has worked, for the cluster agent: what its job says it has finished, and what its CPUs retired.
+"""The work of this node, for the cluster agent: units that its job reports, and instructions that its CPUs retired.
 
-Both are counts from this agent's start, so that a lost report loses nothing. Where a count has a gap since the report
-before, that report has none: a difference across a gap would pass as a slow second. CPUs that wait busily for a GPU
-retire instructions too: a node with a GPU at work tells none.
+Both are counts from this agent's start, so that a lost report loses nothing. A count that has a gap since the last
+report is left out of the next one: a difference across the gap would look like a slow second. CPUs that spin while they
+wait for a GPU retire instructions too, so a node with a busy GPU reports no instructions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ UNKNOWN: Final = -1
 
 
 class WorkDone:
-    """``add`` every sample, ``tell`` with every report."""
+    """``add`` every sample; ``tell`` once for every report."""
 
     def __init__(self) -> None:
         self._units = self._instructions = 0.0
         self._has_units = self._has_instructions = True
 
     def add(self, sample: Sample) -> None:
-        """One interval."""
+        """Count one interval."""
         if sample.progress.quality == Quality.MEASURED:
             self._units += sample.progress.units
         else:
@@ -37,7 +37,7 @@ class WorkDone:
             self._has_instructions = False
 
     def tell(self) -> tuple[int, int]:
-        """Units and instructions; ``UNKNOWN`` where not all since the last time was counted."""
+        """Units and instructions; ``UNKNOWN`` where not all since the last call was counted."""
         units = round(self._units) if self._has_units else UNKNOWN
         instructions = round(self._instructions) if self._has_instructions else UNKNOWN
         self._has_units = self._has_instructions = True

@@ -19,13 +19,14 @@ from pmu.readings import Sample, type_f64, type_i64, type_u8
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a policy wishes for the next interval.
+    """What a policy requests for the next interval.
 
     ``target``: CPU policies ``[n_cpus]`` in kHz, GPU policies ``[n_gpus]`` in MHz, policies of other domains one value
-    per range of that domain in the layout, in the knob's unit; 0 = no wish, run free.
+    per range of that domain in the layout, in the knob's unit; 0 = no request, it is free.
     ``reason``: index into the policy's ``reasons``, same shape.
-    ``loss``: the policy's estimate of the speed lost in the *past* interval against running free (0.03 = 3 % more
-    time), NaN where it cannot say. ``saved_w``: its estimate of the watts saved in the past interval, NaN likewise.
+    ``loss``: the policy's estimate of the extra time of the *past* interval, as a share of its time at a free clock
+    (0.03 = 3 % more), NaN where unknown. ``saved_w``: its estimate of the watts saved in the past interval, NaN
+    likewise.
     """
 
     target: type_i64
@@ -35,7 +36,7 @@ class Request:
 
     @staticmethod
     def free(size: int) -> Request:
-        """No wish for any of ``size`` clocks, reason 0, loss and saving unknown."""
+        """No request for any of ``size`` clocks, reason 0, loss and saving unknown."""
         return Request(np.zeros(size, np.int64), np.zeros(size, np.uint8), np.full(size, np.nan), np.full(size, np.nan))
 
 

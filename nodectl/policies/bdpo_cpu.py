@@ -1,8 +1,8 @@
 """bdpo-cpu: core clocks follow the IPC of the last interval (BDPO, REGALE D2.3 §3.4).
 
 A core that retires few instructions per reference cycle waits for memory, so it loses little at a lower clock. The
-clock is lowered one step at a time, and only after the IPC has stayed low for a dwell; it is given back at once
-when the IPC rises, because a late rise costs the application time while a late drop only costs some joules.
+clock is lowered one step at a time, and only after the IPC has stayed low for a dwell; it is free again at once when
+the IPC rises, because a late rise costs the application time while a late drop only costs some joules.
 
 D2.3 gives the principle but no thresholds, period, hysteresis or step rule. The defaults here are ours and
 conservative: an IPC below 0.5 per reference cycle is rare outside codes that stall on memory, and the clock is never
@@ -29,11 +29,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Thresholds of the reactive rule; a calibrated P-state table supplies its own."""
 
     low_ipc: float = 0.5  # lower the clock below this
-    high_ipc: float = 0.7  # give it back above this; between the two, hold
+    high_ipc: float = 0.7  # free it above this; between the two it stays unchanged
     dwell_s: float = 0.3  # how long the IPC must stay low before each step down
     floor: float = 0.7  # lowest clock, as a share of the highest
     step_mhz: int = 100  # step where the driver takes any clock
-    idle: float = 0.05  # a CPU busier than this share of the interval is judged, others run free
+    idle: float = 0.05  # a CPU that is busy for less than this share of the interval is idle: its clock is free
 
     def __post_init__(self) -> None:
         if not 0 < self.low_ipc <= self.high_ipc:

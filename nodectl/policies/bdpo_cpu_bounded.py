@@ -20,7 +20,7 @@ second lost then saves equally much in every phase.
 
 Invariant. While ``room_s`` is not positive, no phase gets a clock that is charged a loss (only a probe that has begun
 is finished). So a choice can overdraw the account by one misjudged interval or the rest of a probe at most, and
-``bound`` holds whenever the run ends, as far as the estimates are right; its length need not be known. The account is
+``bound`` is kept whenever the run ends, as far as the estimates are right; its length need not be known. The account is
 summed again in every interval with today's estimates, so an early error does not last: if a better estimate finds the
 account overdrawn, the highest clocks earn it back.
 
@@ -196,7 +196,7 @@ class State:
 
     def __post_init__(self) -> None:
         if self.facts.shape != (PHASES, len(FACTS)):
-            raise TypeError("it holds phases as another version of bdpo-cpu-bounded knows them")
+            raise TypeError("its phases are of another version of bdpo-cpu-bounded")
 
 
 @dataclass(frozen=True, slots=True)

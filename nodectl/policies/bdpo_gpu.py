@@ -8,8 +8,8 @@ under 10 %, so HIGH. "Else if clock is LOW" only spares a needless write; the ag
 
 The report names the two clocks for one card, A100-80: LOW 1005 and HIGH 1410 MHz. For other cards LOW is derived
 (ours): the supported clock nearest to the same share of the card's highest one. Before Hopper no SM occupancy exists,
-so the sample carries ``utilization.gpu`` in its place, marked ESTIMATED: a busy GPU then never reads under 10 %.
-A reading that is missing asks for HIGH: a dead sensor must never lower a clock.
+so the sample has ``utilization.gpu`` in its place, marked ESTIMATED: a busy GPU then never reads under 10 %.
+A missing reading gives HIGH: a dead sensor must never lower a clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 def initial(params: Params, layout: Layout) -> State:
-    """The one state."""
+    """The only state there is."""
     return State()
 
 
@@ -68,7 +68,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
 
 @lru_cache(maxsize=64)
 def clocks(params: Params, gpu: Gpu) -> tuple[int, int]:
-    """LOW and HIGH of one card, in MHz; (0, 0), no wish, for a card that names no clocks."""
+    """LOW and HIGH of one card, in MHz; (0, 0), no request, for a card that lists no clocks."""
     if not gpu.clocks_mhz:
         return 0, 0
     high = params.high_mhz or gpu.clocks_mhz[-1]

@@ -1,6 +1,6 @@
 """The GPU left to its own firmware: no lock, so the board's clock policy decides.
 
-"No constraints" is a baseline of every comparison in REGALE D2.3 §3.4, beside the fixed highest clock: on A100-80 the
+"No constraints" is a baseline of every comparison in REGALE D2.3 §3.4, as is the fixed highest clock: on A100-80 the
 firmware alone saved 5 to 6 % on memory-bound codes, and NVIDIA says that it reads hundreds of metrics that no
 interface shows.
 """
@@ -25,14 +25,14 @@ class FirmwareState(msgspec.Struct, frozen=True):
 
 
 def initial(params: FirmwareParams, layout: Layout) -> FirmwareState:
-    """The one state."""
+    """The only state there is."""
     return FirmwareState()
 
 
 def decide(
     params: FirmwareParams, layout: Layout, state: FirmwareState, sample: Sample
 ) -> tuple[FirmwareState, Request]:
-    """No wish for any GPU."""
+    """No request for any GPU."""
     return state, Request.free(len(layout.gpus))
 
 

@@ -1,4 +1,4 @@
-"""One value, held: the reference that savings are counted against, and the sweep that calibration needs.
+"""One fixed value: the reference that savings are compared with, and what calibration steps through.
 
 REGALE D2.3 §3.4 compares everything with the highest clock locked (A100-80: 1410 MHz), and its best EasyWave run is a
 fixed 1095 MHz. A clock of 0 means the highest. Between steps of the hardware the arbiter takes the next one up.
@@ -36,13 +36,13 @@ class FixedParams(msgspec.Struct, frozen=True):
 
 
 class FixedState(msgspec.Struct, frozen=True):
-    """The values to hold, one per CPU, GPU or range."""
+    """The fixed value of each CPU, GPU or range."""
 
     target: type_i64
 
 
 def initial_cpu(params: FixedCpuParams, layout: Layout) -> FixedState:
-    """Work out each CPU's clock once. A CPU outside every domain gets no wish."""
+    """Work out each CPU's clock once. No request for a CPU outside every domain."""
     target = np.zeros(len(layout.cpus), np.int64)
     for domain in layout.domains:
         target[list(domain.cpus)] = params.clock_khz or domain.max_khz
@@ -50,7 +50,7 @@ def initial_cpu(params: FixedCpuParams, layout: Layout) -> FixedState:
 
 
 def initial_gpu(params: FixedGpuParams, layout: Layout) -> FixedState:
-    """Work out each GPU's clock once. A GPU that names no clocks gets no wish."""
+    """Work out each GPU's clock once. No request for a GPU that lists no clocks."""
     return FixedState(
         np.array([(params.clock_mhz or gpu.clocks_mhz[-1]) if gpu.clocks_mhz else 0 for gpu in layout.gpus], np.int64)
     )
@@ -87,7 +87,7 @@ def _value(value: int | str, row: KnobRange) -> int:
 
 
 def decide(params: msgspec.Struct, layout: Layout, state: FixedState, sample: Sample) -> tuple[FixedState, Request]:
-    """Ask for the same clocks again; what they cost or save is not estimated."""
+    """Request the same clocks again; what they cost or save is not estimated."""
     free = Request.free(len(state.target))
     return state, Request(state.target, free.reason, free.loss, free.saved_w)
 

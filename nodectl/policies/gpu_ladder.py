@@ -10,20 +10,21 @@ ratio of speed. That estimate is noisy, in whole percentages before Hopper, and 
 Hence:
 
 1.  Samples are averaged to blocks of half a second or more; those after a clock change are dropped for as long as
-    NVML's own averaging window still holds the old clock.
+    NVML's own averaging window still contains readings of the old clock.
 2.  Each new phase is measured at the highest clock first, then stepwise lower. All blocks together weigh candidate
     curves of loss against clock (``gpu_curves``); power is simply measured.
 3.  ``gpu_choice`` picks the clock of least energy among those whose assumed loss the account can bear, and pays for a
-    look at another clock only if that promises more than it costs. Where traffic says too little, loss is taken as
-    proportional to the clock, and the bound is spent on that.
+    measurement at another clock only if it is expected to bring more than it costs. Where traffic shows too little,
+    the extra time is assumed to follow the clock, and that much of the bound is spent.
 4.  The account sums assumed seconds lost over the whole run, with every phase's curve as it is known now, against
-    ``aim * bound`` of the time. ``aim`` leaves the rest to what traffic does not tell truly.
+    ``aim * bound`` of the time. The rest of the bound covers the error of traffic as a measure of speed.
 5.  A phase (``gpu_phases``) ends when power or traffic leave its range. If what is seen at this clock belongs to one
-    known phase, its clock is taken at once; else the GPU goes back to the highest clock until the phase is recognised
-    or learned. The time in between is charged to that phase. Without a reading a GPU has no wish and runs free.
+    known phase, the GPU gets that phase's clock at once; else it goes back to the highest clock until the phase is
+    recognised or learned. The time in between is charged to that phase. Without a reading there is no request for a
+    GPU, and its clock is free.
 
-GPUs that look alike are taken for one job and get one clock (``gpu_groups``): a parallel job waits for its slowest GPU.
-The highest clock is asked for by name rather than by no wish, because the bound is counted against it.
+GPUs that look alike count as one job and get one clock (``gpu_groups``): a parallel job waits for its slowest GPU. The
+highest clock is requested explicitly, not left free, because the slowdown bound is measured against it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ SECONDS_SUM, RATE_SUM, WATTS_SUM, UTILIZATION_SUM = range(4)
 
 
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
-    """Add one interval to what is known; where a block is full or the load has changed, choose the clock anew."""
+    """Add one interval to what is known; where a block is full or the load has changed, choose the clock again."""
     if not layout.gpus:
         return state, Request.free(0)
     cards = _cards(params, layout)
@@ -86,7 +87,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
 
 
 def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s: float) -> State:
-    """Work a tenth of a second or more into blocks, and turn to the groups that need a decision."""
+    """Add one pulse (a tenth of a second or more) to the blocks, then decide for the groups that need it."""
     pulse_s = float(pulse[0, SECONDS_SUM])
     own = pulse / pulse_s
     is_there = np.isfinite(own).all(axis=1) & cards.has_clocks
@@ -142,7 +143,7 @@ def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s:
 def _expected_power(
     state: State, has_power: npt.NDArray[np.bool_], watts: type_f64, every: type_i64
 ) -> tuple[type_f64, type_f64]:
-    """What power to expect, and within which range: where nothing is known, as much as the first pulse shows."""
+    """The expected power of each group and its range; where nothing is known, the power of the first pulse."""
     is_first = has_power & np.isnan(state.power_w)
     known = power_range(state.facts[every, state.phase, TICK_WATTS])
     sought = np.where(state.blocks > -RESTARTS, 0.1, np.inf)
@@ -151,10 +152,10 @@ def _expected_power(
 
 
 def _window(state: State, traffic: type_f64, pulse_s: float) -> tuple[type_f64, type_f64]:
-    """How long the traffic reading of each group has stood, and over how long NVML averages it.
+    """How long the traffic reading of each group has been unchanged, and over how long NVML averages it.
 
-    NVML does not tell its window, but a reading that scatters changes about once per window: the estimate follows the
-    time between changes.
+    NVML does not report its averaging window, but a reading that scatters changes about once per window. So the
+    estimate of the window follows the time between changes.
     """
     has_changed = traffic != state.reading
     lasted = np.minimum(state.stood_s + pulse_s, LONGEST_WINDOW_S)
@@ -191,7 +192,7 @@ class _Cards:
 
 
 _kept: list[_Cards] = []
-"""The last ones made: a cache. Compared by identity, since hashing a layout costs more than a tick may."""
+"""A cache of the last result. Layouts are compared by identity, since hashing one costs more than a tick may."""
 
 
 def _cards(params: Params, layout: Layout) -> _Cards:

@@ -1,4 +1,4 @@
-"""Every policy by its name, imported only when it is asked for; those that a site adds, also by their file.
+"""Every policy by its name, imported only when it is needed; those that a site adds, also by their file.
 
 A policy serves one domain of knobs (``nodectl.knobs.registry``): "cpu", "gpu", or any other that is registered. A name
 that exists in several domains carries the domain as suffix; in a place that is about one domain (``cpu_policy``,
@@ -20,7 +20,7 @@ import numpy as np
 
 from nodectl.knobs import registry as knobs
 from nodectl.policies.api import Policy, Request
-from nodectl.shell.errors import UsageError, nearest
+from nodectl.shell.errors import UsageError, nearest, plain_reason
 from nodectl.shell.extension import Extension, ExtensionError, Extensions, is_file, located, misfit, misfit_params
 from pmu.layout import Layout
 
@@ -175,7 +175,7 @@ def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
             named = next((word for word in re.findall(r"\w+", reason) if word in given), "")
             raise PolicyError(f"{chosen.name}: {reason}", "params", *([named] if named else [])) from None
         key = place.rstrip("`")
-        raise PolicyError(f"{chosen.name}: {key}: {reason.replace('`', '').lower()}", "params", key) from None
+        raise PolicyError(f"{chosen.name}: {key}: {plain_reason(reason)}", "params", key) from None
     except (ArithmeticError, LookupError, AttributeError) as error:  # in the __post_init__ of one that was added
         raise PolicyError(located(error), "params") from None
 

@@ -1,7 +1,7 @@
-"""What the commands ``nodectl`` and ``clusterctl`` are made of: a table of commands, and one way for errors to end.
+"""What the commands ``nodectl`` and ``clusterctl`` share: a table of commands, and how every error ends.
 
-Commands are imported when they are called. Errors end as one line on stderr; exit status 0 success, 1 the run failed
-or a check did not hold, 2 wrong use.
+Commands are imported when they are called. Errors end as one line on stderr; exit status 0: success, 1: the run or a
+check failed, 2: wrong use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 from nodectl.shell.errors import NodectlError, nearest
 
 Table: TypeAlias = Mapping[str, tuple[str, str, str]]
-"""By name: a command's module, its name there, and its summary."""
+"""By the name of a command: its module, the name of its function there, and its summary."""
 
 EXTRAS: Final = {
     "matplotlib": "plots", "mfusepy": "twin", "prometheus_client": "cluster", "pyarrow": "export", "pynvml": "nvidia",
@@ -29,7 +29,7 @@ EXTRAS: Final = {
 """Modules that come with an extra of this package (pyproject.toml), and which."""
 
 _HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""How click (since 8.2) says that a group was called without a command; its message is the help text."""
+"""What click (since 8.2) raises when a group is called without a command; its message is the help text."""
 
 
 class LazyCommands(click.Group):
@@ -59,8 +59,8 @@ class LazyCommands(click.Group):
 
 
 def _imported(module: str) -> ModuleType:
-    """The module. What an import makes stays, so nothing looks through it for garbage, now or later: that takes a tenth
-    of a short command."""
+    """Import a module without garbage collection, and exempt its objects from later ones: they live as long as the
+    process, and looking through them takes a tenth of the time of a short command."""
     if module in sys.modules or not gc.isenabled():
         return importlib.import_module(module)
     gc.disable()
@@ -120,7 +120,7 @@ def needs_extras(modules: Iterable[str]) -> str:
 
 
 def _close_stdout() -> None:
-    """Point stdout elsewhere, so that the interpreter does not complain at its end of what it cannot flush."""
+    """Point stdout to /dev/null, so that the interpreter does not complain at exit that it cannot flush it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

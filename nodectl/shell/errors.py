@@ -7,11 +7,18 @@ on stderr; ``main`` prints no traceback for it. Expected conditions of a machine
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Final
 
 FEW: Final = 40
-"""Ours: so many names are told to somebody who has typed none of them; a partition has more nodes than that."""
+"""Ours: at most so many valid names are listed where none is close; a partition has more nodes than that."""
+
+_TYPES: Final = {
+    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
+    "object": "a table", "null": "nothing",
+}  # fmt: skip
+"""What msgspec calls the types of values, and what people call them."""
 
 
 class NodectlError(Exception):
@@ -24,6 +31,14 @@ class UsageError(NodectlError):
     """The command or its configuration is wrong: nothing was started."""
 
     exit_status = 2
+
+
+def plain_reason(message: str) -> str:
+    """A message of msgspec as a clause for people: ``expected a whole number, got text``."""
+    if missing := re.match(r"Object missing required field `([^`]+)`(.*)", message):
+        return f"the key {missing[1]} is missing{missing[2].replace('`', '')}"
+    plain = re.sub(r"`([a-z |]+)`", lambda type_: " or ".join(_TYPES.get(t, t) for t in type_[1].split(" | ")), message)
+    return (plain[:1].lower() + plain[1:]).replace("`", "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
-"""What a program that stays tells on stderr while it runs: a line, who says it, and when.
+"""The log of a long-running program on stderr: time, name of the program, one line.
 
-The journal of systemd stamps lines itself, so there they have no time of their own. ``JOURNAL_STREAM`` holds device and
+The journal of systemd stamps lines itself, so there they have no time of their own. ``JOURNAL_STREAM`` has device and
 inode of the stream that leads to it, since stderr may have been sent elsewhere. Source: systemd.exec(5).
 """
 
@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 
-def saying(program: str) -> Callable[[str], None]:
-    """Takes lines that ``program`` says."""
+def logger(program: str) -> Callable[[str], None]:
+    """A function that logs a line of ``program``."""
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         when = "" if is_journal(2) else f"{datetime.now():%Y-%m-%d %H:%M:%S} "
         print(f"{when}{program}: {line}", file=sys.stderr, flush=True)
 
-    return say
+    return log
 
 
 def is_journal(descriptor: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written there goes to the journal."""
+    """Whether this file descriptor leads to the journal of systemd."""
     stream = environment.get("JOURNAL_STREAM", "")
     if not stream:
         return False

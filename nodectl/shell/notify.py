@@ -1,4 +1,4 @@
-"""What a service tells systemd: ready, still alive, stopping.
+"""What a service reports to systemd: ready, still alive, stopping.
 
 The protocol is one datagram of ``KEY=value`` lines to the socket named in ``NOTIFY_SOCKET`` (an ``@`` stands for the
 abstract namespace's NUL byte); ``WATCHDOG_USEC`` is how long the service may stay silent. Source: sd_notify(3).
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Final
 
 FEEDS: Final = 10
-"""Ours: how often a watchdog is fed in the time that it grants. sd_notify(3) recommends twice; but then a single tick
-may take only half of that time, and a node whose sensors take two seconds each would be restarted for it."""
+"""Ours: how often a watchdog is fed within its time-out. sd_notify(3) recommends twice; but then a single tick may take
+only half of the time-out, and a node whose sensors take two seconds each would be restarted for it."""
 
 
 class Notifier:
-    """The way to systemd; silent when this process is not its service."""
+    """Sends notifications to systemd; does nothing where this process is not one of its services."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -30,9 +30,9 @@ class Notifier:
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             try:
-                door.sendto(state.encode(), address)
+                sender.sendto(state.encode(), address)
             except OSError:
                 self._address = ""  # nobody listens any more: a notification must never end the agent
 

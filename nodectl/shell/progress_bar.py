@@ -11,7 +11,7 @@ import click
 
 @contextmanager
 def progress(jobs: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many jobs have ended."""
+    """Yield a function to call with the number of jobs that have ended so far."""
     if not sys.stderr.isatty():
         yield lambda ended: None
         return

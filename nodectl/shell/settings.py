@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from nodectl.shell.errors import UsageError, nearest
+from nodectl.shell.errors import UsageError, nearest, plain_reason
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -42,7 +42,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
-    """A ``kind`` from plain values; ``ConfigError`` for keys, types and words that it does not have."""
+    """Settings of type ``kind`` from plain values; ``ConfigError`` for an unknown key, a wrong type or a wrong word."""
     given = list(_given(settings, kind, ()))
     for path, _, expected, known in given:
         if expected is None:
@@ -57,7 +57,7 @@ def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
         reason, path = _split_path(str(error))
-        raise ConfigError(f"{where(path)}: {'.'.join(path)}: {reason[:1].lower()}{reason[1:]}") from None
+        raise ConfigError(f"{where(path)}: {'.'.join(path)}: {plain_reason(reason)}") from None
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:
@@ -73,7 +73,7 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
 
 
 def is_address(text: str) -> bool:
-    """Whether a cluster agent can listen or be reached there: tcp://HOST:PORT, or ipc://PATH."""
+    """Whether this is an address of a cluster agent: tcp://HOST:PORT, or ipc://PATH."""
     return _ADDRESS.fullmatch(text) is not None
 
 
@@ -122,13 +122,13 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _table(kind: Any) -> type[msgspec.Struct] | None:
-    """The struct that a field holds, also one that may be left out; None: it holds no table that is known."""
+    """The struct type of a field, whether it may be left out or not; None for a field that is no table."""
     choices = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     return next((one for one in choices if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
 
 
 def _tables(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[tuple[str, frozenset[str]]]:
-    """All tables by name ("" what is above them), and their keys."""
+    """All tables by name ("" for the keys above all tables), and their keys."""
     fields = _fields(kind)
     yield ".".join(path), frozenset(fields)
     for key, inner in fields.items():
@@ -137,7 +137,7 @@ def _tables(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[
 
 
 def _oversized(settings: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Whole numbers that neither an array nor a journal can hold."""
+    """Paths of whole numbers that do not fit into 64 bits, as arrays and journals need."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _oversized(value, (*path, key))
@@ -146,8 +146,8 @@ def _oversized(settings: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[t
 
 
 def _hint(key: str, known: tuple[str, ...], kind: type[msgspec.Struct]) -> str:
-    """A key that is right but for its unit gets told the unit, one of another table the table; any other gets the
-    nearest name."""
+    """For a key that is right but for its unit, the unit; for a key of another table, the table; else the nearest
+    name."""
     stem, _, unit = key.rpartition("_")
     for name in known:
         known_stem, _, known_unit = name.rpartition("_")
@@ -162,7 +162,7 @@ def _hint(key: str, known: tuple[str, ...], kind: type[msgspec.Struct]) -> str:
 def _split_path(message: str) -> tuple[str, tuple[str, ...]]:
     reason, _, place = message.partition(" - at `$")
     place = place.replace("[...]", "")  # an entry of a table or list, which msgspec does not name
-    return reason.replace("`", ""), tuple(part for part in place.rstrip("`").split(".") if part)
+    return reason, tuple(part for part in place.rstrip("`").split(".") if part)
 
 
 def _toml_error(file: Path, text: str, message: str) -> str:

@@ -1,8 +1,8 @@
 """Import this before anything that imports numpy: it keeps numpy's linear algebra library to one thread.
 
 OpenBLAS starts a thread per CPU when it is loaded, each with a buffer of its own. An agent multiplies no matrices; on a
-node of 384 CPUs it would carry hundreds of idle threads. The variable is only read while the library is loaded and is
-taken away again at once, since the command that the agent runs around inherits the environment.
+node of 384 CPUs it would have hundreds of idle threads. The library reads the variable only while it is loaded. The
+variable is removed right after, since the command that ``nodectl run`` starts inherits the environment.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The first of ours that ``nodectl`` and ``clusterctl`` run: what they are made of takes a while to import.
+"""The entry point of ``nodectl`` and ``clusterctl``: imports the rest, which takes a while.
 
-Ctrl-C meanwhile would be a traceback out of whatever was being imported, and some modules turn it into an error of
-their own. Nothing has been begun by then, so the process ends at once, with the status that shells have for it. What
-comes later is caught where all errors end (``command_line.call``).
+Ctrl-C during an import would print a traceback, and some modules turn it into an error of their own. Nothing has begun
+by then, so the process ends at once, with the exit status that shells use for it. A later Ctrl-C is handled where all
+errors end (``command_line.call``).
 """
 
 import importlib
@@ -17,7 +17,7 @@ def start(program: str, module: str) -> int:
         os.write(2, f"{program}: stopped\n".encode())
         os._exit(128 + signal.SIGINT)
 
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell may have it ignored
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell may have set it to ignore
     if is_ours:
         signal.signal(signal.SIGINT, stop)
     main = importlib.import_module(module).main

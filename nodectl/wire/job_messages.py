@@ -1,9 +1,9 @@
-"""What a node and the cluster agent tell each other about jobs.
+"""Messages about jobs between a node and its cluster agent.
 
-Nothing here counts on a message to arrive. The node names all jobs it knows in every ``NodeJobs``, once a second while
-it knows any, else several times a minute, and at once when something has changed or it is asked; the cluster agent
-repeats what it wants until it sees it done. A job's run is named by ``(job, attempt)``: a node starts each at most
-once, keeps what came of it on its disk, and forgets it only when it is told that this is recorded.
+Any message may be lost. The node lists all jobs it knows in every ``NodeJobs``: once a second while it knows any, else
+several times a minute, and at once when something has changed or on a ``JobQuery``. The cluster agent repeats each
+request until a ``NodeJobs`` shows that it is done. A run of a job is named by ``(job, attempt)``: a node starts each at
+most once, keeps its result on disk, and deletes it only on a ``JobForget``, which says that the result is recorded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from nodectl.shell.errors import plain_reason
 from nodectl.wire.power_messages import Envelope, WireError
 
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 31)]
@@ -22,21 +23,21 @@ Name: TypeAlias = Annotated[str, Meta(max_length=96)]
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 16)]
 
 MAX_PARTS: Final = 16
-"""Ours: runs that a node speaks of. It has one job at a time, and those whose end is not recorded yet."""
+"""Ours: the most runs in one ``NodeJobs``: the one job that runs, and those whose end is not recorded yet."""
 
 MAX_START: Final = 1 << 18
 """Ours: bytes of a ``JobStart``: a script of 64 Ki, an environment, and the names of 10 000 nodes."""
 
 UP: Final = {"jobs": 1 << 15}
 DOWN: Final = {"job-start": MAX_START}
-"""What may be larger than ``wire.MAX_BYTES``, by kind: from nodes, and to them."""
+"""Kinds of message that may be larger than ``power_messages.MAX_BYTES``, and their limit: from nodes, and to them."""
 
 Phase: TypeAlias = Literal["running", "ending", "ended", "refused", "lost"]
-"""``ending``: told to end, or its walltime is over. ``refused``: not started, ``detail`` says why. ``lost``: it was
-started and what became of it cannot be known."""
+"""``ending``: it has to end, by a signal or at its walltime. ``refused``: not started, ``detail`` says why. ``lost``:
+it was started, and how it ended is unknown."""
 
 Cause: TypeAlias = Literal["", "walltime", "told"]
-"""Why a job was ended by the node."""
+"""Why the node ended a job; ``told``: by a signal from the cluster agent."""
 
 
 class JobStart(msgspec.Struct, frozen=True):
@@ -65,7 +66,8 @@ class JobStart(msgspec.Struct, frozen=True):
 
 
 class JobSignal(msgspec.Struct, frozen=True):
-    """SIGTERM: end it, and kill it after its grace. SIGKILL: kill it now. Others are passed on to its processes."""
+    """SIGTERM: end the job, and kill it after its grace. SIGKILL: kill it now. Others are passed on to its
+    processes."""
 
     job: Number
     attempt: Number
@@ -73,7 +75,7 @@ class JobSignal(msgspec.Struct, frozen=True):
 
 
 class JobForget(msgspec.Struct, frozen=True):
-    """What came of this is recorded; the node need not keep it."""
+    """The result of this run is recorded; the node need not keep it."""
 
     job: Number
     attempt: Number
@@ -95,13 +97,13 @@ class JobPart(msgspec.Struct, frozen=True):
     started_s: UnixSeconds = 0.0
     ended_s: UnixSeconds = 0.0
     detail: Annotated[str, Meta(max_length=300)] = ""
-    slowdown: Slowdown | None = None  # extra time as a share, where the node can tell (emulated work can)
+    slowdown: Slowdown | None = None  # extra time as a share, where the node knows it (of emulated work it does)
 
 
 class NodeJobs(msgspec.Struct, frozen=True):
-    """All parts of jobs that a node knows, running and not forgotten. ``runs_only``: the one command that it runs, as
-    an emulated node does; "" any, or an older agent. ``runs_names``: what that command's first word may be, or,
-    ending in a colon, begin with; none where the node does not say."""
+    """All job parts that a node knows: those that run, and those that ended and are not forgotten. ``runs_only``: the
+    one command that an emulated node runs; "": any command, or an older agent. ``runs_names``: the words that may be
+    the first argument of that command; one that ends in a colon is only its beginning. Empty: the node does not say."""
 
     node: Name
     boot_id: Name
@@ -111,7 +113,7 @@ class NodeJobs(msgspec.Struct, frozen=True):
 
 
 class JobQuery(msgspec.Struct, frozen=True):
-    """Say which jobs you know, from now on for as long as this connection lasts. Who is not asked says nothing."""
+    """Ask a node to send ``NodeJobs``, now and for as long as this connection lasts. Without it a node sends none."""
 
 
 KINDS: Final[dict[str, type[Any]]] = {
@@ -120,16 +122,16 @@ KINDS: Final[dict[str, type[Any]]] = {
 
 
 def kind_of(message: msgspec.Struct) -> str:
-    """Its kind on the wire."""
+    """The message's kind on the wire."""
     return _KIND_OF[type(message)]
 
 
 def read_job_message(envelope: Envelope) -> Any:
-    """A message of one of ``KINDS``; ``WireError`` for a body that is none."""
+    """Decode a message of one of ``KINDS``; ``WireError`` for a wrong body."""
     try:
         return _DECODERS[envelope.kind].decode(envelope.body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(f"no message {envelope.kind!r}: {error}") from None
+        raise WireError(f"not a {envelope.kind!r} message: {plain_reason(str(error))}") from None
 
 
 _KIND_OF: Final = {made: kind for kind, made in KINDS.items()}

@@ -15,24 +15,24 @@ from typing import Final
 
 import msgspec
 
-from nodectl.shell.errors import NodectlError
+from nodectl.shell.errors import NodectlError, plain_reason
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 A_PAIR: Final = (
-    "`clusterctl keys new` makes one, on the head node for all: carry a node's or a person's own to this file"
+    "make one with `clusterctl keys new` on the head node, and copy this node's (or this person's) pair to this file"
 )
 OF_THE_AGENT: Final = (
-    "copy the line `public = ...` of cluster.key on the head node into it: that is the cluster agent's"
+    "copy the line `public = ...` of cluster.key on the head node into it: that is the cluster agent's key"
 )
 
 
 class KeyFileError(NodectlError):
-    """A key cannot be had; the message names the file and the remedy."""
+    """A key cannot be read or written; the message names the file and what to do."""
 
 
 class KeyPair(msgspec.Struct, frozen=True):
-    """Both halves, Z85."""
+    """Public and secret key, in Z85."""
 
     public: str
     secret: str
@@ -48,42 +48,42 @@ def read_pair(path: Path) -> KeyPair:
     text = _text(path, A_PAIR)
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise KeyFileError(f"{path}: others may read this secret key (mode {mode & 0o777:o}): chmod 600 it")
+        raise KeyFileError(f"{path}: others may read this secret key (mode {mode & 0o777:o}): run `chmod 600` on it")
     try:
         pair = msgspec.toml.decode(text, type=KeyPair)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise KeyFileError(f"{path}: no key file: {error}; {A_PAIR}") from None
+        raise KeyFileError(f"{path}: not a key file: {plain_reason(str(error))}; {A_PAIR}") from None
     if not is_key(pair.public) or not is_key(pair.secret):
-        raise KeyFileError(f"{path}: no key file: a key has 40 characters of Z85; {A_PAIR}")
+        raise KeyFileError(f"{path}: not a key file: a key has 40 characters of Z85; {A_PAIR}")
     return pair
 
 
-def read_public(key_or_path: str, remedy: str = OF_THE_AGENT) -> str:
-    """A public key: given as text, or the ``public`` of a file. ``remedy``: where one is to be had."""
+def read_public(key_or_path: str, fix: str = OF_THE_AGENT) -> str:
+    """A public key: given as text, or the ``public`` of a file. ``fix``, for the message: how to get one."""
     if is_key(key_or_path):
         return key_or_path
     path = Path(key_or_path)
     try:
-        public = msgspec.toml.decode(_text(path, remedy), type=dict[str, str]).get("public", "")
+        public = msgspec.toml.decode(_text(path, fix), type=dict[str, str]).get("public", "")
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise KeyFileError(f"{path}: no key file: {error}; {remedy}") from None
+        raise KeyFileError(f"{path}: not a key file: {plain_reason(str(error))}; {fix}") from None
     if not is_key(public):
-        raise KeyFileError(f"{path}: holds no public key; {remedy}")
+        raise KeyFileError(f"{path}: has no public key; {fix}")
     return public
 
 
 def write_pair(path: Path, pair: KeyPair) -> None:
-    """A new file, mode 0600 from its first byte on; never over another."""
+    """Write a new file with mode 0600 from its first byte on; never overwrite one."""
     quoted = f"public = '{pair.public}'\nsecret = '{pair.secret}'\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise KeyFileError(f"{path}: is there already; a key is never overwritten: remove it first") from None
+        raise KeyFileError(f"{path}: exists already; a key is never overwritten: remove it first") from None
     except OSError as error:
         raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
     try:
-        with os.fdopen(descriptor, "w") as file:  # its end tries once more what a full disk refused
+        with os.fdopen(descriptor, "w") as file:  # closing it writes again what a full disk refused, and raises again
             file.write(quoted)
             file.flush()
             os.fsync(descriptor)
@@ -93,9 +93,9 @@ def write_pair(path: Path, pair: KeyPair) -> None:
         raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
 
 
-def _text(path: Path, remedy: str) -> str:
+def _text(path: Path, fix: str) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise KeyFileError(f"{path}: cannot read the key: {why}; {remedy}") from None
+        raise KeyFileError(f"{path}: cannot read the key: {why}; {fix}") from None

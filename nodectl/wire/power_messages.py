@@ -1,14 +1,14 @@
-"""What a node and the cluster agent tell each other about power: reports up, grants down.
+"""Messages about power between a node and its cluster agent: reports up, grants down.
 
-Both sides read these types and nothing of each other. Watts travel as whole milliwatts, so that sums of thousands of
-caps are exact. A node's clock is its CLOCK_BOOTTIME in nanoseconds, which goes on through suspend and knows no wall
-clock; the time at which a report was sent is also its name, so a report is newer than another of the same boot if its
-name is greater, also across restarts of the node's agent.
+The two sides share these types and nothing else. Power is in whole milliwatts, so that sums of thousands of caps are
+exact. Times of a node are its CLOCK_BOOTTIME in nanoseconds, which runs on through suspend and does not depend on the
+wall clock. The time at which a report was sent is also its id: of two reports of one boot the one with the greater id
+is newer, even if the node's agent restarted between them.
 
-On the wire a message is one frame of MessagePack, ``[version, speaks, kind, body]``. A body is a map, so that a field
-that came later, which always has a default, is passed over by those who do not know it. Each side writes the oldest
-version that is still understood until it has heard what the other speaks, then the newest that both do: so clusters
-are upgraded node by node, in any order, one version at a time.
+On the wire a message is one frame of MessagePack, ``[version, speaks, kind, body]``. A body is a map: fields that were
+added later have defaults, and a peer that does not know them ignores them. Each side writes the oldest version that is
+still understood until the first message of the other side, then the newest version that both know. So clusters are
+upgraded node by node, in any order, one version at a time.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.shell.errors import NodectlError
+from nodectl.shell.errors import NodectlError, plain_reason
 
 PROTOCOL: Final = 3
-"""1: reports and grants. 2: reports also carry energy, the cap asked, the tag and the quality of the power. 3: messages
-about jobs (``job_wire``)."""
+"""1: reports and grants. 2: reports also have energy, the requested cap, the load tag and the quality of the power. 3:
+messages about jobs (``job_messages``)."""
 
 SPEAKS_JOBS: Final = 3
 
 OLDEST: Final = PROTOCOL - 1
 
 MAX_BYTES: Final = 4096
-"""Ours: some eight times the largest message; a peer that sends a larger one is disconnected by its size alone."""
+"""Ours: some eight times the largest message; libzmq disconnects a peer that sends a larger one."""
 
 Milliwatts: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-"""Up to a megawatt: whatever is more is no node, and sums of it could not be trusted."""
+"""Up to a megawatt: no node draws more, and the bound keeps sums of thousands of nodes exact."""
 
 Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -44,25 +44,25 @@ LeaseClass: TypeAlias = Literal["hw", "os", "sticky"]
 or nothing at all: a controller that keeps its last cap whatever happens above it (``sticky``)."""
 
 Effect: TypeAlias = Literal["seen", "provisional", "unseen"]
-"""How sure the node is that its newest cap acts. ``seen``: limit read back, enabled, not shadowed by another interface,
-and clock or power followed. ``provisional``: nothing followed, but the draw stayed below the cap over a window (an
-idle node). ``unseen``: neither, or not yet."""
+"""How sure the node is that its newest cap is in force. ``seen``: the limit was read back, is enabled and not overruled
+by another interface, and clock or power followed. ``provisional``: nothing followed, but the power stayed below the cap
+over a window (an idle node). ``unseen``: neither, or not yet."""
 
 CAP_TOLERANCE: Final = 1.02
-"""Ours: a draw up to so many times a cap keeps it: RAPL's own step and the sensors' noise."""
+"""Ours: a cap counts as kept while the power is at most so many times the cap: RAPL's own step and sensor noise."""
 
 
 Held: TypeAlias = Literal["", "no", "unsure", "yes"]
-"""Whether a cap holds a node back: ``yes``, it would draw more; ``unsure`` while clocks come back to a higher cap. "":
-an older agent, which does not say."""
+"""Whether a node is cap-bound: ``yes``, without its cap it would draw more; ``unsure`` while clocks rise to a higher
+cap. "": an older agent, which does not say."""
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What a node says of itself, and ``doctor`` checks. Powers in mW, DC, of the whole node.
+    """What a node declares of itself, checked by ``nodectl doctor``. Powers in mW, DC, of the whole node.
 
-    ``safe_mw`` is what the node falls to without a lease; ``boot_mw`` the most it draws from power-on until its agent
-    has set a cap; ``settle_ms`` how long its slowest knob takes to act, ``watchdog_ms`` (class ``os``) how long until
-    the hardware watchdog resets a hung kernel.
+    ``safe_mw``: the cap that it falls to without a lease; ``boot_mw``: the most it draws from power-on until its agent
+    has set a cap; ``settle_ms``: how long its slowest knob takes until a write has its effect; ``watchdog_ms`` (class
+    ``os``): how long until the hardware watchdog resets a hung kernel.
     """
 
     tdp_mw: Milliwatts
@@ -75,10 +75,11 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A node's state. ``limit_mw`` is the highest cap that may still act: the old one until a lower one is confirmed.
+    """A node's state. ``limit_mw`` is the highest cap that may still be in force: the old one until a lower one is
+    confirmed.
 
     ``epoch`` and ``sequence`` name the newest grant whose cap is confirmed (0, 0: none in this boot), ``seen_epoch``
-    the newest epoch heard of. ``power_mw`` is the mean draw since the report before; -1: not measured.
+    the newest epoch of any grant. ``power_mw`` is the mean power since the last report; -1: not measured.
     """
 
     node: Word
@@ -91,20 +92,20 @@ class Report(msgspec.Struct, frozen=True):
     effect: Effect
     power_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)]
     declaration: Declaration
-    is_leaving: bool = False  # it asks to put back what it found and to go uncapped
+    is_leaving: bool = False  # it requests to restore its knobs and to run uncapped
     energy_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # drawn since this agent's start; -1: not measured
-    asked_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1  # the cap that should act; -1: none
-    tag: Word = ""  # what the node's load is, as its agent sees it; "" when it does not
+    asked_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1  # the cap that should be in force; -1: none
+    tag: Word = ""  # the load tag that its agent measures; "" where it does not know
     quality: Word = "missing"  # of the power: measured, estimated, ..., missing (pmu.readings.Quality)
     tag_source: Word = ""  # where the tag is from: "measured" by counters; "" with no tag, or from an older agent
-    held: Held = ""  # whether its cap has held it back since the report before
-    # work since this agent's start, of which only ratios mean anything; -1: not all counted since the report before
-    units: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # finished by its one job, as that says
+    held: Held = ""  # whether it was cap-bound since the last report
+    # work since this agent's start, of which only ratios mean anything; -1: not all was counted since the last report
+    units: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # finished by its one job, as the job reports
     instructions: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # retired by its CPUs
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Leave to draw up to ``cap_mw`` until ``lease_ns`` after the node sent report ``report_id``, and not longer."""
+    """Permission to draw up to ``cap_mw`` until ``lease_ns`` after the node sent report ``report_id``."""
 
     node: Word
     epoch: Count
@@ -113,7 +114,7 @@ class Grant(msgspec.Struct, frozen=True):
     cap_mw: Milliwatts
     report_id: Nanoseconds
     lease_ns: Nanoseconds
-    is_leave: bool = False  # the node may put back what it found, and end
+    is_leave: bool = False  # the node may restore its knobs, and end
 
 
 class WireError(NodectlError):
@@ -121,7 +122,7 @@ class WireError(NodectlError):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """What is around every message. ``speaks``: the newest version that the sender knows."""
+    """The frame of every message. ``speaks``: the newest version that the sender knows."""
 
     version: int
     speaks: int
@@ -133,44 +134,44 @@ _NONE_LARGER: Final[Mapping[str, int]] = {}
 
 
 def pack(kind: str, body: msgspec.Struct, peer_speaks: int = OLDEST) -> bytes:
-    """One frame, in the newest version that both sides know."""
+    """Encode one frame, in the newest version that both sides know."""
     return _ENCODER.encode(Envelope(min(PROTOCOL, peer_speaks), PROTOCOL, kind, msgspec.Raw(_ENCODER.encode(body))))
 
 
 def unpack(frame: bytes, larger: Mapping[str, int] = _NONE_LARGER) -> Envelope:
-    """``WireError`` for what is no message of a version known here. ``larger``: kinds that may have more than
-    ``MAX_BYTES``, and how many."""
+    """Decode one frame; ``WireError`` for one that is no message of a version known here. ``larger``: the kinds that
+    may have more than ``MAX_BYTES``, and their limit."""
     if len(frame) > MAX_BYTES and len(frame) > max(larger.values(), default=0):
-        raise WireError(f"a frame of {len(frame)} bytes; at most {MAX_BYTES} are taken")
+        raise WireError(f"a frame of {len(frame)} bytes; at most {MAX_BYTES} are accepted")
     try:
         envelope = _ENVELOPES.decode(frame)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(f"no message: {error}") from None
+        raise WireError(f"not a message: {plain_reason(str(error))}") from None
     if len(frame) > larger.get(envelope.kind, MAX_BYTES):
-        raise WireError(f"{envelope.kind[:40]!r} of {len(frame)} bytes; at most {MAX_BYTES} are taken")
+        raise WireError(f"{envelope.kind[:40]!r} of {len(frame)} bytes; at most {MAX_BYTES} are accepted")
     if not OLDEST <= envelope.version <= PROTOCOL or envelope.speaks < envelope.version:
         raise WireError(f"protocol version {envelope.version:d}; versions {OLDEST} to {PROTOCOL} are understood here")
     return envelope
 
 
 def read_report(envelope: Envelope) -> Report:
-    """``WireError`` for a body that is no believable report."""
+    """Decode a report; ``WireError`` for a wrong body or impossible declarations."""
     try:
         report = _REPORTS.decode(envelope.body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(f"no report: {error}") from None
+        raise WireError(f"not a report: {plain_reason(str(error))}") from None
     declared = report.declaration
     if not 0 < declared.mop_mw <= declared.tdp_mw or declared.safe_mw > declared.tdp_mw:
-        raise WireError(f"no node has MOP {declared.mop_mw}, safe cap {declared.safe_mw}, TDP {declared.tdp_mw} mW")
+        raise WireError(f"impossible: MOP {declared.mop_mw}, safe cap {declared.safe_mw}, TDP {declared.tdp_mw} mW")
     return report
 
 
 def read_grant(envelope: Envelope) -> Grant:
-    """``WireError`` for a body that is no grant."""
+    """Decode a grant; ``WireError`` for a wrong body."""
     try:
         return _GRANTS.decode(envelope.body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(f"no grant: {error}") from None
+        raise WireError(f"not a grant: {plain_reason(str(error))}") from None
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

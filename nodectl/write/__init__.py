@@ -1,4 +1,4 @@
 """How a knob is captured, written, verified, restored and locked: the only room that moves hardware.
 
-Imports ``nodectl.knobs`` and ``nodectl.controller``. Nothing else calls a knob's ``write``.
+Imports ``nodectl.knobs`` and ``nodectl.controller``. Nothing else calls a knob's ``set``.
 """

@@ -1,4 +1,4 @@
-"""From decisions to hardware: this node's lock, the writer, the controller's link, and the watch over what follows."""
+"""From decisions to hardware: the node lock, the writer, the link to a controller, and the check of every effect."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class _CapKnobs:
 
 
 class Actuation:
-    """Everything that a run which writes has and one that only looks has not.
+    """All that only a run needs which writes: the node lock, the writer and, where there is one, the controller.
 
-    The node's lock is taken before the writer looks at an earlier save and given up after the last knob is back: two
-    agents, whatever their state directories, never see each other's values as captured ones.
+    The node lock is taken before the writer reads an earlier save and released after the last knob is restored. So no
+    agent ever captures the values of another one, whatever their state directories.
     """
 
     def __init__(self, ports: Ports, config: Config, survey: Survey, delegation: Delegation | None = None) -> None:
@@ -77,7 +77,7 @@ class Actuation:
         self._trouble = ""
 
     def start(self) -> tuple[list[Outcome], list[str]]:
-        """Take the node and put back what an earlier run left moved; outcomes and remarks on its save."""
+        """Lock the node and restore what an earlier run left moved; outcomes, and remarks on its save."""
         self._lock.acquire()
         if self._delegation:
             self._delegation.start()
@@ -87,50 +87,52 @@ class Actuation:
         return earlier.outcomes, earlier.remarks
 
     def cap(self, packages_mw: int) -> PackageCap:
-        """Begin a tick under this cap: does a controller hold it, or must this node?"""
+        """Begin a tick under this cap: does a controller enforce it, or must this node?"""
         return self._delegation.update(packages_mw) if self._delegation else PackageCap(packages_mw, True)
 
     @property
     def held_mw(self) -> int:
-        """The node's cap that an earlier run's grant has left in force; 0: none."""
-        return self._writer.holds.get(CAP_ROW, 0)
+        """The node's cap, mW, that an earlier run's grant has left in force; 0: none."""
+        return self._writer.restore_limits.get(CAP_ROW, 0)
 
     @property
     def trouble(self) -> str:
-        """What was wrong at the last ``apply`` with the knobs that hold the cap; empty if nothing was."""
+        """What was wrong at the last ``apply`` with the knobs that enforce the cap; empty if nothing was."""
         return self._trouble
 
     def hold(self, node_mw: int, packages_mw: int, boards_mw: Sequence[int]) -> None:
-        """The node's cap would be ``node_mw`` if the agent died now. From now on the knobs that hold it end at these
-        shares of the safe cap, or where they are if that is less. Where clocks alone hold it, nobody can say which of
-        them is safe for an unknown load: the lowest. ``SaveError``: not on the disk, so nothing may be capped."""
+        """Limit restores, so that the node's cap is at most ``node_mw`` if the agent dies now: each knob that enforces
+        the cap ends at its share of the safe cap, or where it is if that is less. Where only clocks enforce it, they
+        end at the lowest, since no higher clock is safe for every load. ``SaveError``: the limits are not on the disk,
+        so no cap may be written."""
         knobs = self._cap_knobs
         values = dict(zip(knobs.boards, boards_mw, strict=True)) | dict.fromkeys(knobs.controller, packages_mw)
-        values[CAP_ROW] = node_mw  # no knob: for the run after this one
+        values[CAP_ROW] = node_mw  # not a knob: the next run reads it as the cap in force
         values |= dict.fromkeys(knobs.rapl, packages_mw * 1000 // knobs.n_packages)
-        self._writer.hold(values if knobs.rapl or knobs.controller else values | knobs.lowest_khz)
+        self._writer.limit_restores(values if knobs.rapl or knobs.controller else values | knobs.lowest_khz)
 
     def end_at(self, lease: CapLease) -> None:
-        """The grant ends then. In each tick between ``cap`` and ``apply``: no cap stands without its end."""
+        """When the grant ends. Call it in each tick between ``cap`` and ``apply``, so that no cap is set without its
+        end."""
         if self._delegation:
             self._delegation.end_at(lease)
 
     @property
     def why_no_lease(self) -> str:
-        """Why nothing but this machine's own programs end the cap (so that its class is not ``hw``); empty if something
-        does."""
+        """Why only programs of this machine end the cap, so that its lease class is not ``hw``; empty if a controller
+        ends it."""
         if self._cap_knobs.boards:
             return "GPUs keep their limits, which no controller ends"
         if not self._delegation:
-            return "no controller holds the cap"
+            return "no controller enforces the cap"
         return self._delegation.why_no_lease
 
     def let_go(self) -> None:
-        """The node may leave its cluster: knobs end at their captured values."""
-        self._writer.hold({})
+        """The node may leave its cluster: a restore puts captured values back again."""
+        self._writer.limit_restores({})
 
     def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
-        """Look whether the clocks of this interval followed the last writes, then move what should move."""
+        """Check that the clocks of this interval followed the last writes, then write what has changed."""
         outcomes, knobs = self._watch.judge(sample), self._cap_knobs
         if decisions.knobs is not self._knobs:
             self._find_rows(decisions.knobs)
@@ -145,8 +147,8 @@ class Actuation:
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
         written = self._writer.apply(settings)
         self._watch.wrote(written, settings, self._clock.now_ns())
-        holding = {*knobs.rapl, *knobs.boards, *knobs.controller}
-        wrong = (one for one in (*outcomes, *written) if one.knob in holding and one.status in TROUBLE)
+        enforcing = {*knobs.rapl, *knobs.boards, *knobs.controller}
+        wrong = (one for one in (*outcomes, *written) if one.knob in enforcing and one.status in TROUBLE)
         self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
         return outcomes + written
 
@@ -158,11 +160,11 @@ class Actuation:
         self._names = [knobs[row] for row in rows]
 
     def notices(self) -> list[str]:
-        """What the link to a controller has to tell people, each line once."""
+        """What people should know of the link to a controller, each line once."""
         return self._delegation.notices() if self._delegation else []
 
     def stop(self) -> list[Outcome]:
-        """Put every knob back and give up the node."""
+        """Restore every knob and release the node."""
         try:
             if self._delegation:
                 self._delegation.before_restoring()

@@ -1,11 +1,11 @@
 """One agent per node: an exclusive lock on the node, and one on the state directory.
 
-The node's lock (``Ports.lock_path``) keeps two agents with different state directories from moving the same knobs, each
-taking the other's values for captured ones. The state directory's keeps one save from having two writers; an emulated
-node in this process has only that.
+The node's lock (``Ports.lock_path``) keeps two agents with different state directories from moving the same knobs: each
+would capture the other's values. The lock of the state directory keeps two processes from writing one save; an emulated
+node in this process has only that one.
 
-The kernel drops a lock when its holder dies, however it dies, so there is no stale lock to clean up. The process id in
-the file only serves the message, and is left out when the disk is full; the lock itself is ``flock(2)`` on the open
+The kernel releases a lock when its owner dies, however it dies, so there is no stale lock to clean up. The process id
+in the file only serves the message, and is left out when the disk is full; the lock itself is ``flock(2)`` on the open
 file, which no child inherits.
 """
 
@@ -22,21 +22,21 @@ from nodectl.shell.errors import NodectlError
 LOCK_NAME: Final = "lock"
 
 TRIES, BETWEEN_TRIES_S = 5, 0.01
-"""Ours: ``is_held`` holds a lock for an instant, which must not refuse a start."""
+"""Ours: ``is_locked`` takes a lock for an instant; a start that meets it tries again."""
 
 
 class LockError(NodectlError):
-    """Another process holds the lock, or it cannot be taken; the message names its process id and the file."""
+    """Another process has the lock, or it cannot be taken; the message names its process id and the file."""
 
 
 class FileLock:
-    """One locked file, held from ``acquire`` to ``release``. ``claim`` says what its holder does, ``remedy`` what helps
-    who may not."""
+    """One file, locked from ``acquire`` to ``release``. ``claim``, for messages: what the owner of the lock does;
+    ``fix``: what to do where permission is missing."""
 
-    def __init__(self, path: str, claim: str, remedy: str = "moving clocks needs root") -> None:
+    def __init__(self, path: str, claim: str, fix: str = "moving clocks needs root") -> None:
         self._path = path
         self._claim = claim
-        self._remedy = remedy
+        self._fix = fix
         self._fd = -1
 
     def acquire(self) -> None:
@@ -45,10 +45,10 @@ class FileLock:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileExistsError as error:
-            raise LockError(f"cannot use the lock {self._path}: its directory is none but a file") from error
+            raise LockError(f"cannot use the lock {self._path}: its directory is a file") from error
         except OSError as error:
-            remedy = f"; {self._remedy}" if isinstance(error, PermissionError) else ""
-            raise LockError(f"cannot use the lock {self._path}: {error.strerror}{remedy}") from error
+            fix = f"; {self._fix}" if isinstance(error, PermissionError) else ""
+            raise LockError(f"cannot use the lock {self._path}: {error.strerror}{fix}") from error
         try:
             self._lock(fd)
         except BaseException:
@@ -57,7 +57,8 @@ class FileLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Give it up; harmless when it is not held. The file stays: removing it would race with the next."""
+        """Release the lock; harmless where it was not taken. The file stays: removing it would race with the next
+        ``acquire``."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):  # the lock goes with the descriptor, whatever the file system says
                 os.ftruncate(self._fd, 0)
@@ -71,7 +72,7 @@ class FileLock:
                 break
             except BlockingIOError as error:
                 if not left:
-                    who = f"pid {_pid_in(fd)} {self._claim} (it holds {self._path})"
+                    who = f"pid {_pid_in(fd)} {self._claim} (it has locked {self._path})"
                     raise LockError(f"{who}; stop it first") from error
                 time.sleep(BETWEEN_TRIES_S)
             except OSError as error:
@@ -82,7 +83,7 @@ class FileLock:
 
 
 class NodeLock:
-    """All that a process must hold to move a node's knobs; also a context manager.
+    """All locks that a process needs to move a node's knobs; also a context manager.
 
     ``node_path`` is the node's own lock (``Ports.lock_path``), empty where nobody else can reach the node.
     """
@@ -92,7 +93,7 @@ class NodeLock:
         self._locks = [FileLock(path, "already runs this node") for path in (*paths, lock_path(state_dir))]
 
     def acquire(self) -> None:
-        """Take the node, then the state directory; ``LockError``, and nothing is held, if either is taken."""
+        """Lock the node, then the state directory; ``LockError``, and neither is locked, if either is taken."""
         try:
             for lock in self._locks:
                 lock.acquire()
@@ -101,7 +102,7 @@ class NodeLock:
             raise
 
     def release(self) -> None:
-        """Give both up; harmless when they are not held."""
+        """Release both; harmless where they were not taken."""
         for lock in reversed(self._locks):
             lock.release()
 
@@ -118,8 +119,8 @@ def lock_path(state_dir: str) -> str:
     return os.path.join(state_dir, LOCK_NAME)
 
 
-def is_held(path: str) -> bool:
-    """Whether some process holds that lock now; False too where this one may not look."""
+def is_locked(path: str) -> bool:
+    """Whether some process has that lock now; False too where this process may not read the file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,10 +1,10 @@
-"""Putting knobs back to what was captured: by the writer when it stops, from disk when it could not.
+"""Put knobs back to their captured values: by the writer when it stops, from the save on disk when it was killed.
 
-One rule decides each knob. Where the hardware still holds the captured value, or a value of ours, the captured value
-is put (back). Where it holds anything else somebody has set it since, and it is left alone and reported; unless
-firmware or temperature is what holds it down, which is no reason to leave our limit behind. A knob without a getter is
-always put back. One exception: a knob that holds a cap under a cluster's grant is put to the lesser of where it is and
-its safe value, never upward, until the node may leave. The order is the reverse of the capture.
+One rule decides for each knob. If the hardware is at the captured value or at a value of ours, the captured value is
+written. If it is at any other value, somebody else has set it since: the knob is left alone and reported, unless
+firmware or temperature explains the value, since then our limit is still there. A knob that cannot be read is always
+put back. One exception: a knob that enforces a cap under a cluster's grant goes to the lower of its present value and
+its restore limit, never upward, until the node may leave its cluster. The order is the reverse of the capture.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 
 from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
-from nodectl.write.lock import is_held, lock_path
+from nodectl.write.lock import is_locked, lock_path
 from nodectl.write.saves import SAVE_NAME, Captured, Save, SaveError, is_there, read_save, set_aside
 
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
 
-_UNTOLD = "cannot be asked (no getter)"
+_UNREAD = "cannot be read (no getter)"
 
 type_find = Callable[[str], Knob]
 """Gives the knob of a name; KnobError when this node has none."""
@@ -39,7 +39,7 @@ class Restoration:
 
     @property
     def is_complete(self) -> bool:
-        """Every knob is back, belongs to somebody else, or is where a cluster's grant wants it."""
+        """Every knob is restored, belongs to somebody else, or is at its restore limit."""
         return all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
 
 
@@ -55,15 +55,15 @@ def restore_saved(
 
     Knobs that could not be put back (busy, vanished) stay in the save for the next attempt. A save of another boot is
     not applied, since the hardware lost those settings when it went down: it is set aside under another name.
-    ``leaves_cluster``: as if its ledger had granted the leave. With ``dry_run`` nothing is written: outcomes say what
-    would be done. Raises ``SaveError`` only.
+    ``leaves_cluster``: ignore restore limits, as after the ledger has let the node go. With ``dry_run`` nothing is
+    written: outcomes say what would be done. Raises ``SaveError`` only.
     """
     state = read_save(path)
     result = Restoration(remarks=list(state.problems))
     if not is_there(path):
         return result
     if not state.boot_id or state.boot_id != boot_id:
-        why = "is of another boot or another (emulated) node" if state.boot_id else "holds nothing legible"
+        why = "is of another boot or another (emulated) node" if state.boot_id else "has no readable line"
         kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
         result.remarks.append(f"{path} {why}: {kept}")
         return result
@@ -75,16 +75,16 @@ def restore_saved(
 
 
 def left_behind(state_dir: str, boot_id: str) -> str:
-    """One line on what a killed run of this boot has left moved, for those who only look; "" if there is nothing.
+    """One line on what a killed run of this boot has left moved, for commands that restore nothing; "" if nothing.
 
-    A run that is still at work has a save too, but also the lock.
+    A run that still works has a save too, but it also has the lock.
     """
     path = save_path(state_dir)
     try:
         state = read_save(path)
     except SaveError as error:
-        return f"{error}: whether a killed run has left knobs moved is not known"
-    if not state.knobs or state.boot_id != boot_id or is_held(lock_path(state_dir)):
+        return f"{error}: it is unknown whether a killed run has left knobs moved"
+    if not state.knobs or state.boot_id != boot_id or is_locked(lock_path(state_dir)):
         return ""
     where = "" if state_dir == Config().state_dir else f" --state-dir {state_dir}"
     count = f"{len(state.knobs)} knob{'s' if len(state.knobs) > 1 else ''}"
@@ -94,7 +94,7 @@ def left_behind(state_dir: str, boot_id: str) -> str:
 def put_back_all(
     knobs: Mapping[str, Captured], find: type_find, dry_run: bool = False, leaves_cluster: bool = False
 ) -> list[Outcome]:
-    """Put back every knob, newest capture first; one that fails does not keep the others from it."""
+    """Put back every knob, newest capture first; one that fails does not stop the others."""
     newest_first = reversed(list(knobs.items()))
     return [_put_back_named(name, captured, find, dry_run, leaves_cluster) for name, captured in newest_first]
 
@@ -114,7 +114,7 @@ def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> N
 def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     """Put one knob back by the rule above. Raises ``KnobError``."""
     present = _present(knob)
-    # what a controller holds may be another agent's, with ours above it, which is to be withdrawn all the same
+    # behind a controller the value in force may be another agent's, with ours above it, which must still be withdrawn
     is_alone = "#" not in knob.name
     number = knob.number(present)
     if is_alone and present == captured.value and number is not None:
@@ -125,8 +125,8 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
             return Outcome(knob.name, "left", detail, "foreign writer")
     if dry_run:
-        is_told = number is not None or knob.read_back() is not None
-        way = f"go from {present} to {captured.value}" if is_told else f"be {captured.value}; where it is {_UNTOLD}"
+        is_readable = number is not None or knob.read_back() is not None
+        way = f"go from {present} to {captured.value}" if is_readable else f"be {captured.value}; where it is {_UNREAD}"
         return Outcome(knob.name, "restored", f"would {way}")
     knob.restore(captured.value)
     return _after_restoring(knob, captured, present)
@@ -134,46 +134,46 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
 
 def _after_restoring(knob: Knob, captured: Captured, before: str) -> Outcome:
     """Read the knob back: is it at its captured value, and if not, who is in the way?"""
-    held = knob.read_back()
-    if held is None:
-        return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNTOLD}")
+    after = knob.read_back()
+    if after is None:
+        return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNREAD}")
     first = knob.number(captured.value)
-    if first is not None and not knob.holds(first, held):
-        reason, text = knob.explain(first, held)
-        if not text:  # held down by firmware or temperature our own limit is gone all the same
-            return Outcome(knob.name, "no-effect", f"asked {captured.value}, it still holds {held}", "firmware")
-        return Outcome(knob.name, "restored", f"{captured.value} asked, {held} in force: {text}", reason)
-    if held and first is None:
-        if any(knob.holds(value, held) for value in captured.ours):
-            detail = f"our value was withdrawn, and {held} is still in force: is it now another agent's channel?"
+    if first is not None and not knob.holds(first, after):
+        reason, text = knob.explain(first, after)
+        if not text:
+            return Outcome(knob.name, "no-effect", f"requested {captured.value}, still at {after}", "firmware")
+        # firmware or temperature keeps it lower, but our own limit is gone
+        return Outcome(knob.name, "restored", f"{captured.value} requested, {after} in force: {text}", reason)
+    if after and first is None:
+        if any(knob.holds(value, after) for value in captured.ours):
+            detail = f"our value was withdrawn, and {after} is still in force: is it now another agent's channel?"
             return Outcome(knob.name, "no-effect", detail, "firmware")
-        return Outcome(knob.name, "restored", f"our value was withdrawn; {held} is somebody else's and stays")
+        return Outcome(knob.name, "restored", f"our value was withdrawn; {after} is somebody else's and stays")
     return Outcome(knob.name, "restored", f"{before} to {captured.value}")
 
 
-def put_under(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
-    """Put a knob to the lesser of where it is and its safe value: watts that were granted are not taken back before the
-    cluster's ledger knows (rule 4 of docs/ledger.md). Raises ``KnobError``."""
-    assert captured.hold is not None
+def put_to_limit(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
+    """Put a knob to the lower of its present value and its restore limit: a node must not draw more than it was granted
+    before the cluster's ledger knows (rule 4 of docs/ledger.md). Raises ``KnobError``."""
+    assert captured.restore_limit is not None
     present = _present(knob)
     waits = f"{captured.value} as captured only when this node may leave its cluster"
-    if present.isdigit() and int(present) <= captured.hold:
+    if present.isdigit() and int(present) <= captured.restore_limit:
         return Outcome(knob.name, "held", f"stays at {present}; {waits}")
     if dry_run:
-        return Outcome(knob.name, "held", f"would go from {present} to {captured.hold}; {waits}")
-    knob.set(captured.hold)
-    held = knob.read_back()
-    if held is not None and not knob.holds(captured.hold, held):
-        return Outcome(knob.name, "no-effect", f"asked {captured.hold}, it holds {held}", "firmware")
-    return Outcome(knob.name, "held", f"{present} to {captured.hold}; {waits}")
+        return Outcome(knob.name, "held", f"would go from {present} to {captured.restore_limit}; {waits}")
+    knob.set(captured.restore_limit)
+    after = knob.read_back()
+    if after is not None and not knob.holds(captured.restore_limit, after):
+        return Outcome(knob.name, "no-effect", f"requested {captured.restore_limit}, is at {after}", "firmware")
+    return Outcome(knob.name, "held", f"{present} to {captured.restore_limit}; {waits}")
 
 
 def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
-    """Does the hardware hold what this agent last put there, or meant to?"""
+    """Is the hardware at a value that this agent wrote, or was about to write?"""
+    limits = () if captured.restore_limit is None else (captured.restore_limit,)
     first = knob.number(captured.value) or 0
-    if present == first or (captured.hold is not None and knob.holds(captured.hold, present)):
-        return True
-    return any(knob.holds(value, present) for value in captured.ours)
+    return present == first or any(knob.holds(value, present) for value in (*captured.ours, *limits))
 
 
 def last_of_ours(knob: Knob, captured: Captured) -> int:
@@ -186,7 +186,7 @@ def last_of_ours(knob: Knob, captured: Captured) -> int:
 def deaf_to_signals() -> Iterator[None]:
     """Let SIGTERM, SIGINT and SIGHUP wait: a second Ctrl-C must not stop a restore half-way.
 
-    Only the main thread receives Python's signals, so elsewhere there is nothing to hold back.
+    Only the main thread receives Python's signals, so in other threads there is nothing to do.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -204,7 +204,8 @@ def deaf_to_signals() -> Iterator[None]:
 
 
 def _present(knob: Knob) -> str:
-    """What the knob is at. One that is there but cannot be read says nothing of anybody else: it is put back."""
+    """The knob's present value. One that is there but cannot be read is "unreadable", which counts as ours: nothing
+    shows that somebody else has set it."""
     try:
         return knob.read()
     except KnobError as error:
@@ -214,10 +215,10 @@ def _present(knob: Knob) -> str:
 
 
 def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool, leaves_cluster: bool) -> Outcome:
-    put = put_back if captured.hold is None or leaves_cluster else put_under
+    put = put_back if captured.restore_limit is None or leaves_cluster else put_to_limit
     try:
         return put(find(name), captured, dry_run)
     except KnobError as error:
         return Outcome(name, error.status, str(error), error.reason)
     except Exception as error:  # a defect in one knob must not leave the others moved
-        return Outcome(name, "refused", f"{type(error).__name__}: {error}")
+        return Outcome(name, "refused", f"a defect in nodectl, please report it: {error!r}")

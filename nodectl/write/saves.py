@@ -1,20 +1,21 @@
-"""What the knobs were before this agent touched them, on disk.
+"""The save: what the knobs were before this agent moved them, on disk.
 
-One file, appended to, one line per event, each line complete in itself and carrying its own checksum:
+One file is appended to, one line per event; each line is complete and has its own checksum:
 
     9f1c02ab {"kind":"capture","v":1,"boot":"4a0c…","knob":"cpu/policy0/max_khz","value":"3200000"}
     0be4d1c7 {"kind":"wrote","v":1,"boot":"4a0c…","values":{"cpu/policy0/max_khz":1200000}}
     77ab3d10 {"kind":"restored","v":1,"boot":"4a0c…","knobs":["cpu/policy0/max_khz"]}
 
-A ``hold`` line names what knobs are put to at most, in place of their captured values, while a cluster's grant is in
-force; like ``capture`` it is on the disk before it matters. ``capture`` lines are on the disk before the first write of
-their knob: the file is synced, and with its first sync the names of the file and of its directory. ``wrote`` lines are
-given to the kernel before each write but not synced: they tell a value of ours from somebody else's after the agent was
-killed, and a machine that went down has lost its settings anyway. Since an intent is recorded before it is carried out,
-the last *two* values of a knob count as ours.
+- ``capture`` lines are on the disk before the first write of their knob: the file is synced, and at the first sync its
+  directory and the one above, so that the names are on the disk too.
+- ``wrote`` lines go to the kernel before each write but are not synced. They distinguish a value of ours from somebody
+  else's after the agent was killed; a machine that went down has lost its settings anyway. A line is written before
+  the knob is, so the agent may die between the two: the last *two* values of a knob count as ours.
+- A ``hold`` line gives the restore limits: while a cluster's grant is in force, a restore sets these knobs to at most
+  these values in place of the captured ones. It is synced like ``capture``.
 
-A line that is cut short or damaged is skipped and reported, and loses nothing but itself. The first capture of a knob
-stands until the knob is restored: a later one would capture our own value.
+A line that is cut short or damaged is skipped and reported; the others stay valid. The first capture of a knob counts
+until the knob is restored: a later one would capture our own value.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from nodectl.shell.errors import NodectlError
+from nodectl.shell.errors import NodectlError, plain_reason
 
 SCHEMA_VERSION = 1
 SAVE_NAME = "captured.jsonl"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 COMPACT_BYTES = 4_000_000
-"""Ours: above this the file is written anew with what still counts; some minutes of a busy large node."""
+"""Ours: above this size the file is rewritten with what still counts; some minutes of a busy large node."""
 
 
 class SaveError(NodectlError):
@@ -50,9 +51,9 @@ def boot_id() -> str:
 
 
 def node_id(lock_path: str) -> str:
-    """The boot, and within it the node: an emulated node served beside the real one has settings of its own.
+    """Names the boot, and within it the node: an emulated node that is served on the same machine has its own settings.
 
-    ``lock_path`` is ``Ports.lock_path``, which differs for every node that this machine can be.
+    ``lock_path`` is ``Ports.lock_path``, which differs between the real node and every emulated one.
     """
     node = os.path.basename(lock_path).removeprefix("lock")
     return boot_id() + node
@@ -72,7 +73,7 @@ class _Wrote(_Line, frozen=True, tag="wrote"):
     values: dict[str, int]
 
 
-class _Hold(_Line, frozen=True, tag="hold"):
+class _RestoreLimits(_Line, frozen=True, tag="hold"):
     values: dict[str, int]
 
 
@@ -82,12 +83,12 @@ class _Restored(_Line, frozen=True, tag="restored"):
 
 @dataclass(slots=True)
 class Captured:
-    """One knob's original value, and the last two values that we (meant to) put there."""
+    """One knob's original value, and the last two values that we wrote or were about to write."""
 
     value: str
     ours: tuple[int, ...] = ()
-    hold: int | None = None
-    """Under a cluster's grant: what the knob is at most, in place of its original, until it may leave."""
+    restore_limit: int | None = None
+    """Under a cluster's grant: the most that a restore may set, until the node may leave its cluster."""
 
     def note(self, value: int) -> None:
         """Remember a value of ours."""
@@ -102,7 +103,7 @@ class SavedState:
     boot_id: str = ""
     knobs: dict[str, Captured] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    holds: dict[str, int] = field(default_factory=dict)
+    restore_limits: dict[str, int] = field(default_factory=dict)
 
 
 def read_save(path: str) -> SavedState:
@@ -138,27 +139,28 @@ def _take(state: SavedState, line: bytes, path: str, number: int, is_last: bool)
     try:
         entry = _DECODER.decode(payload)
     except msgspec.ValidationError as error:
-        state.problems.append(f"{path}:{number}: {error}, skipped")
+        state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
         return
     state.boot_id = state.boot_id or entry.boot
     match entry:
         case _Capture():
-            state.knobs.setdefault(entry.knob, Captured(entry.value, hold=state.holds.get(entry.knob)))
+            restore_limit = state.restore_limits.get(entry.knob)
+            state.knobs.setdefault(entry.knob, Captured(entry.value, restore_limit=restore_limit))
         case _Wrote():
             for knob, value in entry.values.items():
                 if knob in state.knobs:
                     state.knobs[knob].note(value)
-        case _Hold():
-            state.holds = entry.values
+        case _RestoreLimits():
+            state.restore_limits = entry.values
             for knob, captured in state.knobs.items():
-                captured.hold = entry.values.get(knob)
+                captured.restore_limit = entry.values.get(knob)
         case _Restored():
             for knob in entry.knobs:
                 state.knobs.pop(knob, None)
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a save; ``SaveError`` where this process may not look, which is no "no"."""
+    """Whether there is a save; ``SaveError`` where this process may not look."""
     with _naming(path, "look for"):
         try:
             os.stat(path)
@@ -171,7 +173,7 @@ class _Version(msgspec.Struct):
     v: int = SCHEMA_VERSION
 
 
-_DECODER = msgspec.json.Decoder(_Capture | _Wrote | _Hold | _Restored)
+_DECODER = msgspec.json.Decoder(_Capture | _Wrote | _RestoreLimits | _Restored)
 
 
 def _checksum(payload: bytes) -> bytes:
@@ -189,20 +191,21 @@ class Save:
         self._has_name_on_disk = False
 
     def capture(self, values: Mapping[str, str]) -> None:
-        """Put first values on the disk; on return they are there."""
+        """Record captured values; on return they are on the disk."""
         self._open()
         self._append(*(_Capture(boot=self._boot, knob=knob, value=value) for knob, value in values.items()))
         self._sync()
 
     def wrote(self, values: Mapping[str, int]) -> None:
-        """Record values about to be written (or found held after rounding)."""
+        """Record values that are about to be written, or that the hardware made of one by rounding."""
         self._open()
         self._append(_Wrote(boot=self._boot, values=dict(values)))
 
-    def hold(self, values: Mapping[str, int]) -> None:
-        """Put on the disk what knobs are at most until this node may leave its cluster; none: it may."""
+    def limit_restores(self, values: Mapping[str, int]) -> None:
+        """Record the most that a restore may set until this node may leave its cluster; an empty mapping cancels this.
+        On return it is on the disk."""
         self._open()
-        self._append(_Hold(boot=self._boot, values=dict(values)))
+        self._append(_RestoreLimits(boot=self._boot, values=dict(values)))
         self._sync()
 
     def restored(self, knobs: Sequence[str]) -> None:
@@ -210,24 +213,24 @@ class Save:
         self._open()
         self._append(_Restored(boot=self._boot, knobs=list(knobs)))
 
-    def compact(self, knobs: Mapping[str, Captured], holds: Mapping[str, int]) -> None:
-        """Write the file anew with only what still counts, once it has grown large."""
+    def compact(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+        """Once the file has grown large, replace it by one with only what still counts."""
         if self._size <= COMPACT_BYTES:
             return
-        anew = f"{self.path}.new"
+        new_path = f"{self.path}.new"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(anew)
-        replacement = Save(anew, self._boot)
+            os.unlink(new_path)
+        replacement = Save(new_path, self._boot)
         try:
             replacement.capture({name: knob.value for name, knob in knobs.items()})
-            replacement.hold(holds)
+            replacement.limit_restores(restore_limits)
             for age in (-2, -1):
                 values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
                 if values:
                     replacement.wrote(values)
             replacement._sync()
             with _naming(self.path, "write"):
-                os.replace(anew, self.path)
+                os.replace(new_path, self.path)
         except SaveError:
             replacement.close()  # the writer tries again at each apply
             raise
@@ -236,7 +239,7 @@ class Save:
         self._sync()
 
     def remove(self) -> None:
-        """All knobs are back: the file goes."""
+        """All knobs are restored: delete the file."""
         self.close()
         with _naming(self.path, "remove"):
             with contextlib.suppress(FileNotFoundError):
@@ -262,7 +265,7 @@ class Save:
                 if self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
                     self._size += os.write(self._fd, b"\n")
             except OSError:
-                self.close()  # else the next append would go on in the middle of the line
+                self.close()  # else the next append would continue the line that was cut short
                 raise
 
     def _append(self, *lines: _Line) -> None:
@@ -275,17 +278,17 @@ class Save:
                     self._size += count
                     data = data[count:]
         except SaveError:
-            self.close()  # the next append opens anew and starts on a line of its own
+            self.close()  # the next append opens the file again and starts on a line of its own
             raise
 
     def _sync(self) -> None:
-        """The first one after opening also syncs the names: that the file was there already does not say that its name
-        is on the disk, since whoever made it may have failed or been killed before it came to that."""
+        """Sync the file, and the first time after opening also its directory and the one above. This is needed even
+        where the file was there already: whoever made it may have been killed before its name was on the disk."""
         with _naming(self.path, "write"):
             os.fsync(self._fd)
             if not self._has_name_on_disk:
                 _sync_directory(self.path)
-                with contextlib.suppress(PermissionError):  # of a directory that was there and is not ours to read
+                with contextlib.suppress(PermissionError):  # a directory that we did not make and may not read
                     _sync_directory(os.path.dirname(os.path.abspath(self.path)))
                 self._has_name_on_disk = True
 
@@ -311,7 +314,7 @@ def _naming(path: str, verb: str) -> Iterator[None]:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory for this user alone, and those above it that are missing, with their names on the disk."""
+    """Make a directory for this user alone, and missing ones above it; on return their names are on the disk."""
     missing = [os.path.abspath(path)]
     while not os.path.isdir(missing[-1]):
         missing.append(os.path.dirname(missing[-1]))
@@ -321,7 +324,7 @@ def make_directory(path: str) -> None:
 
 
 def _sync_directory(path: str) -> None:
-    """The directory that ``path`` is in."""
+    """Sync the directory that contains ``path``."""
     fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,17 +1,18 @@
 """The one place that moves hardware.
 
-``apply`` takes what the arbiter settled and answers with one outcome per knob; ``restore_all`` puts everything back.
-Both are plain messages (names and numbers in, outcomes out) and neither raises for what hardware or kernel refuse, so
-that the writer can live in a process of its own without its callers noticing.
+``apply`` takes the values that the arbiter settled and returns one outcome per knob; ``restore_all`` puts all knobs
+back. Both take names and numbers and return outcomes; neither raises for what hardware or kernel refuse. So the writer
+could run in a process of its own without a change for its callers.
 
-The order inside ``apply`` is the whole point:
+The order inside ``apply`` is what makes it safe:
 
-1. the first value of every knob that is to be moved for the first time is read and put on the disk (fsync);
-2. a knob that somebody else has moved since our last write is found out, and is theirs from then on;
-3. what is about to be written is recorded;
-4. only then is each knob set, and read back.
+1. read every knob that is about to be moved for the first time, and save its value on the disk (fsync);
+2. find knobs that somebody else has moved since our last write; they belong to the other one from then on;
+3. record what is about to be written;
+4. set each knob, and read it back.
 
-If step 1 or 3 fails, nothing is written. Killed at any point, the save tells what to put back (``nodectl restore``).
+If step 1 or 3 fails, nothing is written. Whenever the agent is killed, the save has what to put back
+(``nodectl restore``).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 """Ours: a knob that refused is tried again after a second, then twice that, up to a minute."""
 
 CHECKS_PER_APPLY = 2
-"""Ours: knobs at rest that are re-read at each ``apply``, in turn, so that a foreign writer is found out even while
-nothing is to be written, at the cost of two file reads."""
+"""Ours: unchanged knobs that are read again at each ``apply``, in turn, so that a foreign writer is found even while
+nothing is written. It costs two file reads."""
 
 NEVER_NS = 2**63 - 1
 
@@ -49,12 +50,12 @@ _TROUBLE = ("refused", "no-effect", "foreign", "vanished")
 
 @dataclass(slots=True)
 class _Setting:
-    """One knob as this writer sees it. ``asked`` is the value that it was brought to, 0 for none of ours."""
+    """One knob as this writer sees it. ``written`` is the value that it was brought to, 0 where none of ours is set."""
 
     knob: Knob
     at_rest: Outcome
-    asked: int = 0
-    held: int | None = None  # what the hardware held when last looked at
+    written: int = 0
+    present: int | None = None  # what the hardware was at when last read
     trouble: Outcome | None = None  # repeated until it is time to try again
     wanted: int = 0  # the value that met trouble
     retry_ns: int = 0
@@ -62,7 +63,7 @@ class _Setting:
 
 
 class Writer:
-    """Writes knobs, and nobody else does. Also a context manager: ``start``, then restore whatever happens."""
+    """Writes knobs, and nobody else does. Also a context manager: ``start``, and restore at the end in any case."""
 
     def __init__(self, knobs: Sequence[Knob], save_path: str, boot_id: str, clock: Clock) -> None:
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
@@ -70,15 +71,16 @@ class Writer:
         self._boot_id = boot_id
         self._clock = clock
         self._captured: dict[str, Captured] = {}
-        self._holds: dict[str, int] = {}
+        self._restore_limits: dict[str, int] = {}
         self._round: Iterator[str] = iter(())
 
     def start(self) -> Restoration:
-        """Restore what an earlier run of this boot left behind. What cannot be restored yet stays captured: the older
-        capture may be the true original. Raises ``SaveError`` if the save is unusable; then nothing may be written."""
+        """Restore what an earlier run of this boot left moved. Where that fails the earlier capture stays, since it is
+        the older one and may be the true original. ``SaveError`` if the save is unusable; then nothing may be
+        written."""
         result = restore_saved(self._save.path, self._boot_id, self._find)
         state = read_save(self._save.path)
-        self._captured, self._holds = state.knobs, state.holds
+        self._captured, self._restore_limits = state.knobs, state.restore_limits
         return result
 
     @property
@@ -87,26 +89,27 @@ class Writer:
         return {name: captured.value for name, captured in self._captured.items()}
 
     @property
-    def holds(self) -> Mapping[str, int]:
-        """What ``hold`` was told last, by this run or an earlier one whose knobs still wait for leave."""
-        return self._holds if any(captured.hold is not None for captured in self._captured.values()) else {}
+    def restore_limits(self) -> Mapping[str, int]:
+        """The values of the last ``limit_restores``, by this run or by an earlier one whose knobs are still limited."""
+        is_limited = any(captured.restore_limit is not None for captured in self._captured.values())
+        return self._restore_limits if is_limited else {}
 
-    def hold(self, values: Mapping[str, int]) -> None:
-        """From now on these knobs are not put back to captured values, but to the lesser of where they are and these;
-        none: the node may leave its cluster. On the disk on return; ``SaveError`` otherwise."""
-        if values == self._holds:
+    def limit_restores(self, values: Mapping[str, int]) -> None:
+        """On restore use min(present value, limit) instead of the captured value for these knobs. An empty mapping
+        cancels this: the node may leave its cluster. On return the limits are on the disk; ``SaveError`` otherwise."""
+        if values == self._restore_limits:
             return
-        self._note_what_restores_put(values)
-        self._save.hold(values)
-        self._holds = dict(values)
+        self._record_applied_limits(values)
+        self._save.limit_restores(values)
+        self._restore_limits = dict(values)
         for name, captured in self._captured.items():
-            captured.hold = values.get(name)
+            captured.restore_limit = values.get(name)
 
     def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
         """Bring knobs to ``settings`` (``{name: value}``; 0 puts the knob back to its captured value).
 
         Returns one outcome per name, in order. Never raises for a refusal; a knob in trouble is left alone for a while
-        (its last outcome is repeated) unless another value is asked of it.
+        (its last outcome is repeated) unless another value is requested.
         """
         now_ns = self._clock.now_ns()
         outcomes: dict[str, Outcome] = {}
@@ -115,7 +118,7 @@ class Writer:
             setting = self._settings.get(name)
             if setting is None:
                 outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
-            elif setting.trouble is None and value == setting.asked:
+            elif setting.trouble is None and value == setting.written:
                 outcomes[name] = setting.at_rest
             elif setting.trouble and now_ns < setting.retry_ns and (setting.wanted == value or _is_foreign(setting)):
                 outcomes[name] = setting.trouble
@@ -125,11 +128,11 @@ class Writer:
         for outcome in self._carry_out(changes):
             outcomes[outcome.knob] = self._take_note(outcome, changes[outcome.knob], now_ns)
         for outcome in self._check_some(changes):
-            outcomes[outcome.knob] = self._take_note(outcome, self._settings[outcome.knob].asked, now_ns)
+            outcomes[outcome.knob] = self._take_note(outcome, self._settings[outcome.knob].written, now_ns)
         return list(outcomes.values())
 
     def restore(self, names: Iterable[str]) -> list[Outcome]:
-        """Put some knobs back, newest capture first: those whose sensor is gone, say. They may be moved again later."""
+        """Put some knobs back, newest capture first, for example where a sensor failed. They may be moved again."""
         wanted = set(names)
         return self._put_back({name: captured for name, captured in self._captured.items() if name in wanted})
 
@@ -179,19 +182,19 @@ class Writer:
         for name, value in writes.items():
             self._captured[name].note(value)
         outcomes = [self._write(self._settings[name], value) for name, value in writes.items()]
-        with contextlib.suppress(SaveError):  # the longer file serves as well; the next append says what is wrong
-            self._save.compact(self._captured, self._holds)
+        with contextlib.suppress(SaveError):  # the longer file is as good; the next append reports what is wrong
+            self._save.compact(self._captured, self._restore_limits)
         return outcomes
 
     def _capture(self, names: Sequence[str]) -> list[Outcome]:
-        """Read first values and put them on the disk; outcomes for the knobs where that failed."""
+        """Read captured values and put them on the disk; outcomes for the knobs where that failed."""
         failed: list[Outcome] = []
         values: dict[str, str] = {}
         for name in names:
             setting = self._settings[name]
             try:
                 values[name] = setting.knob.read()
-                setting.held = setting.knob.number(values[name])
+                setting.present = setting.knob.number(values[name])
             except KnobError as error:
                 failed.append(Outcome(name, error.status, str(error), error.reason))
         if values:
@@ -199,37 +202,39 @@ class Writer:
                 self._save.capture(values)
             except SaveError as error:
                 return failed + [Outcome(name, "refused", str(error)) for name in values]
-            self._captured |= {name: Captured(value, hold=self._holds.get(name)) for name, value in values.items()}
+            limits = self._restore_limits
+            self._captured |= {name: Captured(value, restore_limit=limits.get(name)) for name, value in values.items()}
         return failed
 
     def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:
-        """Which of these (captured) knobs does the hardware not hold as we left them? Only those get an outcome."""
+        """Which of these captured knobs are no longer at our value? Only those get an outcome."""
         outcomes: list[Outcome] = []
         for name in names:
             knob, captured = self._settings[name].knob, self._captured[name]
             try:
-                held = self._settings[name].held = knob.read_back()
-                if held is None or is_ours(knob, captured, held):
+                present = self._settings[name].present = knob.read_back()
+                if present is None or is_ours(knob, captured, present):
                     continue
-                _, text = knob.explain(last_of_ours(knob, captured), held)
+                _, text = knob.explain(last_of_ours(knob, captured), present)
             except KnobError as error:
                 outcomes.append(Outcome(name, error.status, str(error), error.reason))
                 continue
             if not text:  # not firmware, not temperature: somebody
-                detail = f"somebody else set it to {knob.shown(held)}; it is left to them"
+                detail = f"somebody else set it to {knob.shown(present)}; it is left to them"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
 
-    def _note_what_restores_put(self, values: Mapping[str, int]) -> None:
-        """A restore after an earlier run has put a knob to its safe value, which is no value of ours any more once
-        another takes its place: where the hardware still holds it, it is recorded as one."""
+    def _record_applied_limits(self, values: Mapping[str, int]) -> None:
+        """A restore may have put a knob to its restore limit. That value counts as ours only while it is the limit, so
+        before another limit replaces it, record it as written by us where the knob is still at it."""
         put: dict[str, int] = {}
         for name, captured in self._captured.items():
-            if captured.hold is not None and captured.hold != values.get(name) and name in self._settings:
+            limit = captured.restore_limit
+            if limit is not None and limit != values.get(name) and name in self._settings:
                 with contextlib.suppress(KnobError):
-                    held = self._settings[name].knob.read_back()
-                    if held is not None and self._settings[name].knob.holds(captured.hold, held):
-                        put[name] = captured.hold
+                    present = self._settings[name].knob.read_back()
+                    if present is not None and self._settings[name].knob.holds(limit, present):
+                        put[name] = limit
         if put:
             self._save.wrote(put)
             for name, value in put.items():
@@ -237,33 +242,34 @@ class Writer:
 
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""
-        knob, before = setting.knob, setting.held
+        knob, before = setting.knob, setting.present
         try:
             knob.set(value)
-            held = setting.held = knob.read_back()
-            if held is None or knob.holds(value, held):
-                setting.asked = value
+            present = setting.present = knob.read_back()
+            if present is None or knob.holds(value, present):
+                setting.written = value
                 reason, text = knob.overruled(value)
                 if text:
-                    return Outcome(knob.name, "no-effect", f"holds {knob.shown(value)}, but {text}", reason)
+                    return Outcome(knob.name, "no-effect", f"is at {knob.shown(value)}, but {text}", reason)
                 return Outcome(knob.name, "written", str(value))
-            reason, text = knob.explain(value, held)
+            reason, text = knob.explain(value, present)
         except KnobError as error:
             return Outcome(knob.name, error.status, str(error), error.reason)
-        self._captured[knob.name].note(held)
-        with contextlib.suppress(SaveError):  # worth recording, but the hardware holds it already
-            self._save.wrote({knob.name: held})
-        if not text and held == before:
+        self._captured[knob.name].note(present)
+        with contextlib.suppress(SaveError):  # worth recording, but the hardware is at it already
+            self._save.wrote({knob.name: present})
+        if not text and present == before:
             reason, text = "firmware", "the write was accepted and changed nothing"
         elif not text:
             reason, text = "foreign writer", "somebody else wrote at the same time"
-        return Outcome(knob.name, "no-effect", f"asked {knob.shown(value)}, holds {held}: {text}", reason)
+        detail = f"requested {knob.shown(value)}, is at {present}: {text}"
+        return Outcome(knob.name, "no-effect", detail, reason)
 
     def _release(self, name: str) -> Outcome:
-        """Back to the captured value, which stays captured: the next write needs no new one."""
+        """Put the knob back to its captured value. The capture stays: the next write needs no new one."""
         captured = self._captured.get(name)
         setting = self._settings[name]
-        if captured is None:  # it holds no value of ours: all that ends is its trouble
+        if captured is None:  # it is not at a value of ours: only its trouble ends
             return setting.at_rest
         try:
             outcome = put_back(setting.knob, captured)
@@ -272,7 +278,7 @@ class Writer:
         if outcome.status == "left":
             return Outcome(name, "foreign", outcome.detail, "foreign writer")
         if outcome.status == "restored":
-            setting.asked = 0
+            setting.written = 0
         return outcome
 
     def _put_back(self, captured: Mapping[str, Captured]) -> list[Outcome]:
@@ -283,19 +289,19 @@ class Writer:
             for outcome in outcomes:
                 if outcome.status in SETTLED:
                     self._forget(self._settings[outcome.knob], outcome)
-            with contextlib.suppress(SaveError):  # the knobs are back; a save that outlives them restores nothing twice
+            with contextlib.suppress(SaveError):  # the knobs are back; a save that remains does no harm
                 settle(self._save, self._captured, outcomes)
         return outcomes
 
     def _forget(self, setting: _Setting, outcome: Outcome) -> None:
-        """A knob that is back may be moved anew; one that was left to somebody else is theirs for good."""
-        setting.asked, setting.trouble, setting.retry_s = 0, None, FIRST_RETRY_S
+        """A restored knob may be moved again; one that was left to somebody else stays theirs."""
+        setting.written, setting.trouble, setting.retry_s = 0, None, FIRST_RETRY_S
         if outcome.status == "left":
             setting.trouble = Outcome(outcome.knob, "foreign", outcome.detail, "foreign writer")
             setting.retry_ns = NEVER_NS
 
     def _check_some(self, changes: Mapping[str, int]) -> list[Outcome]:
-        """Re-read a few knobs that hold a value of ours and are not being changed, in turn."""
+        """Read again a few knobs that are at a value of ours and do not change now, in turn."""
         names: list[str] = []
         for _ in range(min(CHECKS_PER_APPLY, len(self._captured))):
             name = next(self._round, None)
@@ -303,12 +309,13 @@ class Writer:
                 self._round = iter(list(self._captured))
                 name = next(self._round)
             setting = self._settings.get(name)
-            if setting and setting.asked and setting.trouble is None and name not in changes and name in self._captured:
+            is_quiet = setting and setting.written and setting.trouble is None
+            if is_quiet and name not in changes and name in self._captured:
                 names.append(name)
         return self._find_foreign(names)
 
     def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
-        """Keep a knob's trouble, and when to try again."""
+        """Remember a knob's trouble, and when to try again."""
         setting = self._settings[outcome.knob]
         if outcome.status in _TROUBLE:
             is_same = setting.trouble is not None and setting.wanted == value

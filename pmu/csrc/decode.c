@@ -8,7 +8,7 @@ enum { MEASURED, ESTIMATED, STALE, WRAPPED, CLIPPED, MISSING };
 /* pmu.readings.RAW_MISSING: the instrument gave no value. */
 #define RAW_MISSING INT64_MIN
 
-/* A step between any two numbers, also ones that no counter shows: modulo 2^64. */
+/* The difference of any two counts modulo 2^64, which is defined for values that no counter can show. */
 static int64_t step_of(int64_t before, int64_t now)
 {
     return (int64_t)((uint64_t)now - (uint64_t)before);
@@ -24,7 +24,7 @@ static double at_most(double value, double bound)
  * CPUs
  ****************************************************************/
 
-/* Ours: fewer reference cycles than this (some microseconds) are the kernel's housekeeping and have no IPC. */
+/* Ours: fewer reference cycles than this (some microseconds) are the kernel's own work and have no IPC. */
 #define IDLE_CYCLES 10000.0
 /* Ours: a CPU that ran this long retired something; an interrupt's entry alone is hundreds of instructions. */
 #define STUCK_CYCLES 100000.0
@@ -36,7 +36,7 @@ static double at_most(double value, double bound)
 enum { CYCLES, REFERENCE, INSTRUCTIONS, STALLS, MISSES };
 enum { V_INSTRUCTIONS, V_CYCLES, V_REFERENCE, V_IPC, V_BUSY, V_STALL, V_MISSES, V_KHZ };
 
-/* What was counted; NaN where that cannot be told: not there, missing, backwards, or faster than any processor. */
+/* The count of an event; NaN where it is not counted here, missing, backwards, or faster than any processor. */
 static double counted(const cpu_rules_t *rules, int event, const int64_t *before, const int64_t *now, double elapsed_s)
 {
     int32_t column = rules->column[event];
@@ -61,7 +61,7 @@ void decode_cpus(const cpu_rules_t *rules, const int64_t *before, const int64_t 
         for (int event = 0; event < CPU_EVENTS; event++)
             count[event] = counted(rules, event, before, now, elapsed_s);
 
-        /* a busy-time stand-in cannot testify that a CPU ran; core cycles can */
+        /* reference cycles estimated from busy time do not prove that a CPU ran; core cycles do */
         int has_run = count[CYCLES] > STUCK_CYCLES || count[INSTRUCTIONS] > STUCK_CYCLES ||
                       (!rules->is_estimated && count[REFERENCE] > STUCK_CYCLES);
         int is_stuck = 0;
@@ -168,7 +168,7 @@ void decode_columns(const column_rules_t *rules, int32_t n_columns, const int64_
 
 /* Ours: the energy counter advances in steps of 20 to 100 ms, so a short interval may show that of a longer one. */
 #define GPU_STEP_S 1.0
-/* Ours: no energy counter stands still for longer on a board that draws power. */
+/* Ours: on a board that draws power, an energy counter that does not change for longer than this is stuck. */
 #define GPU_STUCK_S 0.5
 
 enum {

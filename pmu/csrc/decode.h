@@ -1,10 +1,10 @@
 /*
- * What each CPU, column and GPU did between two sweeps, from the sweeps' integers. A RAPL zone is a column, too. The
- * rules are explained in pmu/decode.py, pmu/layout.py (Column) and pmu/instruments/rapl.py.
+ * What each CPU, column and GPU did between two sweeps, from the sweeps' integers. A RAPL zone is a column, too. pmu/decode.py,
+ * pmu/layout.py (Column) and pmu/instruments/rapl.py state the rules.
  *
- * Hundreds of CPUs pass here at every tick. As operations on whole arrays these rules took a fifth of all that the
- * agent computes; one by one they also read more plainly. A replay rests on the same integers giving the same bits:
- * nothing here reads anything else, and the compiler may not contract a * b + c.
+ * This code runs for hundreds of CPUs at every tick. As numpy operations on whole arrays the rules took a fifth of the
+ * agent's processor time, and a loop over CPUs is also easier to read. A replay needs the same bits from the same
+ * integers: so nothing here reads anything else, and the compiler may not contract a * b + c.
  */
 #ifndef PMU_DECODE_H
 #define PMU_DECODE_H
@@ -22,7 +22,7 @@ typedef struct {
     int32_t column[CPU_EVENTS];    /* where in a sweep each event is; below 0: not counted on this machine */
     double most_per_s[CPU_EVENTS]; /* what no CPU exceeds */
     double reference_khz;          /* 0 unknown */
-    int32_t is_estimated;          /* reference cycles are a stand-in */
+    int32_t is_estimated;          /* reference cycles are estimated from busy time */
 } cpu_rules_t;
 
 /* How a column decodes, in the order of pmu.layout.KINDS. */

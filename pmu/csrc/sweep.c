@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 /*
- * Ours: the time for which an event is enabled grows with every nanosecond while its CPU is online. One that stood
- * still for longer than this belongs to a CPU that has been taken offline; its frozen counts are no reading.
+ * Ours: the time for which an event is enabled grows with every nanosecond while its CPU is online. If it has not
+ * changed for longer than this, the CPU was taken offline, and its counts are not valid.
  */
 #define OFFLINE_NS 5000000
 
@@ -52,7 +52,7 @@ static uint64_t extrapolated(uint64_t counted, uint64_t enabled_ns, uint64_t run
     return (uint64_t)((double)counted * (double)enabled_ns / (double)running_ns);
 }
 
-/* Reads one group and moves its totals on. errno, or 0. */
+/* Reads one group and updates its totals. errno, or 0. */
 static int read_group(perf_group_t *group, int64_t now_ns)
 {
     struct {
@@ -77,7 +77,7 @@ static int read_group(perf_group_t *group, int64_t now_ns)
         return 0; /* two sweeps within one tick of the clock */
     }
     group->moved_ns = now_ns;
-    if (running_ns == 0) /* others had the counters all the time; the next interval covers this one too */
+    if (running_ns == 0) /* other events used the counters all the time; the next interval covers this one too */
         return EAGAIN;
     group->is_scaled = enabled_ns != running_ns;
     for (int i = 0; i < group->n_events; i++) {
@@ -110,7 +110,7 @@ void sweep_groups(perf_group_t *groups, int32_t n_groups, int64_t *out, int32_t 
  * Kept files
  ****************************************************************/
 
-/* One decimal number and nothing else but blanks behind it. errno, or 0. */
+/* Parses one decimal number, with nothing but blanks after it. errno, or 0. */
 static int parse_number(const char *text, ssize_t size, int64_t *number)
 {
     ssize_t at = 0;
@@ -139,7 +139,7 @@ void sweep_files(kept_file_t *files, int32_t n_files, int64_t *out, int64_t miss
     char text[NUMBER_BYTES];
     for (int32_t i = 0; i < n_files; i++) {
         out[i] = missing;
-        if (files[i].fd < 0) /* never opened: keeps the error of that */
+        if (files[i].fd < 0) /* never opened: keeps the errno of open(2) */
             continue;
         ssize_t size = pread(files[i].fd, text, sizeof text, 0);
         files[i].error = size < 0 ? errno : parse_number(text, size, &out[i]);

@@ -1,8 +1,8 @@
 /*
  * One call that reads every counter group of a node, and one that reads every kept sysfs file.
  *
- * Python's own share of a read is about 1 us, so this is less about speed than about holding no lock: during a sweep
- * of hundreds of CPUs (each read of another CPU's counters is an interrupt there) the rest of the agent may run.
+ * Python adds only about 1 us to a read. What matters more is that the interpreter's lock is free meanwhile: during a
+ * sweep of hundreds of CPUs (each read of another CPU's counters interrupts it) the other threads of the agent may run.
  */
 #ifndef PMU_SWEEP_H
 #define PMU_SWEEP_H
@@ -12,10 +12,10 @@
 #define GROUP_EVENTS 8 /* ours: more than EVENTS has, and more than most PMUs can count at once */
 
 /*
- * Events of one CPU that are counted together, so that their ratios hold. A group that shares its counters with others
- * runs only part of the time; the kernel then gives `running` < `enabled` and the caller has to extrapolate. Scaling
- * the totals would let a count fall back whenever the shares change, so each interval is scaled by itself and added
- * to `total`, which therefore never runs backwards.
+ * Events of one CPU that are counted over the same time, so that their ratios are exact. A group that shares its
+ * counters with others runs only part of the time; the kernel then gives `running` < `enabled` and the caller has to
+ * extrapolate. Scaling the totals would make a count fall whenever the shares change, so each interval is scaled by
+ * itself and added to `total`, which therefore never runs backwards.
  */
 typedef struct {
     int32_t fd;                    /* the leader, whose read gives all; below 0: not open */

@@ -1,10 +1,10 @@
-"""A stand-in for reference cycles where nothing counts them: busy time times the rate of the time-stamp counter.
+"""An estimate of reference cycles where nothing counts them: busy time times the rate of the time-stamp counter.
 
 Idle time comes from cpuidle: each state's ``time``, microseconds. State 0 on x86 is POLL, in which the CPU spins and
-its clocks count, so it is not idle here. The kernel adds a stay to ``time`` only when it *ends*: a CPU asleep for
-seconds looks busy meanwhile, and then idle for longer than the interval. So the busy time of an interval is held
-between zero and what the CPU's own cycles allow at its lowest clock: a sleeping CPU has none.
-Without cpuidle (most virtual machines) /proc/stat serves, in steps of 10 ms: at a period of 100 ms, +-10 %.
+its clocks count, so it is not idle here. The kernel adds a stay in a state to ``time`` only when it *ends*: a CPU that
+sleeps for seconds looks busy meanwhile, and then idle for longer than the interval. So the busy time of an interval is
+limited: at least zero, and at most what the CPU's own cycles allow at its lowest clock (a sleeping CPU has none).
+Without cpuidle (most virtual machines) /proc/stat is used, in steps of 10 ms: at a period of 100 ms, +-10 %.
 Everything derived from this is ESTIMATED.
 Sources: Documentation/admin-guide/pm/cpuidle.rst; proc(5), /proc/stat.
 """
@@ -31,10 +31,10 @@ _STAT_LINE = re.compile(rb"^cpu(\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
 
 
 def why_not(files: Files, cpus: Sequence[int]) -> str | None:
-    """None if busy time can be had here, else the reason."""
+    """None if busy time can be measured here, else the reason."""
     if cpus and (_idle_states(files, cpus[0]) or read_or_none(files, STAT)):
         return None
-    return "neither cpuidle nor /proc/stat tells idle time"
+    return "neither cpuidle nor /proc/stat has idle time"
 
 
 def source(files: Files, cpus: Sequence[int]) -> str:

@@ -1,18 +1,17 @@
-"""Which hardware events a node can count, and by what they are counted.
+"""Which hardware events a node can count, and which event of the kernel counts each.
 
 ====================  =====================================================================================
 ``cycles``            PERF_COUNT_HW_CPU_CYCLES: core clocks while not halted
 ``reference-cycles``  PERF_COUNT_HW_REF_CPU_CYCLES (Intel; AMD from Zen 4), else ``msr/mperf/``: both count at the rate
-                      of the time-stamp counter while not halted, so IPC per reference cycle does not change when
-                      only the clock does
+                      of the time-stamp counter while not halted, so they do not depend on the core clock
 ``instructions``      PERF_COUNT_HW_INSTRUCTIONS
 ``stalls``            PERF_COUNT_HW_STALLED_CYCLES_BACKEND (Sandy Bridge, Zen 1), else an event that the PMU lists:
                       see ``STALL_EVENTS``
 ``llc-misses``        PERF_COUNT_HW_CACHE_MISSES: last-level misses on Intel, L2 misses on AMD Zen
 ====================  =====================================================================================
 
-Zen 2 and 3 have neither a reference-cycle nor a back-end stall event. A machine without any reference cycles gets a
-stand-in from busy time (pmu/instruments/busy.py). Source: arch/x86/events/{intel,amd}/core.c, event maps;
+Zen 2 and 3 have neither a reference-cycle nor a back-end stall event. On a machine that counts no reference cycles they
+are estimated from busy time (pmu/instruments/busy.py). Source: arch/x86/events/{intel,amd}/core.c, event maps;
 arch/x86/events/msr.c.
 """
 
@@ -48,14 +47,14 @@ PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 
 @runtime_checkable
 class TellsHow(Protocol):
-    """``Counters`` that can say by what an event is counted."""
+    """``Counters`` that can name the kernel's event behind a column."""
 
     def how(self, event: str) -> str:
-        """The name of what counts ``event``, for people."""
+        """The kernel's event that counts ``event``, for people."""
 
 
 class PerfCounters:
-    """The kernel's counters (``pmu.ports.Counters``): what can be counted is found out by trying, once per event."""
+    """The kernel's counters (``pmu.ports.Counters``). Whether an event can be counted is tried, once per event."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -71,7 +70,7 @@ class PerfCounters:
         return str(results[0])
 
     def how(self, event: str) -> str:
-        """By what an available event is counted, and on which CPUs it is not."""
+        """The kernel's event that counts an available event, and on which CPUs none does."""
         names, gaps = [], []
         for pmu in self._pmus:
             result = self._source(event, pmu)
@@ -144,7 +143,7 @@ class PerfCounters:
                 paranoid = _paranoid(self._files)
                 return f"{gives} with perf_event_paranoid {paranoid}: needs root or CAP_PERFMON, or a value of 0 there"
             case errno.EBUSY:
-                return f"{gives}: another program holds the counters"
+                return f"{gives}: another program uses the counters"
             case errno.EMFILE | errno.ENFILE:
                 return f"{gives}: no file descriptor is left, raise LimitNOFILE"
             case errno.ENOSYS:

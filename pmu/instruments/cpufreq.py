@@ -1,12 +1,12 @@
-"""Clock domains (cpufreq policies) and the rate at which reference cycles count.
+"""Frequency domains (cpufreq policies) and the rate at which reference cycles count.
 
 A policy is a set of CPUs that share one clock: a socket on Sandy Bridge, a core with its threads on newer processors.
 Drivers with a table list their steps in ``scaling_available_frequencies`` (acpi-cpufreq); others take any value and
 round it themselves (intel_pstate: 100 MHz). acpi-cpufreq names turbo by a step 1 MHz above the nominal clock.
 
 Reference cycles count at the rate of the time-stamp counter, which is the nominal clock: ``base_frequency`` from
-intel_pstate, ``acpi_cppc/nominal_freq`` (MHz) on AMD and Arm. Neither tells more than three digits, hence reference
-cycles over time may exceed 1 by some parts in a thousand.
+intel_pstate, ``acpi_cppc/nominal_freq`` (MHz) on AMD and Arm. Both have three digits at most, so the measured share of
+busy time may exceed 1 by some parts in a thousand.
 Sources: Documentation/admin-guide/pm/{cpufreq,intel_pstate,amd-pstate}.rst; drivers/cpufreq/acpi-cpufreq.c.
 """
 
@@ -25,7 +25,7 @@ CPU = "/sys/devices/system/cpu"
 CPUFREQ = f"{CPU}/cpufreq"
 
 TURBO_MARK_KHZ = 1000
-"""acpi-cpufreq's step for turbo lies this much above the nominal clock, and means any clock above it."""
+"""acpi-cpufreq's step for turbo is this much above the nominal clock, and stands for any clock above it."""
 
 ABSURD_KHZ = 10_000_000
 """Ours: no processor runs at 10 GHz."""
@@ -45,7 +45,7 @@ def find(files: Files, cpus: Sequence[int]) -> tuple[tuple[FrequencyDomain, ...]
 
 
 def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int, str]:
-    """Rate of reference cycles and what says so; 0 if nothing does, for a guess would pass as a measured clock."""
+    """Rate of reference cycles and its source; 0 where none is known, since a guess would look like a measurement."""
     measured = read_number(files, f"{CPU}/cpu0/tsc_freq_khz")
     if measured:
         return measured, "tsc_freq_khz"
@@ -57,11 +57,11 @@ def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int
         return round(float(match[1]) * 1e6), "the processor's name"
     if not domains and (match := re.search(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)):
         return round(float(match[1]) * 1e3), "/proc/cpuinfo, which shows it where clocks cannot be read"
-    return 0, "nothing says the nominal clock, so the share of busy time and the mean clock are unknown"
+    return 0, "the nominal clock is not reported, so the share of busy time and the mean clock are unknown"
 
 
 class Clocks:
-    """The clock each domain runs at now, as the driver tells it; for people, not for the loop."""
+    """The present clock of each domain, as the driver reports it; for people, not for the loop."""
 
     def __init__(self, files: Files, domains: Sequence[FrequencyDomain]) -> None:
         self._files = files
@@ -112,7 +112,7 @@ def _steps(text: str | None) -> tuple[int, ...]:
 
 
 def _base_khz(files: Files, policy: int, steps: Sequence[int]) -> int:
-    """Nominal clock of a domain; 0 if nothing tells it."""
+    """Nominal clock of a domain; 0 where it is unknown."""
     if khz := read_number(files, f"{CPUFREQ}/policy{policy}/base_frequency"):
         return khz
     if mhz := read_number(files, f"{CPU}/cpu{policy}/acpi_cppc/nominal_freq"):

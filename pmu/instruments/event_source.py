@@ -1,7 +1,7 @@
-"""What the kernel says of its PMUs under /sys/bus/event_source/devices.
+"""The kernel's PMUs and their events, from /sys/bus/event_source/devices.
 
-Each PMU has a ``type`` for perf_event_open, perhaps ``events/NAME`` ("event=0xb1,umask=0x01,inv=1,cmask=1") and
-``format/TERM`` that says which bits of the configuration word a term fills ("config:0-7,32-35").
+Each PMU has a ``type`` for perf_event_open. It may have ``events/NAME`` ("event=0xb1,umask=0x01,inv=1,cmask=1") and
+``format/TERM``, which gives the bits of the configuration word that a term fills ("config:0-7,32-35").
 
 A processor with one kind of core has the PMU ``cpu``. One with several kinds has a PMU for each, with the CPUs it
 belongs to in ``cpus``: ``cpu_core`` and ``cpu_atom`` on Intel, ``armv8_cortex_a76`` and its kin on Arm. Their generic
@@ -28,7 +28,7 @@ PERF_TYPE_RAW = 4
 
 @dataclass(frozen=True, slots=True)
 class CorePmu:
-    """The counters of one kind of core. ``cpus`` is None for the only kind; ``type_id`` None if sysfs does not tell."""
+    """The counters of one kind of core. ``cpus`` is None for the only kind; ``type_id`` None if sysfs has none."""
 
     name: str
     type_id: int | None

@@ -1,15 +1,15 @@
 """GPUs through NVML: what each is, and one sweep over all.
 
 A call costs some microseconds in the driver and as much again in ctypes, so a sweep makes seven calls per GPU; the
-memory clock, which only moves with the performance state, is asked once a second. On Hopper and newer two more calls,
+memory clock, which only changes with the performance state, is read once a second. On Hopper and newer two more calls,
 ten times a second, give the GPM metrics: SM occupancy and activity and DRAM bandwidth, as means between two samples,
-which are to be more than 100 ms apart (NVML API reference, nvmlGpmMetricsGet). Before Hopper NVML has no such reading.
+which must be more than 100 ms apart (NVML API reference, nvmlGpmMetricsGet). Before Hopper NVML has no such reading.
 
 ``utilization`` is averaged by the driver over 1/6 to 1 s. Energy is the total since the driver was loaded,
-millijoules (Volta on). NVML cannot tell whether clocks are locked.
+millijoules (Volta on). NVML does not report whether clocks are locked.
 
-Errors are data: a reading that was never supported is not asked again; one that fails is missing from that sweep; a
-GPU that fell off the bus is missing as a whole and asked again every few seconds, since each call may then be slow.
+Errors are data: a reading that was never supported is not tried again; one that fails is missing from that sweep; a
+GPU that fell off the bus is missing as a whole and tried again every few seconds, since each call may then be slow.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pmu.layout import Gpu
 from pmu.readings import GPU_FIELDS, RAW_MISSING, type_i64
 
 RETRY_NS = 5_000_000_000
-"""Ours: how often a lost GPU, or a reading that ceased, is asked again."""
+"""Ours: how often a lost GPU, or a reading that ceased, is tried again."""
 
 MEMORY_CLOCK_NS = 1_000_000_000
-"""Ours: how often the memory clock is asked."""
+"""Ours: how often the memory clock is read."""
 
 GPM_NS = 95_000_000
-"""The 100 ms that NVML wants between samples, less 5 % for ticks that come early at a period of 100 ms."""
+"""The 100 ms that NVML needs between samples, less 5 % for ticks that come early at a period of 100 ms."""
 
 # nvmlReturn_t (nvml.h); the numbers are part of the library's binary interface
 UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION = 1, 3, 4
@@ -44,7 +44,7 @@ _GPM_COLUMNS = tuple(_COLUMN[name] for name in ("sm_occupancy_ppm", "sm_active_p
 
 
 def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding]]:
-    """Every GPU that answers, and what is to be said of each; a GPU that does not answer is a finding only."""
+    """Every GPU that answers, and a finding for each; a GPU that does not answer is a finding only."""
     if nvml is None:
         return (), [absent("gpu", "gpu", nvml_why)]
     try:
@@ -70,7 +70,7 @@ def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding
 
 
 class Gpus:
-    """The GPUs of a layout, asked together."""
+    """The GPUs of a layout, read together."""
 
     def __init__(self, nvml: Any | None, gpus: Sequence[Gpu]) -> None:
         self._cards = [_Card(nvml, gpu) for gpu in gpus] if nvml is not None else []
@@ -97,7 +97,7 @@ class _Card:
         self._handle: Any = None
         self._gpm: _Gpm | None = None
         self._retry_ns = 0
-        self._memory_clock = (0, RAW_MISSING)  # when to ask next, and the last answer
+        self._memory_clock = (0, RAW_MISSING)  # when to read it next, and the last value
         self._has_worked: set[int] = set()
         self._ask_again_ns: dict[int, float] = {}
         self._readings = self._choose_readings()
@@ -138,7 +138,7 @@ class _Card:
         ]
 
     def _ask(self, column: int, read: Callable[[int, type_i64], None], time_ns: int, row: type_i64) -> None:
-        """One reading; NVMLError only if the GPU is lost."""
+        """Take one reading; NVMLError only if the GPU is lost."""
         if time_ns < self._ask_again_ns.get(column, 0):
             return
         try:
@@ -196,7 +196,7 @@ class _Card:
 
 
 class _Gpm:
-    """GPM metrics as means between two samples; the buffers change places, so each sample is taken once."""
+    """GPM metrics as means between two samples. The two buffers swap, so that each sample is taken once."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -220,7 +220,7 @@ class _Gpm:
         try:
             self._nvml.nvmlGpmSampleGet(handle, self._new)
         except self._nvml.NVMLError:
-            self._sampled_ns = None  # what is in the buffer is no sample: begin again
+            self._sampled_ns = None  # the buffer has no valid sample: begin again
             raise
         if not is_first:
             self._query.sample1, self._query.sample2 = self._old, self._new
@@ -253,7 +253,7 @@ def _describe(nvml: Any, index: int) -> Gpu:
         except nvml.NVMLError as error:
             if getattr(error, "value", 0) in LOST:
                 raise
-            return default  # this card or driver does not tell
+            return default  # this card or driver does not report it
 
     memory_mhz = max(optional([], nvml.nvmlDeviceGetSupportedMemoryClocks), default=0)
     clocks = optional([], nvml.nvmlDeviceGetSupportedGraphicsClocks, memory_mhz) if memory_mhz else []

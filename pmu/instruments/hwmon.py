@@ -3,7 +3,7 @@
 ``tempN_input`` is in millidegrees, ``powerN_input`` or ``powerN_average`` in microwatts, ``energyN_input`` counts
 microjoules; ``tempN_crit_alarm`` is 1 while a chip is beyond its critical temperature; ``*_label`` names what is
 measured ("Package id 0", "Tctl"). Chips come and go with their drivers, and a failing bus gives EIO: such a sensor is
-MISSING, and the others are read on.
+MISSING with the reason, and the others are still read.
 
 The loop reads only inputs of drivers in ``LOOP``, whose cost is known. A reading from a BMC (acpi_power_meter) or a
 network card may take tens of milliseconds, in which every tick would be late; all others are there for people.
@@ -29,7 +29,7 @@ _INPUT = re.compile(r"(temp|power|energy)(\d+)_(input|average)")
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """How a sort of sensor counts, and what it can show at all (ours, generous)."""
+    """How a kind of sensor counts, and the range of values that are possible (ours, generous)."""
 
     unit: str
     kind: type_kind

@@ -1,9 +1,9 @@
-"""How far the application has come, by its own count: a number in a small file that the job writes at will.
+"""The progress of the application, by its own count: a number in a small file that the job writes as it likes.
 
-The only instrument here that a user's program owns, so nothing it holds is taken on trust: it is read by pread(2), for
-a mapping of a file that its owner cuts short is a SIGBUS; it is opened without following links or waiting for the other
-end of a pipe; and what it says is judged by ``pmu.decode``. Units mean something to the application alone: they compare
-with units of the same program, at work of the same kind.
+This is the only instrument that a user's program owns, so nothing in it is trusted. It is read by pread(2), since a
+mapping of a file that its owner cuts short raises SIGBUS. It is opened without following links and without waiting for
+the other end of a pipe. And ``pmu.decode`` checks the count. Units have a meaning for the application alone: they can
+be compared with units of the same program, for work of the same kind.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Counter(Protocol):
     """A job's own count of its finished units."""
 
     def read(self) -> int:
-        """Units since its start, at most ``RAW_HIGHEST``; ``RAW_MISSING`` if there is none to be had."""
+        """Units since its start, at most ``RAW_HIGHEST``; ``RAW_MISSING`` where there is no count."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 
@@ -43,7 +43,7 @@ class CounterFile:
             raise OSError(f"{path}: not a plain file")
 
     def read(self) -> int:
-        """Units since its start, at most ``RAW_HIGHEST``; ``RAW_MISSING`` if there is none to be had."""
+        """Units since its start, at most ``RAW_HIGHEST``; ``RAW_MISSING`` where there is no count."""
         try:
             data = os.pread(self._descriptor, _COUNTER.size, 0)
         except OSError:
@@ -51,21 +51,21 @@ class CounterFile:
         return min(int(_COUNTER.unpack(data)[0]), RAW_HIGHEST) if len(data) == _COUNTER.size else RAW_MISSING
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 Told: TypeAlias = Callable[[], RawProgress]
-"""What the one program that is followed says now; ``NOTHING_TOLD`` where there is none, or more than one."""
+"""The progress that the one program on this node reports now; ``NOTHING_TOLD`` where there is none, or several."""
 
 
 def nobody_tells() -> RawProgress:
-    """``Told`` of a node whose jobs are not known."""
+    """The source of progress of a node whose jobs are not known."""
     return NOTHING_TOLD
 
 
 def told_by(counter: Counter) -> Told:
-    """``Told`` of a run around one program."""
+    """The source of progress of a run around one program."""
     return lambda: RawProgress(1, counter.read())

@@ -14,7 +14,7 @@ from pmu.readings import RAW_MISSING, type_i64
 
 
 class KeptIntegers(Protocol):
-    """Decimal numbers in kept files; what cannot be opened or read gives RAW_MISSING and keeps its errno."""
+    """Decimal numbers in kept files. One that cannot be opened or read gives RAW_MISSING, and ``errors`` has why."""
 
     def sweep(self, out: type_i64) -> None:
         """Fill ``out`` ``[n_files]``."""
@@ -28,7 +28,7 @@ class KeptIntegers(Protocol):
 
 @runtime_checkable
 class OpensIntegers(Protocol):
-    """``Files`` that keep many integers at once more cheaply than one by one."""
+    """``Files`` that can keep many integers at once, at lower cost than one by one."""
 
     def keep_integers(self, paths: Sequence[str]) -> KeptIntegers:
         """Keep the integers of ``paths``, in that order."""
@@ -71,7 +71,7 @@ class NativeIntegers:
 
 
 class IntegersOneByOne:
-    """The same over any ``Files``."""
+    """``KeptIntegers`` for any ``Files``."""
 
     def __init__(self, files: Files, paths: Sequence[str]) -> None:
         self._kept: list[KeptFile | None] = []

@@ -1,10 +1,10 @@
 """Counter groups of perf_event_open, one per logical CPU, and their sweep in one native call.
 
-Events of one CPU are opened as one group, so that the kernel counts them over the same time and a read gives them all:
-reading a group of one or of eight costs the same, the interrupt to the other CPU is what costs. A PMU of the kernel's
-*software* sort may join a group of hardware events (the ``msr`` PMU is of that sort); where a kernel or a processor
-refuses a member with EINVAL, or has too few counters for the group, that event gets a group of its own and its count
-is merged into the same row.
+Events of one CPU are opened as one group, so that the kernel counts them over the same time and one read gives them
+all. Reading a group of eight costs as much as one of one: the interrupt to the other CPU is what costs. A *software*
+PMU of the kernel, such as ``msr``, may join a group of hardware events. Where a kernel or a processor refuses a member
+with EINVAL, or has too few counters for the group, that event gets a group of its own, and its count is merged into the
+same row.
 Source: perf_event_open(2); kernel/events/core.c (group_leader checks), arch/x86/events/core.c validate_group().
 """
 
@@ -24,7 +24,7 @@ from pmu.readings import RAW_MISSING, PmuError, type_i64
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What perf_event_open is to count, and how people call it."""
+    """An event for perf_event_open, and its name for people."""
 
     type_id: int
     config: int
@@ -43,7 +43,7 @@ def try_open(source: Source, cpu: int) -> int:
 class PerfGroups:
     """Open groups: row ``i`` counts ``sources[i]`` on ``cpus[i]``; None in a row of sources leaves its cell missing.
 
-    A CPU that cannot be counted (offline, counters taken) keeps its errno and gives RAW_MISSING; running out of
+    A CPU that cannot be counted (offline, counters in use) gives RAW_MISSING, and ``errors`` has why; running out of
     descriptors is a PmuError.
     """
 

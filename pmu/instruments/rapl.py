@@ -1,18 +1,18 @@
-"""Energy and power limits from the Linux powercap tree (intel-rapl and its kin).
+"""Energy and power limits from the Linux powercap tree (intel-rapl and similar drivers).
 
 A zone's ``energy_uj`` counts microjoules up to ``max_energy_range_uj`` and then starts again from zero, on a 400 W
-package about every eleven minutes. One wrap in an interval is added back. Two readings further apart than the
-shortest time in which the zone could wrap cannot be told from two readings one wrap closer: a late reading is marked
-STALE and gives what the counter shows, a lower bound, instead of a guess. A step that no power could explain,
-backwards or forwards, is a counter that was reset: such an interval is MISSING.
+package about every eleven minutes. One wrap in an interval is added back. If two readings are further apart than the
+shortest time in which the zone can wrap, the number of wraps is unknown: the second reading is marked STALE and gives
+what the counter shows, a lower bound. A step that no power can explain, backwards or forwards, means that the counter
+was reset: such an interval is MISSING.
 
-The counter moves in steps of about 1 ms. A *package* that shows no energy over several steps is stuck: no processor
-draws nothing. (A core, uncore or DRAM zone may well read zero: some machines have it and never count on it.)
+The counter moves in steps of about 1 ms. A *package* that shows no energy over several steps is stuck, since no
+processor draws nothing. (A core, uncore or DRAM zone may read zero: on some machines it exists but never counts.)
 
-Client processors carry the package a second time in memory-mapped registers (``intel-rapl-mmio``): the same energy,
-hence reported once, but limits of its own, of which the lower one is in force. AMD shows energy without limits.
-A locked limit register shows as ``enabled`` 0 here; a lock set after the driver was loaded shows nowhere.
-``energy_uj`` is for root since Linux 5.10, because it leaks keys (CVE-2020-8694, PLATYPUS).
+Client processors have the package a second time in memory-mapped registers (``intel-rapl-mmio``): the same energy,
+hence reported once, but its own limits; the lower one is in force. AMD has energy without limits. A locked limit
+register shows as ``enabled`` 0 here; a lock set after the driver was loaded is not visible. Only root may read
+``energy_uj`` since Linux 5.10, because it leaks keys (CVE-2020-8694, PLATYPUS).
 Sources: Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c; Intel SDM vol. 3B 15.10.
 """
 
@@ -33,7 +33,7 @@ MMIO = "intel-rapl-mmio"
 KINDS = ("package", "core", "uncore", "dram", "psys")
 
 MAX_POWER_UW = {"package": 1_000_000_000, "core": 1_000_000_000, "uncore": 500_000_000, "dram": 500_000_000}
-"""Ours: beyond any processor of today (the largest packages are set to some 500 W and peak below twice that)."""
+"""Ours: above any processor of today (the largest packages have limits of some 500 W and peak below twice that)."""
 
 MAX_POWER_PSYS_UW = 10_000_000_000
 """Ours: a whole platform."""
@@ -59,7 +59,7 @@ class PowerLimit:
 
 @dataclass(frozen=True, slots=True)
 class Rapl:
-    """What the powercap tree holds: zones that are read, limits that could be written, and what is to be said."""
+    """The powercap tree: zones that are read, limits that could be written, and a finding for each."""
 
     zones: tuple[EnergyZone, ...]
     limits: tuple[PowerLimit, ...]
@@ -67,7 +67,7 @@ class Rapl:
 
 
 def find(files: Files) -> Rapl:
-    """Zones in the tree's order, each energy once."""
+    """Find the zones, in the tree's order, each energy once."""
     entries = _entries(files)
     if not entries:
         return Rapl((), (), (absent("rapl", "energy", f"{POWERCAP} has no zones: {_why_no_zones(files)}"),))
@@ -112,7 +112,7 @@ def _energy(files: Files, entry: str, name: str, known: Sequence[EnergyZone]) ->
 
 
 def max_power_w(zone: EnergyZone) -> float:
-    """The zone's bound, or the one of its kind."""
+    """The most that the zone can draw, watts: its own bound, or that of its kind."""
     return (zone.max_power_uw or MAX_POWER_UW.get(zone.kind, MAX_POWER_PSYS_UW)) * 1e-6
 
 
@@ -133,7 +133,7 @@ def column(zone: EnergyZone) -> Column:
 
 def _zone(files: Files, entry: str, name: str) -> EnergyZone:
     own = name.rpartition("/")[2].partition("-")[0]
-    kind = own if own in KINDS else "psys"  # some other meter of the platform: shown, never added to the rest
+    kind = own if own in KINDS else "psys"  # another meter of the platform: shown, never added to the rest
     package = re.match(r"package-(\d+)", name)
     return EnergyZone(
         name=name,
@@ -146,7 +146,7 @@ def _zone(files: Files, entry: str, name: str) -> EnergyZone:
 
 
 def _max_power_uw(files: Files, entry: str, kind: str) -> int:
-    """From the zone's own limits where it has any, but never below what a part of its kind may draw at ease."""
+    """From the zone's own limits where it has any, but not below the usual bound of its kind."""
     values = [
         read_number(files, f"{POWERCAP}/{entry}/constraint_{i}_{what}")
         for i in range(_constraint_count(files, entry))
@@ -162,12 +162,12 @@ def _energy_finding(files: Files, zone: EnergyZone) -> Finding:
     try:
         int(files.read(path))
     except ValueError:
-        return Finding(zone.name, "energy", present=True, why=f"{path} holds no number")
+        return Finding(zone.name, "energy", present=True, why=f"{path} has no number")
     except OSError as error:
         code = errno.errorcode.get(error.errno or 0, str(error.errno))
         why = f"reading {path} gives {code}"
         if error.errno in (errno.EACCES, errno.EPERM):
-            why += ": energy is for root since Linux 5.10 (CVE-2020-8694); run as root"
+            why += ": only root may read it since Linux 5.10 (CVE-2020-8694); run as root"
         return Finding(zone.name, "energy", present=error.errno != errno.ENOENT, why=why)
     return Finding(zone.name, "energy", present=True, readable=True)
 

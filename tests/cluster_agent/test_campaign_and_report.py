@@ -140,7 +140,7 @@ def test_a_campaign_or_trace_that_is_not_there_is_named(capsys: pytest.CaptureFi
     ("text", "what"),
     [
         ("policies = [", "c.toml:"),
-        ("policy = []", "unknown field `policy`"),
+        ("policy = []", "Unknown key `policy`"),
         ('policies = ["easi"]', "policies: no policy is called 'easi' (nearest: easy)"),
         ("policies = []", "policies: the list is empty"),
         ('policies = ["easy"]', "traces: none are listed"),

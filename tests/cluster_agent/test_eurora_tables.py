@@ -57,7 +57,7 @@ def test_everything_that_is_not_taken_as_it_stands_is_counted(table: Path) -> No
         "jobs that end before they start: 1 dropped (first: line 5)",
         "rows with something that is no time: 1 dropped (first: line 6)",
         "rows with something that is no number: 1 dropped (first: line 7)",
-        "jobs that the machine's nodes cannot hold: 1 dropped (first: line 8)",
+        "jobs that do not fit the machine's nodes: 1 dropped (first: line 8)",
     }
     assert trace.dropped == 4
 
@@ -78,7 +78,7 @@ def test_a_job_that_draws_more_than_the_cap_ever_allows_is_dropped(table: Path) 
 def test_an_instance_is_the_jobs_that_it_lists(table: Path) -> None:
     (table.parent / "instances.csv.gz").write_bytes(gzip.compress(b"instance,jobs,job_ids\nfew,2,11 13\n"))
     assert read_jobs(str(table), "few").jobs.name == ("11", "13")
-    with pytest.raises(ClusterError, match=r"--instance fw: .*instances.csv.gz has none of that name \(nearest: few\)"):
+    with pytest.raises(ClusterError, match=r"fw: .*instances.csv.gz has no instance of that name \(nearest: few\)"):
         read_jobs(str(table), "fw")
 
 
@@ -110,12 +110,12 @@ def test_a_profile_of_caps_holds_from_the_start_and_for_ever(tmp_path: Path) -> 
     ("rows", "profile", "message"),
     [
         ("a,100,2200\na,100,1\n", "a", "caps.csv:3: 100 s is not after 100 s; sort the profile by time"),
-        ("a,100,low\n", "a", "caps.csv:2: a cap has profile,offset_s,cap_w; mend or delete the line"),
-        ("a,100,0\n", "a", "caps.csv:2: an offset below 0 s or a cap that is not above 0 W; mend the line"),
+        ("a,100,low\n", "a", "caps.csv:2: a cap has profile,offset_s,cap_w; correct or delete it"),
+        ("a,100,0\n", "a", "caps.csv:2: an offset below 0 s or a cap that is not above 0 W; correct the line"),
         (
             "a,1,1\nb,1,1\n",
             None,
-            "caps.csv: it holds several profiles; write --cap .*caps.csv:PROFILE with one of a, b",
+            "caps.csv: it has several profiles; write --cap .*caps.csv:PROFILE with one of a, b",
         ),
         ("a,1,1\n", "c", "caps.csv: no profile is called 'c'; write --cap .*caps.csv:PROFILE with one of a"),
     ],

@@ -87,9 +87,9 @@ def test_the_loop_that_hears_of_every_event_predicts_what_the_native_replay_does
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("job,watts\n11,2000\n11,2000\n", "bad.csv:3: job 11 is there already"),
+        ("job,watts\n11,2000\n11,2000\n", "bad.csv:3: job 11 occurs twice"),
         ("job,watts\n11,-5\n", "bad.csv:2: -5 W: give watts above 0"),
-        ("job,watts\n11\n", "bad.csv:2: job and watts have to be numbers"),
+        ("job,watts\n11\n", "bad.csv:2: job and watts must be numbers"),
         ("number,watts\n11,5\n", "bad.csv:1: the first line must name the columns job and watts"),
         ("job,watts\n99,5\n", "bad.csv: no job of log.swf in it"),
         ("", "bad.csv: it is empty"),
@@ -110,7 +110,7 @@ def test_a_damaged_table_is_said_in_one_line(
         (["--machine", MACHINE, "--policy", "easy-power"], "give them with --job-watts FILE|generated"),
         (["--machine", MACHINE, "--policy", "easy-power:rule=profit"], "a log of processors is served as submitted"),
         (["--job-watts", "generated"], "needs a machine that has watts"),
-        (["--machine", MACHINE, "--job-watts", "generated:spread=2"], "spread from 0 to below 1"),
+        (["--machine", MACHINE, "--job-watts", "generated:spread=2"], "spread at least 0 and below 1"),
         (["--machine", MACHINE, "--job-watts", "nowhere.csv"], "nowhere.csv: No such file"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_wrong_machine_is_answered_in_one_line(text: str, message: str) -> Non
     ("old", "new", "message"),
     [
         ("idle_w = 117", "idel_w = 117", ":10: unknown key 'idel_w' (nearest: idle_w)"),
-        ("idle_w = 117", "idle_w = 'much'", ":10: nodes.idle_w: expected `float`, got `str`"),
+        ("idle_w = 117", "idle_w = 'much'", ":10: nodes.idle_w: expected a number, got text"),
         ("off_w = 14", "off_w = 118", ":9: nodes.off_w: is above idle_w = 117"),
         ("2400, 2200", "2200, 2400", ":11: nodes.frequency_mhz: must begin at the highest and fall"),
         ("[358, 317", "[358", ":12: nodes.busy_w: has 7 values for the 8 of frequency_mhz"),

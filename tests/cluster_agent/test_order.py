@@ -30,7 +30,7 @@ def test_an_order_that_does_not_answer_each_position_once_is_an_error_in_every_e
     answer: Callable[[Queue], Any],
 ) -> None:
     composition, jobs = Composition(order=lambda queue, now_s: answer(queue)), jobs_of(JOBS)
-    wrong = r"order has to answer the positions 0 to \d of the waiting jobs, each once"
+    wrong = r"order must return each of the positions 0 to \d of the waiting jobs once"
     with pytest.raises(ClusterError, match=wrong):
         native_starts(composition, jobs)
     for scheduler in (NativeScheduler, ReferenceScheduler):

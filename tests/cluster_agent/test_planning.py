@@ -68,7 +68,7 @@ def test_jobs_may_run_beside_one_that_is_planned_for_longer(shadow: float, wide_
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("easy:shadow=2", "shadow=2 needs an estimate that a job can outlive: estimate=mean2|learned"),
+        ("easy:shadow=2", "shadow=2 needs an estimate that can be too short: estimate=mean2|learned"),
         ("easy:estimate=mean2,shadow=0.5", "shadow=0.5: give 1 or more"),
         ("easy:estimate=mean2,shadow=nan", "shadow=nan: give 1 or more"),
         ("easy:estimate=mean2,shadow=2,correct=incremental", "correct=incremental adds to the first estimate"),

@@ -49,7 +49,7 @@ def test_every_policy_composes_names_its_source_and_stands_in_the_docs(name: str
         ("wfp3:power=big", "--policy wfp3:power=big: power cannot be 'big': a number is needed"),
         (
             "easy:correct=doubling",
-            "--policy easy:correct=doubling: correct=doubling needs an estimate that a job can outlive:"
+            "--policy easy:correct=doubling: correct=doubling needs an estimate that can be too short:"
             " estimate=mean2|learned",
         ),
     ],

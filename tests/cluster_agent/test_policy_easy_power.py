@@ -59,5 +59,5 @@ def test_a_prediction_beyond_every_cap_does_not_hold_a_job_back_for_ever() -> No
 
 
 def test_a_margin_has_to_be_above_zero() -> None:
-    with pytest.raises(WrongUseError, match=r"--policy easy-power:margin=0: margin=0 has to be above 0"):
+    with pytest.raises(WrongUseError, match=r"--policy easy-power:margin=0: margin=0 must be above 0"):
         choose("easy-power:margin=0")

@@ -164,7 +164,7 @@ def test_drawn_efficiencies_are_those_of_their_seed() -> None:
         ("user;share\n", ":1: the first line must be user,share,efficiency, or user,share"),
         ("user,share\n1,x\n", ":2: user,share are numbers; this line is not"),
         ("user,share\n1,0\n", ":2: 2 values are needed, shares and efficiencies above 0"),
-        ("user,share\n1,2\n1,3\n", ":3: user 1 is there twice"),
+        ("user,share\n1,2\n1,3\n", ":3: user 1 occurs twice"),
     ],
 )
 def test_a_file_of_users_that_is_wrong_is_answered_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -177,5 +177,5 @@ def test_a_file_of_users_that_is_wrong_is_answered_in_one_line(tmp_path: Path, t
     "wrong", ["half_life_s=0", "period_s=0", "damping=0", "oldest_s=0", "spread=1", "seed=-1", "cpu=nan"]
 )
 def test_numbers_that_mean_nothing_are_answered_in_one_line(wrong: str) -> None:
-    with pytest.raises(WrongUseError, match=r"--policy multifactor:.* (has|have) to be"):
+    with pytest.raises(WrongUseError, match=r"--policy multifactor:.* must be"):
         choose(f"multifactor:{wrong}")

@@ -154,5 +154,5 @@ def test_a_trace_without_configurations_is_refused() -> None:
         _ = choose("rmap").composition
     with pytest.raises(WrongUseError, match="easy does not choose configurations"):
         _ = choose("easy").moldable_composition
-    with pytest.raises(WrongUseError, match="th has to be 0 or more"):
+    with pytest.raises(WrongUseError, match="th must be 0 or more"):
         choose("rmap:th=-1")

@@ -57,5 +57,5 @@ def test_est_needs_no_requested_times_and_walltime_does(tmp_path: object) -> Non
 
 
 def test_a_negative_seed_is_answered_in_one_line() -> None:
-    with pytest.raises(WrongUseError, match="seed=-1 has to be 0 or more"):
+    with pytest.raises(WrongUseError, match="seed=-1 must be 0 or more"):
         choose("rule-based:seed=-1")

@@ -155,12 +155,12 @@ def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_is_told
         (["--machine", "four.toml", "--configurations", "cap"], "there is no such file (nearest: cab)"),
         (["--machine", "four.toml", "--configurations", "table.csv:model=regression"], "application 7 has 3"),
         (["--machine", "four.toml", "--configurations", "table.csv:seeds=1"], "has no parameter 'seeds'"),
-        (["--machine", "four.toml", "--configurations", "bad.csv"], "bad.csv:3: something is no number"),
-        (["--machine", "four.toml", "--configurations", "twice.csv"], "twice.csv:5: 1 nodes, 4 cores, 100 W are there"),
+        (["--machine", "four.toml", "--configurations", "bad.csv"], "bad.csv:3: every value must be a number"),
+        (["--machine", "four.toml", "--configurations", "twice.csv"], "twice.csv:5: 1 nodes, 4 cores, 100 W occur"),
         (["--machine", "four.toml", "--configurations", "log.swf"], "log.swf:1: no column application"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--cap", "100"], "share of the watts is"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--strict"], "without configurations"),
-        (["--machine", "four.toml"], "log.swf:2: jobs that ask for fewer nodes than any"),
+        (["--machine", "four.toml"], "log.swf:2: jobs that request fewer nodes than any"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said_in_one_line(
@@ -175,4 +175,4 @@ def test_what_is_missing_is_said_in_one_line(
 
 def test_other_policies_take_no_configurations(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "log.swf", "--configurations", "table.csv"]) == 2
-    assert "easy runs jobs as they ask" in capsys.readouterr().err
+    assert "easy runs jobs as requested" in capsys.readouterr().err

@@ -110,7 +110,7 @@ def test_the_shipped_sample_is_replayed_as_its_readme_says(capsys: pytest.Captur
         (["{table}", "--policy", "prb", "--cap", "no.csv"], 1, "no.csv: No such file or directory"),
         (["{table}", "--policy", "prb", "--cap", "{log}"], 2, "the first line must be from_s,to_s,watts"),
         (["{table}", "--policy", "prb", "--swf", "x.swf"], 2, "a schedule on nodes does not fit that format"),
-        (["{table}", "--policy", "prb", "--instance", "a"], 1, "no instances.csv or instances.csv.gz beside it"),
+        (["{table}", "--policy", "prb", "--instance", "a"], 1, "no instances.csv or instances.csv.gz next to it"),
         (["{table}", "--policy", "prb", "--machine", "eurra"], 2, "no machine is called 'eurra' (nearest: eurora)"),
         (["{table}", "--policy", "prb", "--strict"], 1, "jobs.csv:3: jobs that ran beyond their request"),
         (["{log}", "--policy", "prb"], 2, "--policy prb: prb places jobs on nodes, and this trace has processors only"),

@@ -53,10 +53,10 @@ def test_each_reason_says_the_pass_the_tag_and_where_the_tag_is_from() -> None:
         "n0": "idle", "n1": "mop_and_share", "n3": "tag", "n6": "tag", "n8": "uncapped",
     }  # fmt: skip
     assert found["n1"].words == (
-        "225.0 W by aapc: pass 2: its minimal operating power, and its share of what the last job capped left over;"
+        "225.0 W by aapc: pass 2: its minimal operating power, and its share of what the last cap left over;"
         " job A, MEMORY (user)"
     )
-    assert found["n0"].words == "200.0 W by aapc: it is idle: its minimal operating power"
+    assert found["n0"].words == "200.0 W by aapc: the node is idle, so its minimal operating power"
 
 
 def test_what_is_left_over_is_shared_in_equal_watts_or_to_equal_parts_of_tdp() -> None:

@@ -24,4 +24,4 @@ def test_the_reason_names_the_job_that_runs_there() -> None:
     nodes = worked()
     why = SHARE(nodes, 3_750_000).why(nodes, "n8")
     assert (why.cap_mw, why.reason, why.job, why.tag) == (375_000, "static", "C", "COMPUTE")
-    assert why.words.startswith("375.0 W by fspc: the same part of its TDP as every node")
+    assert why.words.startswith("375.0 W by fspc: the same part of TDP as for every node")

@@ -118,5 +118,5 @@ def test_a_job_without_a_model_counts_as_the_most_sensitive_one_that_is_there() 
 
 
 def test_a_table_that_does_not_fall_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not fall"):
+    with pytest.raises(ValueError, match="must fall from full speed"):
         SpeedModel("rising", 0.1, (0.5, 1.0), (1.0, 0.9))

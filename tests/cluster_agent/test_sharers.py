@@ -103,12 +103,12 @@ def test_every_sharer_names_its_source_and_stands_in_the_docs(name: str) -> None
     [
         ("acp", "no sharer is called 'acp' (nearest: aapc); one of fspc, aapc, minimal-slowdown"),
         ("aapc:memry=80", "sharer aapc:memry=80: aapc has no parameter 'memry' (nearest: memory)"),
-        ("aapc:memory=0", "sharer aapc:memory=0: memory=0 is not a part of TDP: above 0, at most 100 (%)"),
+        ("aapc:memory=0", "sharer aapc:memory=0: memory=0 must be above 0 and at most 100 (% of TDP)"),
         ("aapc:fairness=x", "sharer aapc:fairness=x: fairness cannot be 'x': one of watts, tdp"),
         ("minimal-slowdown:guard=much",
          "sharer minimal-slowdown:guard=much: guard cannot be 'much': a number is needed"),
         ("minimal-slowdown:floor=100",
-         "sharer minimal-slowdown:floor=100: floor=100 has to be from 0 to below 100 (%)"),
+         "sharer minimal-slowdown:floor=100: floor=100 must be at least 0 and below 100 (%)"),
     ],
 )  # fmt: skip
 def test_a_wrong_choice_is_answered_in_one_line(text: str, message: str) -> None:
@@ -236,12 +236,12 @@ def test_a_node_that_does_not_say_whether_it_is_held_back_gets_the_watts_to_be_t
 def test_a_nodes_word_goes_before_the_distance_from_its_cap() -> None:
     needs = Needs()
     for now_s in (0, 20, 40):  # as controllers do, it keeps 5 % below the cap that holds it
-        needs.hear(now_s, "n", "j", 190_000, 200_000, 400_000, held="yes")
+        needs.hear(now_s, "n", "j", 190_000, 200_000, 400_000, cap_bound="yes")
     assert needs.need_mw == {}
-    needs.hear(60, "n", "j", 210_000, 260_000, 400_000, held="unsure")
+    needs.hear(60, "n", "j", 210_000, 260_000, 400_000, cap_bound="unsure")
     assert needs.need_mw == {}
-    needs.hear(61, "n", "j", 250_000, 260_000, 400_000, held="no")
-    needs.hear(62, "n", "j", 199_000, 200_000, 400_000, held="no")
+    needs.hear(61, "n", "j", 250_000, 260_000, 400_000, cap_bound="no")
+    needs.hear(62, "n", "j", 199_000, 200_000, 400_000, cap_bound="no")
     assert needs.need_mw == {"n": 250_000}
 
 

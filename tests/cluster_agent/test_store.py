@@ -157,7 +157,7 @@ def test_a_store_that_is_refused_is_closed_and_the_line_says_which_program_can_r
     with pytest.raises(ClusterError) as raised:
         Database(path)
     assert str(raised.value).startswith(
-        f"{path}: the store has version 99, this clusterctl knows {len(MIGRATIONS)}: start the newer one"
+        f"{path}: the store has version 99, and this clusterctl knows only {len(MIGRATIONS)}: start the newer "
     )
     assert os.listdir(path.parent) == ["cluster.db"], "an open one has files of its log"
 

@@ -64,7 +64,7 @@ def test_a_trace_whose_last_line_was_cut_off_is_read_and_an_empty_one_is_refused
     (tmp_path / "n1.jsonl").write_bytes(line + b"\n" + line[:9])
     assert read_trace(tmp_path / "n1.jsonl").node_j.tolist() == [100.0]
     (tmp_path / "n2.jsonl").write_bytes(line[:9])
-    with pytest.raises(ClusterError, match="left no trace"):
+    with pytest.raises(ClusterError, match="wrote no trace"):
         read_trace(tmp_path / "n2.jsonl")
 
 

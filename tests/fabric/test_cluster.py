@@ -40,7 +40,7 @@ def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp
         lines = cluster.ctl("why", "n2").stdout
         assert (
             "budget 1200 W" in lines
-            and "wanted: 400.0 W by fspc: the same part of its TDP" in lines
+            and "wanted: 400.0 W by fspc: the same part of TDP as for every node" in lines
             and "granted: 400 W" in lines
         )
         told = cluster.ask("why", "n2")

@@ -77,7 +77,7 @@ def test_a_feed_that_is_not_replaced_is_stale_and_saying_the_same_again_is_fresh
     made.look(70.0)
     assert made.feed.alarm == ""
     made.look(70.1)
-    assert "has said nothing for 60 s" in made.feed.alarm
+    assert "has not been replaced for 60 s" in made.feed.alarm
     assert made.says("1400", 71.0) == Fed(1_400_000, [])
     assert made.feed.alarm == ""
     made.path.unlink()
@@ -89,7 +89,7 @@ def test_a_pipe_is_refused_and_waits_for_nobody(tmp_path):
     made = Watched(tmp_path)
     os.mkfifo(made.path)
     assert made.look(0.0) is None
-    assert "is no file" in made.feed.alarm
+    assert "is not a file of at most" in made.feed.alarm
 
 
 def test_the_cluster_agent_follows_its_feed_and_records_it(tmp_path):
@@ -129,4 +129,4 @@ def test_a_schedule_and_a_feed_together_are_refused_in_one_line(tmp_path, capsys
     config = tmp_path / "c.toml"
     config.write_text('[budget]\nw = 1000.0\nfeed = "f"\nschedule = "s"\n[nodes]\ntdp_w = 500.0\n')
     assert main(["serve", "--config", str(config)]) == 2
-    assert "budget.feed: is given together with a schedule" in capsys.readouterr().err
+    assert "budget.feed: is set together with a schedule" in capsys.readouterr().err

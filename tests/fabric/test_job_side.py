@@ -21,7 +21,7 @@ from cluster_agent.fabric.people import PROTOCOL, Caller, answer
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
-from cluster_agent.serve.job_service import STORE_RETRY_S, JobSide
+from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
 from cluster_agent.serve.people_protocol import Cancel, ListJobs, ShowJob, Submit
 from cluster_agent.store.database import Database
 from nodectl.jobs.job_runner import JobDesk, Message
@@ -48,7 +48,7 @@ class Side:
         self.parts: dict[str, list[JobPart]] = {f"n{n}": [] for n in range(nodes)}
         self.database = Database(tmp_path / "a.db")
         self.store = JobStore(self.database)
-        self.side = JobSide(
+        self.side = JobService(
             JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older, self.said.append,
             lambda: self.now_s, models=models or {},
         )  # fmt: skip
@@ -86,7 +86,7 @@ def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
     made.speak()
     assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n1"]
     assert made.side.node_state("n0") == ("idle", "", "")
-    assert made.side.node_state("n1")[2] == "not heard yet", "of its jobs, so soon after its first report"
+    assert made.side.node_state("n1")[2] == "no report yet", "of its jobs, so soon after its first report"
     for _ in range(8):
         made.speak()
     state, _, why = made.side.node_state("n1")
@@ -95,9 +95,9 @@ def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
 
 def test_nodes_are_not_heard_yet_just_after_a_start_and_unheard_of_later(tmp_path):
     made = Side(tmp_path)
-    assert made.side.node_state("n0") == ("down", "", "not heard yet")
+    assert made.side.node_state("n0") == ("down", "", "no report yet")
     made.now_s += 16.0
-    assert made.side.node_state("n0")[2] == "nothing is heard of it"
+    assert made.side.node_state("n0")[2] == "it does not report"
 
 
 def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs_no_jobs(tmp_path):
@@ -107,9 +107,9 @@ def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs
     made.submit()
     made.speak()
     assert {name for name, _ in made.sent} == {"n1"}
-    assert made.side.node_state("n0") == ("down", "", "its agent is older than jobs")
+    assert made.side.node_state("n0") == ("down", "", "its agent is too old to run jobs")
     made.now_s += 100.0
-    assert made.side.node_state("n0")[2] == "nothing is heard of it"
+    assert made.side.node_state("n0")[2] == "it does not report"
 
 
 def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_stored(tmp_path):
@@ -125,7 +125,7 @@ def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_s
             made.submit(name="x" * 90, env={"A": "x" * 3000})
     stored = {job.id: job.state for job in made.store.find()}
     assert made.said[-1].startswith("ALARM:") and not made.side.is_open
-    with pytest.raises(ClusterError, match="all else about jobs waits"):
+    with pytest.raises(ClusterError, match="no other request about jobs works"):
         made.ask[Cancel](ROOT_USER, Cancel([waiting]))
     assert made.ask[ListJobs](EVE, ListJobs(everything=True))
     made.sent.clear()
@@ -191,13 +191,13 @@ def test_the_joules_of_a_running_job_do_not_go_back_when_the_cluster_agent_resta
     for _ in range(5):
         made.speak(power_mw=300_000, quality="measured")
 
-    def joules(side: JobSide) -> float:
+    def joules(side: JobService) -> float:
         return JobRequests(side).handlers[ShowJob](ROOT_USER, ShowJob(job))[0].energy_j
 
     before_j = joules(made.side)
     assert before_j > 0
     made.side.close()
-    again = JobSide(JobSettings(), made.store, made.parts, made._send, lambda name: True, now=lambda: made.now_s)
+    again = JobService(JobSettings(), made.store, made.parts, made._send, lambda name: True, now=lambda: made.now_s)
     assert joules(again) == before_j
 
 

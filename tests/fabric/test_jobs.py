@@ -96,7 +96,7 @@ def test_jobs_are_ended_by_people_and_by_their_walltime(cluster):
     )
     assert wait(cluster, long, "cancelled")["status"] == -signal.SIGTERM
     short = submit(cluster, "trap '' TERM; sleep 1000", "-t", "1s", "--grace", "1s")
-    assert wait(cluster, short, "timeout")["reason"] == "its 1 s were over"
+    assert wait(cluster, short, "timeout")["reason"] == "its walltime of 1 s was over"
     assert cluster.ctl("requeue", str(short)).stdout == f"job {short} is queued\n"
     assert wait(cluster, short, "timeout")["attempts"] == 2
     assert "is cancelled already" in cluster.ctl("cancel", str(long)).stdout
@@ -130,12 +130,12 @@ def test_a_script_brings_its_options_and_the_command_line_wins(cluster):
     ("arguments", "message"),
     [
         ([], "nothing to run"),
-        (["-N", "3", "--", "true"], "3 nodes asked for, and the partition has 2"),
+        (["-N", "3", "--", "true"], "3 nodes requested, but the partition has 2"),
         (["-t", "5", "--", "true"], "'5' is no duration"),
         (["-t", "999999999d", "--", "true"], "--time 999999999d: longer than 3660 days"),
         (["--tag", "memroy", "--", "true"], "no tag is called 'memroy' (nearest: MEMORY)"),
         (["--env", "SURELY_NOT_SET", "--", "true"], "it is not set here"),
-        (["--env", f"LARGE={'x' * 300_000}", "--", "true"], "put them into files"),
+        (["--env", f"LARGE={'x' * 300_000}", "--", "true"], "move them to files"),
         (["--script", "/no/such", "--"], "cannot read the script"),
     ],
 )

@@ -119,7 +119,7 @@ def test_top_goes_on_when_the_agent_is_away(tmp_path):
 
 
 def test_top_wants_a_terminal_and_leaves_it_as_it_was(cluster):
-    assert "top draws on a terminal" in cluster.ctl("top").stderr
+    assert "top needs a terminal" in cluster.ctl("top").stderr
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "cluster_agent.cli", "top", "--socket", str(cluster.socket)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}

@@ -14,8 +14,8 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings, PowerSettings, read_settings
-from cluster_agent.serve.job_service import JobSide
-from cluster_agent.serve.power_commands import PowerSide, arguments
+from cluster_agent.serve.job_service import JobService
+from cluster_agent.serve.power_commands import PowerCommands, arguments
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import SqliteLedgerStore
 from nodectl.shell.settings import ConfigError
@@ -58,11 +58,11 @@ class Head:
         self.ledger = Ledger(
             SqliteLedgerStore(self.database, "head-1"), Terms(0, 0), BudgetLine(round(self.budget_w * 1000)), self.now_s
         )
-        self.side = JobSide(
+        self.side = JobService(
             jobs, JobStore(self.database), self.boots, lambda *_: True, lambda _: True, self.said.append,
             lambda: self.now_s, can_switch=True,
         )  # fmt: skip
-        self.switch = PowerSide(jobs, self.power, self.side, self.ledger, lambda: None)
+        self.switch = PowerCommands(jobs, self.power, self.side, self.ledger, lambda: None)
 
     def kill_and_restart(self) -> None:
         self.database.close()
@@ -178,9 +178,9 @@ def test_commands_are_words_without_a_shell():
     ("table", "problem"),
     [
         ('off_command = "x %N"', "jobs.power.on_command: is missing"),
-        ('off_command = "x"\non_command = "y %N"', "jobs.power.off_command: does not say which node"),
+        ('off_command = "x"\non_command = "y %N"', "jobs.power.off_command: must contain %N"),
         ('off_command = "x \'%N"\non_command = "y %N"', "jobs.power.off_command: No closing quotation"),
-        ('off_command = "x %N"\non_command = "y %N"\nidle_off_s = 3', "jobs.power.idle_off_s: 3 s is below 30 s"),
+        ('off_command = "x %N"\non_command = "y %N"\nidle_off_s = 3', "idle_off_s: 3 s is not a time of at least 30 s"),
         ('off_command = "x %N"\non_command = "y %N"\nretries = -1', "jobs.power.retries: is negative"),
         ('of_command = "x %N"', "unknown key 'jobs.power.of_command' (nearest: off_command)"),
     ],

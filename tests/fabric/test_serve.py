@@ -86,7 +86,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path):
     with sqlite3.connect(tmp_path / "a.db") as connection:
         connection.execute("UPDATE schema_version SET version = ?", (len(MIGRATIONS) + 1,))
     before = (tmp_path / "a.db").read_bytes()
-    with pytest.raises(ClusterError, match="this clusterctl knows"):
+    with pytest.raises(ClusterError, match="this clusterctl knows only"):
         Database(tmp_path / "a.db")
     assert (tmp_path / "a.db").read_bytes() == before
 
@@ -172,10 +172,10 @@ def test_a_node_that_says_nothing_is_told_so_with_what_it_counts(tmp_path):
     made, _ = partition(tmp_path, [])
     lease = NodeLease("n0", "boot-1", DECLARED, 500_000, 0)
     made.hear(1.0, [lease.report(1 * S, 400_000)])
-    assert not any("not heard" in line for line in made.why(2.0, "n0").lines)
+    assert not any("no report" in line for line in made.why(2.0, "n0").lines)
     made.turn(99.0)
-    told = [line for line in made.why(99.0, "n0").lines if "not heard" in line or "awaited" in line]
-    assert len(told) == 1 and told[0].startswith("not heard for 98 s: it counts what it may draw at most")
+    told = [line for line in made.why(99.0, "n0").lines if "no report" in line or "waiting for the node" in line]
+    assert len(told) == 1 and told[0].startswith("no report for 98 s: it counts the most that it may draw")
 
 
 def told(made: Partition, now_s: float, *leases: NodeLease, is_leaving: bool = False, tag: str = "") -> None:
@@ -268,7 +268,7 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = 100\nfixed_w = 100\n[nodes]\ntdp_w = 1", "not above fixed_w"),
         ("[budget]\nw = -1", "negative"),
         ("[budget]\nw = 1000", "nodes.tdp_w: is missing"),
-        ("[budget]\nw = nan", "no number"),
+        ("[budget]\nw = nan", "not a number"),
         ("[budget]\nw = 1\n[nodes]\ntdp_w = 1\ngap_s = 0", "nodes.gap_s: 0 s is outside 0.1..3600"),
         ("listen = 'tcp://0.0.0.0'", "cluster.toml:1: listen: 'tcp://0.0.0.0' is not tcp://ADDRESS:PORT, e.g. tcp://"),
         ("budgt = 3", "unknown key 'budgt' (nearest: "),
@@ -285,7 +285,10 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\nlost_after_s = 5", "less than down_after_s"),
         ("[budget\n", "cluster.toml:1: not TOML: "),
         ("[budget]\nkw = 4", "cluster.toml:2: unknown key 'budget.kw': it is given in w (nearest: w)"),
-        ("[jobs]\n[jobs.power]\nretries = 'two'", "cluster.toml:3: jobs.power.retries: expected int, got str"),
+        (
+            "[jobs]\n[jobs.power]\nretries = 'two'",
+            "cluster.toml:3: jobs.power.retries: expected a whole number, got text",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_file_and_key(tmp_path, capsys, text, message):
@@ -301,7 +304,7 @@ def test_settings_without_keys_say_how_to_make_them(tmp_path, capsys):
     path.write_text(f"keys = '{tmp_path}'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 500\n")
     assert read_settings(path).terms == Terms(0, 1, 10.0)
     assert main(["serve", "--config", str(path)]) == 1
-    assert "`clusterctl keys new` makes one" in capsys.readouterr().err
+    assert "make one with `clusterctl keys new`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("watts", ["4kW", "-5", "nan", "0", "1e13", "-.5W"])
@@ -309,7 +312,7 @@ def test_what_is_no_budget_is_told_the_unit_and_an_example(capsys, watts):
     assert main(["budget", "set", watts]) == 2
     error = capsys.readouterr().err
     assert error == (
-        f"clusterctl budget: {watts!r} is no budget: give watts, a number above 0 without a unit, e.g. 4000\n"
+        f"clusterctl budget: {watts!r} is not a budget: give watts, a number above 0 without a unit, e.g. 4000\n"
     )
 
 

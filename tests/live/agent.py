@@ -11,7 +11,7 @@ from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.times import Times, steady_time
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
-from nodectl.jobs.job_runner import tell
+from nodectl.jobs.job_runner import deliver
 from nodectl.jobs.processes import JobRunner
 from nodectl.wire.job_messages import NodeJobs
 
@@ -31,7 +31,7 @@ class Agent:
         self.partition.turn()
         outbox, self.partition.outbox = self.partition.outbox, []
         for name, message in outbox:
-            tell(self.runners[name], message)
+            deliver(self.runners[name], message)
 
     def until_over(self, patience_s: float = 60.0) -> None:
         until_s = time.monotonic() + patience_s

@@ -69,11 +69,11 @@ def test_the_live_partition_makes_the_schedule_of_the_replay(jobs: Jobs, composi
 
 def test_a_table_serves_more_nodes_than_there_can_be_users_in_it() -> None:
     table = GrowingJobs(capacity=100, users=4)
-    assert table.has_room(jobs=3, holds=90), "what holds nodes that are away is nobody's"
-    assert not table.has_room(jobs=3, holds=97), "rows are short"
+    assert table.has_room(jobs=3, placeholders=90), "what holds nodes that are away is nobody's"
+    assert not table.has_room(jobs=3, placeholders=97), "rows are short"
     for uid in (7, 8, 9):
         table.add(1, uid, 0, 1, 1)
-    assert table.has_room(jobs=0, holds=90) and not table.has_room(jobs=1, holds=0)
+    assert table.has_room(jobs=0, placeholders=90) and not table.has_room(jobs=1, placeholders=0)
 
 
 def test_a_table_that_is_full_is_replaced_under_way_and_no_job_is_disturbed() -> None:
@@ -278,7 +278,7 @@ def test_energy_is_summed_from_reports_by_their_quality_and_what_is_not_covered_
     for i in range(10):
         fake.now_s += 1
         if i < 8:
-            fake.partition.draws("n00", 200_000, "measured" if i < 6 else "estimated", 250_000, "cap")
+            fake.partition.add_power("n00", 200_000, "measured" if i < 6 else "estimated", 250_000, "cap")
     fake.step(0)
     assert job.state == "done"
     assert job.account.energy_j == {"measured": 1200.0, "estimated": 400.0}
@@ -288,7 +288,7 @@ def test_energy_is_summed_from_reports_by_their_quality_and_what_is_not_covered_
 
 def test_impossible_jobs_are_refused_with_the_reason() -> None:
     fake = Fake(2)
-    with pytest.raises(WrongUseError, match="3 nodes asked for, and the partition has 2"):
+    with pytest.raises(WrongUseError, match="3 nodes requested, but the partition has 2"):
         fake.submit(1, nodes=3)
     with pytest.raises(WrongUseError, match="nearest: MEMORY"):
         fake.submit(1, tag="memroy")
@@ -370,8 +370,7 @@ def test_a_job_that_waits_for_nodes_that_get_none_says_so() -> None:
     job = fake.submit(run_s=5, nodes=3)
     fake.settle()
     assert fake.partition.why_waiting()[job.id] == (
-        "first in the queue: needs 3 nodes, and 1 is idle; 2 of those that are missing may get no job (1 down, 1"
-        " draining)"
+        "first in the queue: needs 3 nodes, and 1 is idle; 2 of the missing nodes cannot get a job (1 down, 1 draining)"
     )
 
 
@@ -406,11 +405,11 @@ def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
         fake.partition.heard(NodeJobs(name, "boot1", [], runs_only="twin-workload"))
     fake.submit(run_s=5, nodes=1)  # n02 runs it
     for asked in ({"nodes": 2}, {"nodes": 3, "prolog": "true"}):
-        with pytest.raises(WrongUseError, match=r"n00 and 1 more: emulated nodes run `twin-workload NAME TIME"):
+        with pytest.raises(WrongUseError, match=r"n00 and 1 more: emulated nodes run only `twin-workload NAME TIME"):
             fake.submit(run_s=5, **asked)
     spec = JobSpec(command=["twin-workload", "hpl", "60s"], walltime_s=100, workdir="/", nodes=2)
     assert fake.partition.submit(1000, "someone", spec).state == "queued"
-    with pytest.raises(WrongUseError, match="3 nodes asked for, and 2 emulated ones run `twin-workload`"):
+    with pytest.raises(WrongUseError, match="3 nodes requested, but only 2 emulated ones run `twin-workload`"):
         fake.partition.submit(1000, "someone", msgspec.structs.replace(spec, nodes=3))
 
 
@@ -438,9 +437,9 @@ def test_beside_emulated_nodes_a_job_waits_for_a_node_that_runs_it() -> None:
     ("words", "said"),
     [
         ("hlp 60s", "n00 and 1 more cannot run a workload 'hlp' (nearest: hpl)"),
-        ("hpl 60x", "'60x' is no time above 0 such as 30s or 2min"),
-        ("hpl 0s", "'0s' is no time above 0"),
-        ("hpl 60s 1parsec", "'1parsec' is no time above 0"),
+        ("hpl 60x", "'60x' is not a time above 0 such as 30s or 2min"),
+        ("hpl 0s", "'0s' is not a time above 0"),
+        ("hpl 60s 1parsec", "'1parsec' is not a time above 0"),
         ("hpl", "twin-workload hpl: emulated nodes run `twin-workload NAME TIME [UNIT]`, e.g. "),
         ("hpcg 60s", "cannot run a workload 'hpcg'"),
     ],

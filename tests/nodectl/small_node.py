@@ -1,4 +1,4 @@
-"""A small node made by hand, and samples of it: two clock domains of two CPUs, one package, two GPUs."""
+"""A small node made by hand, and samples of it: two frequency domains of two CPUs, one package, two GPUs."""
 
 import numpy as np
 

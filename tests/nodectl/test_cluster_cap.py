@@ -191,7 +191,7 @@ def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(t
         ({"cluster": {**CLUSTER, "tdp_w": 0.0}}, "cluster.tdp_w: is missing"),
         ({"cluster": {**CLUSTER, "safe_w": 100.0}}, "not between mop_w and tdp_w"),
         ({"cluster": CLUSTER, "mode": "monitor"}, "cannot be capped"),
-        ({"cluster": CLUSTER, "caps": {"node_w": 300.0}}, "one owner of watts"),
+        ({"cluster": CLUSTER, "caps": {"node_w": 300.0}}, "the cluster caps this node already"),
         ({"cluster": {**CLUSTER, "url": "head"}}, "no URL such as"),
         ({"cluster": {**CLUSTER, "url": "tcp://head"}}, "'tcp://head' is no URL such as tcp://HOST:7410"),
     ],

@@ -318,7 +318,7 @@ def test_why_a_lease_was_not_renewed_is_said_where_the_link_is_down() -> None:
     made.cap.request(0)
     assert made.said[-2:] == [
         "the lease is over: 220 W, the safe cap (no answer)",
-        "tcp://test: no answer; the cap holds until its lease is over",
+        "tcp://test: no answer; the cap stays in force until its lease is over",
     ]
 
 
@@ -442,7 +442,7 @@ def test_what_becomes_of_the_link_is_said_when_it_changes() -> None:
     assert made.said == [
         "tcp://test: wrong key",
         "tcp://test: the cluster agent is there",
-        "tcp://test: it closed; the cap holds until its lease is over",
+        "tcp://test: it closed; the cap stays in force until its lease is over",
     ]
 
 

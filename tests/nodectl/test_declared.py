@@ -1,4 +1,4 @@
-"""What a node declares to its cluster agent is held against what it has, and each doubt is a line with its remedy."""
+"""What a node declares to its cluster agent is checked against what it has, and each problem is a line with its fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.config import Config, Scmi, build_config
 from nodectl.loop.survey import survey
-from nodectl.member.declared import CapController, asked, cap_controller, problems, proof
+from nodectl.member.declared import CapController, cap_controller, problems, proof, read_controller
 from pmu.layout import EnergyZone, Gpu, Layout
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
@@ -22,7 +22,7 @@ from twin.physics.model import Twin
 from twin.pulp.plant import CLASSES
 
 RAPL = "/sys/class/powercap"
-NO_CONTROLLER = CapController("no controller holds the cap")
+NO_CONTROLLER = CapController("no controller enforces the cap")
 ARMED = {"/sys/class/watchdog/watchdog0/state": "active", "/sys/class/watchdog/watchdog0/timeout": "15"}
 
 
@@ -87,7 +87,7 @@ def test_a_mop_or_a_safe_cap_below_what_the_knobs_can_be_set_to_is_found(layout)
     ]
     assert found(layout, low, ARMED) == [], "packages that do not say how low they go"
     (line, _) = found(layout, low, ARMED, CapController("none", least_w=200.0))
-    assert "360 W (packages 200, " in line, "where a controller holds the cap its range counts"
+    assert "360 W (packages 200, " in line, "where a controller enforces the cap its range counts"
 
 
 def test_a_tdp_below_what_the_knobs_allow_is_found(layout):
@@ -123,7 +123,7 @@ def test_a_watchdog_whose_kernel_does_not_tell_its_state_is_believed(layout):
 
 def test_class_hw_needs_a_controller_that_ends_leases_at_a_cap_within_safe_w(layout):
     hw, alone = config(lease_class="hw"), msgspec.structs.replace(layout, gpus=())
-    assert found(alone, hw, {}) == ["lease_class hw, but no controller holds the cap: declare os or sticky"]
+    assert found(alone, hw, {}) == ["lease_class hw, but no controller enforces the cap: declare os or sticky"]
     assert found(alone, hw, {}, CapController(left_s=1.0, lapsed_w=260.0)) == []
     assert found(alone, hw, {}, CapController()) == [], "it can, and the first grant makes it"
     (line,) = found(alone, hw, {}, CapController(left_s=1.0, lapsed_w=270.0))
@@ -143,26 +143,26 @@ def test_class_os_is_not_true_of_a_cap_that_a_controller_keeps_through_a_reset(l
 def test_our_firmware_says_whether_it_ends_leases_which_is_set_and_how_low_its_cap_goes():
     node, hw = PulpNode(CLASSES[1]), config(lease_class="hw")
     client = node.connect(RUNTIME_CHANNEL)
-    before = asked(client, "package")
+    before = read_controller(client, "package")
     assert 0 < before.least_w < before.most_w < float("inf")
     assert proof(hw, before).endswith("by itself; none is set now, the first grant sets one")
     client.request(LeaseUntil(client.request(LeaseLeft()).now_ms + 1500, 90_000))
-    during = asked(client, "package")
+    during = read_controller(client, "package")
     assert (during.why, during.lapsed_w) == ("", 90.0)
     assert 1.49 <= during.left_s <= 1.5
     assert proof(hw, during).endswith("by itself; 1.5 s are left of its lease, then 90 W at most")
     node.advance(1.6)
-    assert proof(hw, asked(client, "package")).endswith("its lease is over, then 90 W at most")
+    assert proof(hw, read_controller(client, "package")).endswith("its lease is over, then 90 W at most")
     assert proof(config(lease_class="os"), during) == ""
-    other = asked(client, "voltage domain 0")
+    other = read_controller(client, "voltage domain 0")
     assert other.why == "the controller's lease is on power domain 0, and the cap on 1 (voltage domain 0)"
     assert proof(hw, other) == ""
 
 
 def test_a_controller_that_is_not_there_or_holds_no_cap_ends_no_lease(tmp_path):
-    assert "no controller holds the cap" in cap_controller(Scmi()).why
+    assert "no controller enforces the cap" in cap_controller(Scmi()).why
     gone = cap_controller(Scmi(f"scmi+shm:{tmp_path}/gone.sock", {"node/cap_mw": "package"}))
-    assert "cannot be asked" in gone.why
+    assert "cannot be reached" in gone.why
 
 
 def test_doctor_prints_each_finding_as_a_line_and_in_its_json(monkeypatch, capsys, tmp_path):

@@ -324,7 +324,7 @@ def test_a_node_without_gpus_zones_or_counters_can_be_journalled(tmp_path):
 
 
 def test_no_journal_is_one_line_with_its_place(tmp_path):
-    with pytest.raises(JournalError, match="holds no journal segments"):
+    with pytest.raises(JournalError, match="has no journal segments"):
         open_journal(tmp_path)
     with pytest.raises(JournalError, match="is not there"):
         open_journal(tmp_path / "nowhere")

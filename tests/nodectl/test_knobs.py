@@ -161,7 +161,7 @@ def test_a_clock_that_stays_above_its_limit_is_a_missing_effect_of_the_firmware(
     assert node.set({CLOCK: 1_400_000})[CLOCK].status == "written"
     (seen,) = node.see()
     assert (seen.status, seen.reason) == ("no-effect", "firmware")
-    assert seen.detail.startswith("asked 1400000 kHz, ")
+    assert seen.detail.startswith("requested 1400000 kHz, ")
 
 
 def test_a_clock_kept_low_by_its_governor_names_the_governor(bench):
@@ -217,7 +217,7 @@ def test_a_clock_lock_is_followed_and_unlocked_at_the_end(bench):
     assert node.twin.gpus.gpu[0].lock_max_mhz == 1095
     assert read_save(node.save_path).knobs[LOCK].value == "unlocked"
     (outcome,) = node.writer.restore_all()
-    assert (outcome.status, outcome.detail) == ("restored", "unlocked; where it was cannot be asked (no getter)")
+    assert (outcome.status, outcome.detail) == ("restored", "unlocked; where it was cannot be read (no getter)")
     assert node.twin.gpus.gpu[0].lock_max_mhz == 0
 
 

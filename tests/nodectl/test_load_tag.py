@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from nodectl.config import Cluster
-from nodectl.decide.load_tag import HOLD, Counted, Witness, classify
+from nodectl.decide.load_tag import SECONDS_TO_CHANGE, Counted, TagFilter, classify
 from nodectl.member.cluster_cap import declaration
 from nodectl.wire.power_messages import Report, pack, read_report, unpack
 from tests.nodectl.test_agent import node
@@ -91,16 +91,16 @@ def test_one_second_of_counters_has_a_tag(counted, tag):
 
 
 def test_a_tag_is_believed_after_some_seconds_and_a_value_at_a_mark_does_not_flicker():
-    witness = Witness()
-    for _ in range(HOLD - 1):
-        witness = witness.after("memory")
-        assert witness.tag == ""
-    witness = witness.after("memory")
-    assert witness.tag == "memory"
+    tag_filter = TagFilter()
+    for _ in range(SECONDS_TO_CHANGE - 1):
+        tag_filter = tag_filter.after("memory")
+        assert tag_filter.tag == ""
+    tag_filter = tag_filter.after("memory")
+    assert tag_filter.tag == "memory"
     for beta in itertools.islice(itertools.cycle([0.29, 0.31, 0.32]), 300):
-        witness = witness.after(classify(Counted(beta, NAN, 1.0), witness.tag))
-        assert witness.tag == "memory"
+        tag_filter = tag_filter.after(classify(Counted(beta, NAN, 1.0), tag_filter.tag))
+        assert tag_filter.tag == "memory"
     for seen in ("mixed", "mixed", "memory", "mixed", "mixed", "mixed", "mixed"):
-        witness = witness.after(seen)
-        assert witness.tag == "memory"
-    assert witness.after("mixed").tag == "mixed"
+        tag_filter = tag_filter.after(seen)
+        assert tag_filter.tag == "memory"
+    assert tag_filter.after("mixed").tag == "mixed"

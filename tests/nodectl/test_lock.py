@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodectl.write.lock import FileLock, LockError, NodeLock, is_held, lock_path
+from nodectl.write.lock import FileLock, LockError, NodeLock, is_locked, lock_path
 from pmu.system import node_lock_path, system_ports
 from tests.nodectl.file_tree import file_node
 from twin.in_process_node import InProcess
@@ -40,7 +40,7 @@ def test_agents_with_state_directories_of_their_own_still_share_one_node(tmp_pat
     holder.stdout.readline()
     with pytest.raises(LockError) as refused:
         NodeLock(state(tmp_path, "b"), node).acquire()
-    assert str(refused.value) == f"pid {holder.pid} already runs this node (it holds {node}); stop it first"
+    assert str(refused.value) == f"pid {holder.pid} already runs this node (it has locked {node}); stop it first"
     holder.kill()
     holder.wait()
     holder.stdout.close()
@@ -54,16 +54,16 @@ def test_a_refused_agent_holds_nothing_and_leaks_no_descriptor(tmp_path, node):
         NodeLock(state(tmp_path, "b"), node).acquire()
     with NodeLock(state(tmp_path, "a")), pytest.raises(LockError):
         NodeLock(state(tmp_path, "a"), node).acquire()
-    assert not is_held(node) and not is_held(lock_path(state(tmp_path, "b")))
+    assert not is_locked(node) and not is_locked(lock_path(state(tmp_path, "b")))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_looking_whether_a_lock_is_held_leaves_it_free(tmp_path, node):
-    assert not is_held(node)
+def test_looking_whether_a_lock_is_locked_leaves_it_free(tmp_path, node):
+    assert not is_locked(node)
     with NodeLock(state(tmp_path, "a"), node):
-        assert is_held(node)
-    assert not is_held(node)
-    assert not is_held(node)
+        assert is_locked(node)
+    assert not is_locked(node)
+    assert not is_locked(node)
 
 
 def test_a_full_disk_costs_the_number_in_a_message_and_not_the_lock(tmp_path):
@@ -88,7 +88,7 @@ def test_who_may_not_lock_the_node_is_told_in_one_line(tmp_path, node):
 
 def test_a_state_directory_that_is_a_file_is_told_as_such(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(LockError, match=r"cannot use the lock .*/file/lock: its directory is none but a file$"):
+    with pytest.raises(LockError, match=r"cannot use the lock .*/file/lock: its directory is a file$"):
         NodeLock(str(tmp_path / "file")).acquire()
 
 

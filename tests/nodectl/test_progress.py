@@ -240,7 +240,7 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
         agent.stop()
     summary = agent.summary()
     assert summary.progress is not None and summary.progress.units == twin.progress_units()
-    assert f"progress told: {twin.progress_units()} units" in summary.line()
+    assert f"progress reported: {twin.progress_units()} units" in summary.line()
     journal = open_journal(config.journal_dir)
     units = [record.raw.progress.units for record in journal]
     assert all(before <= after for before, after in pairwise(units)) and units[-1] == twin.progress_units()

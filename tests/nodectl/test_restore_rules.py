@@ -21,7 +21,7 @@ from nodectl.write.restore import (
     left_behind,
     put_back,
     put_back_all,
-    put_under,
+    put_to_limit,
     restore_saved,
     save_path,
     settle,
@@ -67,13 +67,13 @@ def test_a_knob_that_temperature_holds_down_is_put_back_all_the_same() -> None:
     knob = PlainKnob(text="1100", why=HOT)
     assert row(put_back(knob, CAPTURED)) == ("restored", "1100 to 3000", "")
     knob = PlainKnob(text="1200", most=900, why=HOT)
-    assert row(put_back(knob, CAPTURED)) == ("restored", "3000 asked, 900 in force: it is hot", "thermal")
+    assert row(put_back(knob, CAPTURED)) == ("restored", "3000 requested, 900 in force: it is hot", "thermal")
     assert knob.explained == [(3000, 900)]
 
 
 def test_a_knob_that_holds_something_else_after_the_restore_without_a_cause_is_not_back() -> None:
     knob = PlainKnob(text="1200", most=900)
-    assert row(put_back(knob, CAPTURED)) == ("no-effect", "asked 3000, it still holds 900", "firmware")
+    assert row(put_back(knob, CAPTURED)) == ("no-effect", "requested 3000, still at 900", "firmware")
 
 
 def test_a_knob_that_rounds_is_back_at_what_the_hardware_makes_of_its_captured_value() -> None:
@@ -92,7 +92,7 @@ def test_a_knob_that_cannot_be_read_is_put_back_and_one_that_is_gone_is_not() ->
 
 def test_a_knob_without_a_getter_is_always_put_back() -> None:
     knob = PlainKnob(has_getter=False)
-    assert row(put_back(knob, CAPTURED)) == ("restored", "3000; where it was cannot be asked (no getter)", "")
+    assert row(put_back(knob, CAPTURED)) == ("restored", "3000; where it was cannot be read (no getter)", "")
     assert knob.log == ["3000"]
 
 
@@ -143,46 +143,46 @@ def test_a_dry_run_says_what_a_restore_would_do_and_writes_nothing() -> None:
     knobs = (there, silent, unreadable, PlainKnob(text="1100"))
     assert [row(put_back(knob, CAPTURED, dry_run=True))[:2] for knob in knobs] == [
         ("restored", "would go from 1200 to 3000"),
-        ("restored", "would be 3000; where it is cannot be asked (no getter)"),
+        ("restored", "would be 3000; where it is cannot be read (no getter)"),
         ("restored", "would go from unreadable to 3000"),
         ("left", "somebody else set it to 1100; it was 3000 before this agent"),
     ]
     assert all(knob.log == [] for knob in knobs)
 
 
-# --- put_under: a knob that holds a cap under a cluster's grant
+# --- put_to_limit: a knob that holds a cap under a cluster's grant
 
-HELD = Captured("3000", (1200,), hold=1000)
+HELD = Captured("3000", (1200,), restore_limit=1000)
 WAITS = "; 3000 as captured only when this node may leave its cluster"
 
 
 @pytest.mark.parametrize("present", ["1", "999", "1000"])
 def test_a_knob_at_its_safe_value_or_below_stays_there(present: str) -> None:
     knob = PlainKnob(text=present)
-    assert row(put_under(knob, HELD)) == ("held", f"stays at {present}{WAITS}", "")
+    assert row(put_to_limit(knob, HELD)) == ("held", f"stays at {present}{WAITS}", "")
     assert knob.log == []
 
 
 def test_a_knob_above_its_safe_value_goes_down_to_it() -> None:
     knob = PlainKnob(text="1001")
-    assert row(put_under(knob, HELD, dry_run=True)) == ("held", f"would go from 1001 to 1000{WAITS}", "")
+    assert row(put_to_limit(knob, HELD, dry_run=True)) == ("held", f"would go from 1001 to 1000{WAITS}", "")
     assert knob.log == []
-    assert row(put_under(knob, HELD)) == ("held", f"1001 to 1000{WAITS}", "")
+    assert row(put_to_limit(knob, HELD)) == ("held", f"1001 to 1000{WAITS}", "")
     assert knob.log == ["1000"]
 
 
 def test_a_knob_that_does_not_go_down_to_its_safe_value_is_not_held() -> None:
     knob = PlainKnob(text="1200", step=300)
-    assert put_under(knob, HELD).status == "held", "900 is what the hardware makes of 1000"
+    assert put_to_limit(knob, HELD).status == "held", "900 is what the hardware makes of 1000"
     knob = PlainKnob(text="1200", most=950)
-    assert row(put_under(knob, HELD)) == ("no-effect", "asked 1000, it holds 950", "firmware")
+    assert row(put_to_limit(knob, HELD)) == ("no-effect", "requested 1000, is at 950", "firmware")
 
 
 def test_a_knob_without_a_getter_or_a_number_is_put_to_its_safe_value() -> None:
     knob = PlainKnob(has_getter=False)
-    assert row(put_under(knob, HELD)) == ("held", f"unknown to 1000{WAITS}", "")
+    assert row(put_to_limit(knob, HELD)) == ("held", f"unknown to 1000{WAITS}", "")
     knob = PlainKnob(text="disabled")
-    assert row(put_under(knob, HELD)) == ("held", f"disabled to 1000{WAITS}", "")
+    assert row(put_to_limit(knob, HELD)) == ("held", f"disabled to 1000{WAITS}", "")
     assert knob.log == ["1000"]
 
 
@@ -198,7 +198,7 @@ def test_only_a_leave_puts_a_knob_under_a_grant_back() -> None:
 
 def test_ours_is_what_was_captured_what_we_put_last_and_what_a_grant_put() -> None:
     knob = PlainKnob(step=100)
-    held = Captured("3000", (1050, 1250), hold=850)
+    held = Captured("3000", (1050, 1250), restore_limit=850)
     assert [value for value in range(0, 3101, 50) if is_ours(knob, held, value)] == [800, 1000, 1200, 3000]
     assert not is_ours(knob, Captured("3000", (1050, 1250)), 800)
     assert is_ours(knob, Captured("disabled"), 0) and not is_ours(knob, Captured("3000"), 0)
@@ -215,7 +215,7 @@ def test_a_knob_that_fails_is_an_outcome_and_the_others_go_back() -> None:
     outcomes = put_back_all(dict.fromkeys(knobs, CAPTURED), knobs.__getitem__)
     assert outcomes == [
         Outcome(f"{NAME}/3", "vanished", "a/limit_mw: gone"),
-        Outcome(f"{NAME}/2", "refused", "ZeroDivisionError: a bug"),
+        Outcome(f"{NAME}/2", "refused", "a defect in nodectl, please report it: ZeroDivisionError('a bug')"),
         Outcome(f"{NAME}/1", "refused", "a/limit_mw: busy", "lock bit"),
         Outcome(f"{NAME}/0", "restored", "1200 to 3000"),
     ]
@@ -278,7 +278,7 @@ def test_a_save_of_another_boot_or_of_none_is_set_aside_and_a_dry_run_says_so(tm
     assert result == Restoration([], [f"{why}set aside as {path}.old-1"])
     Path(path).write_text("garbage\n")
     result = restore_saved(path, "boot-2", lambda _: knob)
-    remarks = [f"{path}:1: line is damaged, skipped", f"{path} holds nothing legible: set aside as {path}.old-2"]
+    remarks = [f"{path}:1: line is damaged, skipped", f"{path} has no readable line: set aside as {path}.old-2"]
     assert result == Restoration([], remarks)
     assert knob.log == []
 
@@ -293,7 +293,7 @@ def test_a_damaged_line_is_a_remark_and_the_others_are_restored(tmp_path: Path) 
 
 def test_under_a_grant_a_restore_holds_the_knob_and_keeps_the_save_until_the_leave(tmp_path: Path) -> None:
     path, knob = saved(tmp_path), PlainKnob(text="1200")
-    Save(path, "boot-1").hold({NAME: 1000})
+    Save(path, "boot-1").limit_restores({NAME: 1000})
     result = restore_saved(path, "boot-1", lambda _: knob)
     assert (result.outcomes[0].status, result.is_complete, knob.text) == ("held", True, "1000")
     assert list(read_save(path).knobs) == [NAME]
@@ -315,7 +315,7 @@ def test_what_a_killed_run_has_left_is_one_line_with_the_command(tmp_path: Path)
     os.unlink(path)
     os.mkdir(path)
     why = f"{path}: cannot read what the knobs were: Is a directory"
-    assert left_behind(str(tmp_path), "boot-1") == f"{why}: whether a killed run has left knobs moved is not known"
+    assert left_behind(str(tmp_path), "boot-1") == f"{why}: it is unknown whether a killed run has left knobs moved"
 
 
 def test_of_the_usual_state_directory_the_command_needs_no_option(

@@ -101,7 +101,7 @@ def a_short_run(hardware: Hardware, root: Path) -> None:
 
 
 def hold(writer: Writer, values: dict[str, int]) -> None:
-    writer.hold(values)
+    writer.limit_restores(values)
     writer._settings["a"].knob._hardware.disk.mark("holds", values)  # type: ignore[attr-defined]
 
 
@@ -136,16 +136,16 @@ class Point:
     returned, and of one that has not)."""
 
     def __init__(self, root: Path, disk: RecordedOs, end: int) -> None:
-        self.disk, self.values, self.holds = Disk(root), dict(ORIGINAL), [dict[str, int]()]
+        self.disk, self.values, self.restore_limits = Disk(root), dict(ORIGINAL), [dict[str, int]()]
         self.path = str(root / SAVE)
         for one in disk.operations[:end]:
             self.disk.saw(one)
             if isinstance(one, Mark) and one.what == "moved":
                 self.values |= dict([one.value])
             elif isinstance(one, Mark):
-                self.holds = [one.value]
+                self.restore_limits = [one.value]
         is_next = (one.value for one in disk.operations[end:] if isinstance(one, Mark) and one.what == "holds")
-        self.holds.append(next(is_next, self.holds[0]))
+        self.restore_limits.append(next(is_next, self.restore_limits[0]))
 
     def moved(self) -> dict[str, int]:
         return {name: value for name, value in self.values.items() if value != ORIGINAL[name]}
@@ -158,7 +158,7 @@ class Point:
         for name in self.moved():
             assert name in state.knobs, f"nothing tells what {name} was"
             assert state.knobs[name].value == str(ORIGINAL[name])
-            assert state.knobs[name].hold in {held.get(name) for held in self.holds}
+            assert state.knobs[name].restore_limit in {held.get(name) for held in self.restore_limits}
 
 
 def in_tree(tree: Tree, path: str) -> io.BytesIO:
@@ -262,11 +262,11 @@ def test_after_a_kill_at_any_point_a_restore_raises_no_knob_that_a_grant_holds(t
                 hardware, outcomes = restored(tmp_path, again, point.values, leaves=False)
                 for outcome in outcomes:
                     before = point.values[outcome.knob]
-                    holds = {held[outcome.knob] for held in point.holds if outcome.knob in held}
+                    holds = {held[outcome.knob] for held in point.restore_limits if outcome.knob in held}
                     n_held += outcome.status == "held"
                     assert (outcome.status == "held") <= bool(holds)
                     assert hardware.values[outcome.knob] in {min(before, hold) for hold in holds} | (
-                        {ORIGINAL[outcome.knob]} if len(holds) < len(point.holds) else set()
+                        {ORIGINAL[outcome.knob]} if len(holds) < len(point.restore_limits) else set()
                     )
                 point.values = hardware.values
     assert n_held > 50
@@ -309,7 +309,7 @@ def test_a_knob_that_a_restore_has_put_to_its_safe_value_comes_back_whatever_gra
         for holds, wanted in killed_under:
             writer = writer_for(hardware, tmp_path)
             writer.start()
-            writer.hold(holds)
+            writer.limit_restores(holds)
             writer.apply(wanted)
             writer.close()
         assert restored(tmp_path, disk, hardware.values, leaves=False)[0].values == ORIGINAL
@@ -320,9 +320,9 @@ def test_grants_that_change_while_nothing_is_written_do_not_make_a_value_of_ours
         hardware = Hardware(disk)
         with writer_for(hardware, tmp_path) as writer:
             for cap in range(5):
-                writer.hold({"b": 900 + cap})
+                writer.limit_restores({"b": 900 + cap})
                 writer.apply({"b": 1200})
-            writer.hold({})
+            writer.limit_restores({})
         assert hardware.values == ORIGINAL
 
 

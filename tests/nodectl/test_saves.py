@@ -211,13 +211,14 @@ def test_lines_that_speak_of_a_knob_that_is_not_captured_change_nothing(tmp_path
 def test_a_grant_holds_knobs_captured_before_it_and_after_it_until_the_next_one(tmp_path: Path) -> None:
     save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"a": "9", "b": "9"})
-    save.hold({"a": 1, "c": 3})
+    save.limit_restores({"a": 1, "c": 3})
     save.capture({"c": "9", "d": "9"})
     state = read_save(save.path)
-    assert {name: knob.hold for name, knob in state.knobs.items()} == {"a": 1, "b": None, "c": 3, "d": None}
-    assert state.holds == {"a": 1, "c": 3}
-    save.hold({"b": 2})
-    assert {name: knob.hold for name, knob in read_save(save.path).knobs.items()} == dict.fromkeys("acd") | {"b": 2}
+    assert {name: knob.restore_limit for name, knob in state.knobs.items()} == {"a": 1, "b": None, "c": 3, "d": None}
+    assert state.restore_limits == {"a": 1, "c": 3}
+    save.limit_restores({"b": 2})
+    state = read_save(save.path)
+    assert {name: knob.restore_limit for name, knob in state.knobs.items()} == dict.fromkeys("acd") | {"b": 2}
 
 
 def test_a_save_is_there_or_not_or_that_is_not_known(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_each_line_has_the_form_that_the_manual_shows(tmp_path: Path) -> None:
     save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"k": "9"})
     save.wrote({"k": 1})
-    save.hold({"k": 2})
+    save.limit_restores({"k": 2})
     save.restored(["k"])
     rows = [line.split(b" ", 1) for line in Path(save.path).read_bytes().splitlines()]
     assert all(checksum == b"%08x" % zlib.crc32(payload) for checksum, payload in rows)
@@ -253,16 +254,16 @@ def test_a_save_is_written_anew_only_above_its_limit_and_keeps_all_that_counts(
 ) -> None:
     save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"a": "9", "b": "8", "c": "7"})
-    save.hold({"a": 3})
+    save.limit_restores({"a": 3})
     save.wrote({"a": 1, "b": 2})
     save.wrote({"a": 4})
     before, state = Path(save.path).read_bytes(), read_save(save.path)
     monkeypatch.setattr(saves, "COMPACT_BYTES", len(before))
-    save.compact(state.knobs, state.holds)
+    save.compact(state.knobs, state.restore_limits)
     assert Path(save.path).read_bytes() == before, "at the limit it stays"
     monkeypatch.setattr(saves, "COMPACT_BYTES", len(before) - 1)
     Path(f"{save.path}.new").write_text("of a run that was killed meanwhile")
-    save.compact(state.knobs, state.holds)
+    save.compact(state.knobs, state.restore_limits)
     assert os.listdir(tmp_path) == ["save"]
     assert Path(save.path).read_bytes() != before
     assert read_save(save.path) == state
@@ -271,7 +272,7 @@ def test_a_save_is_written_anew_only_above_its_limit_and_keeps_all_that_counts(
     size = os.path.getsize(save.path)
     monkeypatch.setattr(saves, "COMPACT_BYTES", size)
     before = Path(save.path).read_bytes()
-    save.compact(state.knobs, state.holds)
+    save.compact(state.knobs, state.restore_limits)
     assert Path(save.path).read_bytes() == before, "its size is known too"
 
 
@@ -306,7 +307,7 @@ def test_a_save_that_is_opened_again_knows_its_size(
     before = Path(path).read_bytes()
     for limit, is_kept in ((len(before), True), (len(before) - 1, False)):
         monkeypatch.setattr(saves, "COMPACT_BYTES", limit)
-        save.compact(state.knobs, state.holds)
+        save.compact(state.knobs, state.restore_limits)
         assert (Path(path).read_bytes() == before) == is_kept
 
 
@@ -360,7 +361,7 @@ def test_the_first_sync_after_opening_is_of_the_names_too_and_a_directory_of_oth
     save = Save(str(tmp_path / "state" / "save"), BOOT)
     for _ in range(2):
         save.capture({"a": "1"})
-        save.hold({})
+        save.limit_restores({})
         assert synced == [save.path, str(tmp_path / "state"), str(tmp_path), save.path]
         save.close()
         synced.clear()

@@ -368,7 +368,7 @@ def test_a_cap_below_the_domains_lowest_becomes_the_lowest_and_that_is_said(tmp_
     with running(tmp_path, 3.0) as run:
         run.ticks(3)
         assert run.node.cap_in_force_mw() == 20_000
-        assert any("takes no cap below 20000 mW" in line for line in run.said)
+        assert any("accepts no cap below 20000 mW" in line for line in run.said)
 
 
 def test_an_accepted_cap_that_is_not_kept_is_marked_with_the_reason(capped):
@@ -377,7 +377,7 @@ def test_an_accepted_cap_that_is_not_kept_is_marked_with_the_reason(capped):
     knob = scmi_knob(Direct(Controller(capped.node.connect(OTHER_CHANNEL))), CAP)
     knob.set(60_000)  # in force, while the sensor still shows 120 W
     for _ in range(3):
-        knob.look(knob._asks._controller)
+        knob.look(knob._access._controller)
     assert "the controller measures" in knob.complaint
 
 

@@ -88,14 +88,14 @@ def test_a_knob_that_cannot_be_read_is_not_moved_and_the_others_are(node: Node) 
 def test_a_write_that_changes_nothing_is_the_firmwares_and_one_that_ends_elsewhere_somebody_elses(node: Node) -> None:
     node.knobs[A].most = 3000
     assert node.apply(a=4000) == [
-        ("no-effect", "asked 4000 mW, holds 3000: the write was accepted and changed nothing", "firmware")
+        ("no-effect", "requested 4000 mW, is at 3000: the write was accepted and changed nothing", "firmware")
     ]
     node.knobs[B].most = 800
     assert node.apply(b=1000) == [
-        ("no-effect", "asked 1000 mW, holds 800: somebody else wrote at the same time", "foreign writer")
+        ("no-effect", "requested 1000 mW, is at 800: somebody else wrote at the same time", "foreign writer")
     ]
     node.knobs[C].most, node.knobs[C].why = 800, HOT
-    assert node.apply(c=1000) == [("no-effect", "asked 1000 mW, holds 800: it is hot", "thermal")]
+    assert node.apply(c=1000) == [("no-effect", "requested 1000 mW, is at 800: it is hot", "thermal")]
     assert node.knobs[C].explained == [(1000, 800)]
     assert node.saved(B) == node.saved(C) == Captured("3000", (1000, 800)), "what it holds now is ours too"
     assert {one.status for one in node.writer.restore_all()} == {"no-effect", "restored"}
@@ -105,13 +105,13 @@ def test_what_a_write_is_compared_with_is_what_the_knob_held_at_the_last_look(no
     node.apply(a=2000)
     node.knobs[A].most = 2000
     assert node.apply(a=2500)[0][1:] == (
-        "asked 2500 mW, holds 2000: the write was accepted and changed nothing", "firmware",
+        "requested 2500 mW, is at 2000: the write was accepted and changed nothing", "firmware",
     )  # fmt: skip
 
 
 def test_a_limit_that_another_one_overrules_is_held_without_effect(node: Node) -> None:
     node.knobs[A].most_elsewhere = 900
-    outcome = ("no-effect", "holds 1000 mW, but 900 is in force", "second RAPL interface")
+    outcome = ("no-effect", "is at 1000 mW, but 900 is in force", "second RAPL interface")
     assert node.apply(a=1000) == [outcome]
     assert node.apply(a=1000) == [outcome] and node.knobs[A].log == ["1000"]
 
@@ -384,7 +384,7 @@ def test_a_start_puts_back_what_a_killed_run_left_and_keeps_what_cannot_be(node:
 
 def test_a_knob_that_this_node_has_no_more_waits_in_the_save_and_disturbs_nothing(node: Node) -> None:
     node.apply(a=1000, b=1000)
-    node.writer.hold({A: 900})
+    node.writer.limit_restores({A: 900})
     node.writer.close()
     gone = node.knobs.pop(A)
     node.writer = node.another()
@@ -392,7 +392,7 @@ def test_a_knob_that_this_node_has_no_more_waits_in_the_save_and_disturbs_nothin
     assert (first.knob, first.status) == (B, "restored")
     assert second == Outcome(A, "vanished", f"this node has no knob {A} now")
     for cap in (800, 700):
-        node.writer.hold({A: cap, B: cap})
+        node.writer.limit_restores({A: cap, B: cap})
         node.apply(b=600)
         node.writer.apply({})
     assert node.saved(A).value == "3000" and gone.text == "1000"
@@ -403,32 +403,32 @@ def test_a_knob_that_this_node_has_no_more_waits_in_the_save_and_disturbs_nothin
 
 def test_a_grant_is_on_the_disk_once_and_holds_knobs_captured_before_it_and_after_it(node: Node) -> None:
     node.apply(a=1000)
-    assert node.writer.holds == {}
-    node.writer.hold({A: 800, B: 900})
+    assert node.writer.restore_limits == {}
+    node.writer.limit_restores({A: 800, B: 900})
     size = os.path.getsize(node.path)
-    node.writer.hold({B: 900, A: 800})
+    node.writer.limit_restores({B: 900, A: 800})
     assert os.path.getsize(node.path) == size, "the same grant is not written again"
     node.apply(b=1000)
-    assert (node.saved(A).hold, node.saved(B).hold) == (800, 900)
-    assert node.writer.holds == {A: 800, B: 900}
+    assert (node.saved(A).restore_limit, node.saved(B).restore_limit) == (800, 900)
+    assert node.writer.restore_limits == {A: 800, B: 900}
     assert [(one.knob, one.status) for one in node.writer.restore_all()] == [(B, "held"), (A, "held")]
     assert (node.knobs[A].text, node.knobs[B].text) == ("800", "900")
-    node.writer.hold({})
-    assert node.writer.holds == {}
+    node.writer.limit_restores({})
+    assert node.writer.restore_limits == {}
     assert [one.status for one in node.writer.restore_all()] == ["restored"] * 2
     assert not os.path.exists(node.path)
 
 
 def test_a_grant_is_known_while_one_of_its_knobs_has_been_moved(node: Node) -> None:
     node.apply(a=1000, b=1000)
-    node.writer.hold({A: 800})
-    assert node.writer.holds == {A: 800}
+    node.writer.limit_restores({A: 800})
+    assert node.writer.restore_limits == {A: 800}
 
 
 def test_a_grant_of_knobs_that_were_never_moved_holds_nothing(node: Node) -> None:
-    node.writer.hold({B: 900})
+    node.writer.limit_restores({B: 900})
     node.apply(a=1000)
-    assert node.writer.holds == {}
+    assert node.writer.restore_limits == {}
     assert node.writer.restore_all()[0].status == "restored"
 
 
@@ -439,15 +439,15 @@ def test_a_grant_that_cannot_be_stored_is_not_in_force(node: Node, monkeypatch: 
         raise SaveError("the disk is full")
 
     with monkeypatch.context() as patch, pytest.raises(SaveError):
-        patch.setattr(node.writer._save, "hold", full)
-        node.writer.hold({A: 800})
+        patch.setattr(node.writer._save, "limit_restores", full)
+        node.writer.limit_restores({A: 800})
     assert node.writer.restore_all()[0].status == "restored"
 
 
 def restarted_under(node: Node, hold: int) -> Callable[..., list[Outcome]]:
     """A run is killed under a grant; the next one's start has put the knob to its safe value. Returns ``apply``."""
     node.apply(a=1000)
-    node.writer.hold({A: hold})
+    node.writer.limit_restores({A: hold})
     node.writer.close()
     node.writer = node.another()
     assert node.writer.start().outcomes[0].status == "held" and node.knobs[A].text == str(hold)
@@ -456,15 +456,15 @@ def restarted_under(node: Node, hold: int) -> Callable[..., list[Outcome]]:
 
 def test_where_a_restore_has_put_a_knob_counts_as_ours_under_the_next_grant(node: Node) -> None:
     restarted_under(node, 800)
-    node.writer.hold({A: 700})
+    node.writer.limit_restores({A: 700})
     assert node.saved().ours == (1000, 800)
-    node.writer.hold({})
+    node.writer.limit_restores({})
     assert node.writer.restore_all()[0].status == "restored"
 
 
 def test_a_safe_value_that_stays_in_force_is_not_noted_as_ours(node: Node) -> None:
     restarted_under(node, 800)
-    node.writer.hold({A: 800, B: 700})
+    node.writer.limit_restores({A: 800, B: 700})
     assert node.saved().ours == (1000,)
 
 
@@ -477,8 +477,8 @@ def test_a_safe_value_that_the_hardware_does_not_hold_is_not_noted_as_ours(node:
         node.knobs[A].fails["read_back"] = KnobError("busy")
     else:
         node.knobs[A].has_getter = False
-    node.writer.hold({A: 700})
-    assert (node.saved().ours, node.saved().hold) == ((1000,), 700)
+    node.writer.limit_restores({A: 700})
+    assert (node.saved().ours, node.saved().restore_limit) == ((1000,), 700)
 
 
 def test_a_block_puts_back_what_a_killed_run_left_before_it_begins(node: Node) -> None:
@@ -539,7 +539,7 @@ def test_a_write_that_ends_elsewhere_is_an_outcome_where_that_cannot_be_saved_to
     node.knobs[A].most = 800
     assert node.statuses(a=1000) == ["no-effect"]
     assert node.saved().ours == (1000,)
-    assert node.writer.restore_all() == [Outcome(A, "no-effect", "asked 3000, it still holds 800", "firmware")]
+    assert node.writer.restore_all() == [Outcome(A, "no-effect", "requested 3000, still at 800", "firmware")]
 
 
 def test_a_run_that_ends_leaves_no_file_open(node: Node) -> None:

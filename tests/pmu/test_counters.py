@@ -134,7 +134,7 @@ def test_a_virtual_machine_is_named_as_the_likely_reason(tmp_path: Path, have: t
     [
         (errno.EACCES, "EACCES with perf_event_paranoid 3: needs root or CAP_PERFMON"),
         (errno.EPERM, "EPERM with perf_event_paranoid 3"),
-        (errno.EBUSY, "another program holds the counters"),
+        (errno.EBUSY, "another program uses the counters"),
         (errno.EMFILE, "raise LimitNOFILE"),
         (errno.ENOSYS, "without perf events"),
         (errno.E2BIG, "gives E2BIG"),

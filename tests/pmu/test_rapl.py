@@ -169,7 +169,7 @@ def test_energy_for_root_only_is_explained(tmp_path: Path) -> None:
 
 def test_energy_that_is_no_number_is_explained(tmp_path: Path) -> None:
     found = rapl.find(grow(tmp_path, package("intel-rapl:0", "package-0", energy_uj="absurd")))
-    assert found.zones == () and "holds no number" in found.findings[0].why
+    assert found.zones == () and "has no number" in found.findings[0].why
 
 
 def test_no_powercap_tree_is_one_finding(tmp_path: Path) -> None:

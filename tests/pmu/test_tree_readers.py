@@ -237,7 +237,7 @@ def test_without_cpuidle_the_ticks_of_proc_stat_serve(tmp_path: Path) -> None:
 
 
 def test_no_source_of_idle_time_is_said(tmp_path: Path) -> None:
-    assert busy.why_not(OsFiles(str(tmp_path)), (0,)) == "neither cpuidle nor /proc/stat tells idle time"
+    assert busy.why_not(OsFiles(str(tmp_path)), (0,)) == "neither cpuidle nor /proc/stat has idle time"
 
 
 # ---- the files themselves ------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_an_older_version_can_be_spoken(scmi):
         (["discover", f"scmi+shm:{__file__}"], 1, "Connection refused (does a controller serve it?)"),
         (["discover", "scmi+serial:loop://"], 1, "the line returns what is sent: RX and TX are connected"),
         (["cap", "scmi+shm:/x", "0", "120"], 2, "'120': has no unit; write a power such as 120W"),
-        (["cap", "scmi+shm:/x", "0", "0W"], 2, "would disable capping; say --disable if that is meant"),
+        (["cap", "scmi+shm:/x", "0", "0W"], 2, "would disable capping; use --disable if that is meant"),
         (["cap", "scmi+shm:/x", "0"], 2, "give either a cap such as 120W or --disable"),
         (["cap", "scmi+shm:/x", "0", "9W", "--disable"], 2, "give either a cap such as 120W or --disable"),
     ],
@@ -109,7 +109,7 @@ def test_a_controller_is_listed(scmi, url):
 
 
 def test_a_cap_is_set_refused_and_disabled_by_hand(scmi, url, device):
-    assert scmi("cap", url, "package", "100.4W") == (0, "package: 100.4 W asked, 100 W sent, 100 W enforced\n", "")
+    assert scmi("cap", url, "package", "100.4W") == (0, "package: 100.4 W requested, 100 W sent, 100 W enforced\n", "")
     status, _, err = scmi("cap", url, "package", "400W")
     assert status == 1
     assert "OUT_OF_RANGE" in err and "power domain 0 (package) takes 30.5 W to 300 W" in err
@@ -138,7 +138,8 @@ def test_values_are_read_all_or_by_name(scmi, url):
 
 def test_levels_limits_and_intervals_are_set_and_read_back(scmi, url, device):
     status, out, _ = scmi("set", url, "level:0=2.5GHz", "limits:0=400MHz..2400MHz", "pai:0=2ms")
-    assert (status, out.splitlines()[0]) == (0, "voltage domain 0 with a long name: 2400 MHz asked, 2400 MHz in force")
+    level = "voltage domain 0 with a long name: 2400 MHz requested, 2400 MHz in force"
+    assert (status, out.splitlines()[0]) == (0, level)
     device.platform.levels[0, 2] = 3_660_000
     status, out, _ = scmi("set", url, "level:0=800MHz", "--json")
     assert status == 1 and json.loads(out)[0]["in_force"] == 3_660_000
@@ -193,4 +194,4 @@ def test_a_controller_on_a_serial_line_is_capped(scmi):
     device = PtyDevice()
     status, out, _ = scmi("cap", f"scmi+serial://{device.path}?baud=921600", "package", "90W")
     device.close()
-    assert (status, out) == (0, "package: 90 W asked, 90 W sent, 90 W enforced\n")
+    assert (status, out) == (0, "package: 90 W requested, 90 W sent, 90 W enforced\n")

@@ -198,7 +198,7 @@ def test_a_description_that_leads_outside_the_memory_is_not_used(nonsense):
 def test_nodectl_says_which_way_a_request_went(capsys):
     assert main(["scmi", "cap", "scmi+inproc:", "package", "120.55W", "--fast"]) == 0
     said = capsys.readouterr().out
-    assert said == "package: 120.55 W asked, 120.5 W sent, 120.5 W enforced (through a FastChannel)\n"
+    assert said == "package: 120.55 W requested, 120.5 W sent, 120.5 W enforced (through a FastChannel)\n"
     assert main(["scmi", "set", "scmi+inproc:", "level:0=2400MHz", "limits:1=800MHz..2GHz", "--fast"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition("(")[2] for line in lines] == ["through a FastChannel)", "by message)"]

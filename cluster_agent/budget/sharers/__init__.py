@@ -1,1 +1,1 @@
-"""Who needs the watts of a budget: one method a file, named in ``registry``. What they do: docs/policies.md."""
+"""How a budget is divided among nodes: one sharer per file, named in ``registry``. What they do: docs/policies.md."""

@@ -1,11 +1,12 @@
 """Application-aware power capping: jobs that lose little are capped first (REGALE D2.3 §4.2, BEO).
 
-Idle nodes get their MOP, all others their TDP. If that is too much, jobs are capped one after the other until it fits:
-first each to the cap of its tag, then each to its MOP. The job at which it fits shares out what is left over.
+Idle nodes get their MOP, all others their TDP. If that is more than the budget, jobs are capped one after the other
+until it fits: in the first pass to the cap of their tag, in the second to their MOP. The last job that is capped gets
+back what is then left over.
 
-Decisions where the source leaves them open (docs/policies.md): the order is the body's, memory-bound first (D1), then
-fewest nodes, then the oldest (D3). What is left over when nobody need be capped stays unspent: active nodes have their
-TDP, and free watts let the next job start without lowering anybody.
+Decisions where the source leaves them open (docs/policies.md): jobs are capped in the order of the source's text,
+memory-bound first (D1), then fewest nodes, then the oldest (D3). If no job need be capped, what is left over stays
+unspent: active nodes have their TDP, and with free watts the next job can start without lowering others.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ Untagged: TypeAlias = Literal["compute", "mixed", "memory"]
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``memory``, ``mixed``, ``compute``: caps of the tags in % of TDP. ``fairness``: nodes of one job share what is
-    left over in equal watts, or so that their caps are the same part of TDP. ``untagged``: what such a job is taken
-    for."""
+    """``memory``, ``mixed``, ``compute``: caps of the tags in % of TDP. ``fairness``: how nodes of one job share what
+    is left over, in equal watts or to equal parts of their TDP. ``untagged``: the tag that a job without one is
+    given."""
 
     memory: float = 80.0
     mixed: float = 90.0
@@ -35,11 +36,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> Sharer:
-    """``ValueError`` for percentages that are none."""
+    """``ValueError`` for a percentage that is out of range."""
     percent = (params.memory, params.mixed, params.compute)
     for name, value in zip(("memory", "mixed", "compute"), percent, strict=True):
         if not 0 < value <= 100:
-            raise ValueError(f"{name}={value:g} is not a part of TDP: above 0, at most 100 (%)")
+            raise ValueError(f"{name}={value:g} must be above 0 and at most 100 (% of TDP)")
 
     def share(view: View, available_mw: int) -> Shares:
         return _share(params, np.array(percent), view, available_mw)
@@ -82,7 +83,7 @@ def _share(params: Params, percent: Floats, view: View, mw: int) -> Shares:
 
 
 def _in_turn(view: View, tag: Ints, owner: Ints) -> tuple[Ints, Ints, Ints]:
-    """Jobs that own nodes in the order of capping, their nodes one job after the other, and where each job's begin."""
+    """The jobs that own nodes in the order of capping, their nodes job by job, and where each job's nodes begin."""
     n_nodes = np.bincount(owner[owner >= 0], minlength=len(view.jobs))
     order = np.lexsort((np.arange(len(view.jobs)), n_nodes, tag))
     order = order[n_nodes[order] > 0]
@@ -93,7 +94,7 @@ def _in_turn(view: View, tag: Ints, owner: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _give(params: Params, view: View, caps_mw: Ints, before_mw: Ints, nodes: Ints, left_mw: int) -> None:
-    """Share what is left over among a job's nodes, none beyond the cap that it had before (D4)."""
+    """Share what is left over among a job's nodes, none above the cap that it had before (D4)."""
     low_mw, high_mw, tdp_mw = caps_mw[nodes], before_mw[nodes], view.tdp_mw[nodes]
     total_mw = int(low_mw.sum()) + left_mw
     if params.fairness == "watts":

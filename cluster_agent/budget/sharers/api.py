@@ -14,20 +14,20 @@ from cluster_agent.budget.sharers.view import Reason, Shares, Tag, View
 from cluster_agent.errors import ClusterError
 
 Sharer: TypeAlias = Callable[[View, int], Shares]
-"""The view and the mW for all its nodes together -> caps within MOP and TDP whose sum is at most that. Pure: the same
-view gives the same caps. ``BudgetTooSmallError`` if it is less than the MOPs."""
+"""(view, mW for all its nodes together) -> caps within MOP and TDP whose sum is at most that. Pure: the same view gives
+the same caps. ``BudgetTooSmallError`` if the mW are less than the sum of MOPs."""
 
 
 Models: TypeAlias = Mapping[Tag | None, SpeedModel]
-"""The table of each tag, None for jobs without one, as far as there are tables."""
+"""The table of each tag, None for jobs without a tag; a tag without a table is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to share a budget: what it is, where it comes from, its parameters, the sharer that they make, and by which
-    tables it takes jobs that bring none of their own.
+    """A way to share a budget: what it is, its source, its parameters, the sharer that they make, and the tables for
+    jobs that bring none of their own.
 
-    ``compose`` may raise ``ValueError`` for parameters that do not fit together; the message ends in front of the user.
+    ``compose`` may raise ``ValueError`` for parameters that do not fit together; the user is shown its message.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Method:
 
 
 class BudgetTooSmallError(ClusterError):
-    """Not even the minimal operating power of every node fits."""
+    """The budget is less than the minimal operating power of all nodes."""
 
 
 def flaw(shares: object, view: View, available_mw: int) -> str:
@@ -74,7 +74,7 @@ def flaw(shares: object, view: View, available_mw: int) -> str:
 
 
 def check_budget(view: View, available_mw: int) -> None:
-    """``BudgetTooSmallError``, with what is missing and what helps."""
+    """Raises ``BudgetTooSmallError``, whose message says what is missing and what helps."""
     short_mw = int(view.mop_mw.sum()) - available_mw
     if short_mw > 0:
         raise BudgetTooSmallError(

@@ -10,8 +10,9 @@ from cluster_agent.budget.sharers.view import Ints
 def fill(total_mw: int, low_mw: Ints, high_mw: Ints, weight: Ints, offset_mw: Ints) -> Ints:
     """Caps ``clip(offset + level * weight, low, high)`` with the one level at which they add up to ``total_mw``.
 
-    They add up to it exactly if it lies between the sums of the bounds, to the nearer sum beyond; milliwatts that
-    cannot be split go to those that lost most by rounding, the first ones first. All columns are equally long; weights
+    They add up to it exactly if it lies between the sums of the bounds, else to the nearer of the two sums. Milliwatts
+    that cannot be split go to the caps that lost most by rounding, the first ones first. All columns are equally long;
+    weights
     above 0.
     """
     if total_mw >= int(high_mw.sum()):
@@ -30,7 +31,7 @@ def fill(total_mw: int, low_mw: Ints, high_mw: Ints, weight: Ints, offset_mw: In
     exact = np.clip(offset_mw + level * weight, low_mw, high_mw)
     caps: Ints = np.floor(exact).astype(np.int64)
     rest = total_mw - int(caps.sum())
-    while rest != 0:  # less than one for each cap, so a round or two
+    while rest != 0:  # the rest is less than 1 mW for each cap: one round or two
         step = 1 if rest > 0 else -1
         most_cut = np.argsort(step * (caps - exact), kind="stable")
         movable = most_cut[(caps < high_mw)[most_cut] if step > 0 else (caps > low_mw)[most_cut]][: abs(rest)]

@@ -1,7 +1,7 @@
 """Fair static power capping: every node gets the same part of its TDP, whether it works or idles.
 
-The baseline that AAPC is compared with (REGALE D2.3 §4.2): cap = r × TDP, r = budget / sum of TDPs. Where that is
-below a node's MOP the node gets its MOP, and the others' part is a little less.
+The baseline that AAPC is compared with (REGALE D2.3 §4.2): cap = r × TDP, r = budget / sum of TDPs. A node for which
+that is below its MOP gets its MOP, and the others' part is a little less.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> Sharer:
-    """There is nothing to choose."""
+    """There are no parameters."""
     return share
 
 
 def share(view: View, available_mw: int) -> Shares:
-    """Jobs and what they draw are not looked at; they are only named in the reasons."""
+    """Jobs and their power do not change the caps; jobs are only named in the reasons."""
     check_budget(view, available_mw)
     caps_mw = fill(available_mw, view.mop_mw, view.tdp_mw, view.tdp_mw, np.zeros_like(view.tdp_mw))
     reason = np.where(caps_mw > view.mop_mw, Reason.STATIC, Reason.STATIC_MOP)

@@ -1,23 +1,23 @@
-"""Ours: the caps under which all jobs together are predicted to lose least time.
+"""Ours: the caps under which all jobs together are predicted to lose the least time.
 
 Each job has a model, watts to speed (``speed``). All its nodes run at one speed, since the others wait for the slowest.
-Watts go step by step to the job that gains most per watt. ``weight`` says what a gain is:
+Watts go step by step to the job that gains most per watt. ``weight`` chooses what a gain is:
 
-- ``work``: nodes × slowdown × speed, which is nodes × (1 - speed): the time by which all jobs together fall behind in a
-  second, so least of it is most throughput. Speed per watt mostly rises towards the top of P-state tables, and then of
-  two equal jobs one at full speed and one slowed is better than two halfway. The older one is served first.
-- ``nodes``: nodes × slowdown: equal jobs are slowed about alike, and that costs throughput.
+- ``work``: nodes × slowdown × speed, which is nodes × (1 - speed): the time by which all jobs together fall behind per
+  second. The least of it is the most throughput. In most P-state tables speed per watt rises towards the top, so of two
+  equal jobs it is better to run one at full speed and slow the other than to slow both. The older one comes first.
+- ``nodes``: nodes × slowdown: equal jobs are slowed about alike, at some cost of throughput.
 
-Up to the one job that is left in the middle of a step no other division has a better sum. Differences from AAPC (REGALE
-D2.3 §4.2, its ideas beyond the two passes):
+Except for the one job that is left in the middle of a step, no other division has a better sum. Differences from AAPC
+(REGALE D2.3 §4.2, its ideas beyond the two passes):
 
-- watts that a node does not use are nobody's: the curve of a job ends at what its nodes were measured to draw when
-  nothing held them back, with a guard for bursts (D10), and at its table's highest watts before that;
-- from the highest cap to MOP a job's caps fall as the budget does, without a jump;
-- ``floor``: every job gets this speed first, or if that is too much, the highest one that all can have;
-- where nodes report how fast their jobs work, a job loses what that has shown it to lose (``rates``).
+- a node gets no watts that it does not use: the curve of a job ends at what its nodes were measured to draw while not
+  cap-bound, plus a guard for bursts (D10), and before any measurement at its table's highest watts;
+- as the budget falls, a job's caps fall from the highest cap to MOP without a jump;
+- ``floor``: every job gets this speed first, or if that is too much, the highest speed that all can have;
+- where nodes report how fast their jobs work, the predicted loss of a job is corrected by what it showed (``rates``).
 
-Watts that no curve asks for go to the active nodes alike, up to TDP: tables err.
+Watts that no curve needs are shared alike by the active nodes, up to TDP, since tables have errors.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
 
 APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
-"""The classes of a machine file's [degradation] that stand for the tags."""
+"""The classes of a machine file's [degradation] that are used for the tags."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``guard``: in % of what a node draws or is to draw, how much more it may, for bursts; little, since a measured
-    need is already the highest of some time. ``floor``: in % of full speed. ``machine``: whose table serves jobs
-    without a model of their own; empty: none does.
+    """``guard``: how much more than its need a node may draw, in %, for bursts; it can be small, since a measured need
+    is already the highest of some time. ``floor``: in % of full speed. ``machine``: whose table is used for jobs
+    without a model of their own; empty: none.
 
-    A job without any model counts as the most sensitive one that there is; if there is none at all, ``aapc`` decides,
+    A job without any model counts as the most sensitive one that there is. If no job has a model, ``aapc`` decides,
     with its defaults.
     """
 
@@ -58,11 +58,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> Sharer:
-    """``ValueError`` for percentages that are none, ``WrongUseError`` for a machine without tables."""
+    """``ValueError`` for a percentage out of range, ``WrongUseError`` for a machine without tables."""
     if not 0 <= params.guard <= 100:
-        raise ValueError(f"guard={params.guard:g} has to be from 0 to 100 (%)")
+        raise ValueError(f"guard={params.guard:g} must be from 0 to 100 (%)")
     if not 0 <= params.floor < 100:
-        raise ValueError(f"floor={params.floor:g} has to be from 0 to below 100 (%)")
+        raise ValueError(f"floor={params.floor:g} must be at least 0 and below 100 (%)")
     tables = models(params)
     fallback = aapc.compose(aapc.Params(untagged=params.untagged))
 
@@ -94,9 +94,9 @@ def models(params: Params) -> Models:
 
 
 def _models(view: View, tag: Ints, tables: Models) -> tuple[list[SpeedModel], Ints] | None:
-    """The models that occur, and for each job which one is its own; None if there is none."""
+    """The models that occur, and for each job the index of its own; None if no job has one."""
     index: dict[SpeedModel, int] = {}
-    by_identity: dict[int, int] = {}  # jobs mostly share a few objects, and to hash a table takes long
+    by_identity: dict[int, int] = {}  # jobs share a few objects, and hashing a table is slow
     of_tag = [index.setdefault(tables[Tag(at)], len(index)) if Tag(at) in tables else -1 for at in range(len(Tag))]
     model = np.empty(len(view.jobs), np.int64)
     for at, job in enumerate(view.jobs):
@@ -116,9 +116,9 @@ def _models(view: View, tag: Ints, tables: Models) -> tuple[list[SpeedModel], In
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """All that does not hang on the budget. Nodes stand job by job, jobs are those that own nodes; levels rise.
+    """All that does not depend on the budget. Nodes are ordered job by job, jobs are those that own nodes; levels rise.
 
-    ``caps_mw`` (nodes x levels) go with ``speed`` (jobs x levels); ``step_*``: the steps of all jobs in the order in
+    ``caps_mw`` (nodes x levels) belong to ``speed`` (jobs x levels). ``step_*``: the steps of all jobs in the order in
     which they are taken, each from one corner of the job's curve to the next.
     """
 
@@ -158,7 +158,7 @@ def _share(params: Params, models: list[SpeedModel], model: Ints, tag: Ints, vie
     return Shares("minimal-slowdown", caps_mw, reason, ready.owner, tag, speed)
 
 
-@lru_cache(maxsize=1)  # a plan asks several times about one view
+@lru_cache(maxsize=1)  # a plan calls the sharer several times with one view
 def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: bytes, which: bytes) -> _Prepared:
     tag, model = np.frombuffer(tags, np.int64), np.frombuffer(which, np.int64)
     owner = view.owners(tag)
@@ -173,14 +173,14 @@ def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: 
     speed = np.maximum(1 / (1 + view.loss[job, None] * lost), LOWEST_SPEED)
     uncut_mw = _needs(params, models, np.array([grid[1] for grid in grids]), model[owner[node]], view, node)
     caps_mw = np.clip(uncut_mw, view.mop_mw[node, None], view.tdp_mw[node, None])
-    caps_mw[:, 0] = view.mop_mw[node]  # where idle watts and a little are more than that
+    caps_mw[:, 0] = view.mop_mw[node]  # also where the table's lowest point is above it
     if not len(job):
         return _Prepared(owner, node, job, n_nodes, speed, caps_mw, caps_mw, job, np.zeros(0))
     at_mop = _across(uncut_mw, np.repeat(speed, n_nodes, axis=0), view.mop_mw[node].astype(np.float64))
     speed = np.maximum(speed, np.minimum.reduceat(at_mop, first)[:, None])
     job_mw = np.add.reduceat(caps_mw, first, axis=0)
     start, start_mw = speed, job_mw
-    if params.floor:  # all steps below it become a first one
+    if params.floor:  # the steps below it become one first step
         floor = np.full(len(job), params.floor / 100)
         is_below = speed < floor[:, None]
         start = np.maximum(speed, floor[:, None])
@@ -191,8 +191,8 @@ def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: 
 
 
 def _reached(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
-    """Per job its speed, the level below it and the part of the way to the next level, for so many mW."""
-    spent_mw = ready.job_mw[:, -1].copy()  # less all steps: where they begin, at MOP or at the floor
+    """For a budget in mW, per job: its speed, the level below it, and the fraction of the way to the next level."""
+    spent_mw = ready.job_mw[:, -1].copy()  # all steps are subtracted below: the start, at MOP or at the floor
     np.subtract.at(spent_mw, ready.step_job, ready.step_mw)
     if float(spent_mw.sum()) > mw + 1:
         return _level_off(ready, mw)
@@ -206,7 +206,7 @@ def _reached(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
 
 
 def _level_off(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
-    """The highest speed that all jobs can have, where not even the floor fits (bisection)."""
+    """The highest speed that all jobs can have if not even the floor fits (bisection)."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -219,10 +219,10 @@ def _level_off(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
 def _needs(
     params: Params, models: tuple[SpeedModel, ...], parts: Floats, model: Ints, view: View, node: Ints
 ) -> Floats:
-    """Per node and level of its job's speed the mW that it takes.
+    """Per node and level of its job's speed the mW that the speed needs.
 
-    A model's curve is stretched, above idle watts, so that it ends where the node's own need does. The guard belongs to
-    its last step: who is slowed anyway needs none.
+    A model's curve is stretched, above idle watts, so that it ends at the node's own need. Only its last step includes
+    the guard: a job that is slowed needs none.
     """
     tdp_mw, need_mw = view.tdp_mw[node], view.need_mw[node]
     idle = np.array([one.idle for one in models])[model] * tdp_mw
@@ -234,11 +234,11 @@ def _needs(
 
 
 def _steps(job_mw: Floats, value: Floats) -> tuple[Ints, Floats]:
-    """The steps of all jobs, most value per mW first, equal ones in the order of starts: whose, and how many mW.
+    """The steps of all jobs, most value per mW first, equal ones in the order of starts: the job, and the mW.
 
-    A curve may have dents, where a watt more brings less than the next one; no time is well spent in a dent, so a step
-    leads across it, from each corner to the one that gains most per mW. Along one job the gain then falls, so no step
-    is taken before the one below it, and at most one job is left on its way across.
+    A curve may have dents, where a watt brings less than the next one does. Stopping in a dent never pays, so a step
+    leads across it: steps go between corners of the curve's upper hull. Along one job the gain per mW then falls, so
+    each step is taken after the one below it, and at most one job is left in the middle of a step.
     """
     rows, last = np.arange(len(job_mw)), job_mw.shape[1] - 1
     at = np.zeros(len(job_mw), np.int64)
@@ -260,7 +260,7 @@ def _steps(job_mw: Floats, value: Floats) -> tuple[Ints, Floats]:
 
 
 def _place(rising: Floats, wanted: Floats) -> tuple[Ints, Floats]:
-    """Per row the column up to which it is at most the wanted value, and the part of the way to the next."""
+    """Per row the last column that is at most the wanted value, and the fraction of the way to the next."""
     level = np.clip((rising <= wanted[:, None]).sum(axis=1) - 1, 0, rising.shape[1] - 2)
     rows = np.arange(len(rising))
     low, high = rising[rows, level], rising[rows, level + 1]
@@ -276,13 +276,13 @@ def _between(columns: Floats, level: Ints, part: Floats) -> Floats:
 
 
 def _across(rising: Floats, columns: Floats, wanted: Floats) -> Floats:
-    """Per row ``columns`` where ``rising`` has the wanted value."""
+    """Per row ``columns``, interpolated at the point where ``rising`` has the wanted value."""
     return _between(columns, *_place(rising, wanted))
 
 
 METHOD = Method(
     name="minimal-slowdown",
-    summary="Watts where they are predicted to save most time, none where they are not used.",
+    summary="Watts to the jobs that are predicted to gain most time, none to nodes that do not use them.",
     source="ours; after the ideas beyond AAPC in REGALE D2.3, section 4.2",
     params=Params,
     compose=compose,

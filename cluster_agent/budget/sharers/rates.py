@@ -1,13 +1,13 @@
-"""What a job loses under caps, learned from the rate at which it works, as its nodes report it.
+"""How much time a job loses under caps, learned from the rate at which it works, as its nodes report it.
 
-A rate has no unit here: only ratios of one job with itself are used. Its table says what time it loses where a cap
-holds its nodes, ``lost`` (0 where nothing does); in truth it is ``loss`` times as much. When a cap takes a node from
-one place to another, its rate should change by ``(1 + loss * lost before) / (1 + loss * lost after)``. How far it does
-corrects ``loss``, as much as the ratio can be trusted (a Kalman filter of one number). What a rate changes by while no
-cap does is its noise, phases of the job among it; so a window is only compared with the one just before it.
+A rate has no unit here: only ratios between rates of one job are used. The job's table gives the time lost under a cap
+that binds, ``lost`` (0 without one); the true loss is ``loss`` times that. When a cap moves a node from one point to
+another, its rate should change by ``(1 + loss * lost before) / (1 + loss * lost after)``. The measured ratio corrects
+``loss``, by as much as it can be trusted (a Kalman filter of one number). Changes of a rate without a change of the cap
+are noise, for instance phases of the job; so a window is only compared with the one just before it.
 
-Progress (units of work that the application counts) is work. Instructions are only about: a process that waits busily
-retires them too. What they say counts half, as the table is as likely to be right.
+Progress (units of work that the application counts) is work. Instructions are only an approximation: a process that
+busy-waits retires them too. Their correction counts half, as the table is as likely to be right.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from cluster_agent.budget.sharers.speed import SpeedModel, levels
 TABLE_ERROR: Final = 0.12
 """Ours: the standard deviation of ``loss`` about 1: tables are off by up to ±20 %."""
 TRUST: Final = {"progress": 1.0, "instructions": 0.5}
-"""The part of what a kind of rate says of ``loss`` that is believed."""
+"""How much of the measured ``loss`` is believed, by the kind of rate."""
 NOISE: Final = 0.02
 LEAST_NOISE: Final = 0.007
-"""Ours: standard deviations of the logarithm of two windows' ratio: before any have been compared, and at least."""
+"""Ours: standard deviation of the logarithm of two windows' ratio: the value before any comparison, and the least
+one."""
 NOISE_OF: Final = 10
-"""Comparisons that the noise is the mean of."""
+"""The noise is the mean of about this many comparisons."""
 MOST_LOSS: Final = 2.0
-"""Ours: who tells lies about progress, to get watts, is taken for twice as sensitive at most."""
+"""Ours: the highest ``loss``: whoever reports false progress to get watts is taken as twice as sensitive at most."""
 LIKE_ERROR: Final = 0.04
-"""Ours: the standard deviation of ``loss`` between jobs that are called alike, at least."""
+"""Ours: the least standard deviation of ``loss`` between jobs of one name."""
 REMEMBERED: Final = 10_000
 SAME: Final = 0.05
-"""Ours: two windows whose lost times differ by less are alike."""
+"""Ours: two windows whose lost times differ by less are taken as equal."""
 SURPRISE: Final = 3.0
-"""Standard deviations beyond which a ratio counts as if it were there: a phase of the job, most likely."""
+"""A ratio further from its expected value, in standard deviations, is cut to this: most likely the job changed
+phase."""
 
 
 @dataclass(slots=True)
 class _Window:
     """Sums over what a node reported under one cap."""
 
-    cap_mw: int  # -1: nothing held it back
+    cap_mw: int  # -1: not cap-bound
     begin_s: float
     n: int = 0
     rate: float = 0.0
@@ -63,7 +65,7 @@ class _Job:
     model: SpeedModel
     like: str
     variance: float
-    loss: float = 1.0  # as the rate has it: not yet believed in part only
+    loss: float = 1.0  # as measured, before only a part of it is believed
     noise: float = NOISE**2
     n_noise: int = 1
     nodes: dict[str, _Node] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """``loss``: times the lost time of its table; ``doubt``: its standard deviation."""
+    """``loss``: the true lost time over that of its table; ``doubt``: its standard deviation."""
 
     loss: float
     doubt: float
@@ -86,9 +88,9 @@ class Learned:
 
 
 class Rates:
-    """``hear`` reports; ``learned`` is what they say of a job. Times are seconds of any clock that does not go back.
+    """``hear`` takes reports; ``learned`` is a job's result. Times are seconds of any clock that does not go back.
 
-    ``settle_s``: so long after a change of its cap a node is not listened to; ``window_s``: what is compared.
+    ``settle_s``: how long a node's rate is ignored after a change of its cap; ``window_s``: what is compared.
     """
 
     def __init__(self, settle_s: float = 3.0, window_s: float = 10.0) -> None:
@@ -102,8 +104,8 @@ class Rates:
         power_mw: int = -1, cap_mw: int = -1, tdp_mw: int = 0, need_mw: int = -1, like: str = "",
     ) -> None:  # fmt: skip
         """A node worked at ``rate`` (per second; -1: not known) on ``job`` (empty: none), whose table is ``model``, and
-        drew ``power_mw``. ``cap_mw``: the cap that held it back, -1 if none did. ``need_mw``: as ``needs`` knows it.
-        ``like``: jobs of this name are alike, so that the next one begins with what was learned of the last."""
+        drew ``power_mw``. ``cap_mw``: the cap that bound it, -1 if none did. ``need_mw``: from ``needs``.
+        ``like``: jobs of this name are alike, so the next one begins with what the last one taught."""
         self._forget_other(node, job)
         if not job or model is None or rate < 0 or power_mw < 0 or kind not in TRUST:
             return
@@ -123,7 +125,7 @@ class Rates:
         observed = math.log(window.rate / window.n) - math.log(last.rate / last.n)
         if last.cap_mw == cap_mw:
             _compare(known, 0.0, 0.0, observed)
-        elif need_mw >= 0:  # else an unknown draw would pass as another loss
+        elif need_mw >= 0:  # with an unknown need the loss cannot be computed
             _compare(known, _lost(model, last, tdp_mw, need_mw), _lost(model, window, tdp_mw, need_mw), observed)
 
     def _forget_other(self, node: str, job: str) -> None:
@@ -179,7 +181,7 @@ class Rates:
 
 
 def _lost(model: SpeedModel, window: _Window, tdp_mw: int, need_mw: int) -> float:
-    """The lost time that the table expects of what the node drew, with a need that is known."""
+    """The lost time that the table expects at the power that the node drew, given its need."""
     if window.cap_mw < 0:
         return 0.0
     speed, part = levels(model)
@@ -189,14 +191,14 @@ def _lost(model: SpeedModel, window: _Window, tdp_mw: int, need_mw: int) -> floa
 
 
 def _compare(job: _Job, before: float, after: float, observed: float) -> None:
-    """Two windows that follow each other: lost times by the table, and the logarithm of the ratio of their rates."""
+    """Compare two consecutive windows: their lost times by the table, and the logarithm of the ratio of their rates."""
     surprise = observed - math.log((1 + job.loss * before) / (1 + job.loss * after))
     if abs(before - after) < SAME:
         job.n_noise = min(job.n_noise + 1, NOISE_OF)
         job.noise += (surprise**2 - job.noise) / job.n_noise
         return
     slope = before / (1 + job.loss * before) - after / (1 + job.loss * after)
-    noise = max(job.noise, LEAST_NOISE**2) * len(job.nodes)  # what nodes of one job have in common does not average out
+    noise = max(job.noise, LEAST_NOISE**2) * len(job.nodes)  # noise that a job's nodes share does not average out
     spread = slope**2 * job.variance + noise
     surprise = math.copysign(min(abs(surprise), SURPRISE * math.sqrt(spread)), surprise)
     job.loss = min(max(job.loss + job.variance * slope / spread * surprise, 0.0), MOST_LOSS)

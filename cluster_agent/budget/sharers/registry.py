@@ -36,7 +36,7 @@ _MODULES: Final = {
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A sharer with its parameters, ready to be called."""
+    """A sharer with its parameters, ready to use."""
 
     text: str
     method: Method

@@ -1,9 +1,9 @@
-"""Where a job's tag comes from: its user, the jobs before it, or what its nodes count. The source is always named.
+"""Where a job's tag comes from: its user, its nodes' counters, or earlier jobs. The source is always named.
 
-A source is a function from what is known of a job to a tag, or None if it cannot say; ``resolve`` asks them in the
-order of ``in_order``, the only one there is. A user's word goes first, as the source has it (REGALE D2.3 §4.2, D11):
-who submits a job can know what the next hour of it will be. What its nodes' counters say is true of this run, and so
-goes before what such jobs were before. What counters say is decided on the nodes (``nodectl.decide.load_tag``).
+A source is a function from what is known of a job to a tag, or None if it has none; ``resolve`` tries them in the order
+of ``in_order``. The user's tag wins (REGALE D2.3 §4.2, D11): who submits a job can know what its next hour will be. The
+counters' tag comes next, since it is measured on this run, and the history of such jobs last. Nodes decide the
+counters' tag (``nodectl.decide.load_tag``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cluster_agent.budget.sharers.view import Tag
 USER: Final = "user"
 NODE_AGENT: Final = "node agent"
 JOB_HISTORY: Final = "job history"
-"""The sources as they are shown, everywhere."""
+"""The sources by the names that users see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ Source: TypeAlias = Callable[[Known], Tag | None]
 
 
 def from_user(job: Known) -> Tag | None:
-    """As it was submitted."""
+    """As the user submitted it."""
     return job.declared
 
 
@@ -45,7 +45,7 @@ def from_counters(job: Known) -> Tag | None:
 
 
 class History:
-    """The tag that most of the last jobs of the same user and name were measured to have."""
+    """The tag that was measured for most of the last jobs of the same user and name."""
 
     def __init__(self, last: int = 8, fewest: int = 2) -> None:
         self._fewest = fewest
@@ -53,11 +53,11 @@ class History:
         self._tags: dict[tuple[str, str], deque[Tag]] = {}
 
     def ended(self, user: str, name: str, measured: Tag) -> None:
-        """A job ended as this."""
+        """Note the measured tag of a job that ended."""
         self._tags.setdefault((user, name), deque(maxlen=self._last)).append(measured)
 
     def __call__(self, job: Known) -> Tag | None:
-        """The more sensitive of equally frequent ones; None with too few jobs."""
+        """The most frequent tag; of equally frequent ones the more sensitive; None with too few jobs."""
         seen = self._tags.get((job.user, job.name), ())
         if len(seen) < self._fewest:
             return None
@@ -65,17 +65,17 @@ class History:
 
 
 def in_order(history: Source) -> tuple[tuple[str, Source], ...]:
-    """All sources with their names, the one that is asked first first."""
+    """All sources with their names, in the order in which they are tried."""
     return (USER, from_user), (NODE_AGENT, from_counters), (JOB_HISTORY, history)
 
 
 def in_words(tag: str, source: str) -> str:
-    """For tables and sentences; "-" with no tag."""
+    """For tables and sentences; "-" without a tag."""
     return f"{tag} ({source})" if tag else "-"
 
 
 def resolve(job: Known, sources: Sequence[tuple[str, Source]]) -> tuple[Tag | None, str]:
-    """The first tag that a source has, and that source's name; (None, "") if none has one."""
+    """The first tag that a source gives, and that source's name; (None, "") if none gives one."""
     for name, source in sources:
         tag = source(job)
         if tag is not None:

@@ -1,4 +1,4 @@
-"""A sharer at work: from what the ledger and the jobs say now to the caps, and back to the reasons."""
+"""One turn of a sharer: from the present state of ledger and jobs to the caps, with the reasons."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cluster_agent.budget.sharers.view import Job, Shares, View, Why
 
 
 class Sharing:
-    """One rebalance: ``plan(ledger, now_s, Sharing(...))``; afterwards it says why each node has its cap.
+    """One rebalance: ``plan(ledger, now_s, Sharing(...))``; afterwards ``why`` gives each node's reason.
 
-    ``jobs`` in the order of their starts; ``need_mw`` of ``needs.Needs``, where it is known.
+    ``jobs`` in the order of their starts; ``need_mw`` from ``needs.Needs``, for nodes where it is known.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Sharing:
         self.shares: Shares | None = None
 
     def __call__(self, at: Ints, available_mw: int) -> Ints:
-        """A cap in mW for each of the nodes; ``plan`` asks more than once, of the same nodes and for other watts."""
+        """A cap in mW for each of the nodes; ``plan`` calls this more than once, for the same nodes and other watts."""
         if self.view is None or at is not self._at:
             accounts, self._at = self._ledger.accounts, at
             names = [accounts.names[place] for place in at.tolist()]
@@ -35,8 +35,8 @@ class Sharing:
         return self.shares.caps_mw
 
     def why(self, node: str) -> Why | None:
-        """None if no cap was planned for the node: it was not within reach, or the budget does not reach for every
-        node's MOP, which all then get."""
+        """None if no cap was planned for the node: it was out of reach, or the budget is less than the sum of MOPs and
+        every node gets its MOP."""
         if self.view is None or self.shares is None or node not in self.view.nodes:
             return None
         return self.shares.why(self.view, node)

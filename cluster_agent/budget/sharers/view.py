@@ -1,4 +1,4 @@
-"""What a sharer sees, nodes and jobs as columns, and what it answers: a cap for each node and the reason for it.
+"""What a sharer gets, nodes and jobs as columns, and what it returns: a cap for each node and the reason for it.
 
 Powers are whole mW, of whole nodes. Columns over n nodes are in the order of ``View.nodes``, columns over m jobs in
 the order of their starts. A node may be in several jobs; a sharer has one of them own it (``View.owners``).
@@ -24,7 +24,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class Tag(enum.IntEnum):
-    """How much a job loses when its nodes get fewer watts. The order is the order of capping: little loss first."""
+    """How much a job loses when its nodes get fewer watts. Members are in the order of capping: least loss first."""
 
     MEMORY = 0
     MIXED = 1
@@ -35,7 +35,7 @@ UNTAGGED: Final = -1
 
 
 def tag_of(word: str) -> Tag:
-    """A tag by its name, in any case; ``ValueError`` in one line for anything else."""
+    """A tag by its name, in any case; ``ValueError`` with a one-line message for another name."""
     try:
         return Tag[word.upper()]
     except KeyError:
@@ -45,8 +45,8 @@ def tag_of(word: str) -> Tag:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A running job. ``tag_source`` says where the tag is from; ``model`` is of this job rather than of its tag;
-    ``learned``: how far its own rate has shown the model to be off (``rates.Rates``)."""
+    """A running job. ``tag_source``: where the tag comes from. ``model``: of this job itself, if it has one, not of its
+    tag. ``learned``: how far its own rate has shown the model to be off (``rates.Rates``)."""
 
     name: str
     nodes: Sequence[str]
@@ -61,8 +61,8 @@ class View:
     """The nodes that a cap can be planned for, and what runs on them. ``member[first[j]:first[j + 1]]`` are the nodes
     of job j.
 
-    ``need_mw`` is what a node draws in its present job when no cap holds it back; -1: not known (``needs.Needs``).
-    ``loss``: a job's lost times over those of its model.
+    ``need_mw``: what a node draws in its present job when it is not cap-bound; -1: not known (``needs.Needs``).
+    ``loss``: a job's lost time over that of its model.
     """
 
     nodes: Sequence[str]
@@ -84,7 +84,7 @@ class View:
         jobs: Iterable[Job],
         need_mw: Mapping[str, int] | None = None,
     ) -> View:
-        """``jobs`` in the order of their starts; nodes of theirs that are not in ``nodes`` are passed over."""
+        """``jobs`` in the order of their starts; nodes of jobs that are not in ``nodes`` are ignored."""
         index = dict(zip(nodes, range(len(nodes)), strict=True))
         running = tuple(jobs)
         found = np.array(list(map(index.get, chain.from_iterable(job.nodes for job in running), repeat(-1))), np.int64)
@@ -102,17 +102,17 @@ class View:
         return cls(nodes, tdp, mop, needs, running, tags, firsts, members, loss)
 
     def owners(self, tag: Ints) -> Ints:
-        """Per node the job whose cap it gets, -1 if it is idle: the most sensitive one, of equal ones the oldest.
-        ``tag``: per job, none untagged."""
+        """Per node the job whose cap it gets, -1 if it is idle: the job with the most sensitive tag, of equal ones the
+        oldest. ``tag``: of each job, none untagged."""
         job = np.repeat(np.arange(len(self.jobs)), np.diff(self.first))
         by_tag = np.lexsort((-job, tag[job]))
         owner = np.full(len(self.nodes), -1, np.int64)
-        owner[self.member[by_tag]] = job[by_tag]  # the last one that is written stays
+        owner[self.member[by_tag]] = job[by_tag]  # where a node is in several jobs, the last write stays
         return owner
 
 
 class Reason(enum.IntEnum):
-    """What bound a node's cap."""
+    """What decided a node's cap."""
 
     IDLE = 0
     UNCAPPED = 1
@@ -129,17 +129,17 @@ class Reason(enum.IntEnum):
 
 
 _WORDS: Final = {
-    Reason.IDLE: "it is idle: its minimal operating power",
-    Reason.UNCAPPED: "nobody had to cap it: its TDP",
-    Reason.STATIC: "the same part of its TDP as every node, idle or not",
-    Reason.STATIC_MOP: "the part of TDP that every node gets would be below its minimal operating power: that",
+    Reason.IDLE: "the node is idle, so its minimal operating power",
+    Reason.UNCAPPED: "no cap was necessary, so its TDP",
+    Reason.STATIC: "the same part of TDP as for every node, idle or not",
+    Reason.STATIC_MOP: "its minimal operating power, since the part of TDP that every node gets is less",
     Reason.TAG: "pass 1: the cap of its tag",
-    Reason.TAG_AND_SHARE: "pass 1: the cap of its tag, and its share of what the last job capped left over",
+    Reason.TAG_AND_SHARE: "pass 1: the cap of its tag, and its share of what the last cap left over",
     Reason.MOP: "pass 2: its minimal operating power",
-    Reason.MOP_AND_SHARE: "pass 2: its minimal operating power, and its share of what the last job capped left over",
-    Reason.SLOWED: "slowed with all nodes of its job: the budget leaves no more, or a watt more gains other jobs more",
-    Reason.FULL_SPEED: "full speed by the table of its model, and a guard",
-    Reason.NEED: "full speed: what it was measured to draw without being held back, and a guard",
+    Reason.MOP_AND_SHARE: "pass 2: its minimal operating power, and its share of what the last cap left over",
+    Reason.SLOWED: "slowed with all nodes of its job: the budget has no more watts, or other jobs gain more by them",
+    Reason.FULL_SPEED: "full speed by its model's table, plus a guard",
+    Reason.NEED: "full speed: the power measured while it was not cap-bound, plus a guard",
     Reason.OWN: "by a rule of this sharer's own",
 }
 
@@ -161,8 +161,8 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """A sharer's answer: per node the cap, what bound it (``Reason``) and its owner (-1: idle); per job the tag that
-    it was taken to have and the predicted speed (NaN: no model). ``steps``: how many times a job was capped."""
+    """A sharer's result: per node the cap, what decided it (``Reason``) and its owner (-1: idle); per job the tag that
+    was used and the predicted speed (NaN: no model). ``steps``: how many times a job was capped."""
 
     sharer: str
     caps_mw: Ints

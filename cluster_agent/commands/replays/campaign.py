@@ -1,4 +1,4 @@
-"""``clusterctl campaign``: a grid of replays, each a command of its own in a process of its own."""
+"""``clusterctl campaign``: a grid of replays, each run as a command in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
+from cluster_agent.errors import ClusterError, StoppedError, WrongUseError, without_types
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads import rte
 from nodectl import __version__
@@ -31,7 +31,7 @@ DONE = "campaign.json"
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published mean bounded slowdown, to stand beside ours."""
+    """A published mean bounded slowdown, shown next to ours."""
 
     trace: str  # the file's name without its endings
     policy: str
@@ -39,7 +39,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every combination is one replay. Paths are relative to the file; an empty machine, cap or loop is none."""
+    """Every combination is one replay. Paths are relative to the file; an empty machine, cap or loop means none."""
 
     policies: tuple[str, ...]
     traces: tuple[str, ...] = ()
@@ -63,37 +63,43 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 Runner = Callable[[Sequence[str]], tuple[int, str]]
-"""Runs ``clusterctl`` with these arguments somewhere; its exit status and the last line that it complained with."""
+"""Runs ``clusterctl`` with these arguments somewhere; returns its exit status and its last line of errors."""
 
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option("--out", required=True, metavar="DIR", help="One folder per replay, and campaign.csv.")
-@click.option("--trace", "traces", multiple=True, metavar="FILE", help="Instead of the file's traces; may be repeated.")
+@click.option("--out", required=True, metavar="DIR", help="Where to put a folder per replay, and campaign.csv.")
 @click.option(
-    "--policy", "policies", multiple=True, metavar="POLICY", help="Instead of the file's policies; may be repeated."
+    "--trace", "traces", multiple=True, metavar="FILE", help="Use this in place of the file's traces; may be repeated."
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="POLICY",
+    help="Use this in place of the file's policies; may be repeated.",
 )
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Replays at the same time (default: 1).")
 def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, ...], jobs: int) -> int:
     """Replay every combination that FILE (TOML, or the name of one that ships: sc15) lists.
 
-    What is done already, with the same files, policy and version, is not done again. `clusterctl report DIR` compares.
+    Replays already done with the same files, policy and version are skipped. `clusterctl report DIR` compares.
     """
     path = _found(file)
-    asked = read_campaign(path)
+    listed = read_campaign(path)
     if policies:
-        asked = msgspec.structs.replace(asked, policies=policies)
+        listed = msgspec.structs.replace(listed, policies=policies)
         for one in policies:
             registry.choose(one)
-    if not (traces or asked.traces):
+    if not (traces or listed.traces):
         raise WrongUseError(f"{path}: traces: none are listed; give --trace FILE")
-    cells = grid(asked, path.parent, traces)
+    cells = grid(listed, path.parent, traces)
     root = Path(out)
     todo = {name: cell for name, cell in cells.items() if not _is_done(root / name, cell)}
     try:
         for name in cells:
             (root / name).mkdir(parents=True, exist_ok=True)
-        (root / "published.json").write_bytes(msgspec.json.encode(asked.published))
+        (root / "published.json").write_bytes(msgspec.json.encode(listed.published))
     except OSError as error:
         raise ClusterError(f"{error.filename}: {error.strerror}; choose another --out") from None
     click.echo(f"{len(cells)} replays, {len(cells) - len(todo)} done before", err=True)
@@ -106,53 +112,53 @@ def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, 
 
 
 def read_campaign(path: Path) -> Campaign:
-    """``WrongUseError`` with file and key for the first thing that is wrong."""
+    """Read a campaign; the ``WrongUseError`` names file and key of the first mistake."""
     try:
-        asked = msgspec.toml.decode(path.read_bytes(), type=Campaign)
+        listed = msgspec.toml.decode(path.read_bytes(), type=Campaign)
     except OSError as error:
         shipped = nearest(path.name, [one.stem for one in SHIPPED.glob("*.toml")])
         raise WrongUseError(
             f"{path}: cannot read the campaign: {error.strerror}; give a TOML file, or one that ships{shipped}"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{path}: {str(error).replace('`$.', '`')}") from None
+        raise WrongUseError(f"{path}: {without_types(str(error)).replace('`$.', '`')}") from None
     for key in ("policies", "machines", "caps", "closed_loops", "seeds", "instances", "configurations", "job_watts"):
-        if not getattr(asked, key):
+        if not getattr(listed, key):
             raise WrongUseError(f"{path}: {key}: the list is empty; leave the key out, or list something")
-    asked = msgspec.structs.replace(asked, policies=tuple(below(path.parent, text) for text in asked.policies))
-    for text in asked.policies:
+    listed = msgspec.structs.replace(listed, policies=tuple(below(path.parent, text) for text in listed.policies))
+    for text in listed.policies:
         try:
             registry.choose(text)
         except WrongUseError as error:
             raise WrongUseError(f"{path}: policies: {error}") from None
-    return asked
+    return listed
 
 
-def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell]:
-    """Every replay by the name of its folder."""
+def grid(listed: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell]:
+    """Every replay, by the name of its folder."""
     known: dict[str, str] = {}
     cells: dict[str, Cell] = {}
-    given = list(traces) or [_near(one, folder) for one in asked.traces]
-    lists = given, asked.instances, asked.policies, asked.machines, asked.caps, asked.closed_loops, asked.seeds
-    for trace, instance, policy, machine, cap, loop, seed, rows, drawn in product(
-        *lists, asked.configurations, asked.job_watts
+    given = list(traces) or [_near(one, folder) for one in listed.traces]
+    lists = given, listed.instances, listed.policies, listed.machines, listed.caps, listed.closed_loops, listed.seeds
+    for trace, instance, policy, machine, cap, loop, seed, rows, job_watts in product(
+        *lists, listed.configurations, listed.job_watts
     ):
-        machine, cap, rows, drawn = (_near(str(one), folder) for one in (machine, cap, rows, drawn))
+        machine, cap, rows, job_watts = (_near(str(one), folder) for one in (machine, cap, rows, job_watts))
         arguments = ["replay", trace, "--policy", policy]
         options = {"--instance": instance, "--machine": machine, "--cap": cap, "--closed-loop": loop}
-        options |= {"--configurations": rows, "--job-watts": drawn}
+        options |= {"--configurations": rows, "--job-watts": job_watts}
         for option, value in options.items():
             arguments += [option, value] if value else []
         if loop:
             arguments += ["--seed", str(seed)]
-        named = {file for text in (trace, policy, machine, cap, rows, drawn) for file in _files(text)}
+        named = {file for text in (trace, policy, machine, cap, rows, job_watts) for file in _files(text)}
         sha256 = {file: _sha256(file, known) for file in sorted(named)}
         if trace not in sha256:
             where = f"--trace {trace}" if traces else f"{trace}: traces"
             raise WrongUseError(f"{where}: there is no such file")
         called = Path(policy).name if is_file(policy) else policy
         words = [Path(trace).name.partition(".")[0], instance, called, Path(machine).stem, Path(cap).stem, loop]
-        words += [Path(one).name for one in (rows, drawn) if one]
+        words += [Path(one).name for one in (rows, job_watts) if one]
         words += [f"seed={seed}"] if loop else []
         name = "__".join("".join(c if c.isalnum() or c in "=,.-" else "-" for c in word) for word in words if word)
         choice = registry.choose(policy)
@@ -165,14 +171,14 @@ def grid(asked: Campaign, folder: Path, traces: Sequence[str]) -> dict[str, Cell
 
 
 def run_here(arguments: Sequence[str]) -> tuple[int, str]:
-    """A process on this machine."""
+    """Run it in a process on this machine."""
     command = [sys.executable, "-m", "cluster_agent.cli", *arguments]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     return done.returncode, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
 def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str, str]:
-    """Run the cells; those that failed, and why."""
+    """Run the cells; returns those that failed, and why."""
     failed: dict[str, str] = {}
     begun_s, done, lock = time.monotonic(), 0, threading.Lock()
 
@@ -194,7 +200,7 @@ def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str,
             for waiting in [pool.submit(one, name, cell) for name, cell in todo.items()]:
                 waiting.result()
         except KeyboardInterrupt:
-            # a terminal has told the running replays too; what they leave unfinished does not count as done
+            # the terminal has sent SIGINT to the running replays too; unfinished ones do not count as done
             pool.shutdown(cancel_futures=True)
             left = sum(not _is_done(root / name, cell) for name, cell in todo.items())
             raise StoppedError(f"stopped with {left} replays to do; the same command goes on with them") from None
@@ -252,7 +258,7 @@ def _found(file: str) -> Path:
 
 
 def _near(text: str, folder: Path) -> str:
-    """A file beside the campaign, or the text as it is: a number, a name, or a path from here."""
+    """A file next to the campaign's, or the text as it is: a number, a name, or a path from the current directory."""
     source = f"{rte.NAME}:" if rte.is_rte(text) else ""
     path, colon, rest = text.removeprefix(source).partition(":")
     return f"{source}{folder / path}{colon}{rest}" if path and (folder / path).is_file() else text

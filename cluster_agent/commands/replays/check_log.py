@@ -1,4 +1,4 @@
-"""``clusterctl check-log``: does the scheduler decide again what an event log says it decided?"""
+"""``clusterctl check-log``: does the scheduler decide again what an event log recorded?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from cluster_agent.commands.replays import replay, replay_moldable, replay_nodes
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay.event_log import EventLog, ToldMeter
+from cluster_agent.replay.event_log import EventLog, LogMeter
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
@@ -22,20 +22,20 @@ from cluster_agent.workloads.text_tables import has_nodes
 @click.option("--trace", metavar="FILE", help="The trace, if it is no longer where it was.")
 @click.option("--policy", metavar="FILE.py[:NAME]", help="The file of the policy, if it came from one.")
 def check_log(log: str, trace: str | None, policy: str | None) -> int:
-    """Tell a scheduler of the same policy the events of LOG (`clusterctl replay --log`) and compare every decision.
+    """Give the events of LOG (`clusterctl replay --log`) to a scheduler of the same policy and compare every decision.
 
-    The first decision that differs is said with its line; exit status 1.
+    The first decision that differs is reported with its line; exit status 1.
     """
-    told = EventLog(log)
-    setting = told.setting
+    event_log = EventLog(log)
+    setting = event_log.setting
     if trace is not None:
         setting = msgspec.structs.replace(setting, trace=trace)
-    _is_the_same(setting.trace, told)
+    _is_the_same(setting.trace, event_log)
     choice = registry.choose(registry.in_place_of(setting.policy, policy))
-    if told.origin and choice.origin and told.origin.sha256 != choice.origin.sha256:
-        click.echo(f"{log}: made with other code ({told.origin}); here: {choice.origin}", err=True)
+    if event_log.origin and choice.origin and event_log.origin.sha256 != choice.origin.sha256:
+        click.echo(f"{log}: made with other code ({event_log.origin}); here: {choice.origin}", err=True)
     scheduler: Scheduler
-    meter = ToldMeter()
+    meter = LogMeter()
     if has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
@@ -49,15 +49,15 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
         scheduler = NativeScheduler(
             choice.composition, workload.jobs, workload.processors, watts, caps, meter, workload.users
         )
-    lines = told.check(scheduler, count, meter)
+    lines = event_log.check(scheduler, count, meter)
     click.echo(f"{log}: {lines} events and decisions of {count} jobs under {setting.policy}, all the same")
     return 0
 
 
-def _is_the_same(trace: str, told: EventLog) -> None:
+def _is_the_same(trace: str, event_log: EventLog) -> None:
     try:
         sha256 = hashlib.sha256(Path(trace).read_bytes()).hexdigest()
     except OSError as error:
         raise ClusterError(f"{trace}: cannot read the trace: {error.strerror}; say where it is with --trace") from None
-    if sha256 != told.sha256:
-        raise ClusterError(f"{trace}: not the trace that {told.path} was made from; give that with --trace")
+    if sha256 != event_log.sha256:
+        raise ClusterError(f"{trace}: not the trace that {event_log.path} was made from; give that with --trace")

@@ -1,4 +1,4 @@
-"""``clusterctl policies``: what can be chosen, with its parameters and the papers it comes from.
+"""``clusterctl policies``: what can be chosen, with its parameters and the papers that it comes from.
 
 Policies say which job starts when, for replays and partitions; sharers divide a partition's budget of watts among its
 nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl.

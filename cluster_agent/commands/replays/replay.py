@@ -1,4 +1,4 @@
-"""``clusterctl replay``: what a policy would have made of a job log."""
+"""``clusterctl replay``: what a policy would have done with a job log."""
 
 from __future__ import annotations
 
@@ -48,15 +48,19 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option(
     "--configurations", metavar="cab|FILE[:KEY=VALUE,...]", help="Ways to run each job, for policies that choose them."
 )
-@click.option("--job-watts", metavar="FILE|generated[:seed=N]", help="What each job draws; needs a machine with watts.")
+@click.option(
+    "--job-watts", metavar="FILE|generated[:seed=N]", help="The power of each job; needs a machine with watts."
+)
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
-@click.option("--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions answer to the schedule.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of what --closed-loop draws (default: 0).")
+@click.option(
+    "--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions follow from the schedule."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of --closed-loop's random values (default: 0).")
 @click.option(
     "--log", "log_file", metavar="FILE", help="Write every event and decision (see check-log); .gz compresses."
 )
-@click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or mended.")
+@click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or corrected.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def replay(
     trace: str,
@@ -77,7 +81,7 @@ def replay(
     """Schedule the jobs of TRACE again under a policy.
 
     TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
-    `sacct --parsable2`. What had to be dropped or mended is counted on stderr.
+    `sacct --parsable2`. Lines that had to be dropped or corrected are counted on stderr.
     """
     choice = registry.choose(policy)
     setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts)
@@ -88,7 +92,7 @@ def replay(
         return replay_with_configurations(setting, choice, out, swf_file, log_file, strict, as_json)
     if configurations is not None:
         raise WrongUseError(
-            f"--configurations {configurations}: {choice.policy.name} runs jobs as they ask; leave it out, or choose"
+            f"--configurations {configurations}: {choice.policy.name} runs jobs as requested; leave it out, or choose"
             " rmap or moldable"
         )
     if has_nodes(trace):
@@ -97,9 +101,7 @@ def replay(
         from cluster_agent.commands.replays.replay_nodes import replay_nodes  # see ``world``
 
         if closed_loop:
-            raise WrongUseError(
-                f"--closed-loop {closed_loop}: only for logs of processors, whose loop is native; leave it out"
-            )
+            raise WrongUseError(f"--closed-loop {closed_loop}: works only with logs of processors; leave it out")
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
         return replay_nodes(setting, choice, out, log_file, strict, as_json)
@@ -125,8 +127,8 @@ def replay(
     workload, watts = result.workload, result.schedule.watts
     if result.unstarted == len(workload.jobs):
         raise ClusterError(
-            f"{trace}: no job was ever started under {policy}: what may be drawn is too little for any of"
-            f" {len(workload.jobs)}; give more watts or joules"
+            f"{trace}: no job was ever started under {policy}: the allowed watts or joules are too few for any of"
+            f" {len(workload.jobs)}; give more"
         )
     if log_file:
         meter = ReplayMeter(result.schedule.power_uw) if watts is not None else None
@@ -152,7 +154,7 @@ def replay(
 
 
 def _only_plain(setting: Setting) -> None:
-    """Jobs with configurations are of a log, and their watts are those of the configurations."""
+    """Refuse options for other traces: jobs with configurations are of a job log, and have the watts of those."""
     for option, value in {"--instance": setting.instance, "--job-watts": setting.job_watts}.items():
         if value is not None:
             raise WrongUseError(
@@ -163,7 +165,7 @@ def _only_plain(setting: Setting) -> None:
 def world(
     setting: Setting, composition: Composition, is_strict: bool = False
 ) -> tuple[Workload, Watts | None, list[Cap], ClosedLoop | None]:
-    """The jobs and the machine of a replay on processors, and whether submissions are to answer to it."""
+    """The jobs and the machine of a replay on processors, and the closed loop if there is one."""
     machine = setting.machine
     watts, caps = _watts(setting, composition)
     given = watts.machine.processors if watts else _processors(machine) if machine else None
@@ -175,10 +177,10 @@ def world(
             raise WrongUseError(
                 f"--job-watts {setting.job_watts}: needs a machine that has watts, such as --machine curie"
             )
-        drawn = read_job_watts(setting.job_watts, workload, watts)
-        for finding in drawn.findings:
+        job_watts = read_job_watts(setting.job_watts, workload, watts)
+        for finding in job_watts.findings:
             click.echo(f"--job-watts: {finding}", err=True)
-        watts = replace(watts, job_busy_uw=drawn.uw)
+        watts = replace(watts, job_busy_uw=job_watts.uw)
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
     loop = None
@@ -190,7 +192,7 @@ def world(
 
 
 def as_submitted(setting: Setting, composition: Composition) -> tuple[Workload, Watts | None, list[Cap]]:
-    """What a scheduler is told of: in a closed loop what came of that."""
+    """The inputs of a scheduler; with a closed loop, the submissions that it led to."""
     workload, watts, caps, loop = world(setting, composition)
     if loop is not None:
         result = run_replay(workload, composition, watts=watts, caps=caps, loop=loop)
@@ -230,7 +232,7 @@ def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, li
 
 
 def _read_caps(text: str) -> list[Cap]:
-    """Of a file, or of the load of a country."""
+    """Caps of a file, or from the load of a country."""
     from cluster_agent.workloads.rte import is_rte, rte_caps  # see ``world``
 
     return rte_caps(text) if is_rte(text) else read_caps(text)

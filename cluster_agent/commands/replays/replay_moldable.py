@@ -37,7 +37,7 @@ from nodectl.shell.progress_bar import progress
 
 
 class World(msgspec.Struct, frozen=True):
-    """What a replay is of."""
+    """The inputs of a replay."""
 
     workload: Workload
     jobs: MoldableJobs  # those of the workload that can run
@@ -67,7 +67,7 @@ def replay_with_configurations(
     is_strict: bool,
     as_json: bool,
 ) -> int:
-    """Replay the trace and print what came of it; the exit status."""
+    """Replay the trace and print the results; returns the exit status."""
     composition = choice.moldable_composition
     of = world(setting, composition, is_strict)
     for finding in of.findings:
@@ -75,11 +75,11 @@ def replay_with_configurations(
     if of.tables.is_generated:
         click.echo(f"--configurations {of.tables.text}: times and watts are generated, like Cab's", err=True)
     if of.tables.errors:
-        told = of.tables.errors
+        errors = of.tables.errors
         click.echo(
-            f"--configurations {of.tables.text}: the model's times are wrong by {100 * told.time_mean:.1f} % on"
-            f" average, {100 * told.time_max:.0f} % at most, its watts by {100 * told.watts_mean:.1f} and"
-            f" {100 * told.watts_max:.0f} %",
+            f"--configurations {of.tables.text}: the model's times are wrong by {100 * errors.time_mean:.1f} % on"
+            f" average, {100 * errors.time_max:.0f} % at most, its watts by {100 * errors.watts_mean:.1f} and"
+            f" {100 * errors.watts_max:.0f} %",
             err=True,
         )
     with progress(len(of.jobs)) as advance:
@@ -89,9 +89,9 @@ def replay_with_configurations(
         sha256, origin = of.workload.log.sha256, choice.origin
         write_log(log_file, setting, sha256, scheduler, simulated, result.start_s, origin=origin)
     if swf_file:
-        held = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
+        processors = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
         workload = of.workload_of_jobs()
-        workload = replace(workload, jobs=replace(workload.jobs, width=held))
+        workload = replace(workload, jobs=replace(workload.jobs, width=processors))
         write_swf(swf_file, workload, result.start_s, result.end_s - result.start_s, setting.policy)
     measured = measure_moldable(result, of.nodes, of.bound_w)
     if out:
@@ -110,7 +110,7 @@ def replay_with_configurations(
 
 
 def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
-    """What a scheduler is told of: in a closed loop what came of that."""
+    """The inputs of a scheduler; with a closed loop, the submissions that it led to."""
     of = world(setting, composition)
     return _replayed(setting, composition, of, lambda ended: None)[0] if setting.closed_loop else of
 
@@ -118,7 +118,7 @@ def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
 def _replayed(
     setting: Setting, composition: MoldableComposition, of: World, advance: Callable[[int], None]
 ) -> tuple[World, MoldableResult]:
-    """What came of it, and the jobs as they were submitted."""
+    """The results, and the jobs as they were submitted."""
     loop = None
     if setting.closed_loop:
         loop = of.workload_of_jobs(), closed_loop(setting.closed_loop, setting.seed)
@@ -129,7 +129,8 @@ def _replayed(
 
 
 def world(setting: Setting, composition: MoldableComposition, is_strict: bool = False) -> World:
-    """The jobs, their configurations and the machine; jobs that fit in none of theirs are left out and counted."""
+    """The jobs, their configurations and the machine; jobs that fit in none of their configurations are dropped and
+    counted."""
     if setting.machine is None or setting.machine.isdecimal():
         raise WrongUseError(
             f"--policy {setting.policy}: nodes are needed; give a machine that has them, such as --machine cab64"
@@ -142,10 +143,10 @@ def world(setting: Setting, composition: MoldableComposition, is_strict: bool = 
     never = set(impossible(composition, jobs, machine.nodes, bound_w))
     if never:
         lines = [int(workload.log.lines[workload.row[row[job]]]) for job in never]
-        what, remedy = "jobs whose share of the watts is too small for any configuration", "give a higher --cap"
+        what, fix = "jobs whose share of the watts is too small for any configuration", "give a higher --cap"
         if is_strict or len(never) == len(jobs):
-            raise WrongUseError(f"{setting.trace}:{min(lines)}: {what} (first of {len(never)}): {remedy}")
-        findings.append(Finding(what, "dropped", len(never), min(lines), remedy))
+            raise WrongUseError(f"{setting.trace}:{min(lines)}: {what} (first of {len(never)}): {fix}")
+        findings.append(Finding(what, "dropped", len(never), min(lines), fix))
         stay = [job for job in range(len(jobs)) if job not in never]
         jobs, row = jobs.only(stay), [row[job] for job in stay]
     found = [*workload.findings, *findings]
@@ -153,7 +154,7 @@ def world(setting: Setting, composition: MoldableComposition, is_strict: bool = 
 
 
 def _bound_w(cap: str | None, machine: Machine) -> float:
-    """Of all sockets together; without ``--cap`` what all nodes draw at the most."""
+    """Watts of all sockets together; without ``--cap`` the most that all nodes draw."""
     if len(machine.groups) > 1:
         raise WrongUseError(f"{machine.name}: configurations are for machines of one kind of nodes, not several")
     if cap is None:
@@ -221,7 +222,7 @@ def _lines(measured: dict[str, Any]) -> str:
             "wait              mean {mean:.0f} s  median {median:.0f} s  max {max:.0f} s".format(**measured["wait_s"]),
             f"bounded slowdown  mean {measured['AVEbsld']:.3f}  max {measured['max_bsld']:.1f}  (tau = 10 s)",
             f"utilisation       {100 * measured['utilisation']:.1f} % of the nodes,"
-            f" {measured['nodes_over_asked']:.2f} times the nodes that were asked for",
+            f" {measured['nodes_over_asked']:.2f} times the nodes that were requested",
             f"power             mean {measured['mean_w']:.0f} W  highest {measured['peak_w']:.0f} W"
             f"  above the bound {measured['over_cap_ws']:.0f} W s",
             f"energy            {measured['energy_j'] / 3.6e6:.1f} kWh",

@@ -37,7 +37,7 @@ def replay_nodes(
     is_strict: bool,
     as_json: bool,
 ) -> int:
-    """Replay the trace and print what came of it; the exit status."""
+    """Replay the trace and print the results; returns the exit status."""
     composition = choice.node_composition
     jobs, nodes, limit, power = world(setting, composition, is_strict)
     for finding in jobs.findings:
@@ -71,7 +71,7 @@ def world(
 
 
 def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, limit: PowerCap) -> NodeScheduler:
-    """For the loop in Python, with a predictor that has seen nothing yet."""
+    """For the loop in Python, with a predictor that has learned nothing yet."""
     return NodeScheduler(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes))
 
 
@@ -94,7 +94,7 @@ def cap_of(text: str | None) -> PowerCap:
         caps = read_caps(text)
         if any(cap.announced_s for cap in caps):
             raise WrongUseError(
-                f"--cap {text}: policies that place jobs on nodes know all caps from the start; leave out announced_s"
+                f"--cap {text}: policies that place jobs on nodes know all caps from the start: remove announced_s"
             ) from None
         return from_caps(caps)
     if not 0 < watts < float("inf"):

@@ -1,4 +1,4 @@
-"""``clusterctl report``: replays side by side, as Markdown and as one HTML file with its plots inside."""
+"""``clusterctl report``: replays side by side, as Markdown and as one HTML file that contains its plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cluster_agent.replay.compare import BLOCKS, Run, find, name_of, paired
 
 NOTE = (
     "Simulated: every figure comes from replaying a job log, not from a machine. Intervals are 95 %, from a bootstrap"
-    f" over {BLOCKS} blocks of consecutive jobs; one that holds 0 shows no difference on this log."
+    f" over {BLOCKS} blocks of consecutive jobs; one that contains 0 shows no difference on this log."
 )
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -59,7 +59,7 @@ def report(folders: tuple[str, ...], baseline: str | None, html_file: str | None
 def _tables(
     runs: Sequence[Run], baseline: str | None, published: dict[tuple[str, str], float]
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """What each replay came to, and how it differs from the baseline."""
+    """The results of each replay, and how they differ from the baseline."""
     has_watts = any(run.metrics.get("energy_j") is not None for run in runs)
     has_published = any((run.trace, run.policy) in published for run in runs)
     title = ["policy", "bounded slowdown", *(["published"] if has_published else []), "median", "p95", "max"]
@@ -96,7 +96,7 @@ def _tables(
 
 
 def _published(folders: Sequence[str]) -> dict[tuple[str, str], float]:
-    """By trace and policy, from campaigns that have some."""
+    """Published values by trace and policy, from campaigns that list some."""
     found: dict[tuple[str, str], float] = {}
     for folder in folders:
         path = Path(folder) / "published.json"

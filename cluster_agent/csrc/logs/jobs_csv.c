@@ -55,7 +55,7 @@ static char *put_row(char *out, const job_rows_t *rows, int64_t j)
     *out++ = ',';
     if (rows->request_s[j] >= 0)
         out = put_number(out, rows->request_s[j]);
-    if (start_s < 0) /* success, final_state, five times, stretch, processors, energy and metadata are not known */
+    if (start_s < 0) /* unknown: success, final_state, five times, stretch, processors, energy and metadata */
         return put_text(out, ",0,NOT_STARTED,,,,,,,,,\n");
 
     int64_t wait_s = start_s - rows->submit_s[j], run_s = rows->run_s[j];

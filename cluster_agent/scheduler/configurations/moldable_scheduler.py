@@ -5,8 +5,8 @@ a waiting job should run, and the job starts if that one can start now. The head
 reservation of nodes *and* watts at the earliest time at which both suffice; jobs behind it may start if they end
 before, or leave it its nodes and its watts (EASY, Lifka 1995, in two dimensions: RMAP's text has nodes only).
 
-The choices of the policies that ship are native too (``csrc/moldable.c``): replays take those, and tests hold the two
-equal. A policy with a choice of its own is run by what is here, job by job. Watts are added up as whole microwatts.
+The choices of the policies that ship are native too (``csrc/moldable.c``): replays use those, and tests check that both
+are equal. A policy with its own choice is run by this module, job by job. Watts are added up as whole microwatts.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from cluster_agent.scheduler.interfaces import OneFrequency
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What *choose* sees of one waiting job and of the cluster."""
+class ChoiceInput:
+    """What *choose* gets of one waiting job and of the cluster."""
 
     now_s: int
     rows: Sequence[Configuration]
-    nodes: int  # that the job asks for
+    nodes: int  # that the job requests
     request_s: int
     cluster_nodes: int
     cluster_w: float
     free_nodes: int
     free_w: float
     earliest_s: Callable[[Configuration], int | None]
-    """When a row could start if nobody else waited; None: never."""
+    """When a row could start if no other job waited; None: never."""
 
 
-Choose: TypeAlias = Callable[[Asked], Configuration | None]
-"""The configuration in which the job is to run, now or when there is room; None: there is none."""
+Choose: TypeAlias = Callable[[ChoiceInput], Configuration | None]
+"""The configuration in which the job is to run, now or when there is room; None: no configuration."""
 
 
 class Rule(NamedTuple):
@@ -66,7 +66,7 @@ class MoldableComposition:
 
 
 class MoldableScheduler(OneFrequency):
-    """See ``interfaces.Scheduler``. ``chosen`` holds in which configuration each job was started."""
+    """See ``interfaces.Scheduler``. ``chosen``: the configuration in which each job was started."""
 
     def __init__(self, composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> None:
         self.jobs = jobs
@@ -78,7 +78,7 @@ class MoldableScheduler(OneFrequency):
         self.chosen: dict[int, Configuration] = {}
         self._choose = composition.choose
         self._least_nodes, self._least_uw = jobs.least()
-        self._known: list[tuple[int, int, int]] | None = None  # what ``_free`` found, as long as it holds
+        self._known: list[tuple[int, int, int]] | None = None  # the result of ``_free``, while it is valid
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue."""
@@ -91,7 +91,7 @@ class MoldableScheduler(OneFrequency):
         self._known = None
 
     def overrun(self, job: int) -> int:
-        """Times of the table are taken to be right; a job that outlives its own is expected to end at any moment."""
+        """The table's times are taken as true; a job that runs longer is expected to end at any moment."""
         self.running[job] += 1
         self._known = None
         return self.running[job]
@@ -101,14 +101,14 @@ class MoldableScheduler(OneFrequency):
         return self.running[job]
 
     def decide(self, now_s: int) -> list[int]:
-        """Heads while they can start; then whoever leaves the head its reservation."""
+        """Start heads while they can start; then jobs that leave the head its reservation."""
         started: list[int] = []
         while self.queue and (row := self.starts_now(now_s, self.queue[0])):
             started.append(self._start(now_s, self.queue[0], row))
         if not self.queue:
             return started
         head, *others = self.queue
-        row = self._choose(self._asked(now_s, head))
+        row = self._choose(self._choice_input(now_s, head))
         at_s = None if row is None else self._earliest_s(now_s, row)
         if row is None or at_s is None:
             return started  # it can never run; that is found out before the replay begins
@@ -135,13 +135,13 @@ class MoldableScheduler(OneFrequency):
 
     def starts_now(self, now_s: int, job: int) -> Configuration | None:
         """The configuration in which the job could start, if it is the one that is chosen."""
-        row = self._choose(self._asked(now_s, job))
+        row = self._choose(self._choice_input(now_s, job))
         return row if row is not None and self._earliest_s(now_s, row) == now_s else None
 
-    def _asked(self, now_s: int, job: int) -> Asked:
+    def _choice_input(self, now_s: int, job: int) -> ChoiceInput:
         jobs = self.jobs.jobs
         _, free_nodes, free_uw = self._free(now_s)[0]
-        return Asked(
+        return ChoiceInput(
             now_s,
             self.jobs.rows[job],
             int(jobs.width[job]),
@@ -161,14 +161,14 @@ class MoldableScheduler(OneFrequency):
         return job
 
     def _free(self, now_s: int) -> list[tuple[int, int, int]]:
-        """(From when, nodes, microwatts) if nobody else starts; the first is now."""
+        """(From when, nodes, microwatts) if no other job starts; the first is now."""
         if self._known is None or self._known[0][0] != now_s:
             times_s = sorted({now_s, *(end_s for end_s in self.running.values() if end_s > now_s)})
             self._known = []
             for at_s in times_s:
-                held = [self.chosen[job] for job, end_s in self.running.items() if end_s > at_s]
-                free_uw = self.uw - sum(row.uw for row in held)
-                self._known.append((at_s, self.nodes - sum(row.nodes for row in held), free_uw))
+                rows = [self.chosen[job] for job, end_s in self.running.items() if end_s > at_s]
+                free_uw = self.uw - sum(row.uw for row in rows)
+                self._known.append((at_s, self.nodes - sum(row.nodes for row in rows), free_uw))
         return self._known
 
     def _earliest_s(self, now_s: int, row: Configuration) -> int | None:
@@ -179,7 +179,7 @@ class MoldableScheduler(OneFrequency):
 
 
 def whole_uw(watts: float) -> int:
-    """A bound, rounded down, but for what doubles leave behind."""
+    """A bound, rounded down, after removing rounding errors of doubles."""
     return floor(watts * UW + 1e-3)
 
 

@@ -1,8 +1,8 @@
-"""Configurations of a job: on so many nodes and cores, under such a cap per socket, it takes so long and draws so much.
+"""Configurations of a job: nodes, cores and cap per socket, with the run time and the watts that they lead to.
 
 RMAP's table (Patki et al., HPDC 2015, §4): rows of nodes, cores per node, cap per socket, time and total package watts,
-measured or predicted, for each application. The caps of a row add up to more than its watts; what keeps a bound is
-that the watts are right, not the caps.
+measured or predicted, for each application. The caps of a row add up to more than its watts; a bound is kept since
+the watts are right, not by the caps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Configuration:
 
     @property
     def uw(self) -> int:
-        """The watts as schedulers add them up: whole microwatts, rounded up, but for what doubles leave behind."""
+        """The watts as schedulers add them up: whole microwatts, rounded up after removing rounding errors of
+        doubles."""
         return ceil(self.watts * UW - 1e-3)
 
 
@@ -45,7 +46,7 @@ Rows: TypeAlias = tuple[Configuration, ...]
 
 @dataclass(frozen=True, slots=True)
 class MoldableJobs:
-    """``Jobs`` that can run in several ways. ``jobs.width`` is the nodes asked for, ``jobs.request_s`` the time."""
+    """``Jobs`` that can run in several ways. ``jobs.width``: the nodes requested; ``jobs.request_s``: the time."""
 
     jobs: Jobs
     rows: ScaledRows  # of each job, in order of time, as the policy knows them
@@ -65,7 +66,7 @@ class MoldableJobs:
         return min((row.nodes for row in every), default=0), min((row.uw for row in every), default=0)
 
     def true_row(self, job: int, known: Configuration) -> Configuration:
-        """What a row that the policy knows takes and draws in truth."""
+        """The true time and watts of a row that the policy knows."""
         if self.truth is None:
             return known
         return next(row for row in self.truth[job] if same_place(row, known))
@@ -77,15 +78,15 @@ class MoldableJobs:
 
 
 class ScaledRows:
-    """Of each job the rows of a table, with times that are so many times as long: made anew when they are asked for,
-    since hundreds of rows for each of many thousands of jobs would fill the memory."""
+    """Per job the rows of a table with scaled times. They are computed when needed, since hundreds of rows for each of
+    many thousands of jobs would fill the memory."""
 
     def __init__(self, tables: Sequence[Rows], table: Sequence[int], scale: Sequence[float]) -> None:
         self.tables = [by_time(rows) for rows in tables]
         self.table = table  # of each job
         self.scale = scale
 
-        @lru_cache(maxsize=1024)  # more than wait as a rule
+        @lru_cache(maxsize=1024)  # usually more than the waiting jobs
         def rows_of(at: int, times: float) -> Rows:
             return tuple(replace(row, time_s=row.time_s * times) for row in self.tables[at])
 
@@ -117,13 +118,13 @@ def by_time(rows: Rows) -> Rows:
 
 
 def same_place(one: Configuration, other: Configuration) -> bool:
-    """Both are of the same nodes, cores and cap."""
+    """Whether both have the same nodes, cores and cap."""
     return (one.nodes, one.cores, one.cap_w) == (other.nodes, other.cores, other.cap_w)
 
 
 def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:
-    """What a job runs in that gets the nodes it asked for with all their cores at the highest cap: the row of most
-    nodes that are not more; None: all rows have more."""
+    """The row for the requested nodes, or the most below that, with all cores at the highest cap; None: all rows have
+    more nodes."""
     cores, cap_w = max((row.cores, row.cap_w) for row in rows)
     fitting = [row for row in rows if (row.cores, row.cap_w) == (cores, cap_w) and row.nodes <= nodes]
     return max(fitting, key=lambda row: row.nodes, default=None)
@@ -132,8 +133,7 @@ def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:
 def best(
     rows: Sequence[Configuration], bound_w: float, most_nodes: int, tolerance: float = 0.0
 ) -> Configuration | None:
-    """The fastest row that draws no more than the bound on no more nodes; None: there is none. Rows are in order of
-    time.
+    """The fastest row within the bound and the nodes; None: no such row. Rows are in order of time.
 
     With a tolerance, of those as fast up to that share the one with fewest watts, then nodes (ours).
     """

@@ -1,7 +1,7 @@
-"""Submissions that answer to the schedule, as the native replay takes them (``csrc/answering.h``).
+"""A closed loop's submissions, as the native replay takes them (``csrc/answering.h``).
 
-``replay.closed_loop`` says which there are. The tables of a replay are in the order of submission, which here is only
-found out on the way: a job's row is filled in as the job comes.
+``replay.closed_loop`` describes the loops. The tables of a replay are in the order of submission, which is known only
+during the replay: a job's row is filled in when the job comes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cluster_agent.scheduler.native.native_tables import pointer
 class Answering:
     """Columns by row of the log; ``moved``: of the log, and of the table that they fill in order of submission."""
 
-    queued: int  # so many are kept waiting; 0: users answer
+    queued: int  # how many jobs are kept waiting; 0: users with think times
     submit_s: Int64s
     user: Int32s
     gap_s: Int64s  # after the submission of the same user before it,
@@ -29,7 +29,7 @@ class Answering:
     moved: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = field(default_factory=list)
 
     def table(self, log: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Another column; of the same values at first, so that every row makes sense."""
+        """Another column to be filled; it begins with the log's values, so that every row is valid."""
         log = np.ascontiguousarray(log)
         self.moved.append((log, log.copy()))
         return self.moved[-1][1]

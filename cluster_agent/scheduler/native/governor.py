@@ -83,7 +83,7 @@ class Watts:
     job_busy_uw: Int64s | None = None  # a processor at the highest frequency, idle share included, as accounted
     job_plan_uw: Int64s | None = None  # the same, as planned with: a prediction
     new_predictor: Callable[[], Predictor] | None = None
-    """Of what jobs will draw: ``job_plan_uw`` then holds what is planned with where it says nothing yet."""
+    """Makes a predictor of jobs' power; ``job_plan_uw`` then has the planned watts until a prediction replaces them."""
     margin: float = 1.0  # predictions count so many times
     job_lowest: Int32s | None = None  # the lowest frequency that each job may be given; None: ``lowest`` for all
     starts_slowed: bool = True
@@ -119,7 +119,7 @@ class Watts:
         )
 
     def drawn_w(self, job: int, width: int) -> float:
-        """What the job draws at the highest frequency, as accounted."""
+        """The job's power at the highest frequency, as accounted."""
         return width * (self.busy_uw[0] if self.job_busy_uw is None else int(self.job_busy_uw[job])) / UW
 
     def lowest_of(self, job: int) -> int:
@@ -131,7 +131,7 @@ class Watts:
         return self.lowest_of(job) if self.starts_slowed else 0
 
     def plan_watts(self, width: int, level: int) -> float:
-        """What so many processors draw at a level as planned with, or idle with level -1."""
+        """The planned watts of so many processors at a level, or idle with level -1."""
         return width * (self.idle_uw if level < 0 else self.plan_uw[level]) / UW
 
     def rows(self, caps: Sequence[Cap], offs: Sequence[Off], now_s: int) -> list[Row]:
@@ -176,10 +176,10 @@ class Watts:
 
 
 class Predicting:
-    """Keeps ``job_plan_uw``, its own, at what a predictor says of each job when it is submitted.
+    """Keeps ``job_plan_uw``, its own, at the prediction for each job when it is submitted.
 
-    The jobs of one instant teach in the order of their numbers, before any is predicted: so a replay of a whole log,
-    which looks once a pass, predicts what a loop does that hears of every event.
+    The jobs that end at one instant are learned in the order of their numbers, before any prediction. So a replay of a
+    whole log, which looks once a pass, predicts the same as a loop that gets every event.
     """
 
     def __init__(self, watts: Watts, jobs: Jobs) -> None:
@@ -211,7 +211,7 @@ class Predicting:
         self._ended.clear()
 
     def follow(self, submitted: int, end_s: Int64s) -> None:
-        """All that has happened up to a pass: how many are submitted, and when each has ended (-1: not yet)."""
+        """Follow all that has happened up to a pass: how many are submitted, and when each has ended (-1: not yet)."""
         has_ended = end_s[self._open] >= 0
         self._ended += self._open[has_ended].tolist()
         self.learn()
@@ -238,7 +238,7 @@ class Governor:
 
     @staticmethod
     def _power_cap(watts: Watts, first_s: int) -> Cap | None:
-        """A budget that nobody may store from."""
+        """A budget that no job may store from, as a cap."""
         budget = watts.budget
         if budget is None or budget.rule != "powercap" or budget.to_s <= first_s:
             return None
@@ -256,7 +256,7 @@ class Governor:
         return [cap for cap in self._caps if cap.announced_s <= now_s < cap.to_s]
 
     def plan(self, now_s: int) -> list[Row]:
-        """The plan after what is known at ``now_s``; what was announced by then is planned with."""
+        """Plan with all caps that are known at ``now_s``."""
         self.announced_s = [time_s for time_s in self.announced_s if time_s > now_s]
         caps = self.known(now_s)
         machine = self.watts.machine
@@ -268,7 +268,7 @@ class Governor:
         return bool(self.announced_s) and self.announced_s[0] <= now_s
 
     def react(self, now_s: int, row: Row, plan_uw: int, running: Callable[[], Running]) -> Reaction:
-        """What the policy does as the present row begins; nothing where it has no *react*."""
+        """What the policy does as the present row begins; nothing if it has no *react*."""
         if self._power.react is None:
             return Reaction()
         cap_watts = float("inf") if row.cap_uw == NO_CAP else row.cap_uw / UW

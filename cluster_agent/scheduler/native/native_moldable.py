@@ -26,8 +26,8 @@ RULES: Final = {
 
 
 class CMoldable:
-    """``moldable_t``, with the columns that it points to. ``table``: what makes of a column of the jobs the one that
-    is looked at, in a closed loop one that is filled in as the jobs come."""
+    """``moldable_t``, with the columns that it points to. ``table``: turns a column of the jobs into the one that C
+    reads; in a closed loop into one that is filled in as the jobs come."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class CMoldable:
                 times = [row.time_s, row.watts, self._true[-1].time_s]
                 rows.append([*times, row.uw, row.nodes, row.nodes * row.cores, is_full])
             first.append(len(rows))
-        asked = jobs.jobs.width
-        _, kind = np.unique(pair_of * (int(asked.max(initial=0)) + 1) + asked, return_inverse=True)
+        width = jobs.jobs.width
+        _, kind = np.unique(pair_of * (int(width.max(initial=0)) + 1) + width, return_inverse=True)
         self._scale = table(np.array(jobs.rows.scale, np.float64))
         self.row = np.full(len(jobs), -1, np.int32)
         self.width = np.zeros(len(jobs), np.int32)
@@ -60,7 +60,7 @@ class CMoldable:
             ffi.new("configuration_t[]", rows),
             pointer("int32_t", np.array(first, np.int32)),
             pointer("int32_t", table(pair_of.astype(np.int32))),
-            pointer("int32_t", table(asked)),
+            pointer("int32_t", table(width)),
             pointer("double", self._scale),
             pointer("int32_t", table(kind.astype(np.int32))),
             pointer("int32_t", self.row),
@@ -76,7 +76,7 @@ class CMoldable:
         return replace(jobs, width=self.width, run_s=self.run_s)
 
     def chosen(self) -> list[Configuration | None]:
-        """What each job was started in, with true times and watts; None: it was not."""
+        """The configuration in which each job was started, with true times and watts; None: it was not started."""
         found: list[Configuration | None] = []
         for row, scale in zip(self.row.tolist(), self._scale.tolist(), strict=True):
             true = self._true[row]

@@ -35,9 +35,9 @@ BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 class NativeReplay:
     """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them.
 
-    ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: submissions
-    answer to the schedule; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs
-    can run in several ways; ``jobs`` are its own, ``processors`` are nodes.
+    ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: a closed
+    loop; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs can run in several
+    ways; ``jobs`` are its own, ``processors`` are nodes.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class NativeReplay:
                 raise MemoryError
 
     def run(self, until_ended: int) -> bool:
-        """Go on until so many jobs have ended in all; False when nothing is left to happen."""
+        """Run until so many jobs have ended in all; False when no event is left."""
         while True:
             status = lib.replay_run(self._replay, until_ended)
             if status == lib.REPLAY_PASS_DUE:
@@ -124,7 +124,7 @@ class NativeReplay:
             elif status == lib.REPLAY_NO_MEMORY:
                 raise MemoryError
             elif status == lib.REPLAY_OVERFULL:
-                raise RuntimeError("the scheduler started more jobs than the machine holds: a defect of the scheduler")
+                raise RuntimeError("defect: the scheduler started more jobs than the machine has room for")
             else:
                 return bool(status == lib.REPLAY_PAUSED)
 
@@ -236,18 +236,18 @@ class NativeReplay:
 
     @property
     def used(self) -> list[float]:
-        """By user, what was used lately of what the machine had to give (processor-seconds). Only with priorities."""
+        """Per user, the share of the machine that was used recently (processor-seconds). Only with priorities."""
         now_s = lib.replay_now(self._replay)
         return [lib.scheduler_used(self._scheduler, now_s, user) for user in range(self.jobs.n_users)]
 
     @property
     def first_estimate_s(self) -> Int64s:
-        """What each job was first taken to run."""
+        """Each job's first estimate."""
         return self._column(lib.scheduler_first_estimates(self._scheduler), np.int64)
 
     @property
     def corrections(self) -> Int32s:
-        """How often each job outlived its estimate."""
+        """How often each job ran longer than its estimate."""
         return self._column(lib.scheduler_corrections(self._scheduler), np.int32)
 
     @property

@@ -44,7 +44,7 @@ def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
 
 
 class NativeScheduler:
-    """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it knows those and the caps."""
+    """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it plans with those and the caps."""
 
     def __init__(
         self,
@@ -92,18 +92,18 @@ class NativeScheduler:
         lib.scheduler_end(self._scheduler, job)
 
     def overrun(self, job: int) -> int:
-        """The running job has outlived its estimate: its new expected end."""
+        """The running job runs longer than its estimate: returns its new expected end."""
         return int(lib.scheduler_overrun(self._scheduler, job))
 
     def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0) -> int:
-        """The job runs already, as far as the scheduler is to know for ``estimate_s`` (0: what the policy estimates);
-        its expected end."""
+        """Add a job that runs already. ``estimate_s``: how long the scheduler is to expect it to run (0: the policy's
+        estimate). Returns its expected end."""
         assert self._watts is None
         lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job)
         return self.expected_end_s(job)
 
     def withdraw(self, job: int) -> None:
-        """The job, waiting or running, is gone, and nothing is learned from it; this calls for a pass."""
+        """Remove the job, waiting or running, without learning from it; this calls for a pass."""
         assert self._watts is None
         lib.scheduler_withdraw(self._scheduler, job)
 
@@ -141,12 +141,12 @@ class NativeScheduler:
 
     @property
     def reacts_to_ends(self) -> Ends:
-        """While a cap holds, what the policy says."""
+        """The policy's choice while a cap is in force."""
         has_cap = self._watts is not None and lib.scheduler_row(self._scheduler).cap_uw != NO_CAP
         return self._watts.reacts_to_ends if self._watts is not None and has_cap else "unheard"
 
     def advance(self, now_s: int) -> bool:
-        """Nodes are off or on; joules are read; the next row begins, or a cap becomes known and all is planned anew."""
+        """Nodes are off or on, joules are read, a row begins, or a cap becomes known and all is planned again."""
         lib.scheduler_settle(self._scheduler, now_s)
         if lib.scheduler_next_reading(self._scheduler) <= now_s:
             lib.scheduler_read_joules(self._scheduler, now_s, self._meter())
@@ -158,7 +158,7 @@ class NativeScheduler:
         return True
 
     def react(self, now_s: int) -> Reaction:
-        """Do to running jobs what the policy says."""
+        """Apply the policy's *react* to the running jobs."""
         reaction = reaction_of(self._governor, self._scheduler, self._jobs.jobs, now_s)
         for job in reaction.kill:
             lib.scheduler_kill(self._scheduler, now_s, job)
@@ -177,7 +177,7 @@ class NativeScheduler:
 
 
 def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> Reaction:
-    """What *react* answers for a native scheduler."""
+    """The result of *react* for a native scheduler."""
     row = lib.scheduler_row(scheduler)
     present = Row(row.from_s, row.cap_uw, row.kept, row.idle_uw, row.off_uw, row.switching_uw, row.bonus_uw)
     return governor.react(
@@ -191,7 +191,7 @@ def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> R
 def set_priority(
     scheduler: Any, composition: Composition, jobs: Jobs, users: Sequence[int] | None, watts: Watts | None
 ) -> CPriority | None:
-    """Order a native queue by priority if the policy says so; the table is to be kept as long as the scheduler."""
+    """Order a native queue by priority if the policy has one; keep the result as long as the scheduler."""
     if composition.priority is None:
         return None
     users = users or range(jobs.n_users)
@@ -204,7 +204,7 @@ def set_priority(
 
 
 def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> None:
-    """Put the native queue into the order that a policy's Python phase says; ``room`` holds n_jobs."""
+    """Put the native queue into the order of a policy's Python phase; ``room`` has place for n_jobs."""
     n = len(jobs)
     queued = room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
     estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)

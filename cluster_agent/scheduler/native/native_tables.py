@@ -1,4 +1,4 @@
-"""What the scheduler in C is told, as the tables that its headers declare, and its columns as NumPy's."""
+"""The inputs of the scheduler in C, as the tables that its headers declare, and its columns as NumPy's."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def c_rows(rows: Sequence[Row]) -> Any:
 
 
 def owned(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
-    """What C has made, freed with the last reference to it; ``MemoryError`` if it is null."""
+    """A pointer from C, freed with the last reference to it; ``MemoryError`` if it is null."""
     if pointer_or_null == ffi.NULL:
         raise MemoryError
     return ffi.gc(pointer_or_null, free)

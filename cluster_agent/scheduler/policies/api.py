@@ -27,7 +27,7 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 class Policy:
     """A published algorithm: what it is, where it comes from, its parameters, and the phases that make it.
 
-    ``compose`` may raise ``ValueError`` for parameters that do not fit together; the message ends in front of the user.
+    ``compose`` may raise ``ValueError`` for parameters that do not fit together; the user is shown its message.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Policy:
     params: type[msgspec.Struct]
     compose: Callable[[Any], Composition | NodeComposition | MoldableComposition]
     on_processors: Callable[[Any], Composition] | None = None
-    """Where ``compose`` is for nodes: the same for a log of processors, if it can be."""
+    """If ``compose`` is for nodes: the policy for a log of processors, if there is one."""
 
 
 class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``.
 
-    ``correct`` and ``shadow`` go with estimates that a job can outlive, ``history`` and ``fixed`` with ``mean2``,
+    ``correct`` and ``shadow`` go with estimates that can be too short, ``history`` and ``fixed`` with ``mean2``,
     ``loss``, ``weight`` and ``model`` with ``learned``. ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see
     ``Composition``).
     """
@@ -59,12 +59,12 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_off_s: int | None = None
 
     def phases(self) -> dict[str, Any]:
-        """The fields of ``Composition`` that say how long a job is taken to run; what was not given is as there."""
+        """The estimate's fields of ``Composition``; parameters that were not given keep their defaults there."""
         can_be_outlived = self.estimate in ("mean2", "learned")
         if self.correct is not None and not can_be_outlived:
-            raise ValueError(f"correct={self.correct} needs an estimate that a job can outlive: estimate=mean2|learned")
+            raise ValueError(f"correct={self.correct} needs an estimate that can be too short: estimate=mean2|learned")
         if self.shadow is not None and not can_be_outlived:
-            raise ValueError(f"shadow={self.shadow:g} needs an estimate that a job can outlive: estimate=mean2|learned")
+            raise ValueError(f"shadow={self.shadow:g} needs an estimate that can be too short: estimate=mean2|learned")
         for key, value in self._given("history", "fixed").items():
             if self.estimate != "mean2":
                 raise ValueError(f"{key}={value} needs estimate=mean2")

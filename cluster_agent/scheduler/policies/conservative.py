@@ -1,6 +1,6 @@
-"""Conservative backfilling: a job may start early only if it delays nobody ahead of it.
+"""Conservative backfilling: a job may start early only if it delays no job ahead of it.
 
-There are two published readings. ``ends=replan`` plans all waiting jobs anew at every event, in order of submission: a
+There are two published readings. ``ends=replan`` plans all waiting jobs again at every event, in order of submission: a
 job can lose a reservation that it had, but holes are filled in order of the queue. ``ends=compress`` keeps each
 reservation and only moves it forward when a job ends early.
 """
@@ -26,7 +26,7 @@ def compose(params: Params) -> Composition:
 
 POLICY = Policy(
     name="conservative",
-    summary="Every waiting job gets a reservation; nobody delays a job ahead.",
+    summary="Every waiting job gets a reservation; no job delays one ahead of it.",
     source="Mu'alem and Feitelson, IEEE TPDS 12(6), 2001; Glesser, PhD thesis, Grenoble 2016, ch. 2",
     params=Params,
     compose=compose,

@@ -1,4 +1,4 @@
-"""First come, first served, strictly: nobody starts before the head of the queue."""
+"""First come, first served, strictly: no job starts before the head of the queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compose(params: Params) -> Composition:
 
 POLICY = Policy(
     name="fcfs",
-    summary="First come, first served; nobody overtakes.",
+    summary="First come, first served; no job overtakes.",
     source="Feitelson et al., Theory and practice in parallel job scheduling, JSSPP 1997",
     params=Params,
     compose=compose,

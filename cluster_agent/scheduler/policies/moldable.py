@@ -1,9 +1,10 @@
 """Moldable jobs: which of a job's configurations is best is decided when it may start.
 
-``stock`` takes the one that ends first, its wait included, as OAR does. ``cores-endtime`` takes the least cores x time
-until the end: a proxy for energy, which bills waiting as if it used cores. ``energy`` (ours) takes the least predicted
-joules among those that end within ``slowdown`` x the earliest end. Times count from now: the report does not say from
-when, and from 1970 on the cores alone would decide. Equal ones: the earlier end, then fewer nodes.
+``stock`` takes the one that ends first, including its wait, as OAR does. ``cores-endtime`` takes the least cores x time
+until the end: a proxy for energy, which counts the wait as if it used cores. ``energy`` (ours) takes the least
+predicted joules among those that end within ``slowdown`` x the earliest end. Times count from now; the report does not
+define their origin, and with times since 1970 the cores alone would decide. Equal ones: the earlier end, then fewer
+nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.moldable_scheduler import Asked, MoldableComposition, Rule, length_s
+from cluster_agent.scheduler.configurations.moldable_scheduler import ChoiceInput, MoldableComposition, Rule, length_s
 from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policies.api import Policy
 
@@ -27,15 +28,15 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> MoldableComposition:
     """The rule as the choice of a configuration."""
     if not params.slowdown >= 1:
-        raise ValueError(f"slowdown={params.slowdown:g} is below 1, and nothing ends before what ends first")
+        raise ValueError(f"slowdown={params.slowdown:g} must be 1 or more")
 
-    def choose(asked: Asked) -> Configuration | None:
+    def choose(given: ChoiceInput) -> Configuration | None:
         """The least score."""
         ends = []
-        for row in asked.rows:
-            start_s = asked.earliest_s(row)
+        for row in given.rows:
+            start_s = given.earliest_s(row)
             if start_s is not None:
-                ends.append((start_s - asked.now_s + length_s(row), row))
+                ends.append((start_s - given.now_s + length_s(row), row))
         if not ends:
             return None
         limit_s = params.slowdown * min(end_s for end_s, _ in ends)

@@ -1,7 +1,7 @@
 """Priorities by age, size, fair-share and energy fair-share, EASY backfilling behind the head.
 
-``cpu`` and ``energy`` alone are the thesis's FS and EFS, both are FS+EFS. ``factor=relative`` is how its simulation had
-it: each usage over the highest, the sum in ascending order.
+``cpu`` and ``energy`` alone are the thesis's FS and EFS, both are FS+EFS. ``factor=relative`` is as in its simulation:
+each usage over the highest, the sum in ascending order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cluster_agent.scheduler.priority import WEEK_S, Priority, read_accounts
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
-    """Weights; how usage decays and counts; a file of shares and efficiencies, or efficiencies drawn with a seed."""
+    """Weights; how usage decays and counts; a file of shares and efficiencies, or random efficiencies with a seed."""
 
     age: float = 0.0
     size: float = 0.0
@@ -32,16 +32,16 @@ class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> Composition:
-    """``ValueError`` for numbers that mean nothing."""
+    """``ValueError`` for numbers out of range."""
     for name in ("half_life_s", "period_s", "oldest_s", "damping"):
         if not 0 < getattr(params, name) < float("inf"):
-            raise ValueError(f"{name}={getattr(params, name):g} has to be above 0")
+            raise ValueError(f"{name}={getattr(params, name):g} must be above 0")
     if not 0 <= params.spread < 1:
-        raise ValueError(f"spread={params.spread:g} has to be from 0 to below 1")
+        raise ValueError(f"spread={params.spread:g} must be at least 0 and below 1")
     if params.seed < 0:
-        raise ValueError(f"seed={params.seed} has to be 0 or more")
+        raise ValueError(f"seed={params.seed} must be 0 or more")
     if any(not abs(weight) < float("inf") for weight in (params.age, params.size, params.cpu, params.energy)):
-        raise ValueError("age, size, cpu and energy have to be finite")
+        raise ValueError("age, size, cpu and energy must be finite")
     return Composition(
         **params.phases(),
         priority=Priority(

@@ -95,12 +95,12 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def has_configurations(self) -> bool:
-        """The policy chooses among configurations of each job."""
+        """Whether the policy chooses among configurations of each job."""
         return isinstance(self.composed, MoldableComposition)
 
     @property
     def moldable_composition(self) -> MoldableComposition:
-        """For jobs with configurations; ``WrongUseError`` if the policy runs jobs as they ask."""
+        """For jobs with configurations; ``WrongUseError`` if the policy runs jobs as requested."""
         if not isinstance(self.composed, MoldableComposition):
             raise WrongUseError(f"--policy {self.text}: {self.policy.name} does not choose configurations of jobs")
         return self.composed

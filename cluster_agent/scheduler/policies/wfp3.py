@@ -1,6 +1,6 @@
-"""WFP3: the queue is ordered by how long a job has waited for its length, and by its size.
+"""WFP3: the queue is ordered by wait over estimate, and by width.
 
-The third power lets a job that has waited for longer than it will run pass quickly to the front, and the width keeps
+With the third power a job that has waited longer than it will run passes quickly to the front, and the width keeps
 large jobs from starving. The head gets EASY's reservation, as on the machine where this was used (Cobalt, Intrepid).
 """
 
@@ -22,7 +22,7 @@ class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> Composition:
     """Highest (wait / estimate)^power x width first, equal ones in order of submission; EASY behind that."""
     if not 0 <= params.power < float("inf"):
-        raise ValueError(f"power={params.power:g} has to be 0 or more")
+        raise ValueError(f"power={params.power:g} must be 0 or more")
 
     def order(queue: Queue, now_s: int) -> Int64s:
         score = ((now_s - queue.submit_s) / queue.estimate_s) ** params.power * queue.width

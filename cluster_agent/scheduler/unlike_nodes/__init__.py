@@ -1,1 +1,1 @@
-"""Scheduling on nodes that differ: jobs ask for cores, GPUs and memory, node by node."""
+"""Scheduling on nodes that differ: jobs request cores, GPUs and memory, node by node."""

@@ -2,12 +2,12 @@
 
 It is the same engine (``interfaces.Scheduler``), with nodes in place of a number of processors. A job starts if all its
 units find room and if, at every instant of its span, the watts of the jobs expected to run then and its own stay
-within the cap then in force. So a cap that will fall is kept before it falls, and nothing has to be killed, as long as
-no job outlives its requested time and no job draws more than it was admitted with.
+within the cap then in force. So a cap that will fall is kept before it falls, and no job need be killed, as long as no
+job runs longer than requested and none draws more than it was admitted with.
 
 The queue is served in the order of a *rule*. What happens behind a job that cannot start is the *backfill*:
 
-strict   nobody overtakes                                    } Bridi, PhD thesis, Bologna 2018, ch. 6: rule-based,
+strict   no job overtakes                                   } Bridi, PhD thesis, Bologna 2018, ch. 6: rule-based,
 list     the next ones are tried, which may delay it for ever } strict and non-strict
 easy     it gets a reservation of nodes and watts, at the earliest time at which the expected ends leave room for it;
          others start if they leave it that (after Lifka 1995; with watts as in Borghesi et al., SUSCOM 2018)
@@ -29,8 +29,8 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import GPUS, MICS, Float64s,
 
 NodeBackfill: TypeAlias = Literal["strict", "list", "easy"]
 Placing: TypeAlias = Literal["first", "pack"]
-"""``first``: the nodes with room in the order of their numbers (Bridi, ch. 6). ``pack`` (ours): those first that have
-no accelerator which the job would block, then the fullest, then the lowest number."""
+"""``first``: the nodes with room in the order of their numbers (Bridi, ch. 6). ``pack`` (ours): first nodes without an
+accelerator that the job would block, then the fullest, then the lowest number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ NodeRule: TypeAlias = Callable[[NodeQueue, int], Float64s]
 
 
 class PowerSource(Predictor, Protocol):
-    """A predictor that meters what runs."""
+    """A predictor that also measures running jobs."""
 
     def metered(self, job: int) -> float | None:
-        """What the running job draws; None: nobody can tell before it ends."""
+        """The running job's power; None: not known before it ends."""
         ...
 
 
@@ -68,7 +68,7 @@ class NodeComposition:
     admitted: Admitted = "given"
     margin: float = 1.0
     is_metered: bool = False
-    """From the pass after its start on, a job counts with what it is metered to draw."""
+    """Whether a job counts with its measured power from the pass after its start on."""
 
     @property
     def owns_watts(self) -> bool:
@@ -122,10 +122,10 @@ class NodeScheduler(OneFrequency):
         return True
 
     def end(self, job: int) -> None:
-        """Its room and watts are free, and the source of power estimates hears what it drew."""
+        """Free the job's room and watts; the source of power estimates learns its power."""
         del self._end_s[job], self._started_s[job]
         self._give(self.placed[job], self.jobs.need[job], self.free)
-        # summed anew: differences would leave rounding behind
+        # summed again, since subtracting would leave rounding errors
         self._count()
         if self._power is not None and self.jobs.knows_watts[job]:
             self._power.learn(job, float(self.jobs.watts[job]))
@@ -133,7 +133,7 @@ class NodeScheduler(OneFrequency):
                 self._predict(self._power, waiting)
 
     def overrun(self, job: int) -> int:
-        """A job that outlives its request, on a machine that lets it, is expected to take twice as long."""
+        """A job that runs longer than requested, on a machine that allows it, is expected to take twice as long."""
         self._estimate_s[job] *= 2
         self._end_s[job] = self._started_s[job] + int(self._estimate_s[job])
         return self._end_s[job]
@@ -151,7 +151,7 @@ class NodeScheduler(OneFrequency):
         head: int | None = None
         reserved: Reservation | None = None
         for job in self._ordered(now_s):
-            placed = self._fits_beside(now_s, job, reserved) if reserved else self._fits_now(now_s, job)
+            placed = self._fits_with(now_s, job, reserved) if reserved else self._fits_now(now_s, job)
             if placed is not None:
                 self._start(now_s, job, placed)
                 if reserved is not None and self._end_s[job] > reserved.from_s:
@@ -190,8 +190,8 @@ class NodeScheduler(OneFrequency):
             return None
         return self._place(self.free, job)
 
-    def _fits_beside(self, now_s: int, job: int, reserved: Reservation) -> Placed | None:
-        """Room now, and if the job is to run into the reservation, room beside that too."""
+    def _fits_with(self, now_s: int, job: int, reserved: Reservation) -> Placed | None:
+        """Whether there is room now, and, if the job is to run into the reservation, also next to that."""
         watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job])
         if not self._watts_fit(now_s, span_s, watts):
             return None
@@ -215,7 +215,7 @@ class NodeScheduler(OneFrequency):
 
     def _predict(self, power: PowerSource, job: int) -> None:
         predicted_w = power.predict(job) * self.composition.margin
-        # a job that could never be admitted would wait for ever; its true draw is known to be possible
+        # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
         self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
 
     def _waiting_like(self, job: int) -> list[int]:
@@ -238,7 +238,7 @@ class NodeScheduler(OneFrequency):
         )
 
     def _watts_after(self, time_s: int) -> float:
-        """What the running jobs that are expected to run beyond ``time_s`` draw."""
+        """The power of the running jobs that are expected to run beyond ``time_s``."""
         return sum(float(self._counted_w[job]) for job, end_s in self._end_s.items() if end_s > time_s)
 
     def _count(self) -> None:
@@ -284,9 +284,11 @@ class NodeScheduler(OneFrequency):
     def _place(self, room: Int64s, job: int) -> Placed | None:
         """Nodes for all units, or None. Equal situations give equal nodes."""
         need, units = self.jobs.need[job], int(self.jobs.units[job])
-        is_asked = need > 0
+        is_needed = need > 0
         fits = (
-            (room[:, is_asked] // need[is_asked]).min(axis=1) if is_asked.any() else np.full(len(room), units, np.int64)
+            (room[:, is_needed] // need[is_needed]).min(axis=1)
+            if is_needed.any()
+            else np.full(len(room), units, np.int64)
         )
         if int(fits.sum()) < units:
             return None
@@ -294,7 +296,7 @@ class NodeScheduler(OneFrequency):
         if self.composition.placing == "pack":
             blocked = np.zeros(len(node), np.int64)
             for kind in (GPUS, MICS):
-                if not is_asked[kind]:
+                if not is_needed[kind]:
                     blocked += np.where(room[node, kind] > 0, ACCELERATOR_RANK[kind], 0)
             node = node[np.lexsort((node, room[node, 0], blocked))]
         before = np.cumsum(fits[node]) - fits[node]
@@ -312,11 +314,11 @@ class NodeScheduler(OneFrequency):
 
 
 ACCELERATOR_RANK = {GPUS: 2, MICS: 1}
-"""Ours: which node a job without accelerators blocks last. On Eurora GPUs are asked for far more often than MICs."""
+"""Ours: which node a job without accelerators blocks last. On Eurora jobs request GPUs far more often than MICs."""
 
 
 class Reservation:
-    """What others may use beside the head from ``from_s`` on: nodes and watts."""
+    """What other jobs may use next to the head from ``from_s`` on: nodes and watts."""
 
     def __init__(self, from_s: int, spare: Int64s, spare_w: float) -> None:
         self.from_s = from_s
@@ -330,7 +332,7 @@ class Reservation:
 
 
 def allowed_w(jobs: NodeJobs, job: int, cap: PowerCap) -> float:
-    """What the job could draw at most if it ran alone, at the best time for it."""
+    """The most that the job could draw if it ran alone, at the best time for it."""
     submit_s, span_s = int(jobs.jobs.submit_s[job]), int(jobs.jobs.request_s[job])
     starts_s = (submit_s, *(time_s for time_s in cap.time_s if time_s > submit_s))
     return max(cap.least(start_s, start_s + span_s) for start_s in starts_s)
@@ -341,10 +343,10 @@ def impossible(jobs: NodeJobs, nodes: Nodes, cap: PowerCap) -> Sequence[tuple[in
     found = []
     for job in range(len(jobs)):
         need, units = jobs.need[job], int(jobs.units[job])
-        is_asked = need > 0
-        fits = (nodes.has[:, is_asked] // need[is_asked]).min(axis=1).sum() if is_asked.any() else units
+        is_needed = need > 0
+        fits = (nodes.has[:, is_needed] // need[is_needed]).min(axis=1).sum() if is_needed.any() else units
         if fits < units:
-            found.append((job, "jobs that the machine's nodes cannot hold"))
+            found.append((job, "jobs that do not fit the machine's nodes"))
         elif jobs.watts[job] > allowed_w(jobs, job, cap):
             found.append((job, "jobs that draw more than the cap ever allows"))
     return found

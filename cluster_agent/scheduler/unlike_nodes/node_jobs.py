@@ -1,6 +1,6 @@
 """Jobs and machines whose resources are counted per node: cores, GPUs, accelerator cards (MICs), memory.
 
-A job asks for a number of equal units; all units start together, each on one node, several on one node if they fit
+A job requests a number of equal units; all units start together, each on one node, several on one node if they fit
 (Bridi, PhD thesis, Bologna 2018, ch. 3; PBS calls a unit a chunk).
 """
 
@@ -26,18 +26,18 @@ KIB_PER_GIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What each node has, ``has[node, resource]``, and what a job of unknown power is taken to draw on them."""
+    """What each node has, ``has[node, resource]``, and the assumed power of jobs of unknown power."""
 
     has: Int64s
     unit_w: float = 0.0  # per unit
-    gpu_w: float = 0.0  # per GPU it asks for
+    gpu_w: float = 0.0  # per GPU requested
     mic_w: float = 0.0
 
     def __len__(self) -> int:
         return len(self.has)
 
     def assumed_w(self, jobs: NodeJobs) -> Float64s:
-        """Per job, as if nothing but its request were known."""
+        """Per job, as if only its request were known."""
         total = jobs.total()
         watts: Float64s = self.unit_w * jobs.units + self.gpu_w * total[:, GPUS] + self.mic_w * total[:, MICS]
         return watts
@@ -46,8 +46,8 @@ class Nodes:
 def nodes_of(machine: Machine) -> Nodes:
     """The nodes of a machine file, group after group.
 
-    A unit of unknown power is taken to draw what a busy node draws at the most, and where the file does not say that,
-    what an idle one does; GPUs and MICs come on top.
+    A unit of unknown power is assumed to draw the highest watts of a busy node, or if the file does not have these, of
+    an idle one; GPUs and MICs are added.
     """
     groups = machine.groups
     has = [[group.cores, group.gpus, group.mics, round(group.memory_gb * KIB_PER_GIB)] for group in groups]
@@ -61,13 +61,13 @@ def nodes_of(machine: Machine) -> Nodes:
 
 @dataclass(frozen=True, slots=True)
 class NodeJobs:
-    """``Jobs`` with what they ask of nodes. ``jobs.width`` is the number of cores over all units."""
+    """``Jobs`` with what they request of nodes. ``jobs.width`` is the number of cores over all units."""
 
     jobs: Jobs
     name: tuple[str, ...]  # as in the trace, which need not be a number
     units: Int64s
     need: Int64s  # need[job, resource], of one unit
-    watts: Float64s  # of the whole job while it runs; NaN where nobody knows or has assumed any
+    watts: Float64s  # of the whole job while it runs; NaN: unknown, and not assumed yet
     knows_watts: Bools
     queue: tuple[str, ...]
     max_wait_s: Int64s  # the wait that the job's queue promises; 0: none

@@ -18,7 +18,7 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, Float64s
 RuleName: TypeAlias = Literal["walltime", "est", "profit", "gpus", "promise", "energy", "aged-energy"]
 
 NO_PROMISE_S: Final = 86400
-"""Ours: a queue that promises nothing is taken to promise a day."""
+"""Ours: the promised wait of a queue without a promise: a day."""
 
 
 def est(queue: NodeQueue, now_s: int) -> Float64s:
@@ -48,12 +48,13 @@ def promise(queue: NodeQueue, now_s: int) -> Float64s:
 
 
 def energy(queue: NodeQueue, now_s: int) -> Float64s:
-    """Increasing joules, if the job takes what it asks for: under a cap watts are what jobs compete for."""
+    """Increasing joules, if the job takes what it requests: under a cap jobs compete for watts."""
     return queue.request_s * queue.watts
 
 
 def aged_energy(queue: NodeQueue, now_s: int) -> Float64s:
-    """As ``energy``, divided by the slowdown that the job would have if it started now: nobody waits for ever."""
+    """As ``energy``, divided by the slowdown that the job would have if it started now, so that no job waits for
+    ever."""
     return queue.request_s * queue.watts / (1 + (now_s - queue.submit_s) / queue.request_s)
 
 

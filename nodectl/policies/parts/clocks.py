@@ -13,20 +13,20 @@ from pmu.readings import type_f64, type_i64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockLadder:
-    """Level 0 is a CPU's highest clock; ``khz[cpu, level]`` falls with the level, and repeats the lowest at the end."""
+    """Level 0 is a CPU's highest clock; ``khz[cpu, level]`` falls with the level and repeats the lowest at the end."""
 
     khz: type_i64  # [n_cpus, n_levels]
     levels: type_i64  # [n_cpus] distinct levels of each CPU
     domain_of: type_i64  # [n_cpus] index into layout.domains; -1 = no clock of its own to set
-    relative: type_f64  # [n_levels] clock over highest clock of the first CPU, which stands for all
+    relative: type_f64  # [n_levels] clock over highest clock of the first CPU, which is used for all
     rows: type_i64  # [n_cpus] 0, 1, 2, ...: to index ``khz`` with
     lowest: type_i64  # [n_cpus] the last distinct level
-    is_free: npt.NDArray[np.bool_]  # [n_cpus] without a clock to set
+    is_free: npt.NDArray[np.bool_]  # [n_cpus] no clock of its own to set
     n_domains: int
 
     @staticmethod
     def of(layout: Layout, step_mhz: int) -> ClockLadder:
-        """The ladder of a node; ``step_mhz`` where the driver takes any clock. Kept per layout."""
+        """The ladder of a node, cached per layout; in steps of ``step_mhz`` where the driver accepts any clock."""
         kept = _kept.get(step_mhz)
         if kept is None or kept[0] is not layout:  # compared by identity: hashing a layout costs more than a tick may
             kept = _kept[step_mhz] = (layout, _ladder(layout, step_mhz))
@@ -38,16 +38,16 @@ class ClockLadder:
         return np.asarray(reached.sum(axis=1) - 1, np.int64).clip(0, self.levels - 1)
 
     def target_khz(self, level: type_i64) -> type_i64:
-        """Clock of each CPU at ``level``; 0, no wish, at level 0 and for CPUs without a clock domain."""
+        """Clock of each CPU at ``level``; 0, no request, at level 0 and for CPUs without a frequency domain."""
         chosen = self.khz[self.rows, level]
         return np.where((level == 0) | self.is_free, 0, chosen)
 
     def hold_no_domain_up(self, level: type_i64, judged: npt.NDArray[np.bool_]) -> type_i64:
-        """Let CPUs that are not judged follow the others of their clock domain.
+        """Let CPUs that are not judged follow the others of their frequency domain.
 
-        A shared domain takes the highest wish of its CPUs, so an idle SMT sibling without a wish would keep the clock
-        of its busy core up. Where a domain has judged CPUs, the rest of it asks for no more than they do; a domain
-        with none runs free.
+        A domain runs at the highest request of its CPUs, so an idle SMT sibling without a request would keep the clock
+        of its busy core up. Where a domain has judged CPUs, its other CPUs request no more than they do; a domain
+        with none is free.
         """
         if judged.all():
             return level
@@ -58,7 +58,7 @@ class ClockLadder:
 
 
 _kept: dict[int, tuple[Layout, ClockLadder]] = {}
-"""The last ladder made for each step: a cache, the ladder depends on nothing but its arguments."""
+"""A cache of the last ladder for each step."""
 
 
 def _ladder(layout: Layout, step_mhz: int) -> ClockLadder:

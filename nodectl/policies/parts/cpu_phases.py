@@ -1,21 +1,23 @@
 """The phases of a CPU job: how one is recognised, and what each clock would cost in it.
 
-What one work item costs is ``beta * f_max / f + (1 - beta)``: a share beta scales with the clock, the rest waits for
-memory (Hsu and Kremer's model, also behind REGALE D2.3 §3.4). Beta is not measured anywhere, so two biased witnesses
-are heard. The share of stalled cycles gives it at once, at any clock, but counts stalls that overlap. The IPC per
-reference cycle at two clocks gives the loss itself, later, and counts instructions that did no work. A third one has
-no bias: units of progress per second, where the application tells them, but it takes its time, since units are few.
+At clock f a piece of work takes ``beta * f_max / f + 1 - beta`` times as long as at f_max: a share beta of the time
+scales with the clock, the rest waits for memory (Hsu and Kremer's model, also behind REGALE D2.3 §3.4). No instrument
+measures beta, so three estimators are combined, each weighed by its standard error:
 
-A phase is known by its signature: IPC, watts and, where that event exists, stalls. At a lower clock all three move by
-amounts that are only predicted, so phases are told apart at the highest clock, where each has been measured; at other
-clocks the only question is whether an interval still looks like the phase it was taken for.
+- the share of stalled cycles: there at once and at any clock, but biased, since it also counts stalls that overlap;
+- IPC per reference cycle at two clocks: the slowdown itself, but only after a while, and biased by instructions that
+  did no work;
+- units of progress per second, where the application reports them: without bias, but slow, since units are few.
 
-Losses are reckoned with the estimate of beta where that is clearly below 1. Many codes are bound by the clock and have
-next to nothing to offer; what may be one of them, counters erring as they do, is taken for one, the less so the more
-the estimate rests on progress that was told.
+A phase is recognised by its signature: IPC, watts and, where the event exists, stalls. At a lower clock all three
+change by amounts that are only predicted. So phases are distinguished at the highest clock, where each was measured; at
+other clocks the only question is whether an interval still fits the present phase.
 
-Watts are measured at every clock that has been used; the rest is a curve through those points, whose shape all phases
-share: they run on the same silicon.
+Many codes are clock-bound and can save next to nothing. The counters are noisy, so a phase that may be clock-bound is
+treated as if it were (``taken_beta``). The more the estimate rests on reported progress, the less this correction is.
+
+Watts are measured at every clock that was used. Elsewhere they follow a curve through those points, whose shape all
+phases share, since they run on the same silicon.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ from nodectl.policies.parts.cpu_views import View
 from pmu.readings import type_f64
 
 PHASES = 12
-"""How many phases are remembered; the one longest unseen is forgotten first."""
+"""How many phases are remembered; the one that was seen least recently is forgotten first."""
 
 FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error", "told_share", "taken_beta")
 LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR, TOLD_SHARE, TAKEN_BETA = range(len(FACTS))
-"""Columns of ``facts``. ``last_s``: when it was last seen, -1 = a free row; ``top_s``: when it was last measured at
-the highest clock; ``share_s``: its seconds, fading over some minutes; ``told_share``: how much of what is known of
-beta, from 0 to 1, rests on the application's own units; ``taken_beta``: what losses are reckoned with."""
+"""Columns of ``facts``. ``last_s``: when the phase was last seen, -1 = a free row; ``top_s``: when it was last measured
+at the highest clock; ``share_s``: its seconds, fading over some minutes; ``beta_error``: standard error of ``beta``;
+``told_share``: 0 to 1, how much of the estimate of beta rests on reported progress; ``taken_beta``: the beta that
+losses are computed with."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
 IPC, IPC_N, WATTS, WATTS_N, SECONDS, POWER = range(len(CURVES))
@@ -46,22 +49,22 @@ clock: shares of those at it); the seconds charged to the account; ``power``: wa
 predicted."""
 
 MEMORY_TICKS = 400.0
-"""Means forget with this weight, so that a slowly changing phase is followed (ours)."""
+"""A mean covers about so many of the last ticks, so that it follows a phase that changes slowly (ours)."""
 
 SHARE_MEMORY_S = 300.0
 """How long a phase's share of the run is remembered (ours)."""
 
 RECENT_TICKS = 5.0
-"""The same for watts at the highest clock: a package warms up for minutes, so watts at other clocks are kept as shares
-of what the phase drew at the highest clock shortly before (ours)."""
+"""The same as ``MEMORY_TICKS``, for watts at the highest clock. A package warms up for minutes, so watts at other
+clocks are stored as shares of what the phase drew at the highest clock shortly before (ours)."""
 
 IPC_WIDTH, WATTS_WIDTH, BETA_WIDTH = 0.10, 0.045, 0.08
-"""Two intervals of one phase lie no further apart than this, relative (beta: absolute). Ours: counters scatter by one
-or two percent and a barrier within an interval, whose waiting spins, adds up to a tenth to a low IPC; leakage moves a
+"""Two intervals of one phase differ by no more than this, relative (beta: absolute). Ours: counters scatter by one or
+two percent; a barrier within an interval adds up to a tenth to a low IPC, since waiting there spins; leakage changes a
 package's watts by some percent between cold and warm."""
 
 IPC_WIDTH_AT_TOP = 0.06
-"""The same at the highest clock, where phases are told apart: an odd interval costs nothing there (ours)."""
+"""The same at the highest clock, where phases are distinguished: an odd interval costs nothing there (ours)."""
 
 BETA_SLACK, POWER_SLACK = 0.35, 0.4
 """Where a phase has not been measured: how far beta may be off, and, relative, the watts a lower clock saves (ours)."""
@@ -69,39 +72,40 @@ BETA_SLACK, POWER_SLACK = 0.35, 0.4
 IPC_NOISE = 0.01
 """Relative noise of a package's IPC in one interval (ours)."""
 
-WITNESS_ERROR = 0.15
-"""Relative standard error of each witness of beta (ours)."""
+ESTIMATOR_ERROR = 0.15
+"""Relative standard error of each estimator of beta (ours)."""
 
 MAYBE_CLOCK_BOUND = (0.55, 0.75)
-"""Codes bound by the clock have a beta about 0.9 (Linpack and IMB on Curie), no work has one above 1, and counters err
-by a fifth. So an estimate above the second is taken for 1, one below the first for itself, and in between for as much
-of both (ours)."""
+"""Clock-bound codes have a beta of about 0.9 (Linpack and IMB on Curie), no work has one above 1, and counters err by a
+fifth. So an estimate above the second value counts as 1, one below the first is used as it is, and in between the two
+are interpolated (ours)."""
 
 POWER_EXPONENT = 2.0
-"""Of the part of a package's power that follows the clock: between f (V flat) and f^3 (V proportional to f). Ours."""
+"""The part of a package's power that depends on the clock goes with f to this power: 1 where the voltage is constant, 3
+where it is proportional to f (ours)."""
 
 DYNAMIC_SHARE = 0.55
 """That part's share at the highest clock, until measured (ours)."""
 
 GUESS_WEIGHT = 0.1
-"""Weight of the guess beside measured intervals, each of which weighs its squared drop of ``f^2`` (ours: about three
+"""Weight of the guess against measured intervals, each of which has its ``drop`` squared as weight (ours: about three
 intervals at nine tenths of the highest clock)."""
 
 UNKNOWN_WATTS = 100.0
-"""Of a package at its highest clock where no zone tells (ours)."""
+"""Of a package at its highest clock where no zone measures it (ours)."""
 
 
 @dataclass(slots=True)
 class PhaseTable:
-    """What is known of each phase. A working copy: the state it came from stays as it was."""
+    """What is known of each phase. It is a working copy: the policy's state is not changed."""
 
     facts: type_f64  # [PHASES, len(FACTS)]
     curves: type_f64  # [len(CURVES), PHASES, levels]
-    clock: type_f64  # [levels] over the highest; the first may be above 1: turbo
+    clock: type_f64  # [levels] clock over the highest; the first may be above 1: turbo
     time_s: float
-    told: type_f64 | None = None  # [len(TOLD), PHASES, levels]; None: the application does not tell
+    told: type_f64 | None = None  # [`len(TOLD)`, PHASES, levels]; None: the application reports no progress
     steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
-    drop: type_f64 = field(init=False)  # [levels] of what follows the clock in a package's power
+    drop: type_f64 = field(init=False)  # [levels] by how much the clock-dependent part of the power falls
     is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
 
     def __post_init__(self) -> None:
@@ -125,26 +129,26 @@ class PhaseTable:
         return self._distance(phase, view, level) <= 1.0
 
     def shift(self, phase: int, view: View, level: int) -> float:
-        """How far, relative, IPC lies above what the phase has shown at this clock; 0 where that is hardly known."""
+        """How far IPC is above the phase's mean at this clock, relative; 0 where that mean is hardly known."""
         known = self._ipc(phase, level) if self.curves[IPC_N, phase, level] >= 3 else view.ipc
         return float(np.log(view.ipc / known)) if view.ipc > 0 and known > 0 else 0.0
 
     def recognise(self, view: View, other_than: int = -1) -> int:
-        """The phase nearest to an interval at the highest clock, ``other_than`` one; -1 = none is near enough."""
+        """The phase nearest to an interval at the highest clock, except ``other_than``; -1 = none is near enough."""
         best, least = -1, 1.0
         near = math.expm1(IPC_WIDTH_AT_TOP) * view.ipc
         for phase, ipc in enumerate(self.curves[IPC, :, 0].tolist()):
-            if abs(ipc - view.ipc) <= near and phase != other_than:  # few are: the others need no closer look
+            if abs(ipc - view.ipc) <= near and phase != other_than:  # a cheap test that excludes most phases
                 distance = self._distance(phase, view, 0)
                 if distance <= least:
                     best, least = phase, distance
         return best
 
     def _distance(self, phase: int, view: View, level: int) -> float:
-        """1 = as far apart as two intervals of one phase may be."""
+        """Distance of an interval from a phase; 1 = as far apart as two intervals of one phase may be."""
         facts, ipc, watts = self.facts[phase], self._ipc(phase, level), self.curves[POWER, phase]
         slack_w = 0.0
-        if self.curves[IPC_N, phase, level] == 0:  # only predicted here: anything its beta may make of it will do
+        if self.curves[IPC_N, phase, level] == 0:  # never measured here: any IPC that its range of beta allows fits
             top, steepness = float(self.curves[IPC, phase, 0]), float(self.steepness[level])
             beta, slack = (float(facts[BETA]), BETA_SLACK) if facts[BETA_ERROR] > 0 else (0.5, 0.7)
             slowest, fastest = (
@@ -168,7 +172,7 @@ class PhaseTable:
         return float(ipc[0] if level == 0 else ipc[0] * ipc[level])
 
     def open_row(self) -> tuple[int, float]:
-        """A fresh row in place of the phase longest unseen, and the seconds that one had lost."""
+        """A free row in place of the phase that was seen least recently, and the seconds lost in that phase."""
         phase = int(np.argmin(self.facts[:, LAST_S]))
         lost_s = float(self.lost_s(0.0)[phase])
         facts, curves = PhaseTable.empty(len(self.clock))
@@ -180,8 +184,8 @@ class PhaseTable:
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def learn(self, phase: int, level: int, view: View) -> None:
-        """Work one interval at one clock into the means of its phase. Those below the highest clock are shares of what
-        that showed before: what it shows later, of this phase or of one that looks like it, leaves them alone."""
+        """Add one interval at one clock to the means of its phase. Below the highest clock these are shares of the
+        means at it, taken now, so that later measurements there do not change them."""
         ipc, watts = view.ipc, view.watts
         if level > 0:
             ipc /= max(float(self.curves[IPC, phase, 0]), 1e-9)
@@ -199,13 +203,13 @@ class PhaseTable:
             facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
 
     def hear(self, phase: int, level: int, units: float, seconds: float, *, begins: bool) -> None:
-        """Count what the application has told of a stretch of time, which begins here or goes on."""
+        """Count the units that the application reported for a stretch of time; ``begins``: a new stretch begins."""
         if self.told is not None:
             self.told[:, phase] *= max(1.0 - seconds / SHARE_MEMORY_S, 0.0)
             self.told[:, phase, level] += (units, seconds, float(begins))
 
     def conclude(self, phase: int) -> None:
-        """Work out anew what each clock would cost in a phase that has learned something."""
+        """Update beta and the power curve of a phase after ``learn``."""
         beta, error, told = self._beta(phase)
         low, high = MAYBE_CLOCK_BOUND
         doubt = (1.0 - told) * min(max((beta - low) / (high - low), 0.0), 1.0)
@@ -220,13 +224,13 @@ class PhaseTable:
         self.facts[phase, LAST_S] = self.time_s
 
     def _beta(self, phase: int) -> tuple[float, float, float]:
-        """Estimate and standard error of beta from all witnesses, and the share that the application's units have in
-        it; (1, 0, 0) while there is none."""
+        """Beta from all estimators, its standard error, and the share of its weight that reported progress has;
+        (1, 0, 0) while there is no estimator."""
         facts, ipc = self.facts[phase], self.curves[IPC, phase]
         total = weighted = told = 0.0
         if facts[STALL_N] > 0:
             value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
-            weight = (WITNESS_ERROR * value + 0.02) ** -2
+            weight = (ESTIMATOR_ERROR * value + 0.02) ** -2
             total, weighted = total + weight, weighted + weight * value
         steepness = self.steepness
         count = np.minimum(self.curves[IPC_N, phase], 30.0) * (steepness > 0)
@@ -235,7 +239,7 @@ class PhaseTable:
             below = count > 0
             loss = 1.0 / ipc[below] - 1.0
             value = min(max(float((count * steepness)[below] @ loss) / leverage, 0.0), 1.2)
-            weight = 1.0 / ((WITNESS_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
+            weight = 1.0 / ((ESTIMATOR_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value
         if self.told is not None:
             value, variance = told_beta(self.told[:, phase], self.steepness)
@@ -252,7 +256,7 @@ class PhaseTable:
         known = np.flatnonzero(count > 0)[::-1]  # clocks ascend for interp; the last one is the highest
         if len(known) > 1:
             off = (watts[known] - curve[known]) * count[known] / (count[known] + 2.0)
-            off[-1] = 0.0  # its watts are no share, and need no correction
+            off[-1] = 0.0  # at the highest clock watts are absolute and need no correction
             curve = curve + np.interp(self.clock, self.clock[known], off)
         return np.asarray(top * np.minimum.accumulate(np.maximum(curve, 0.05)))
 
@@ -270,7 +274,7 @@ class PhaseTable:
         return np.asarray(beta[:, None] * self.steepness)
 
     def lost_s(self, margin: float) -> type_f64:
-        """Seconds lost so far in each phase, by what is known of it now."""
+        """Seconds lost so far in each phase, by the present estimate of its beta."""
         loss = self.loss(margin)
         return np.asarray((self.curves[SECONDS] * loss / (1.0 + loss)).sum(axis=1))
 

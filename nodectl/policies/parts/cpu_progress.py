@@ -1,8 +1,8 @@
-"""What the application's own progress says of a phase: the seconds that a unit of work takes at each clock.
+"""Beta of a phase from the progress that the application reports: the seconds that a unit of work takes at each clock.
 
-A unit that takes ``a`` seconds at the highest clock takes ``a * (1 + beta * (f_max / f - 1))`` at a lower one: a line,
-whose slope over whose start is beta. Nothing stands between that and the truth but counting: units are few, unlike each
-other, and cut at both ends of a stretch of time. So how sure the line is can be said, and it is believed so far.
+A unit that takes ``a`` seconds at the highest clock takes ``a * (1 + beta * (f_max / f - 1))`` at a lower one. Over
+``f_max / f - 1`` this is a line, and beta is its slope divided by its intercept. The only error is that of counting:
+units are few, differ from each other, and are cut at both ends of a stretch of time. So the variance of beta is known.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pmu.readings import type_f64
 
 TOLD = ("units", "told_s", "stretches")
 UNITS, TOLD_S, STRETCHES = range(len(TOLD))
-"""Tables of ``told``, each ``[phase, level]``, where the application tells its progress: units finished in the phase at
-that clock, the seconds they took, and in how many stretches of time (at the ends of each a unit is cut)."""
+"""Tables of ``told``, each ``[phase, level]``, of what the application reports: units finished in the phase at that
+clock, the seconds they took, and in how many stretches of time (each cuts a unit at both ends)."""
 
 UNIT_SCATTER, UNIT_EDGES = 0.12, 0.2
-"""How much single units of the application's progress differ, relative, and the variance that the two cut units of a
-stretch add (ours; a sixth if they are cut anywhere)."""
+"""How much single units differ, relative, and the variance that the two cut units of a stretch add (ours; it is a sixth
+if each position of the cut is equally likely)."""
 
 
 def told_beta(told: type_f64, steepness: type_f64) -> tuple[float, float]:
-    """Beta of a phase and its variance (infinite where nothing can be said) from its ``told`` ``[len(TOLD), levels]``.
+    """Beta of a phase and its variance (infinite where unknown) from its ``told`` ``[len(TOLD), levels]``.
 
-    The line goes through the seconds that a unit takes at each clock, weighed by how well they are known;
+    A line is fitted to the seconds that a unit takes at each clock, by least squares weighed with their variances;
     ``steepness`` is the loss at each level for beta = 1.
     """
     is_heard = told[UNITS] >= 1.0
@@ -41,6 +41,6 @@ def told_beta(told: type_f64, steepness: type_f64) -> tuple[float, float]:
         return 0.0, math.inf
     beta = float(slope / top_s)
     variance = (total + 2.0 * beta * first + beta**2 * second) / leverage / top_s**2
-    # points further from the line than counting explains: units of several kinds, so all of it is less sure
+    # points further from the line than counting explains: units of several kinds, so the variance grows
     surprise = weight @ (unit_s - top_s - slope * steepness) ** 2 / max(len(units) - 2, 1)
     return beta, float(variance) * max(float(surprise), 1.0)

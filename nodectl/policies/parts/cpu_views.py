@@ -1,6 +1,6 @@
-"""What each package did in one interval, in the few numbers that CPU policies judge phases by.
+"""What each package did in one interval, in the few numbers by which CPU policies distinguish phases.
 
-A package is seen through the median of its busy CPUs: one straggler or one interrupt storm does not stand for a job.
+Each number is the median over the package's busy CPUs, so that one straggler or one interrupt storm does not change it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class View:
 
     ipc: float  # per reference cycle
     clock: float  # mean busy clock over the ladder's highest; above 1 in turbo
-    beta: float  # share of time that scales with the clock, as stalled cycles tell it
+    beta: float  # share of time that scales with the clock, estimated from stalled cycles
     watts: float  # package and DRAM
 
 
 def observe(layout: Layout, ladder: ClockLadder, sample: Sample, idle: float) -> list[View | None]:
-    """Each package, ``None`` where no CPU busier than ``idle`` can be judged."""
+    """One view per package, ``None`` where no CPU busier than ``idle`` has readings."""
     cpu = sample.cpu
     judged = np.isfinite(cpu.ipc) & (cpu.busy >= idle) & np.isfinite(cpu.frequency_khz)
     everyone = bool(judged.all())
@@ -78,7 +78,7 @@ class _Packages:
 
 
 _kept: list[tuple[Layout, _Packages]] = []
-"""The packages of the last layout, compared by identity: a cache, they depend on nothing else."""
+"""A cache: the packages of the last layout, which is compared by identity."""
 
 
 def _of(layout: Layout) -> _Packages:

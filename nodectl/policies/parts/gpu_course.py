@@ -1,13 +1,14 @@
-"""The course of one group of GPUs: a block is full or the load has changed, and what follows from it.
+"""What one group of GPUs does when a block is full or the load has changed.
 
-    learning   blocks fit the phase: they are learned, and now and then the clock is chosen anew (``gpu_choice``)
-    leaving    power or traffic do not fit: the phase is over; if what is seen is clearly another known phase, that one
-               is recalled at once; else one looks, from the highest clock unless no phase it may be loses much here
-    looking    a guess after two pulses, for phases that nothing resembles; after a full block the nearest known phase,
-               or a new one
+    learning   blocks fit the phase: they are learned, and now and then the clock is chosen again (``gpu_choice``)
+    leaving    power or traffic do not fit: the phase is over. If the readings clearly fit another known phase, that one
+               is recalled at once. Else the group searches: from the highest clock, or from where it is if no phase
+               that fits loses much there
+    searching  after two pulses a phase is recalled if it fits and no other resembles it; after a full block the nearest
+               known phase, or a new one
 
 The time between leaving a phase and knowing the next is charged to the next, and so is the block in which the change
-was noticed: else a job that changes often would lose more than its account shows.
+was noticed. Otherwise a job that changes often would lose more than its account shows.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ from nodectl.policies.parts.gpu_state import (
 )
 
 MARGIN: Final = 2.0
-"""Ours: standard deviations by which the next phase must be stranger for that."""
+"""Ours: a phase is recalled early if the next one is further away by so many standard deviations."""
 
 SAFE_TO_WAIT: Final = 0.05
-"""Ours: an unknown phase is looked at from where the clock is if none that it may be loses more than this there."""
+"""Ours: the search begins at the present clock if no phase that fits loses more than this there."""
 
 SHORT_WINDOW_S: Final = 0.5
-"""Ours: if traffic follows within this, it is waited for before a phase is recognised."""
+"""Ours: with an averaging window up to this, the search waits for traffic before it recognises a phase."""
 
 RESTARTS: Final = 3
-"""Ours: blocks of an unknown phase that are begun anew because power was not steady; the next is taken as it is."""
+"""Ours: how often a block of an unknown phase is begun again because power was not steady; the next one counts."""
 
 
 @dataclass(slots=True)
 class Course:
-    """One group that needs a decision: row ``index`` of ``state``, which is written into."""
+    """One group that needs a decision: row ``index`` of ``state``, which is changed in place."""
 
     params: Params
     bank: CurveBank
@@ -91,14 +92,14 @@ class Course:
             self._expect(phases)
 
     def _learn_last(self, phases: Phases) -> None:
-        """A block is learned once the next one has shown that the phase did not end in it."""
+        """Learn the last block; this waits until the next one has shown that the phase did not end in it."""
         state, i = self.state, self.index
         if state.last_level[i] >= 0:
             sight = Sight(*state.last[i].tolist())
             phases.learn(int(state.phase[i]), int(state.last_level[i]), sight, state.time_s)
 
     def break_off(self, watts: float) -> None:
-        """Power is out of range: the phase is over, or a block of an unknown one was not steady."""
+        """Handle power out of range: the phase is over, or a block of an unknown one was not steady."""
         if self.state.phase[self.index] < 0:
             self._settle(self.params.latency_s)
             self._restart(int(self.state.blocks[self.index]) - 1)
@@ -106,7 +107,7 @@ class Course:
             self._leave(self._phases(), Sight(np.nan, watts, 1.0))
 
     def guess(self) -> None:
-        """Two pulses may suffice to recall a phase; if not, an unknown phase is looked at from the highest clock."""
+        """Recall a phase after two pulses if they suffice; else go on searching, from the highest clock."""
         state, i = self.state, self.index
         phases = self._phases()
         recalled = phases.recognise(int(state.level[i]), self._sight(), int(state.doubted[i]), MARGIN)
@@ -116,7 +117,7 @@ class Course:
             self._to_top()
 
     def _leave(self, phases: Phases, sight: Sight) -> None:
-        """The phase is over. What may be a new one's time is not charged to the old one."""
+        """End the phase. Time that may belong to the next one is not charged to it."""
         state, i = self.state, self.index
         level, phase = int(state.level[i]), int(state.phase[i])
         state.doubted[i] = phase if state.last_level[i] < 0 else -1  # no block has confirmed it
@@ -150,7 +151,7 @@ class Course:
         self._restart(-1)
 
     def _enter(self, phase: int, blocks: int) -> None:
-        """The phase is known now, and answers for the time it took to find out."""
+        """Begin a known phase; it is charged with the time that the search took."""
         state, i = self.state, self.index
         self._to_limbo()
         state.table[i, phase, SECONDS] += state.limbo_s[i]
@@ -162,7 +163,7 @@ class Course:
         self._choose(phases)
 
     def _settle(self, since_move_s: float) -> None:
-        """A phase has begun: its traffic is there after two windows. The clock was moved ``since_move_s`` ago."""
+        """Wait, as a phase has begun: traffic shows it after two windows. The clock changed ``since_move_s`` ago."""
         window_s = self.state.window_s[self.index]
         self.state.moved_s[self.index] = since_move_s - (2.0 - SETTLED_WINDOWS) * window_s
 
@@ -192,7 +193,7 @@ class Course:
         self._expect(phases)
 
     def _expect(self, phases: Phases) -> None:
-        """Expect the power measured here; where there is none, what the first pulse showed."""
+        """Expect the power measured at this level; where there is none, that of the first pulse."""
         state, i = self.state, self.index
         phase, level = int(state.phase[i]), int(state.level[i])
         if phases.table[phase, COUNT, level] > 0:
@@ -213,7 +214,7 @@ class Course:
         )
 
     def _charge(self) -> None:
-        """Book the time at this level to its phase, and start a new block."""
+        """Charge the time at this level to its phase, and start a new block."""
         state, i = self.state, self.index
         if state.phase[i] >= 0:
             state.table[i, state.phase[i], SECONDS, state.level[i]] += state.since_s[i]

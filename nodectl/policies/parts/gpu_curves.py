@@ -11,9 +11,9 @@ on a grid of a, c and k (ours). A rate measured at several clocks (memory traffi
 the candidates, weighed by their likelihood, are what a policy may count on. Without a useful measurement the spread
 stays wide, up to the clock-bound case.
 
-No measurement tells how far traffic itself errs. Nothing is slowed down by more than the clock, though, and many
-kernels by just as much. So a loss that may be that of the clock is taken for it (``CurveBank.taken_for``): work that
-it truly binds saves least, and would pay most for being mistaken.
+No measurement shows the error of traffic itself. But no work slows down by more than the clock, and many kernels slow
+down by exactly as much. So a loss that may be the clock-bound one is treated as that (``CurveBank.taken_for``):
+clock-bound work saves least at a lower clock and would lose most by a mistake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pmu.layout import Gpu
 from pmu.readings import type_f64, type_i64
 
 LEVELS: Final = 32
-"""Clocks that are told apart, at most (ours)."""
+"""The most clocks that are distinguished (ours)."""
 
 _GENTLE: Final = np.concatenate([np.arange(0.0, 0.30, 0.025), np.arange(0.30, 1.25, 0.06)])
 _STEEP: Final = (0.5, 1.1)
@@ -36,14 +36,15 @@ _KNEES: Final = (0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45, 0.58, 0.75)
 _STEEPEST: Final = 1.7
 
 MAY_BE_BOUND: Final = (0.7, 0.8)
-"""Shares of the clock's own stretch between which a loss passes over to being taken for the clock-bound one (ours).
-Traffic that falls by 20 % less than speed shows clock-bound work at 0.8; noise shows it below."""
+"""A loss above the second share of the clock-bound loss counts as clock-bound, one below the first is used as it is,
+and in between the two are interpolated (ours). Traffic that falls by 20 % less than speed shows clock-bound work at
+0.8; noise shows it below."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beliefs:
-    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss that traffic shows, and the ``share`` of each candidate in
-    ``loss``."""
+    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss that traffic shows; ``share`` ``[n_curves]``: the weight of
+    each candidate; ``loss`` ``[n_curves, LEVELS]``: the candidates."""
 
     mean: type_f64
     deviation: type_f64
@@ -51,7 +52,7 @@ class Beliefs:
     loss: type_f64
 
     def correlation(self, level: int) -> type_f64:
-        """How far the loss at each level goes with that at ``level``: 1 = knowing one is knowing the other."""
+        """Correlation of the loss at each level with that at ``level``: 1 = who knows one knows the other."""
         together = (self.share * self.loss[:, level]) @ self.loss - self.mean * self.mean[level]
         scale = self.deviation * self.deviation[level]
         return np.asarray(np.clip(together / np.maximum(scale, 1e-12), -1.0, 1.0))
@@ -74,7 +75,7 @@ class CurveBank:
     widest: type_f64  # deviation of the loss at each level while nothing is known
 
     def weigh(self, rate: type_f64, error: type_f64, ceiling: float) -> Beliefs:
-        """What is to be believed of the loss at every level, given a rate measured at some of them.
+        """Estimate the loss at every level from a rate measured at some of them.
 
         ``rate`` ``[LEVELS]`` has relative standard ``error``, infinite where nothing was measured. Curves much above
         ``ceiling * x`` are ruled out: host time does not stretch with the GPU's clock.
@@ -94,7 +95,7 @@ class CurveBank:
         return Beliefs(mean, np.sqrt(np.maximum(share @ self.loss**2 - mean**2, 0.0)), share, self.loss)
 
     def taken_for(self, loss: type_f64, ceiling: float) -> type_f64:
-        """What a ``loss`` ``[LEVELS]`` that traffic shows is taken for: the clock-bound one where it may be that."""
+        """The loss to assume for a ``loss`` ``[LEVELS]`` that traffic shows: the clock-bound one where it may be so."""
         most = ceiling * self.stretch
         least, surely = MAY_BE_BOUND
         nearness = np.clip((loss / np.maximum(most, 1e-9) - least) / (surely - least), 0.0, 1.0)
@@ -107,7 +108,7 @@ class CurveBank:
 
 @lru_cache(maxsize=32)
 def curve_bank(gpu: Gpu, floor: float) -> CurveBank:
-    """The candidates for one card, down to ``floor`` of its highest clock. Kept per card: nothing else enters."""
+    """The candidates for one card, down to ``floor`` of its highest clock; cached."""
     mhz = _levels(gpu, floor)
     top = max(int(mhz[0]), 1)
     stretch = top / np.maximum(mhz, 1) - 1.0 if mhz[0] else np.zeros(LEVELS)

@@ -1,10 +1,10 @@
 """Which GPUs move together.
 
-The GPUs of a parallel job wait for each other. Looked at one by one, each would try other clocks at other times, and
-the job would lose the sum of all. So GPUs of one model start as one group with one clock and one memory, which their
-mean readings feed; that also averages their noise. A GPU that draws another power or moves other traffic at the same
-clock for some seconds runs something else: it joins a group that it does resemble, or becomes its own and takes along
-what is known. When nothing has run on any GPU for a while, a job has ended, and all begin as one group again.
+The GPUs of a parallel job wait for each other. If each explored other clocks at other times, the job would lose the sum
+of all. So GPUs of one model start as one group with one clock, which learns from their mean readings; that also
+averages their noise. A GPU whose power or traffic at the same clock differs for some seconds runs something else: it
+joins a group that it resembles, or becomes a group of its own with a copy of what is known. When nothing has run on any
+GPU for a while, the job has ended, and all are one group again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pmu.readings import type_f64, type_i64
 WATTS, TRAFFIC = range(2)  # columns of State.alike
 
 MEMORY_S: Final = 3.0
-"""Ours: what groups are made by is averaged over this, longer than the GPUs of a job are apart at its barriers."""
+"""Ours: the readings that decide about groups are averaged over this, longer than the GPUs of a job differ at its
+barriers."""
 
 POWER_APART: Final = 0.20
-"""Ours: share of power beyond what chips of one model differ by under the same load."""
+"""Ours: relative difference of power; chips of one model differ by less under the same load."""
 
 TRAFFIC_APART: Final = 0.12
-"""Ours: share of memory activity."""
+"""Ours: difference of memory activity, which is 0 to 1."""
 
 IDLE: Final = 0.005
 REGROUP_S: Final = 2.0
@@ -53,7 +54,7 @@ PER_GROUP: Final = (
     "limbo_s",
     "forgotten_s",
 )
-"""Fields of ``State`` whose rows are those of groups; a new group takes a copy along."""
+"""Fields of ``State`` with a row per group; a new group begins with a copy of the row of its old one."""
 
 
 def regroup(
@@ -65,7 +66,7 @@ def regroup(
     is_there: npt.NDArray[np.bool_],
     pulse_s: float,
 ) -> tuple[State, type_f64, type_f64]:
-    """Move GPUs that no longer resemble their leader; also the next ``alike`` and ``idle_s``."""
+    """Move GPUs that no longer resemble their leader; returns the state, and the next ``alike`` and ``idle_s``."""
     if len(kind) == 1:
         return state, state.alike, state.idle_s
     now = np.array([watts, traffic]).T

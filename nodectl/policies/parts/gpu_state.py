@@ -21,8 +21,8 @@ LIKENESS: Final = 2
 """Columns of ``State.alike``: means of power and of traffic over some seconds; NaN before the first."""
 
 SETTLED_WINDOWS: Final = 1.5
-"""Ours: so many windows after a change of clock hardly anything of the old clock is left in a reading, which is up to
-one window old. A change of phase is larger and waits for two."""
+"""Ours: after so many windows a reading, which is up to one window old, shows next to nothing of the clock before a
+change. A change of phase is larger and waits for two."""
 
 READINGS: Final = 4
 """Seconds, and the integrals over them of traffic, watts and utilisation."""
@@ -35,18 +35,18 @@ class State(msgspec.Struct, frozen=True, eq=False):
     """What is known of each group of GPUs and where it stands. A group's row is that of its first GPU, ``leader``.
 
     ``table`` ``[n_gpus, PHASES, COLUMNS, LEVELS]`` and ``facts`` ``[n_gpus, PHASES, FACTS]`` are the phases. ``phase``
-    is the current one (-1 = not known), ``level`` the clock asked for, ``reason`` why, ``blocks`` how many more blocks
-    it is kept (negative while a phase is sought: how often that began anew).
+    is the current one (-1 = not known), ``level`` the requested clock, ``reason`` why, ``blocks`` for how many more
+    blocks it is kept (negative during a search: how often that began again).
 
     ``sums`` ``[n_gpus, SUMS]`` adds up the current block; ``last`` ``[n_gpus, fields of Sight]`` is the block
     before, taken at ``last_level`` and not yet learned (-1 = none).
-    ``moved_s`` has passed since clock or phase changed, ``since_s`` was spent at this level since the table was last
-    written. ``window_s`` estimates over how long the traffic reading is averaged: it has stood at ``reading`` for
-    ``stood_s``. ``power_w`` ± ``range_w`` is expected (NaN = anything), ``odd`` counts pulses outside it. ``doubted``
-    is a phase that was recalled by mistake just now, else -1. ``limbo_s`` ``[n_gpus, LEVELS]`` was spent in a phase
-    not recognised yet; ``forgotten_s`` are seconds lost in phases no longer remembered, ``time_s`` is the length of the
-    run. Per GPU: ``pulse`` ``[n_gpus, READINGS]`` adds up the current pulse, ``alike`` ``[n_gpus, LIKENESS]`` is what
-    groups are made by, ``idle_s`` for how long nothing has run.
+    ``moved_s``: time since clock or phase changed; ``since_s``: time at this level since the table was last written.
+    ``window_s``: estimate of the averaging window of the traffic reading, which has been ``reading`` for ``stood_s``.
+    ``power_w`` ± ``range_w`` is expected (NaN = anything), ``odd`` counts pulses outside it. ``doubted``: a phase that
+    was recalled by mistake just now, else -1. ``limbo_s`` ``[n_gpus, LEVELS]``: time in a phase that is not recognised
+    yet; ``forgotten_s``: seconds lost in phases that were forgotten; ``time_s``: length of the run. Per GPU: ``pulse``
+    ``[n_gpus, READINGS]`` adds up the current pulse; ``alike`` ``[n_gpus, LIKENESS]``: the readings that decide about
+    groups; ``idle_s``: for how long nothing has run.
     """
 
     table: type_f64
@@ -112,7 +112,7 @@ def initial(params: Params, layout: Layout) -> State:
 
 
 def writable(state: State) -> State:
-    """A copy whose arrays may be written, so that the state given stays as it was."""
+    """A copy whose arrays may be changed; the given state stays unchanged."""
     fields = {name: getattr(state, name) for name in State.__struct_fields__}
     copies: dict[str, Any] = {name: value.copy() for name, value in fields.items() if isinstance(value, np.ndarray)}
     return replace(state, **copies)

@@ -1,7 +1,7 @@
 """EASY backfilling on unlike nodes under a power cap: the head reserves nodes and watts.
 
-With ``rule=est`` this is EASY. By default the queue is served by the joules that a job asks for, over the slowdown that
-it has by now: under a cap watts times seconds are what jobs compete for, and the second part lets nobody wait for ever.
+With ``rule=est`` this is EASY. By default the queue is ordered by the joules that a job requests, over its slowdown so
+far: under a cap jobs compete for watts times seconds, and with the slowdown no job waits for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def compose(params: Params) -> NodeComposition:
 
 POLICY = Policy(
     name="easy-capped",
-    summary="Nodes and watts: the head reserves both; jobs are served by joules asked over slowdown so far.",
+    summary="Nodes and watts: the head reserves both; jobs are served by joules requested over slowdown so far.",
     source="after Lifka, JSSPP 1995; watts as a resource: Bridi, PhD thesis, Bologna 2018, ch. 3-5; rule: ours",
     params=Params,
     compose=compose,

@@ -1,4 +1,4 @@
-"""Users volunteer jobs to be slowed, which spares jobs from being killed: FCFS_eco_mode of REGALE D2.3 §4.1.
+"""Users volunteer jobs to be slowed, so that fewer jobs are killed: FCFS_eco_mode of REGALE D2.3 §4.1.
 
 ======================  ========================================================================================
 a cap begins or drops   EcoJobs to their floor; kill until the cluster fits, others first; raise EcoJobs again
@@ -27,7 +27,7 @@ FREED: dict[str, Ends] = {"queue": "unheard", "queue-first": "after", "eco-first
 
 
 class Params(fcfs_killer.Params, frozen=True, forbid_unknown_fields=True):
-    """Volunteers are the jobs of one ``volunteers`` queue of the log, or a ``share`` drawn with ``seed``."""
+    """Volunteers are the jobs of one ``volunteers`` queue of the log, or a random ``share`` with ``seed``."""
 
     share: float = 0.5
     seed: int = 1
@@ -41,9 +41,9 @@ class Params(fcfs_killer.Params, frozen=True, forbid_unknown_fields=True):
 def compose(params: Params) -> Composition:
     """The killer, with a step before and one after."""
     if not 0 <= params.share <= 1:
-        raise ValueError(f"share={params.share:g} is no share of the jobs: a number from 0 to 1")
+        raise ValueError(f"share={params.share:g} must be a share of the jobs, from 0 to 1")
     if not 0 < params.floor <= 1:
-        raise ValueError(f"floor={params.floor:g} is no share of a node's highest watts: a number above 0, up to 1")
+        raise ValueError(f"floor={params.floor:g} must be a share of a node's highest watts, above 0 and at most 1")
     return Composition(
         backfill="none" if params.queue == "fcfs" else "easy",
         power=Power(

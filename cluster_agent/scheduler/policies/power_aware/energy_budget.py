@@ -15,7 +15,7 @@ from cluster_agent.scheduler.power_phases import Power
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
-    """``joules`` in [from_s, to_s), infinite: no budget. ``node_w``: what a busy node is counted with; none: the
+    """``joules`` in [from_s, to_s), infinite: no budget. ``node_w``: the watts with which a busy node counts; none: the
     machine's maximum. ``test`` goes with rules that store."""
 
     joules: float = float("inf")

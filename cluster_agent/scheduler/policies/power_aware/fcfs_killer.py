@@ -1,7 +1,7 @@
 """First come, first served under a power cap that is met by killing: the baseline of REGALE D2.3 §4.1.
 
-Nothing prepares for a cap, announced or not: jobs start while they fit under the cap of the moment (``ahead=false``),
-and when one begins or drops, jobs are ended until the rest fits. What the report leaves open are the parameters.
+Nothing prepares for a cap, announced or not: jobs start while they fit under the present cap (``ahead=false``), and
+when a cap begins or drops, jobs are killed until the rest fits. The parameters are what the report leaves open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> Composition:
-    """Only running jobs are touched, so any order of the queue would do."""
+    """Only running jobs are affected, so any order of the queue would work."""
     return Composition(
         backfill="none" if params.queue == "fcfs" else "easy",
         power=Power(react=kills(params.victim), requeue=params.killed == "requeued", looks_ahead=params.ahead),

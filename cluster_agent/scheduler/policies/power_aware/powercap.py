@@ -26,7 +26,7 @@ MIX_FLOOR_MHZ = 2000
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
-    """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs where a cap begins below what is drawn."""
+    """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs if a cap begins below the present power."""
 
     mode: Mode = "mix"
     rule: Rule | None = None

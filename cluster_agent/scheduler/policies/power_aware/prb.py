@@ -1,7 +1,7 @@
 """Priority rules on unlike nodes under a power cap: every waiting job is tried in the order of a rule.
 
-Bridi's rule-based baselines, with the watts of the cap as one resource more, as in the dispatchers of Borghesi et al.
-Unlike theirs this one looks at the cap over the whole span of a job, not at its start only.
+Bridi's rule-based baselines, with the watts of the cap as one more resource, as in the dispatchers of Borghesi et al.
+This one looks at the cap over the whole span of a job, theirs only at its start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cluster_agent.scheduler.unlike_nodes.node_rules import RULES, RuleName
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``miss``: what happens when a job does not fit: the next one is tried, or (``strict``) nobody overtakes."""
+    """``miss``: what happens when a job does not fit: the next one is tried, or (``strict``) no job overtakes."""
 
     rule: RuleName = "walltime"
     miss: Literal["list", "strict"] = "list"
