@@ -231,7 +231,7 @@ class Partition:
     # --- the engine's machine (``scheduler.interfaces.Machine``)
 
     def events(self, now_s: int) -> Sequence[Event]:
-        """Ends, overruns and submissions; if there are none and nodes became free, that."""
+        """Ends, overruns and submissions; last, if nodes became free or a job left the queue, an event for that."""
         found = [Event(Kind.ENDED, row) for row in self._ended]
         self._ended.clear()
         while self._overruns and self._overruns[0][0] <= now_s:

@@ -55,9 +55,9 @@ class PowerCommands:
     """``stale`` is called when caps are to be planned again. Times are those of the ledger."""
 
     def __init__(
-        self, jobs: JobSettings, power: PowerSettings, side: JobService, ledger: Ledger, stale: Callable[[], None]
+        self, jobs: JobSettings, power: PowerSettings, service: JobService, ledger: Ledger, stale: Callable[[], None]
     ) -> None:
-        self._jobs, self._settings, self._side, self._ledger, self._stale = jobs, power, side, ledger, stale
+        self._jobs, self._settings, self._service, self._ledger, self._stale = jobs, power, service, ledger, stale
         self._running: dict[str, _Running] = {}
         self._next_s = float("-inf")
         self._is_doubted = ledger.is_certain
@@ -69,11 +69,11 @@ class PowerCommands:
 
     def step(self, now_s: float) -> None:
         """Do all that is due. ``DeposedError``: another cluster agent has taken over."""
-        if now_s < self._next_s or not self._side.is_open:
+        if now_s < self._next_s or not self._service.is_open:
             return
-        switched = [node for node in self._side.live.nodes.values() if node.switched is not None]
+        switched = [node for node in self._service.live.nodes.values() if node.switched is not None]
         self._next_s = now_s + (STEP_S if switched or self._running else 1.0)
-        self._side.live.power.silence_s = max(self._jobs.down_after_s, self._ledger.settle_s)
+        self._service.live.power.silence_s = max(self._jobs.down_after_s, self._ledger.settle_s)
         ended = self._ended(now_s)
         self._record(switched, ended)
         self._count_off(now_s, switched)
@@ -108,10 +108,10 @@ class PowerCommands:
 
     def _record(self, switched: list[Node], ended: list[tuple[str, _Running, str]]) -> None:
         """Put on the disk which commands have ended, and which nodes are off."""
-        power, problems = self._side.live.power, {name: (one, problem) for name, one, problem in ended}
+        power, problems = self._service.live.power, {name: (one, problem) for name, one, problem in ended}
         if self._is_doubted and not ended and not any(power.can_confirm_off(node) for node in switched):
             return
-        with self._side.updating() as live:
+        with self._service.updating() as live:
             for node in switched:
                 one, problem = problems.get(node.name, (None, ""))
                 if one is not None and node.switched is not None and one.is_for(node.switched):
@@ -125,7 +125,7 @@ class PowerCommands:
         """Let nodes that are off count nothing, except one that has just reported, which may not be on the disk yet."""
         accounts = self._ledger.accounts
         is_silent = self._ledger.is_silent(now_s)
-        for node in switched if self._side.is_open else ():
+        for node in switched if self._service.is_open else ():
             at = accounts.places.get(node.name)
             if at is None or node.switched is None or node.switched.state != "off":
                 continue
@@ -143,8 +143,8 @@ class PowerCommands:
                 raise
             except ClusterError:
                 return  # a full disk: the ledger grants nothing either, and raises an alarm
-            if self._side.is_open:
-                with self._side.updating() as live:
+            if self._service.is_open:
+                with self._service.updating() as live:
                     live.power.boot(node)
             self._stale()
 
@@ -157,9 +157,9 @@ class PowerCommands:
             self._stale()
 
     def _wanted(self, switched: list[Node]) -> list[Node]:
-        if not self._side.is_open:
+        if not self._service.is_open:
             return []
-        power, places = self._side.live.power, self._ledger.accounts.places
+        power, places = self._service.live.power, self._ledger.accounts.places
         return [
             node
             for node in switched
@@ -170,8 +170,8 @@ class PowerCommands:
         ]
 
     def _start(self, now_s: float, switched: list[Node]) -> None:
-        for one in self._side.live.power.to_run(switched) if self._side.is_open else ():
-            if not self._side.is_open or one.name in self._running or len(self._running) >= MOST_COMMANDS:
+        for one in self._service.live.power.to_run(switched) if self._service.is_open else ():
+            if not self._service.is_open or one.name in self._running or len(self._running) >= MOST_COMMANDS:
                 continue
             is_off = one.state == "powering-off"
             command = self._settings.off_command if is_off else self._settings.on_command
@@ -184,7 +184,7 @@ class PowerCommands:
                 )  # fmt: skip
             except OSError as error:
                 errors.close()
-                with self._side.updating() as live:
+                with self._service.updating() as live:
                     live.power.ended(one, f"its command cannot be run: {error.strerror}")
                 continue
             self._running[one.name] = _Running(one.state, one.tries, now_s + within_s, process, errors)

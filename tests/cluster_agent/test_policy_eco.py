@@ -136,7 +136,7 @@ def test_a_larger_share_drawn_with_a_seed_contains_a_smaller_one(tmp_path_factor
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"), [("eco:share=2", "share=2 is no share"), ("eco:floor=0", "floor=0 is no share")]
+    ("policy", "message"), [("eco:share=2", "share=2 must be a share"), ("eco:floor=0", "floor=0 must be a share")]
 )
 def test_a_share_beyond_its_range_is_refused(policy: str, message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
