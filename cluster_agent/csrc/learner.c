@@ -151,8 +151,8 @@ static void features_of_the_thesis(const learner_t *l, int64_t now_s, int32_t jo
 }
 
 /*
- * The 18 features of the campaign's simulator. A past run time is there the time since that job's submission (or its run
- * time, if that is longer), at most the present job's request; without a past job it is that request.
+ * The 18 features of the campaign's simulator. A past run time is there the longer of that job's run time and the time
+ * since its submission, at most the present job's request; without a past job it is that request.
  */
 static void features_of_sc15(const learner_t *l, int64_t now_s, int32_t job, double *x)
 {

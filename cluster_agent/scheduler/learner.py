@@ -105,8 +105,8 @@ class OnlineLearner:
     def _features_of_sc15(self, now_s: int, job: int) -> list[float]:
         """The 18 features of the campaign's simulator.
 
-        A past run time is there the time since that job was submitted, at most the present job's request; without a
-        past job it is that request. The mean of three uses 0.33 for a third.
+        A past run time is there the longer of that job's run time and the time since its submission, at most the
+        present job's request; without a past job it is that request. The mean of three uses 0.33 for a third.
         """
         user, width, request_s = self._user(job), float(self.jobs.width[job]), float(self.jobs.request_s[job])
         ended = self.ended[user]

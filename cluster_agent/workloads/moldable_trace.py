@@ -144,7 +144,7 @@ def moldable(
         if at < 0:
             reason = "jobs of an application without configurations", "add its number (column 14) to the table"
         else:
-            reason = "jobs that request fewer nodes than any configuration has", "add such a row to the table"
+            reason = "jobs that ask for fewer nodes than any configuration has", "add such a row to the table"
         left_out.setdefault(reason, []).append(int(workload.log.lines[workload.row[job]]))
     findings = [Finding(what, "dropped", len(at), min(at), how) for (what, how), at in left_out.items()]
     if findings and (is_strict or not kept):

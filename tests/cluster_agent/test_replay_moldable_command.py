@@ -160,7 +160,7 @@ def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_is_told
         (["--machine", "four.toml", "--configurations", "log.swf"], "log.swf:1: no column application"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--cap", "100"], "share of the watts is"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--strict"], "without configurations"),
-        (["--machine", "four.toml"], "log.swf:2: jobs that request fewer nodes than any"),
+        (["--machine", "four.toml"], "log.swf:2: jobs that ask for fewer nodes than any"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said_in_one_line(
