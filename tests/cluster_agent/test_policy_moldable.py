@@ -47,5 +47,5 @@ def test_a_job_that_fits_nowhere_is_told_and_stops_nobody() -> None:
 
 
 def test_a_slowdown_below_one_is_refused() -> None:
-    with pytest.raises(WrongUseError, match=r"slowdown=0\.5 is below 1"):
+    with pytest.raises(WrongUseError, match=r"slowdown=0\.5 must be 1 or more"):
         choose("moldable:rule=energy,slowdown=0.5")

@@ -40,8 +40,8 @@ def test_the_cap_is_lowest_where_the_load_is_highest_and_linear_between(table: s
     [
         ("least_w=2,most_w=1", "give least_w and most_w"),
         ("begin=2012-01-01,least_w=1,most_w=2", "has no load from 2012-01-01 on"),
-        ("begin=new year,least_w=1,most_w=2", "begin=new year is no date"),
-        ("days=0,least_w=1,most_w=2", "days from 1"),
+        ("begin=new year,least_w=1,most_w=2", "begin=new year is not a date"),
+        ("days=0,least_w=1,most_w=2", "days must be at least 1"),
         ("watts=3", "rte has no parameter 'watts'"),
     ],
 )
