@@ -22,7 +22,7 @@ def test_the_demo_prints_its_table_and_leaves_plots_and_json(
     assert (tmp_path / "journal").is_dir() and any((tmp_path / "demo-journal").iterdir())
     printed = capsys.readouterr().out
     assert "EMULATED" in printed
-    assert "virtual time, not served: asked for" in printed
+    assert "virtual time, not served: requested" in printed
     for name in ("fixed", "firmware", "bdpo-gpu", "gpu-ladder", "bdpo-cpu-bounded", "oracle"):
         assert name in printed
     for figure in ("demo-over-time.png", "demo-energy-time.png"):
