@@ -22,7 +22,7 @@
 #define TEST_JOB 1         /* what is above the limit now, for as long as the job may run */
 #define TEST_WHOLE 2       /* all that the job may draw */
 
-/* Joules for a window, as the watts that use them up evenly. See scheduler/budget.py. */
+/* Joules for a window, as the watts that use them up evenly. See scheduler/energy_window.py. */
 typedef struct {
     int32_t rule, test;
     int64_t from_s, to_s;

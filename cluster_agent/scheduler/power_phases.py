@@ -62,7 +62,7 @@ class Reaction:
 
 
 React: TypeAlias = Callable[[Situation], Reaction]
-"""``react(situation)``: called when a cap begins, changes or ends; ``power.fits_by_killing`` and others are ready
+"""``react(situation)``: called when a cap begins, changes or ends; ``fits_by_killing`` and others below are ready
 made."""
 
 

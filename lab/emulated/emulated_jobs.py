@@ -65,7 +65,7 @@ class _Run:
 
 
 class TwinJobs:
-    """A ``job_desk.Backend`` of emulated work. One job at a time: it has the whole node.
+    """A ``job_runner.Backend`` of emulated work. One job at a time: it has the whole node.
 
     ``unix_s`` is the wall clock, for records; walltimes run on the twin's own clock. ``work`` may be called from
     another thread.

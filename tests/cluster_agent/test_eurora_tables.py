@@ -78,7 +78,9 @@ def test_a_job_that_draws_more_than_the_cap_ever_allows_is_dropped(table: Path) 
 def test_an_instance_is_the_jobs_that_it_lists(table: Path) -> None:
     (table.parent / "instances.csv.gz").write_bytes(gzip.compress(b"instance,jobs,job_ids\nfew,2,11 13\n"))
     assert read_jobs(str(table), "few").jobs.name == ("11", "13")
-    with pytest.raises(ClusterError, match=r"fw: .*instances.csv.gz has no instance of that name \(nearest: few\)"):
+    with pytest.raises(
+        ClusterError, match=r"--instance fw: .*instances.csv.gz has no instance of that name \(nearest: few\)"
+    ):
         read_jobs(str(table), "fw")
 
 

@@ -69,7 +69,7 @@ def test_the_live_partition_makes_the_schedule_of_the_replay(jobs: Jobs, composi
 
 def test_a_table_serves_more_nodes_than_there_can_be_users_in_it() -> None:
     table = GrowingJobs(capacity=100, users=4)
-    assert table.has_room(jobs=3, placeholders=90), "what holds nodes that are away is nobody's"
+    assert table.has_room(jobs=3, placeholders=90), "placeholders of nodes that are away have no user"
     assert not table.has_room(jobs=3, placeholders=97), "rows are short"
     for uid in (7, 8, 9):
         table.add(1, uid, 0, 1, 1)
