@@ -155,7 +155,7 @@ def _planned(watts: Watts, workload: Workload, admitted: Admitted, margin: float
 
 
 class _Predicted:
-    """The power predictor (``prediction.job_power``) on the columns of a log: user, application, group, queue, request."""
+    """The power predictor (``prediction.job_power``) on a log's columns: user, application, group, queue, request."""
 
     def __init__(self, workload: Workload, watts: Watts, of: Admitted) -> None:
         from cluster_agent.prediction.job_power import PowerPredictor  # only here: few replays predict

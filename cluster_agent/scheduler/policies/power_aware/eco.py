@@ -7,10 +7,10 @@ a job ends              its watts and processors go to the queue (``freed=queue`
 a job is submitted      it waits; whoever fits in processors and in watts starts
 ======================  ========================================================================================
 
-The open points of the report as parameters: E1 ``floor``, E2 ``raised`` (see ``scheduler/eco_reaction``), E3 EcoJobs only,
-others are killed, never slowed, E4 jobs count with a node's highest watts, E5 ``start``, E6 ``freed``, E7 ``victim``,
-E8 ``killed``, E9 idle nodes draw and stay on, E10 watts are modelled and have no lag, E11 a cap that rises raises
-EcoJobs too.
+The open points of the report as parameters: E1 ``floor``, E2 ``raised`` (see ``scheduler/eco_reaction``), E3 EcoJobs
+only, others are killed, never slowed, E4 jobs count with a node's highest watts, E5 ``start``, E6 ``freed``, E7
+``victim``, E8 ``killed``, E9 idle nodes draw and stay on, E10 watts are modelled and have no lag, E11 a cap that rises
+raises EcoJobs too.
 """
 
 from __future__ import annotations
