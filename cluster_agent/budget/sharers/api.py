@@ -46,6 +46,10 @@ def flaw(shares: object, view: View, available_mw: int) -> str:
     """What is wrong with a sharer's answer; empty: nothing."""
     if not isinstance(shares, Shares):
         return "the sharer did not return Shares"
+    return _misshapen(shares, view) or _out_of_bounds(shares, view, available_mw)
+
+
+def _misshapen(shares: Shares, view: View) -> str:
     n, m = len(view.nodes), len(view.jobs)
     columns = {"caps_mw": n, "reason": n, "owner": n, "tag": m, "speed": m}
     for name, size in columns.items():
@@ -53,6 +57,15 @@ def flaw(shares: object, view: View, available_mw: int) -> str:
         kinds = "f" if name == "speed" else "iu"
         if not isinstance(column, np.ndarray) or column.shape != (size,) or column.dtype.kind not in kinds:
             return f"{name} is no array of {size} {'numbers' if name == 'speed' else 'whole numbers'}"
+    known = (("reason", 0, len(Reason), "Reason"), ("owner", -1, m, "job"), ("tag", 0, len(Tag), "Tag"))
+    for name, low, high, what in known:
+        column = getattr(shares, name)
+        if len(column) and not low <= column.min() <= column.max() < high:
+            return f"{name} has a number that is no {what}"
+    return ""
+
+
+def _out_of_bounds(shares: Shares, view: View, available_mw: int) -> str:
     low_mw, high_mw = np.minimum(view.mop_mw, view.tdp_mw), np.maximum(view.mop_mw, view.tdp_mw)
     outside = np.flatnonzero((shares.caps_mw < low_mw) | (shares.caps_mw > high_mw))
     if len(outside):
@@ -62,15 +75,7 @@ def flaw(shares: object, view: View, available_mw: int) -> str:
             f" {low_mw[at] / 1000:g} to {high_mw[at] / 1000:g} W"
         )
     over_mw = int(shares.caps_mw.sum()) - available_mw
-    if over_mw > 0:
-        return f"the caps add up to {over_mw / 1000:g} W more than there is"
-    if n and not (shares.reason.min() >= 0 and shares.reason.max() < len(Reason)):
-        return "reason has a number that is no Reason"
-    if n and not (shares.owner.min() >= -1 and shares.owner.max() < m):
-        return "owner has a number that is no job"
-    if m and not (shares.tag.min() >= 0 and shares.tag.max() < len(Tag)):
-        return "tag has a number that is no Tag"
-    return ""
+    return f"the caps add up to {over_mw / 1000:g} W more than there is" if over_mw > 0 else ""
 
 
 def check_budget(view: View, available_mw: int) -> None:
