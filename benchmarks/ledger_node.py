@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR
-from nodectl.member.cluster_cap import ASK_AGAIN_S, LEAVE_S
+from nodectl.member.cluster_cap import LEAVE_S, REPEAT_S
 from nodectl.member.lease import NodeLease
 from nodectl.wire.power_messages import Declaration, Grant
 
@@ -127,9 +127,9 @@ class Node:
 
         def ask(n: int) -> None:
             if agent == self.agents and self.agent == "leaving" and self.state == "up":
-                if n * ASK_AGAIN_S < LEAVE_S:
+                if n * REPEAT_S < LEAVE_S:
                     self._send_report(is_leaving=True)
-                    self.world.after(ASK_AGAIN_S, lambda: ask(n + 1))
+                    self.world.after(REPEAT_S, lambda: ask(n + 1))
                 else:
                     self._end(uncapped=False)
 

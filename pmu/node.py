@@ -8,10 +8,10 @@ from pmu import topology
 from pmu.findings import Finding, absent
 from pmu.instruments import busy, cpufreq, gpu, rapl
 from pmu.instruments.busy import BusyTime
-from pmu.instruments.counters import EVENTS, TellsHow
+from pmu.instruments.counters import EVENTS, NamesEvents
 from pmu.instruments.gpu import Gpus
 from pmu.instruments.instrument import ForPeople
-from pmu.instruments.job_progress import Told, nobody_tells
+from pmu.instruments.job_progress import ProgressSource, no_progress
 from pmu.instruments.kept import keep_integers
 from pmu.instruments.registered import INSTRUMENTS
 from pmu.layout import FrequencyDomain, Layout
@@ -31,7 +31,7 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
     machine = topology.find(ports.files)
     domains, frequency_findings = cpufreq.find(ports.files, machine.cpus)
     reference_khz, rate_source = cpufreq.reference_khz(ports.files, domains)
-    counted, missing = _ask_events(ports, machine.cpus)
+    counted, missing = _try_events(ports, machine.cpus)
     estimated = _estimated_events(ports, machine.cpus, counted)
     if estimated and not reference_khz:
         # we make these cycles up, so any rate will do: core cycles over them still give the true clock
@@ -64,9 +64,9 @@ class Instruments:
     """Every instrument of a layout, open, and the progress that the application reports. PmuError if the counters
     cannot be opened any more."""
 
-    def __init__(self, ports: Ports, layout: Layout, told: Told = nobody_tells) -> None:
+    def __init__(self, ports: Ports, layout: Layout, progress: ProgressSource = no_progress) -> None:
         self._ports = ports
-        self._told = told
+        self._progress = progress
         self._layout = layout
         self._counted = tuple(event for event in layout.events if event not in layout.estimated_events)
         self._counters = ports.counters.open(layout.cpus, self._counted) if self._counted else None
@@ -90,7 +90,7 @@ class Instruments:
             counters=np.full((len(layout.cpus), len(layout.events)), RAW_MISSING, np.int64),
             energy_uj=np.empty(len(layout.zones), np.int64),
             gpu=np.empty((len(layout.gpus), len(GPU_FIELDS)), np.int64),
-            progress=self._told(),
+            progress=self._progress(),
             columns=np.full(len(layout.columns), RAW_MISSING, np.int64),
         )
         self._sweep_counters(sweep.time_ns, sweep.counters)
@@ -145,7 +145,7 @@ def _rows_of(instrument: str, layout: Layout) -> slice | None:
     return slice(rows[0], rows[-1] + 1) if rows else None
 
 
-def _ask_events(ports: Ports, cpus: tuple[int, ...]) -> tuple[list[str], dict[str, str]]:
+def _try_events(ports: Ports, cpus: tuple[int, ...]) -> tuple[list[str], dict[str, str]]:
     """Events that can be counted, and why each of the others cannot."""
     if not cpus:
         return [], dict.fromkeys(EVENTS, f"{topology.CPU}/online cannot be read: no list of CPUs")
@@ -175,7 +175,7 @@ def _event_findings(
     findings = [absent(event, "counter", why) for event, why in missing.items() if event not in estimated]
     rate = f"{reference_khz / 1e6:g} GHz by {rate_source}" if reference_khz else rate_source
     for event in counted:
-        how = ports.counters.how(event) if isinstance(ports.counters, TellsHow) else event
+        how = ports.counters.how(event) if isinstance(ports.counters, NamesEvents) else event
         remarks = [] if how == event else [f"counted by {how}"]
         remarks += [rate] if event == REFERENCE else []
         findings.append(Finding(event, "counter", True, True, why="; ".join(remarks)))

@@ -80,7 +80,7 @@ class RawProgress(NamedTuple):
     units: int
 
 
-NOTHING_TOLD = RawProgress(0, RAW_MISSING)
+NO_RAW_PROGRESS = RawProgress(0, RAW_MISSING)
 """No program reports progress."""
 
 
@@ -98,7 +98,7 @@ class RawSweep:
     counters: type_i64
     energy_uj: type_i64
     gpu: type_i64
-    progress: RawProgress = NOTHING_TOLD
+    progress: RawProgress = NO_RAW_PROGRESS
     columns: type_i64 = field(default_factory=lambda: np.empty(0, np.int64))
 
 

@@ -74,52 +74,6 @@ LEGACY: Final = {
 }
 """Names in stored and wire formats, settings and JSON (docs/glossary.md, Legacy names), and their files."""
 
-NOT_YET: Final = {
-    "Held": ("nodectl/decide/decider.py", "nodectl/loop/", "nodectl/member/", "nodectl/wire/"),
-    "JobDesk": ("nodectl/commands/run.py", "nodectl/jobs/", "nodectl/member/"),
-    "NOTHING_TOLD": ("nodectl/jobs/", "nodectl/journal/", "nodectl/member/", "pmu/"),
-    "TOLD": ("nodectl/policies/",),
-    "TOLD_S": ("nodectl/policies/",),
-    "TOLD_SHARE": ("nodectl/policies/",),
-    "TellsHow": ("pmu/",),
-    "Told": ("nodectl/loop/agent.py", "pmu/"),
-    "ToldRecord": ("nodectl/journal/",),
-    "_HELD": ("nodectl/member/cluster_cap.py",),
-    "_WISH": ("nodectl/journal/export.py",),
-    "_asked": ("nodectl/knobs/effect.py", "nodectl/loop/agent.py"),
-    "_clocks_held_by": ("nodectl/knobs/gpu_limits.py",),
-    "_desk": ("nodectl/member/cluster_cap.py",),
-    "_held": ("nodectl/member/cluster_cap.py",),
-    "_told": ("nodectl/loop/", "nodectl/member/", "nodectl/policies/", "pmu/"),
-    "_told_before": ("nodectl/policies/bdpo_cpu_bounded.py",),
-    "_wishes": ("nodectl/journal/export.py",),
-    "asked": ("nodectl/knobs/", "nodectl/member/cluster_cap.py", "nodectl/policies/bdpo_cpu_bounded.py"),
-    "asked_khz": ("nodectl/decide/decider.py",),
-    "desk": ("nodectl/member/cluster_cap.py",),
-    "held": ("nodectl/decide/", "nodectl/knobs/", "nodectl/loop/"),
-    "held_mw": ("nodectl/loop/", "nodectl/member/", "nodectl/write/actuation.py"),
-    "hold": ("nodectl/loop/agent.py", "nodectl/write/actuation.py"),
-    "hold_no_domain_up": ("nodectl/policies/",),
-    "holds": ("nodectl/controller/", "nodectl/knobs/", "nodectl/write/"),
-    "nobody_tells": ("nodectl/loop/agent.py", "pmu/"),
-    "remedy": ("nodectl/knobs/gpu_limits.py",),
-    "told": (
-        "nodectl/commands/run.py",
-        "nodectl/decide/decider.py",
-        "nodectl/jobs/job_runner.py",
-        "nodectl/journal/export.py",
-        "nodectl/loop/agent.py",
-        "nodectl/member/cluster_cap.py",
-        "nodectl/policies/parts/",
-        "pmu/node.py",
-    ),
-    "told_beta": ("nodectl/policies/",),
-    "told_by": ("nodectl/commands/run.py", "pmu/"),
-    "wish": ("nodectl/decide/arbiter.py",),
-    "wishes": ("nodectl/decide/arbiter.py",),
-}
-"""Names that are still to be renamed, and where they are; none may be added."""
-
 PROSE: Final = {
     "held": ("nodectl/knobs/api.py",),  # a status, in the table of what each means
 }
@@ -203,7 +157,7 @@ def all_found(package: str) -> list[Found]:
 
 
 def is_listed(one: Found) -> bool:
-    lists = (LEGACY, NOT_YET) if one.name else (PROSE,)
+    lists = (LEGACY,) if one.name else (PROSE,)
     return any(one.path.startswith(place) for known in lists for place in known.get(one.name or one.word, ()))
 
 

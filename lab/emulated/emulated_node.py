@@ -26,7 +26,7 @@ import msgspec
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.watts import NodeWatts
 from nodectl.config import Config, build_config
-from nodectl.jobs.job_runner import JobDesk
+from nodectl.jobs.job_runner import JobThread
 from nodectl.loop.agent import Agent
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.summary import Summary
@@ -88,8 +88,8 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
             jobs = TwinJobs(twin, plan.name)
             with (
                 contextlib.closing(trace),
-                open_cluster_cap(config.cluster, boot_id, say, JobDesk(jobs, plan.name, boot_id, say)) as cluster,
-                Agent.open(ports, config, say=say, wait=interruptions.wait, cluster=cluster) as agent,
+                open_cluster_cap(config.cluster, boot_id, say, JobThread(jobs, plan.name, boot_id, say)) as cluster,
+                Agent.open(ports, config, log=say, wait=interruptions.wait, cluster=cluster) as agent,
             ):
                 agent.run(is_over=interruptions.is_over, each_tick=lambda: trace.add(cluster, jobs))
         summary = agent.summary()

@@ -19,7 +19,7 @@ from nodectl.config import Budget, Config, JournalSettings, PolicyChoice
 from nodectl.loop.agent import Agent
 from nodectl.policies.registry import NONE
 from pmu.ports import Ports
-from pmu.readings import NOTHING_TOLD, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from twin.in_process_node import ports
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -80,7 +80,7 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     node = ports(twin)
     with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
         doors = replace_ports(twin, node) if replace_ports else node
-        with Agent.open(doors, _config(experiment, state_dir), told=lambda: _told(twin)) as agent:
+        with Agent.open(doors, _config(experiment, state_dir), progress=lambda: _told(twin)) as agent:
             latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
             agent.run(until_ns=latest_ns, is_over=lambda: twin.finished)
         summary, report = agent.summary(), twin.report()
@@ -101,7 +101,7 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
 
 def _told(twin: Twin) -> RawProgress:
     units = twin.progress_units()
-    return NOTHING_TOLD if units is None else RawProgress(1, units)
+    return NO_RAW_PROGRESS if units is None else RawProgress(1, units)
 
 
 def workload_of(experiment: Experiment) -> Workload:

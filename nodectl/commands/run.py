@@ -27,15 +27,15 @@ from nodectl.shell.notify import Notifier
 from nodectl.shell.settings import ConfigError, line_of, read_toml
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
-from pmu.instruments.job_progress import CounterFile, told_by
+from pmu.instruments.job_progress import CounterFile, progress_of
 from pmu.ports import Clock, Ports
 from pmu.system import system_ports
 
 if TYPE_CHECKING:
-    from nodectl.jobs.job_runner import JobDesk
+    from nodectl.jobs.job_runner import JobThread
     from nodectl.member.cluster_cap import ClusterCap
 
-_say: Final = logger("nodectl run")
+_log: Final = logger("nodectl run")
 
 OTHER_DOMAINS: Final = [domain for domain in registry.DOMAINS if policy_path(domain)[0] == "policies"]
 
@@ -119,10 +119,10 @@ def run(
         Interruptions(ports.clock) as interruptions,
         progress_file() if command else contextlib.nullcontext() as progress,
     ):
-        told = told_by(CounterFile(progress)) if progress else None
+        source = progress_of(CounterFile(progress)) if progress else None
         with (
             open_cluster(config, ports) or contextlib.nullcontext() as link,
-            Agent.open(ports, config, say=_say, wait=interruptions.wait, cluster=link, told=told) as agent,
+            Agent.open(ports, config, log=_log, wait=interruptions.wait, cluster=link, progress=source) as agent,
         ):
             if command:
                 return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
@@ -140,20 +140,20 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
     boot_id = node_id(ports.lock_path)
     jobs = open_jobs(config, boot_id) if config.cluster.jobs else None
     try:
-        return open_cluster_cap(config.cluster, boot_id, _say, jobs)
+        return open_cluster_cap(config.cluster, boot_id, _log, jobs)
     except BaseException:
         if jobs:
             jobs.close()
         raise
 
 
-def open_jobs(config: Config, boot_id: str) -> JobDesk:
+def open_jobs(config: Config, boot_id: str) -> JobThread:
     """What runs the cluster's jobs on this node; they are kept in the state directory."""
-    from nodectl.jobs.job_runner import JobDesk
+    from nodectl.jobs.job_runner import JobThread
     from nodectl.jobs.processes import JobRunner
 
     name = config.cluster.name
-    return JobDesk(JobRunner(Path(config.state_dir) / "jobs", name), name, boot_id, _say)
+    return JobThread(JobRunner(Path(config.state_dir) / "jobs", name), name, boot_id, _log)
 
 
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:
@@ -242,7 +242,7 @@ def _around(
         try:
             agent.run(_end_ns(clock, duration_ms), interruptions.is_over)
         except NodectlError as error:
-            _say(f"{error}; knobs are put back, the command continues")
+            _log(f"{error}; knobs are put back, the command continues")
         except Exception:  # a defect of ours: put the node back at once, and let the job finish
             traceback.print_exc()
     finally:

@@ -111,7 +111,7 @@ class ScmiKnob(WholeNumber):
         self._access.ask(lambda controller: self._put(controller, int(captured)))
         self.wanted = None
 
-    def holds(self, requested: int, present: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """Is ``present`` what the controller sets for ``requested``?"""
         raise NotImplementedError
 
@@ -189,7 +189,7 @@ class DomainCap(ScmiKnob):
         self._access.ask(lambda controller: self._return_to(controller, 0 if captured == DISABLED else int(captured)))
         self.wanted = None
 
-    def holds(self, requested: int, present: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """Caps are rounded down to the domain's step."""
         return self.brought_into_range(requested) == present
 
@@ -256,7 +256,7 @@ class DomainCap(ScmiKnob):
     @property
     def lower_cap(self) -> str:
         """A line saying that another agent's lower cap is in force; "" otherwise."""
-        if self.wanted is None or self.present is None or self.holds(self.wanted, self.present):
+        if self.wanted is None or self.present is None or self.matches(self.wanted, self.present):
             return ""
         reason, text = self.explain(self.brought_into_range(self.wanted), self.present)
         return text if reason == "foreign writer" else ""
@@ -338,14 +338,14 @@ class DomainClock(ScmiKnob):
         self._is_level = kind == "level_khz"
         self._khz: tuple[int, ...] = ()
 
-    def holds(self, requested: int, present: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """Clocks are rounded down to a listed level."""
         return present == self._at_or_below(requested)
 
     def is_forgotten(self, present: int) -> bool:
         """A controller that was restarted is at its highest clock."""
         is_highest = bool(self._khz) and present == self._khz[-1]
-        return is_highest and self.wanted is not None and not self.holds(self.wanted, present)
+        return is_highest and self.wanted is not None and not self.matches(self.wanted, present)
 
     def _look(self, controller: Controller) -> int:
         domain = self._domain_of(controller)

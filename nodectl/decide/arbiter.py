@@ -85,8 +85,8 @@ class SharedClocks:
         """The highest request in each domain; 0 (no request) as soon as one of its CPUs has none."""
         if not self._starts.size:
             return np.zeros(0, np.int64)
-        wishes = cpu_khz[self._members]
-        highest = np.maximum.reduceat(np.where(wishes > 0, wishes, _NO_LIMIT), self._starts)
+        requests = cpu_khz[self._members]
+        highest = np.maximum.reduceat(np.where(requests > 0, requests, _NO_LIMIT), self._starts)
         return np.where(highest == _NO_LIMIT, 0, highest)
 
     def on_cpus(self, domain_khz: type_i64) -> type_i64:
@@ -104,7 +104,7 @@ class SharedClocks:
 
 def arbitrate(
     clocks: ClockTable,
-    wish: type_i64 | None,
+    request: type_i64 | None,
     cap: type_i64 | None,
     thermal: type_i64 | None,
     is_missing: npt.NDArray[np.bool_],
@@ -116,12 +116,12 @@ def arbitrate(
     the clocks (0: free) and the binding limits; where two are equal, the first of request, cap, thermal is named.
     """
     bound = np.where(is_missing, _MISSING, _FREE)
-    if wish is None:
+    if request is None:
         value = np.full(len(clocks), _NO_LIMIT)
     else:
-        is_heard = (wish > 0) & ~is_missing
-        value = np.where(is_heard, clocks.up(wish), _NO_LIMIT)
-        bound[is_heard] = POLICY
+        is_requested = (request > 0) & ~is_missing
+        value = np.where(is_requested, clocks.up(request), _NO_LIMIT)
+        bound[is_requested] = POLICY
     for limit, name in ((cap, CAP), (thermal, THERMAL)):
         if limit is not None:
             limited = np.where(limit > 0, clocks.down(limit), _NO_LIMIT)

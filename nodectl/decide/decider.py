@@ -27,7 +27,7 @@ from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_i64, type_u8
 
 if TYPE_CHECKING:
-    from nodectl.wire.power_messages import Held
+    from nodectl.wire.power_messages import CapBound
 
 MISSING: Final = int(Quality.MISSING)
 """As a plain number: NumPy compares arrays with that five times as fast."""
@@ -113,7 +113,7 @@ class Decider:
             cap,
         )
 
-    def held(self, decisions: Decisions, sample: Sample) -> Held:
+    def cap_bound(self, decisions: Decisions, sample: Sample) -> CapBound:
         """Whether the cap in watts, and nothing else, limits a clock. Unsure while clocks rise, and where hardware
         runs them slower than requested: a RAPL limit compensates a peak, or it is hot."""
         walk = next((one for one in decisions.policies if one.policy == power_walk.POLICY.name), None)
@@ -128,8 +128,8 @@ class Decider:
 
     def _is_slowed(self, decisions: Decisions, sample: Sample) -> bool:
         """Whether a busy CPU runs below its requested clock, or, where that is a turbo clock, below the nominal one."""
-        asked_khz = decisions.values[: self._n_cpu_rows]
-        floor_khz = np.where(asked_khz > 0, np.minimum(asked_khz, self._base_khz), self._base_khz)
+        requested_khz = decisions.values[: self._n_cpu_rows]
+        floor_khz = np.where(requested_khz > 0, np.minimum(requested_khz, self._base_khz), self._base_khz)
         is_slow = sample.cpu.frequency_khz < (1 - SLOW) * self._cpu.shared.on_cpus(floor_khz)
         return bool((is_slow & (sample.cpu.busy >= BUSY_SHARE)).any())
 
@@ -200,8 +200,8 @@ class _Side:
         self.found, self.policy, self._params, self._layout = found, policy, params, layout
         self._state = states[policy.name] if policy.name in states else policy.initial(params, layout)
 
-    def next(self, sample: Sample, told: Callable[[Any], Any] = lambda state: state) -> PolicyDecision:
-        """The next decision; ``told`` puts into the state what the policy needs in addition to the sample."""
-        before = told(self._state)
+    def next(self, sample: Sample, prepare: Callable[[Any], Any] = lambda state: state) -> PolicyDecision:
+        """The next decision; ``prepare`` puts into the state what the policy needs in addition to the sample."""
+        before = prepare(self._state)
         self._state, request = self.policy.decide(self._params, self._layout, before, sample)
         return PolicyDecision(self.policy.name, self._params, before, request)

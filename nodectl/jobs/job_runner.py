@@ -3,7 +3,7 @@
 Starting a job forks and waits for the disk; the loop enforces the node's cap and must do neither. So the loop only
 passes messages and takes the newest ``NodeJobs``, and one thread does the rest:
 
-    loop    ── hear(message) ──►  thread ── start, signal, forget ──►  Backend (processes, or emulated work)
+    loop    ── post(message) ──►  thread ── start, signal, forget ──►  Backend (processes, or emulated work)
             ◄── news() ─────────         ◄── parts, ten times a second ──
 
 The progress that a job reports needs no thread: the loop reads its eight bytes itself.
@@ -21,7 +21,7 @@ import msgspec
 from nodectl.shell.errors import NodectlError
 from nodectl.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, NodeJobs
 from pmu.instruments.job_progress import Counter
-from pmu.readings import NOTHING_TOLD, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, RawProgress
 
 Message: TypeAlias = JobStart | JobSignal | JobForget
 
@@ -82,14 +82,14 @@ def deliver(backend: Backend, message: Message) -> None:
         backend.forget(message)
 
 
-class JobDesk:
-    """The thread. The loop calls ``hear``, ``news`` and ``told``; none of them waits. When the backend fails, the
-    thread calls ``say`` with a line for the log."""
+class JobThread:
+    """The thread. The loop calls ``post``, ``news`` and ``progress``; none of them waits. When the backend fails, the
+    thread calls ``log`` with a line for the log."""
 
     def __init__(
-        self, backend: Backend, node: str, boot_id: str, say: Callable[[str], None] = lambda line: None
+        self, backend: Backend, node: str, boot_id: str, log: Callable[[str], None] = lambda line: None
     ) -> None:
-        self._backend, self._say = backend, say
+        self._backend, self._log = backend, log
         self._waiting: deque[Message] = deque()
         self._wake = threading.Event()
         self._is_over = False
@@ -100,7 +100,7 @@ class JobDesk:
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
-    def hear(self, message: Message) -> None:
+    def post(self, message: Message) -> None:
         """Queue a message for the thread."""
         if len(self._waiting) < WAITING:
             self._waiting.append(message)
@@ -110,7 +110,7 @@ class JobDesk:
         """All runs as the thread saw them last; a new object whenever something has changed."""
         return self._news
 
-    def told(self) -> RawProgress:
+    def progress(self) -> RawProgress:
         """The progress that the job on this node reports; none where several run, since their units do not add up."""
         runs = [(part.job, part.attempt) for part in self._news.parts if part.phase in ("running", "ending")]
         only = runs[0] if len(runs) == 1 else None
@@ -120,7 +120,7 @@ class JobDesk:
         if only and not self._counter:
             self._counter = self._backend.counter(*only)
             self._source += self._counter is not None
-        return RawProgress(self._source, self._counter.read()) if self._counter else NOTHING_TOLD
+        return RawProgress(self._source, self._counter.read()) if self._counter else NO_RAW_PROGRESS
 
     def _drop_counter(self) -> None:
         if self._counter:
@@ -147,7 +147,7 @@ class JobDesk:
             try:
                 parts = self._parts()
             except TROUBLES as error:
-                self._say(f"jobs: {error}")
+                self._log(f"jobs: {error}")
                 continue
             if parts != self._news.parts:
                 self._news = msgspec.structs.replace(self._news, parts=parts)
@@ -156,7 +156,7 @@ class JobDesk:
         try:
             deliver(self._backend, message)
         except TROUBLES as error:
-            self._say(f"job {message.job}: {error}")
+            self._log(f"job {message.job}: {error}")
 
     def _parts(self) -> list[JobPart]:
         return self._backend.parts()[-MAX_PARTS:]

@@ -24,7 +24,7 @@ from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
 from nodectl.shell.errors import UsageError
 from pmu.decode import decode
-from pmu.readings import NOTHING_TOLD, Quality
+from pmu.readings import NO_RAW_PROGRESS, Quality
 
 _SHARED = ("run", "record", "unix_s", "elapsed_s")
 _CPU = ("ipc", "busy", "stall", "frequency_khz", "instructions", "cycles", "reference_cycles", "llc_misses")
@@ -41,7 +41,7 @@ _GPU = (
     "dram_active",
     "throttle_reasons",
 )
-_WISH = ("target", "reason", "loss", "saved_w")
+_REQUEST = ("target", "reason", "loss", "saved_w")
 _KNOB = ("value", "bound", "outcome", "detail")
 COLUMNS = (
     *_SHARED,
@@ -49,7 +49,7 @@ COLUMNS = (
     "quality",
     *_CPU,
     *_GPU,
-    *_WISH,
+    *_REQUEST,
     *_KNOB,
     "lateness_ms",
     "cost_ms",
@@ -136,10 +136,10 @@ class _View:
             cpu, gpu = sample.cpu, sample.gpu
             columns = {name: getattr(cpu, name) for name in _CPU}
             quality = _QUALITY_NAMES[cpu.quality]
-            yield {"part": self._cpus, "quality": quality, **columns, **self._wishes(record, "cpu")}
+            yield {"part": self._cpus, "quality": quality, **columns, **self._requests(record, "cpu")}
             columns = {name: getattr(gpu, name) for name in _GPU}
             quality = _QUALITY_NAMES[gpu.quality]
-            yield {"part": self._gpus, "quality": quality, **columns, **self._wishes(record, "gpu")}
+            yield {"part": self._gpus, "quality": quality, **columns, **self._requests(record, "gpu")}
             power_w = (
                 sample.energy_j / sample.elapsed_s if sample.elapsed_s > 0 else np.full_like(sample.energy_j, np.nan)
             )
@@ -147,14 +147,14 @@ class _View:
             yield {"part": self._zones, "quality": quality, "energy_j": sample.energy_j, "power_w": power_w}
             quality = _QUALITY_NAMES[sample.columns.quality]
             yield {"part": self._columns, "quality": quality, "reading": sample.columns.value, "unit": self._units}
-            if record.raw.progress != NOTHING_TOLD:
-                told = sample.progress
-                yield {"part": ["progress"], "quality": [told.quality.name.lower()], "units": [told.units]}
+            if record.raw.progress != NO_RAW_PROGRESS:
+                progress = sample.progress
+                yield {"part": ["progress"], "quality": [progress.quality.name.lower()], "units": [progress.units]}
             for domain, parts in self._ranges.items():
-                yield {"part": parts, **self._wishes(record, domain)}
+                yield {"part": parts, **self._requests(record, domain)}
         yield self._knobs(record)
 
-    def _wishes(self, record: Record, side: str) -> type_block:
+    def _requests(self, record: Record, side: str) -> type_block:
         found = self._sides[side]
         if found is None or not record.has_decided:
             return {}

@@ -32,7 +32,7 @@ from nodectl.policies.api import Request
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.extension import Origin
 from pmu.layout import Layout
-from pmu.readings import GPU_FIELDS, NOTHING_TOLD, RawProgress, RawSweep, type_i64, type_u8
+from pmu.readings import GPU_FIELDS, NO_RAW_PROGRESS, RawProgress, RawSweep, type_i64, type_u8
 
 MAGIC = b"nodectl-journal 1\n"
 HEADER = struct.Struct("<IIB")
@@ -89,7 +89,7 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     knobs: tuple[str, ...]
     policies: tuple[RecordedPolicy, ...]
     previous: tuple[int, bytes] | None
-    told: RawProgress = NOTHING_TOLD
+    told: RawProgress = NO_RAW_PROGRESS
     added: dict[str, AddedPolicy] = {}
 
 
@@ -120,10 +120,10 @@ class CappedRecord(PackedRecord, frozen=True, array_like=True):
     cap_is_local: bool = True
 
 
-class ToldRecord(CappedRecord, frozen=True, array_like=True):
+class ProgressRecord(CappedRecord, frozen=True, array_like=True):
     """One tick in which the application reported progress; one without reads as this with the default."""
 
-    told: RawProgress = NOTHING_TOLD
+    told: RawProgress = NO_RAW_PROGRESS
 
 
 class Shape:
@@ -224,11 +224,11 @@ def encode_record(record: PackedRecord) -> bytes:
     return _ENCODER.encode(record)
 
 
-def decode_record(payload: bytes) -> ToldRecord:
+def decode_record(payload: bytes) -> ProgressRecord:
     """Decode a record; ``msgspec.DecodeError`` for a wrong payload."""
     return _RECORDS.decode(payload)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _KEYFRAMES = msgspec.msgpack.Decoder(Keyframe)
-_RECORDS = msgspec.msgpack.Decoder(ToldRecord)
+_RECORDS = msgspec.msgpack.Decoder(ProgressRecord)

@@ -31,10 +31,10 @@ from nodectl.journal.format import (
     JournalError,
     Keyframe,
     PackedRecord,
+    ProgressRecord,
     RecordedOutcome,
     RecordedPolicy,
     Shape,
-    ToldRecord,
     encode_keyframe,
     encode_record,
     frame,
@@ -47,7 +47,7 @@ from nodectl.policies.api import Policy
 from nodectl.shell.extension import Extension
 from nodectl.write.lock import FileLock
 from pmu.layout import Layout
-from pmu.readings import NOTHING_TOLD, RawSweep, type_i64
+from pmu.readings import NO_RAW_PROGRESS, RawSweep, type_i64
 
 DEFAULT_MAX_BYTES = 1_000_000_000
 SEGMENTS, LARGEST_SEGMENT = 8, 64_000_000
@@ -114,8 +114,8 @@ class JournalWriter:
         news = self._news(outcomes)
         tick = (raw.time_ns, lateness_ns, cost_ns, has_decided, packed, news)
         cap = decisions.cap
-        if raw.progress != NOTHING_TOLD:
-            record: PackedRecord = ToldRecord(*tick, cap.packages_mw, cap.is_local, raw.progress)
+        if raw.progress != NO_RAW_PROGRESS:
+            record: PackedRecord = ProgressRecord(*tick, cap.packages_mw, cap.is_local, raw.progress)
         else:
             record = PackedRecord(*tick) if cap == NO_CAP else CappedRecord(*tick, cap.packages_mw, cap.is_local)
         self._write(frame(RECORD, encode_record(record)))
@@ -169,7 +169,7 @@ class JournalWriter:
             knobs=decisions.knobs,
             policies=tuple(map(_recorded, decisions.policies)),
             previous=(previous.time_ns, before.astype("<i8").tobytes()) if previous else None,
-            told=previous.progress if previous else NOTHING_TOLD,
+            told=previous.progress if previous else NO_RAW_PROGRESS,
             added=self._added,
         )
 

@@ -115,11 +115,11 @@ class Knob(Protocol):
     def shown(self, value: int) -> str:
         """A value as people write it."""
 
-    def holds(self, asked: int, held: int) -> bool:
-        """Does the hardware show ``held`` when ``asked`` is set? It rounds limits to its own step."""
+    def matches(self, requested: int, present: int) -> bool:
+        """Does the hardware show ``present`` when ``requested`` is set? It rounds limits to its own step."""
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Is a limit below ``value`` in force from elsewhere, so that ``value`` changes nothing?"""
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
-        """Why the hardware shows ``held`` (None: no getter, or as set but without effect): reason and one line."""
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
+        """Why the hardware shows ``present`` (None: no getter, or as set but without effect): reason and one line."""

@@ -45,24 +45,24 @@ class ClockLimit(NumberFile):
         super().__init__(files, f"{self._dir}/scaling_max_freq")
         self.latency_s = GOVERNOR_PERIOD_S + self._transition_s()
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """cpufreq stores a limit exactly, in kilohertz."""
-        return asked == held
+        return requested == present
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never overruled: what is read back is the limit in force."""
         return "", ""
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
         """Find out what else limits this domain's clock."""
-        in_force = asked if held is None else held
+        in_force = requested if present is None else present
         bios_khz = self._optional_khz("bios_limit")
-        if bios_khz is not None and bios_khz < asked and in_force >= bios_khz:
+        if bios_khz is not None and bios_khz < requested and in_force >= bios_khz:
             return "firmware", f"the firmware limits this domain to {bios_khz} kHz (bios_limit)"
         cooling = self._active_cooling()
-        if cooling and in_force <= asked:
+        if cooling and in_force <= requested:
             return "thermal", f"{cooling} keeps the clock lower"
-        if held is not None and held != asked:
+        if present is not None and present != requested:
             return "", ""
         governor, driver = self._optional("scaling_governor"), self._optional("scaling_driver")
         own_governor = driver.startswith("intel_pstate") or driver == "amd-pstate-epp"

@@ -35,7 +35,7 @@ class EffectWatch:
         self._knobs = list(knobs)
         self._row = {knob.name: row for row, knob in enumerate(knobs)}
         self._latency_ns = np.array([knob.latency_s * 1e9 for knob in knobs]).astype(np.int64)
-        self._asked = np.zeros(len(knobs))
+        self._requested = np.zeros(len(knobs))
         self._since_ns = np.zeros(len(knobs), np.int64)
         self._pending = np.zeros(len(knobs), np.bool_)
         effects = [kind.effect(self._row, layout) for kind in KINDS if kind.effect]
@@ -53,7 +53,7 @@ class EffectWatch:
                 continue
             value = settings.get(outcome.knob, 0)
             self._pending[row] = outcome.status == "written" and value > 0 and self._is_watched[row]
-            self._asked[row] = value
+            self._requested[row] = value
             self._since_ns[row] = now_ns
 
     def judge(self, sample: Sample) -> list[Outcome]:
@@ -68,25 +68,27 @@ class EffectWatch:
         for effect in self._effects:
             effect.look(sample, seen, floor)
         with np.errstate(invalid="ignore"):
-            is_above = seen > self._asked * (1 + TOLERANCE)
-            is_below = seen < (np.minimum(floor, self._asked) - self._rounding) * (1 - TOLERANCE)
+            is_above = seen > self._requested * (1 + TOLERANCE)
+            is_below = seen < (np.minimum(floor, self._requested) - self._rounding) * (1 - TOLERANCE)
         self._pending &= ~(is_due & ~np.isnan(seen))
         return [
             self._missing_effect(int(row), float(seen[row])) for row in np.flatnonzero(is_due & (is_above | is_below))
         ]
 
     def _missing_effect(self, row: int, seen: float) -> Outcome:
-        knob, asked = self._knobs[row], int(self._asked[row])
+        knob, requested = self._knobs[row], int(self._requested[row])
         try:
-            held = knob.read_back()
-            if held is not None and not knob.holds(asked, held):
-                reason, text = knob.explain(asked, held)
-                return self._outcome(knob, asked, seen, reason or "foreign writer", text or f"it is at {held} now")
-            reason, text = knob.explain(asked, None)
+            present = knob.read_back()
+            if present is not None and not knob.matches(requested, present):
+                reason, text = knob.explain(requested, present)
+                return self._outcome(
+                    knob, requested, seen, reason or "foreign writer", text or f"it is at {present} now"
+                )
+            reason, text = knob.explain(requested, None)
         except KnobError as error:
             return Outcome(knob.name, error.status, str(error), error.reason)
-        return self._outcome(knob, asked, seen, reason, text)
+        return self._outcome(knob, requested, seen, reason, text)
 
-    def _outcome(self, knob: Knob, asked: int, seen: float, reason: Reason, text: str) -> Outcome:
-        detail = f"requested {knob.shown(asked)}, {seen:.0f} measured: {text}"
+    def _outcome(self, knob: Knob, requested: int, seen: float, reason: Reason, text: str) -> Outcome:
+        detail = f"requested {knob.shown(requested)}, {seen:.0f} measured: {text}"
         return Outcome(knob.name, "no-effect", detail, reason)

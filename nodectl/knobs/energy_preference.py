@@ -85,15 +85,15 @@ class EnergyPreference:
         """The word, or the number that was set."""
         return self.words[value - 1] if 1 <= value <= len(self.words) else str(value - RAW)
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """Words are kept; "default" becomes another one."""
-        return asked == held or self.shown(asked) == DEFAULT
+        return requested == present or self.shown(requested) == DEFAULT
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never: what is read back is the preference in force."""
         return "", ""
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
         """A governor of the driver's own may hold it."""
         why = self.why_held()
         return ("governor", why) if why else ("", "")

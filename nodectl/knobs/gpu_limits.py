@@ -55,10 +55,10 @@ class _NvmlKnob(WholeNumber):
             code = getattr(error, "value", 0)
             if code in _GONE:
                 raise KnobError(f"{self._gpu}: cannot {verb}: {_GONE[code]}", "vanished") from error
-            remedy = "; the agent needs root" if code == _NO_PERMISSION else ""
-            raise KnobError(f"{self._gpu}: cannot {verb}: {error}{remedy}") from error
+            fix = "; the agent needs root" if code == _NO_PERMISSION else ""
+            raise KnobError(f"{self._gpu}: cannot {verb}: {error}{fix}") from error
 
-    def _clocks_held_by(self) -> tuple[Reason, str]:
+    def _throttled_by(self) -> tuple[Reason, str]:
         bits = self._event_reasons()
         if bits & _THERMAL:
             return "thermal", f"the driver throttles clocks for temperature (reasons {bits:#x})"
@@ -111,17 +111,17 @@ class ClockLock(_NvmlKnob):
             raise KnobError(f"{self.name}: the saved state {captured!r} is not one this knob can have captured")
         self.set(0)
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """Never called: there is nothing to compare with."""
-        return asked == held
+        return requested == present
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Unknown without a getter; the clock itself will show."""
         return "", ""
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
         """The driver's own throttle reasons."""
-        return self._clocks_held_by()
+        return self._throttled_by()
 
 
 class BoardLimit(_NvmlKnob):
@@ -153,9 +153,9 @@ class BoardLimit(_NvmlKnob):
             raise KnobError(f"{self.name}: the saved state {captured!r} is not a limit in milliwatts")
         self.set(int(captured))
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """The driver stores a limit exactly, in milliwatts."""
-        return asked == held
+        return requested == present
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit from elsewhere (out of band, a shared power budget) shows as the enforced limit."""
@@ -166,9 +166,9 @@ class BoardLimit(_NvmlKnob):
             return "", ""
         return ("firmware", f"the limit in force is {enforced_mw} mW") if enforced_mw < value else ("", "")
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
         """A limit that reads back as set and has no effect is not kept by the card's firmware."""
-        if held is not None and held != asked:
+        if present is not None and present != requested:
             return "", ""
         return "firmware", "the card does not keep to its limit"
 

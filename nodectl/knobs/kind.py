@@ -40,7 +40,7 @@ class Domain:
     """A policy's request has one element per logical CPU, and a row takes the highest of its ``cpus``; otherwise one
     element per row."""
     is_there: Callable[[Layout], bool] | None = None
-    """Whether a policy can be asked on this node; None: where there are rows."""
+    """Whether a policy can be requested on this node; None: where there are rows."""
     of_layout: Callable[[Layout], Sequence[KnobRange]] | None = None
     """The rows, where the layout already describes what the knobs move; None: those that ``range_of`` found."""
     range_of: Callable[[Any, Layout], KnobRange] | None = None
@@ -62,7 +62,7 @@ class Domain:
 class Effect(Protocol):
     """What a sample shows of the knobs of one kind (``nodectl.knobs.effect``).
 
-    ``rows``: places in the watch's arrays; ``rounding``: by how much the hardware may stay below what was asked,
+    ``rows``: places in the watch's arrays; ``rounding``: by how much the hardware may stay below what was requested,
     for each.
     """
 

@@ -59,9 +59,9 @@ class PackageLimit(NumberFile):
         self._twin = twin
         self.latency_s = max(SHORTEST_LATENCY_S, 2 * self._window_s())
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """Equal to the register's own step."""
-        return abs(asked - held) <= POWER_STEP_UW
+        return abs(requested - present) <= POWER_STEP_UW
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """The memory-mapped twin of this limit may be lower."""
@@ -70,9 +70,9 @@ class PackageLimit(NumberFile):
             return "", ""
         return "second RAPL interface", f"the memory-mapped limit is lower and in force: {twin_uw} uW"
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
         """Look at what else decides whether this limit counts."""
-        if held is not None and not self.holds(asked, held):
+        if present is not None and not self.matches(requested, present):
             return "", ""
         if self.is_off():
             return "lock bit", f"{self._limit.enabled_path} is 0: switched off, or locked by the firmware"

@@ -51,9 +51,9 @@ class UncoreLimit(NumberFile):
         self._folder = folder
         super().__init__(files, f"{UNCORE}/{folder}/max_freq_khz")
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, requested: int, present: int) -> bool:
         """The driver rounds down to its step."""
-        return asked // STEP_KHZ == held // STEP_KHZ
+        return requested // STEP_KHZ == present // STEP_KHZ
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit above ours holds the clock up."""
@@ -62,7 +62,7 @@ class UncoreLimit(NumberFile):
             return "", ""
         return "firmware", f"min_freq_khz is {low_khz} kHz"
 
-    def explain(self, asked: int, held: int | None) -> tuple[Reason, str]:
+    def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
         """Nothing but a write moves this limit."""
         return "", ""
 

@@ -40,7 +40,7 @@ from nodectl.write.restore import left_behind
 from nodectl.write.saves import node_id
 from pmu.decode import decode
 from pmu.findings import Finding
-from pmu.instruments.job_progress import Told, nobody_tells
+from pmu.instruments.job_progress import ProgressSource, no_progress
 from pmu.layout import Layout
 from pmu.node import Instruments
 from pmu.ports import Ports
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from firmware_bridge.scmi.client import Client
     from nodectl.controller.delegation import Delegation
     from nodectl.member.cluster_cap import ClusterCap
-    from nodectl.wire.power_messages import Held
+    from nodectl.wire.power_messages import CapBound
 
 
 class Agent:
@@ -61,24 +61,24 @@ class Agent:
         cls,
         ports: Ports,
         config: Config,
-        say: Callable[[str], None] = lambda line: None,
+        log: Callable[[str], None] = lambda line: None,
         wait: Callable[[int], None] | None = None,
         caps: CapSource | None = None,
         connect: Callable[[], Client] | None = None,
         cluster: ClusterCap | None = None,
-        told: Told | None = None,
+        progress: ProgressSource | None = None,
     ) -> Agent:
         """Find instruments and knobs, capture what must be restored, take the first sweep.
 
-        ``say`` logs a line whenever something changes that an administrator would want to know. ``wait`` replaces the
+        ``log`` logs a line whenever something changes that an administrator would want to know. ``wait`` replaces the
         clock's sleep where something else must be able to interrupt it (a signal, the end of a child). ``caps`` may cap
         the node in place of the settings; so may ``cluster``, which also gets the results. ``connect`` opens the SCMI
-        controller where that lives in virtual time with the node. ``told`` reads what the program of this run reports;
-        without it the report of the cluster's job is read, if ``cluster`` runs one.
+        controller where that lives in virtual time with the node. ``progress`` reads what the program of this run
+        reports; without it the report of the cluster's job is read, if ``cluster`` runs one.
 
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
-        notices = Notices(ports.clock, say)
+        notices = Notices(ports.clock, log)
         found = survey(ports)
         with contextlib.ExitStack() as opened:  # closed again if anything below fails
             # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
@@ -88,12 +88,12 @@ class Agent:
                 notices.add(line)
             # after the actuation has started: limits left by a killed run are back at their captured values by now
             layout = at_present_limits(found.layout, found.knobs, fitted)
-            reads = told or (cluster.told if cluster else nobody_tells)
+            reads = progress or (cluster.progress if cluster else no_progress)
             instruments = Instruments(ports, layout, reads)
             opened.callback(_close, instruments)
             decider = Decider(layout, fitted)
             for name, origin in decider.origins.items():
-                say(f"policy {name}: {origin}")
+                log(f"policy {name}: {origin}")
             journal = _open_journal(fitted, layout, decider.extensions, notices)
             if journal:
                 opened.callback(_close, journal)
@@ -135,8 +135,8 @@ class Agent:
         self._sweep_cost, self._own_cost = Histogram(), Histogram()
         self._ticks = 0
         self._is_stopped = False
-        if cluster and actuation and actuation.held_mw:
-            cluster.inherit(actuation.held_mw)
+        if cluster and actuation and actuation.earlier_cap_mw:
+            cluster.inherit(actuation.earlier_cap_mw)
         self._record(first, Decisions(), [], 0, 0)
         self._pace = Pace(ports.clock, config.period_ms, config.budget, wait)
 
@@ -174,7 +174,7 @@ class Agent:
         try:
             if self._actuation:
                 if self._cluster and self._cluster.leave():
-                    self._actuation.let_go()
+                    self._actuation.lift_restore_limits()
                 self._notices.report(self._actuation.stop())
         finally:
             if self._journal:
@@ -236,7 +236,7 @@ class Agent:
             return self._decider.decide(sample, PackageCap(cap_mw, CAP_ROW not in self.config.scmi.knobs)), []
         decisions = self._decider.decide(sample, self._actuation.cap(cap_mw))
         outcomes = self._actuation.apply(decisions, sample)
-        self._say_what_the_link_says()
+        self._log_link()
         return decisions, outcomes
 
     def _under_cluster(
@@ -248,7 +248,7 @@ class Agent:
             safe = shares.safe
             try:
                 node_mw = min(round(request.node_w * 1000), round(self.config.cluster.safe_w * 1000))
-                actuation.hold(node_mw, safe.packages_mw, safe.boards_mw)  # on the disk before the first knob moves
+                actuation.limit_restores(node_mw, safe.packages_mw, safe.boards_mw)  # on the disk before any knob moves
             except NodectlError as error:
                 self._notices.add(f"not capped: {error}")
                 share = NO_SHARE
@@ -262,9 +262,9 @@ class Agent:
         power_w, quality = shares.node_power(sample)
         self._load_tag.add(sample)
         cluster.work.add(sample)
-        held: Held = "yes" if shares.is_full(share, sample) else self._decider.held(decisions, sample)
-        cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, held)
-        self._say_what_the_link_says()
+        cap_bound: CapBound = "yes" if shares.is_full(share, sample) else self._decider.cap_bound(decisions, sample)
+        cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound)
+        self._log_link()
         return decisions, outcomes
 
     def _record(
@@ -280,7 +280,7 @@ class Agent:
                 self._journal.close()
             self._journal = None
 
-    def _say_what_the_link_says(self) -> None:
+    def _log_link(self) -> None:
         for line in self._actuation.notices() if self._actuation else ():
             self._notices.add(line)
 

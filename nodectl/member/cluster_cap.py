@@ -20,13 +20,13 @@ import msgspec
 from nodectl.config import Cluster
 from nodectl.decide.load_tag import MEASURED, Tag
 from nodectl.decide.node_cap import CapRequest
-from nodectl.jobs.job_runner import JobDesk
+from nodectl.jobs.job_runner import JobThread
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.lease import NodeLease
 from nodectl.member.work import WorkDone
 from nodectl.wire.job_messages import NodeJobs
-from nodectl.wire.power_messages import CAP_TOLERANCE, Declaration, Grant, Held, LeaseClass, Report
-from pmu.readings import NOTHING_TOLD, RawProgress
+from nodectl.wire.power_messages import CAP_TOLERANCE, CapBound, Declaration, Grant, LeaseClass, Report
+from pmu.readings import NO_RAW_PROGRESS, RawProgress
 
 REPORT_NS: Final = 1_000_000_000
 NO_JOBS_NS: Final = 5_000_000_000
@@ -35,11 +35,11 @@ WINDOW_NS: Final = 200_000_000
 """Ours: the shortest window for a mean power: two ticks."""
 
 LEAVE_S: Final = 3.0
-ASK_AGAIN_S: Final = 0.5
+REPEAT_S: Final = 0.5
 """Ours: how long a run that ends waits until it may run uncapped, and how often it repeats its request."""
 
 
-_HELD: Final[tuple[Held, ...]] = ("", "no", "unsure", "yes")
+_CAP_BOUND: Final[tuple[CapBound, ...]] = ("", "no", "unsure", "yes")
 """Ascending: the worst value since the last report is reported."""
 
 
@@ -65,50 +65,50 @@ class JobExchange:
     """Passes messages from the link to the jobs' thread, and its ``NodeJobs`` back: at once after a change or a
     ``JobQuery``, else once a second, and less often while there is no job."""
 
-    def __init__(self, link: ClusterLink, desk: JobDesk) -> None:
-        self._link, self._desk = link, desk
-        self._told: NodeJobs | None = None
+    def __init__(self, link: ClusterLink, thread: JobThread) -> None:
+        self._link, self._thread = link, thread
+        self._sent: NodeJobs | None = None
         self._answered = 0
         self._due_ns = 0
 
     def exchange(self, now_ns: int) -> None:
         """After ``link.receive``; never waits."""
         for message in self._link.job_messages():
-            self._desk.hear(message)
+            self._thread.post(message)
         if not self._link.wants_jobs:
-            self._told = None
+            self._sent = None
             return
-        news, asked = self._desk.news(), self._link.job_queries
-        if news is not self._told or asked != self._answered or now_ns >= self._due_ns:
+        news, queries = self._thread.news(), self._link.job_queries
+        if news is not self._sent or queries != self._answered or now_ns >= self._due_ns:
             self._link.send_jobs(news)
-            self._told, self._answered = news, asked
+            self._sent, self._answered = news, queries
             self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
 
-    def told(self) -> RawProgress:
+    def progress(self) -> RawProgress:
         """The progress that the job on this node reports."""
-        return self._desk.told()
+        return self._thread.progress()
 
     def close(self) -> None:
         """Close; jobs continue."""
-        self._desk.close()
+        self._thread.close()
 
 
 class ClusterCap:
-    """One run as a member of its cluster. ``say`` logs a line when something changes."""
+    """One run as a member of its cluster. ``log`` logs a line when something changes."""
 
     def __init__(
         self,
         settings: Cluster,
         link: ClusterLink,
         boot_id: str,
-        say: Callable[[str], None] = lambda line: None,
+        log: Callable[[str], None] = lambda line: None,
         now_ns: Callable[[], int] = boottime_ns,
-        jobs: JobDesk | None = None,
+        jobs: JobThread | None = None,
     ) -> None:
         """``jobs``: None for a node that runs none. It is closed with this."""
         self._declared = declaration(settings)
         self.work = WorkDone()
-        self._link, self._say, self._boot_id = link, say, boot_id
+        self._link, self._log, self._boot_id = link, log, boot_id
         self.now_ns = now_ns
         """The clock of leases."""
         self._name = settings.name
@@ -120,7 +120,7 @@ class ClusterCap:
         self._power_mw = -1
         self._quality = "missing"
         self._tag: Tag = ""
-        self._held: Held = ""
+        self._cap_bound: CapBound = ""
         self._energy_j = 0.0
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
@@ -149,24 +149,24 @@ class ClusterCap:
         if self._jobs:
             self._jobs.exchange(here_ns)
         if self._is_capped and lease.lapse(here_ns):
-            self._say(f"the lease is over: {lease.cap_mw / 1000:g} W, the safe cap ({self._why_silent()})")
+            self._log(f"the lease is over: {lease.cap_mw / 1000:g} W, the safe cap ({self._why_silent()})")
             self._change(here_ns, before_mw)
         self._note_link()
         return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
 
-    def told(self) -> RawProgress:
+    def progress(self) -> RawProgress:
         """The progress that the one job on this node reports; none where there is no job, or several."""
-        return self._jobs.told() if self._jobs else NOTHING_TOLD
+        return self._jobs.progress() if self._jobs else NO_RAW_PROGRESS
 
     def follow(
-        self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", held: Held = "no"
+        self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", cap_bound: CapBound = "no"
     ) -> None:
         """After each tick: the power of the node, what is wrong with the knobs that enforce the cap (``trouble``), its
-        load tag, and whether it is cap-bound (``held``). Confirms the cap, and reports when it is time."""
+        load tag, and whether it is cap-bound (``cap_bound``). Confirms the cap, and reports when it is time."""
         lease = self._lease
         here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
-        self._held = max(self._held, held, key=_HELD.index)
+        self._cap_bound = max(self._cap_bound, cap_bound, key=_CAP_BOUND.index)
         self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
         if self._power_mw >= 0:
             self._energy_j += power_w * elapsed_s
@@ -188,7 +188,7 @@ class ClusterCap:
         if self._declared.lease_class != "hw" or lease.declaration.lease_class == lease_class:
             return
         lease.declaration = msgspec.structs.replace(self._declared, lease_class=lease_class)
-        self._say(
+        self._log(
             f"lease_class sticky in place of hw: {why_none}" if why_none else "lease_class hw: the controller ends it"
         )
         self._report_ns = -1  # the ledger counts by it
@@ -202,13 +202,13 @@ class ClusterCap:
         while self.now_ns() < end_ns:
             if self.now_ns() >= ask_ns:
                 self._report(self.now_ns(), is_leaving=True)
-                ask_ns = self.now_ns() + round(ASK_AGAIN_S * 1e9)
+                ask_ns = self.now_ns() + round(REPEAT_S * 1e9)
             for grant in self._link.receive():
                 self._take(lease, self.now_ns(), grant)
             if self._has_left:
                 return True
             self._link.wait(50)
-        self._say(f"no leave within {LEAVE_S:g} s: the cap stays, at most {self._declared.safe_mw / 1000:g} W")
+        self._log(f"no leave within {LEAVE_S:g} s: the cap stays, at most {self._declared.safe_mw / 1000:g} W")
         return False
 
     @property
@@ -264,7 +264,7 @@ class ClusterCap:
 
     def _report(self, here_ns: int, is_leaving: bool = False) -> None:
         made: Report = self._lease.report(here_ns, self._power_mw, is_leaving)
-        units, instructions = self.work.tell()
+        units, instructions = self.work.totals()
         self._link.send(
             msgspec.structs.replace(
                 made,
@@ -273,22 +273,22 @@ class ClusterCap:
                 quality=self._quality,
                 tag=self._tag,
                 tag_source=MEASURED if self._tag else "",
-                held=self._held,
+                held=self._cap_bound,
                 units=units,
                 instructions=instructions,
             )
         )
-        self._held = ""
+        self._cap_bound = ""
         self._report_ns = here_ns + REPORT_NS
 
     def _note_link(self) -> None:
         if self._link.is_up != self._was_up:
             if self._link.is_up:
-                self._say(f"{self._link.url}: the cluster agent is there")
+                self._log(f"{self._link.url}: the cluster agent is there")
             elif self._was_up:
-                self._say(f"{self._link.url}: {self._link.why_down}; the cap stays in force until its lease is over")
+                self._log(f"{self._link.url}: {self._link.why_down}; the cap stays in force until its lease is over")
             elif self._link.why_down != "not connected yet":
-                self._say(f"{self._link.url}: {self._link.why_down}")
+                self._log(f"{self._link.url}: {self._link.why_down}")
             else:
                 return
             self._was_up = self._link.is_up
@@ -298,7 +298,7 @@ class ClusterCap:
 
 
 def open_cluster_cap(
-    settings: Cluster, boot_id: str, say: Callable[[str], None], jobs: JobDesk | None = None
+    settings: Cluster, boot_id: str, log: Callable[[str], None], jobs: JobThread | None = None
 ) -> ClusterCap:
     """With the keys that the settings name."""
     from pathlib import Path
@@ -308,4 +308,4 @@ def open_cluster_cap(
     is_open = settings.insecure and not settings.key
     keys = None if is_open else read_pair(Path(settings.key))
     server = None if is_open else read_public(settings.server_key)
-    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, say, jobs=jobs)
+    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, log, jobs=jobs)

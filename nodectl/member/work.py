@@ -18,7 +18,7 @@ UNKNOWN: Final = -1
 
 
 class WorkDone:
-    """``add`` every sample; ``tell`` once for every report."""
+    """``add`` every sample; ``totals`` once for every report."""
 
     def __init__(self) -> None:
         self._units = self._instructions = 0.0
@@ -36,7 +36,7 @@ class WorkDone:
         else:
             self._has_instructions = False
 
-    def tell(self) -> tuple[int, int]:
+    def totals(self) -> tuple[int, int]:
         """Units and instructions; ``UNKNOWN`` where not all since the last call was counted."""
         units = round(self._units) if self._has_units else UNKNOWN
         instructions = round(self._instructions) if self._has_instructions else UNKNOWN

@@ -72,7 +72,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     due = low & (low_ns >= round(params.dwell_s * 1e9))
     lowest = ladder.level_at_or_above(params.floor)
     level = np.where(due, np.minimum(state.level + 1, lowest), state.level)
-    level = ladder.hold_no_domain_up(np.where(high | missing, 0, level), judged | missing)
+    level = ladder.follow_domain(np.where(high | missing, 0, level), judged | missing)
     low_ns = np.where(due, 0, low_ns)
 
     reason = np.full(len(level), HELD, np.uint8)

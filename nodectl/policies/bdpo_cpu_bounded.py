@@ -66,15 +66,15 @@ from nodectl.policies.parts.cpu_phases import (
     IPC_N,
     PHASES,
     POWER,
+    PROGRESS_SHARE,
     SHARE_S,
     STALL_N,
     TAKEN_BETA,
-    TOLD_SHARE,
     TOP_S,
     PhaseTable,
     agree,
 )
-from nodectl.policies.parts.cpu_progress import TOLD, TOLD_S
+from nodectl.policies.parts.cpu_progress import PROGRESS, PROGRESS_S
 from nodectl.policies.parts.cpu_views import View, observe, package_count, package_of, package_sizes
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_f64, type_i64
@@ -268,7 +268,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     lost_s, slowest = _charge(table, sample.elapsed_s, packages)
     closed_s += lost_s
     if slowest and slowest.is_known:
-        _hear(table, state, sample, slowest)
+        _add_progress(table, state, sample, slowest)
     plan = _choose(params, table, state, packages, sample.elapsed_s, closed_s)
     after = _next_state(state, table, sample, packages, plan, top_clock, closed_s)
     return after, _request(params, layout, ladder, sample, after, packages)
@@ -296,8 +296,8 @@ def _table(state: State, sample: Sample, ladder: ClockLadder, top_clock: float) 
     """A working copy of the phases, at the end of this interval."""
     clock = ladder.relative.copy()
     clock[0] = max(top_clock, 1.0)
-    told = _told(state, sample, len(clock))
-    return PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, told)
+    reported = _reported(state, sample, len(clock))
+    return PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, reported)
 
 
 def _learn(table: PhaseTable, packages: list[_Package], closed_s: float) -> float:
@@ -375,44 +375,44 @@ def _next_state(
         closed_s,
         table.time_s,
     )
-    if table.told is None:
+    if table.progress is None:
         return State(*known)
     progress = sample.progress
-    return ToldState(*known, table.told, progress.source, (progress.units, sample.elapsed_s))
+    return ToldState(*known, table.progress, progress.source, (progress.units, sample.elapsed_s))
 
 
 def _numbers(view: View | None) -> tuple[float, ...]:
     return (view.ipc, view.clock, view.beta, view.watts) if view else NO_VIEW
 
 
-def _told(state: State, sample: Sample, levels: int) -> type_f64 | None:
+def _reported(state: State, sample: Sample, levels: int) -> type_f64 | None:
     """A working copy of the reported progress per phase and level.
 
     None while there is no trusted report. What was reported before is then forgotten.
     """
     if sample.progress.quality != Quality.MEASURED:
         return None
-    before = _told_before(state, sample)
-    return before.told.copy() if before else np.zeros((len(TOLD), PHASES, levels))
+    before = _reported_before(state, sample)
+    return before.told.copy() if before else np.zeros((len(PROGRESS), PHASES, levels))
 
 
-def _told_before(state: State, sample: Sample) -> ToldState | None:
+def _reported_before(state: State, sample: Sample) -> ToldState | None:
     """The state, if its reports come from the program that reports now."""
     return state if isinstance(state, ToldState) and sample.progress.source == state.source else None
 
 
-def _hear(table: PhaseTable, state: State, sample: Sample, slowest: _Package) -> None:
+def _add_progress(table: PhaseTable, state: State, sample: Sample, slowest: _Package) -> None:
     """Count the reported units of an interval for the phase and level of the slowest package.
 
     An interval counts only if the one before agrees with it. So the first of a stretch is counted late, together with
     the second.
     """
     agreed = slowest.agreed
-    if table.told is None or agreed < 1:
+    if table.progress is None or agreed < 1:
         return
-    if agreed == 1 and (before := _told_before(state, sample)):
-        table.hear(slowest.phase, slowest.ran_at, *before.last_told, begins=False)
-    table.hear(slowest.phase, slowest.ran_at, sample.progress.units, sample.elapsed_s, begins=agreed == 1)
+    if agreed == 1 and (before := _reported_before(state, sample)):
+        table.add_progress(slowest.phase, slowest.ran_at, *before.last_told, begins=False)
+    table.add_progress(slowest.phase, slowest.ran_at, sample.progress.units, sample.elapsed_s, begins=agreed == 1)
 
 
 def _top_clock(state: State, packages: list[_Package]) -> float:
@@ -426,11 +426,15 @@ def _top_clock(state: State, packages: list[_Package]) -> float:
     return max(free) if state.time_s == 0 else state.top_clock + 0.1 * (max(free) - state.top_clock)
 
 
-def _level_of(clock: type_f64, view: View, asked: int) -> int:
+def _level_of(clock: type_f64, view: View, requested: int) -> int:
     """The level at which an interval ran; -1 = between levels: the clock changed within it, or is set by others."""
-    if asked == 0 and view.clock > clock[min(1, len(clock) - 1)]:
+    if requested == 0 and view.clock > clock[min(1, len(clock) - 1)]:
         return 0
-    near = asked if abs(view.clock / clock[asked] - 1.0) < STEADY_CLOCK else int(np.argmin(np.abs(clock - view.clock)))
+    near = (
+        requested
+        if abs(view.clock / clock[requested] - 1.0) < STEADY_CLOCK
+        else int(np.argmin(np.abs(clock - view.clock)))
+    )
     return near if abs(view.clock / clock[near] - 1.0) < STEADY_CLOCK else -1
 
 
@@ -509,9 +513,9 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
     spends = loss[each, chosen] @ share
     saves = 1.0 - energy[each, chosen] @ share
     promise = float(np.interp(params.bound, spends[::-1], saves[::-1]))
-    told = float(share @ table.facts[rows, TOLD_SHARE])
-    least = params.least_saving + told * (params.told_least_saving - params.least_saving)
-    full = params.full_saving + told * (params.told_full_saving - params.full_saving)
+    reported = float(share @ table.facts[rows, PROGRESS_SHARE])
+    least = params.least_saving + reported * (params.told_least_saving - params.least_saving)
+    full = params.full_saving + reported * (params.told_full_saving - params.full_saving)
     ramp = (promise - least) / (full - least)
     bound = params.small_bound + (params.bound - params.small_bound) * min(max(ramp, 0.0), 1.0)
     room_s = bound * table.time_s - spent_s
@@ -565,9 +569,9 @@ class _Budget:
 
     def _is_top_too_short(self, phase: int, current: int) -> bool:
         """Whether the progress reported at the highest clock is too short to compare other clocks with."""
-        if self.table.told is None:
+        if self.table.progress is None:
             return False
-        seconds = self.table.told[TOLD_S, phase]
+        seconds = self.table.progress[PROGRESS_S, phase]
         share = self.params.told_share * (1.0 if current == 0 else TOP_SPENT)
         return bool(seconds[0] < max(self.params.told_s, share * seconds.sum()))
 
@@ -588,7 +592,7 @@ def _request(
     missing = ~is_there | (is_busy & ~np.isfinite(sample.cpu.ipc))
     idle = is_there & ~is_busy
     level = np.minimum(state.level[of_cpu], ladder.lowest)
-    level = ladder.hold_no_domain_up(np.where(missing, 0, level), ~idle)
+    level = ladder.follow_domain(np.where(missing, 0, level), ~idle)
     reason = state.reason.astype(np.uint8)[of_cpu]
     reason[idle], reason[missing] = IDLE, MISSING
     losses = np.array([package.loss for package in packages])

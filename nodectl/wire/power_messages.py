@@ -52,7 +52,7 @@ CAP_TOLERANCE: Final = 1.02
 """Ours: a cap counts as kept while the power is at most so many times the cap: RAPL's own step and sensor noise."""
 
 
-Held: TypeAlias = Literal["", "no", "unsure", "yes"]
+CapBound: TypeAlias = Literal["", "no", "unsure", "yes"]
 """Whether a node is cap-bound: ``yes``, without its cap it would draw more; ``unsure`` while clocks rise to a higher
 cap. "": an older agent, which does not say."""
 
@@ -98,7 +98,7 @@ class Report(msgspec.Struct, frozen=True):
     tag: Word = ""  # the load tag that its agent measures; "" where it does not know
     quality: Word = "missing"  # of the power: measured, estimated, ..., missing (pmu.readings.Quality)
     tag_source: Word = ""  # where the tag is from: "measured" by counters; "" with no tag, or from an older agent
-    held: Held = ""  # whether it was cap-bound since the last report
+    held: CapBound = ""  # whether it was cap-bound since the last report
     # work since this agent's start, of which only ratios mean anything; -1: not all was counted since the last report
     units: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # finished by its one job, as the job reports
     instructions: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # retired by its CPUs

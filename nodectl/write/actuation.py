@@ -91,7 +91,7 @@ class Actuation:
         return self._delegation.update(packages_mw) if self._delegation else PackageCap(packages_mw, True)
 
     @property
-    def held_mw(self) -> int:
+    def earlier_cap_mw(self) -> int:
         """The node's cap, mW, that an earlier run's grant has left in force; 0: none."""
         return self._writer.restore_limits.get(CAP_ROW, 0)
 
@@ -100,7 +100,7 @@ class Actuation:
         """What was wrong at the last ``apply`` with the knobs that enforce the cap; empty if nothing was."""
         return self._trouble
 
-    def hold(self, node_mw: int, packages_mw: int, boards_mw: Sequence[int]) -> None:
+    def limit_restores(self, node_mw: int, packages_mw: int, boards_mw: Sequence[int]) -> None:
         """Limit restores, so that the node's cap is at most ``node_mw`` if the agent dies now: each knob that enforces
         the cap ends at its share of the safe cap, or where it is if that is less. Where only clocks enforce it, they
         end at the lowest, since no higher clock is safe for every load. ``SaveError``: the limits are not on the disk,
@@ -127,7 +127,7 @@ class Actuation:
             return "no controller enforces the cap"
         return self._delegation.why_no_lease
 
-    def let_go(self) -> None:
+    def lift_restore_limits(self) -> None:
         """The node may leave its cluster: a restore puts captured values back again."""
         self._writer.limit_restores({})
 

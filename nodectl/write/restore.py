@@ -138,14 +138,14 @@ def _after_restoring(knob: Knob, captured: Captured, before: str) -> Outcome:
     if after is None:
         return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNREAD}")
     first = knob.number(captured.value)
-    if first is not None and not knob.holds(first, after):
+    if first is not None and not knob.matches(first, after):
         reason, text = knob.explain(first, after)
         if not text:
             return Outcome(knob.name, "no-effect", f"requested {captured.value}, still at {after}", "firmware")
         # firmware or temperature keeps it lower, but our own limit is gone
         return Outcome(knob.name, "restored", f"{captured.value} requested, {after} in force: {text}", reason)
     if after and first is None:
-        if any(knob.holds(value, after) for value in captured.ours):
+        if any(knob.matches(value, after) for value in captured.ours):
             detail = f"our value was withdrawn, and {after} is still in force: is it now another agent's channel?"
             return Outcome(knob.name, "no-effect", detail, "firmware")
         return Outcome(knob.name, "restored", f"our value was withdrawn; {after} is somebody else's and stays")
@@ -164,7 +164,7 @@ def put_to_limit(knob: Knob, captured: Captured, dry_run: bool = False) -> Outco
         return Outcome(knob.name, "held", f"would go from {present} to {captured.restore_limit}; {waits}")
     knob.set(captured.restore_limit)
     after = knob.read_back()
-    if after is not None and not knob.holds(captured.restore_limit, after):
+    if after is not None and not knob.matches(captured.restore_limit, after):
         return Outcome(knob.name, "no-effect", f"requested {captured.restore_limit}, is at {after}", "firmware")
     return Outcome(knob.name, "held", f"{present} to {captured.restore_limit}; {waits}")
 
@@ -173,7 +173,7 @@ def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
     """Is the hardware at a value that this agent wrote, or was about to write?"""
     limits = () if captured.restore_limit is None else (captured.restore_limit,)
     first = knob.number(captured.value) or 0
-    return present == first or any(knob.holds(value, present) for value in (*captured.ours, *limits))
+    return present == first or any(knob.matches(value, present) for value in (*captured.ours, *limits))
 
 
 def last_of_ours(knob: Knob, captured: Captured) -> int:

@@ -233,7 +233,7 @@ class Writer:
             if limit is not None and limit != values.get(name) and name in self._settings:
                 with contextlib.suppress(KnobError):
                     present = self._settings[name].knob.read_back()
-                    if present is not None and self._settings[name].knob.holds(limit, present):
+                    if present is not None and self._settings[name].knob.matches(limit, present):
                         put[name] = limit
         if put:
             self._save.wrote(put)
@@ -246,7 +246,7 @@ class Writer:
         try:
             knob.set(value)
             present = setting.present = knob.read_back()
-            if present is None or knob.holds(value, present):
+            if present is None or knob.matches(value, present):
                 setting.written = value
                 reason, text = knob.overruled(value)
                 if text:

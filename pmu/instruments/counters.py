@@ -46,7 +46,7 @@ PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 
 
 @runtime_checkable
-class TellsHow(Protocol):
+class NamesEvents(Protocol):
     """``Counters`` that can name the kernel's event behind a column."""
 
     def how(self, event: str) -> str:

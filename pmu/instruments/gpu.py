@@ -99,7 +99,7 @@ class _Card:
         self._retry_ns = 0
         self._memory_clock = (0, RAW_MISSING)  # when to read it next, and the last value
         self._has_worked: set[int] = set()
-        self._ask_again_ns: dict[int, float] = {}
+        self._try_again_ns: dict[int, float] = {}
         self._readings = self._choose_readings()
 
     def sweep(self, time_ns: int, row: type_i64) -> None:
@@ -139,7 +139,7 @@ class _Card:
 
     def _ask(self, column: int, read: Callable[[int, type_i64], None], time_ns: int, row: type_i64) -> None:
         """Take one reading; NVMLError only if the GPU is lost."""
-        if time_ns < self._ask_again_ns.get(column, 0):
+        if time_ns < self._try_again_ns.get(column, 0):
             return
         try:
             read(time_ns, row)
@@ -149,7 +149,7 @@ class _Card:
             if code in LOST:
                 raise
             if code in NEVER:
-                self._ask_again_ns[column] = time_ns + RETRY_NS if column in self._has_worked else math.inf
+                self._try_again_ns[column] = time_ns + RETRY_NS if column in self._has_worked else math.inf
 
     def _number(self, name: str, function: Callable[..., int], *arguments: Any) -> Callable[[int, type_i64], None]:
         column = _COLUMN[name]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from pmu.readings import NOTHING_TOLD, RAW_HIGHEST, RAW_MISSING, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, RAW_HIGHEST, RAW_MISSING, RawProgress
 
 _COUNTER = struct.Struct("<Q")
 
@@ -57,15 +57,15 @@ class CounterFile:
             self._descriptor = -1
 
 
-Told: TypeAlias = Callable[[], RawProgress]
-"""The progress that the one program on this node reports now; ``NOTHING_TOLD`` where there is none, or several."""
+ProgressSource: TypeAlias = Callable[[], RawProgress]
+"""The progress that the one program on this node reports now; ``NO_RAW_PROGRESS`` where there is none, or several."""
 
 
-def nobody_tells() -> RawProgress:
+def no_progress() -> RawProgress:
     """The source of progress of a node whose jobs are not known."""
-    return NOTHING_TOLD
+    return NO_RAW_PROGRESS
 
 
-def told_by(counter: Counter) -> Told:
+def progress_of(counter: Counter) -> ProgressSource:
     """The source of progress of a run around one program."""
     return lambda: RawProgress(1, counter.read())

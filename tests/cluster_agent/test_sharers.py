@@ -29,7 +29,7 @@ from cluster_agent.budget.sharers.tag_sources import (
 from cluster_agent.budget.sharers.turn import Sharing
 from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
 from cluster_agent.errors import WrongUseError
-from nodectl.wire.power_messages import Declaration, Held, Report
+from nodectl.wire.power_messages import CapBound, Declaration, Report
 from tests.cluster_agent.sharer_views import cases
 
 CHOICES = [
@@ -188,7 +188,7 @@ def test_two_updates_are_a_gap_apart_unless_something_could_not_wait(happens: li
 
 def _hear(needs: Needs, reports: list[tuple[float, int, int]], job: str = "j") -> int:
     for now_s, power_w, cap_w in reports:
-        held: Held = "yes" if power_w == cap_w else "no"
+        held: CapBound = "yes" if power_w == cap_w else "no"
         needs.hear(now_s, "n", job, power_w * 1000, cap_w * 1000, 400_000, held)
     return needs.need_mw.get("n", -1) // 1000
 

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from nodectl.jobs.job_runner import JobDesk
+from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
 from nodectl.member.cluster_cap import JobExchange
 from nodectl.member.cluster_link import ClusterLink
@@ -48,7 +48,7 @@ def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
     limit = Path(hardware)
     link = ClusterLink(url, read_pair(Path(keys) / f"{name}.key"), read_public(f"{keys}/cluster.key"))
     lease = NodeLease(name, boot_id, DECLARED, int(limit.read_text()), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-    jobs = JobExchange(link, JobDesk(JobRunner(limit.with_suffix(".jobs"), name), name, boot_id))
+    jobs = JobExchange(link, JobThread(JobRunner(limit.with_suffix(".jobs"), name), name, boot_id))
     is_capped = False  # who has never been granted anything is not capped, and has nothing to lose
     report_s = settled_s = 0.0
     while True:

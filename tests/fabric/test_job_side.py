@@ -24,7 +24,7 @@ from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
 from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
 from cluster_agent.serve.people_protocol import Cancel, ListJobs, ShowJob, Submit
 from cluster_agent.store.database import Database
-from nodectl.jobs.job_runner import JobDesk, Message
+from nodectl.jobs.job_runner import JobThread, Message
 from nodectl.member.cluster_cap import JobExchange
 from nodectl.shell.duration import seconds, shown
 from nodectl.shell.errors import UsageError
@@ -350,11 +350,11 @@ def job_start(job: int) -> JobStart:
 
 def test_a_start_that_takes_its_time_does_not_hold_up_the_nodes_loop(tmp_path):
     backend, said = SlowBackend(), []
-    desk = JobDesk(backend, "n0", "boot", said.append)
+    desk = JobThread(backend, "n0", "boot", said.append)
     try:
         before_s = time.perf_counter()
         for job in (13, *range(20, 20 + MAX_PARTS + 1)):
-            desk.hear(job_start(job))
+            desk.post(job_start(job))
             assert desk.news().parts == []
         assert time.perf_counter() - before_s < PATIENCE_S
         backend.may_go_on.set()
@@ -363,7 +363,7 @@ def test_a_start_that_takes_its_time_does_not_hold_up_the_nodes_loop(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert said == ["job 13: no"]
-        desk.hear(JobSignal(20, 1, 15))
+        desk.post(JobSignal(20, 1, 15))
         while not backend.signals:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -417,7 +417,7 @@ class Asking:
 
 def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_or_it_is_asked():
     backend, link = SlowBackend(), Asking()
-    desk = JobDesk(backend, "n0", "boot")
+    desk = JobThread(backend, "n0", "boot")
     exchange = JobExchange(link, desk)
     for tenth in range(100):
         exchange.exchange(tenth * 100_000_000)
@@ -427,7 +427,7 @@ def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_
     exchange.exchange(10_100_000_000)
     assert len(link.sent) == 3
     backend.may_go_on.set()
-    desk.hear(job_start(1))
+    desk.post(job_start(1))
     while not desk.news().parts:
         time.sleep(0.01)
     for tenth in range(21):

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from cluster_agent.jobs.job import JobSpec
-from nodectl.jobs.job_runner import JobDesk
+from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.job_step import STEP, descendants, start_time
 from nodectl.jobs.processes import JobRunner
 from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
-from pmu.readings import NOTHING_TOLD, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from tests.live.agent import Agent
 from tests.waiting import PATIENCE_S
 
@@ -200,22 +200,22 @@ def test_a_job_tells_its_progress_in_a_file_that_is_gone_when_it_has_ended(tmp_p
 
 
 def test_the_loop_hears_the_only_running_job_and_neither_of_two(tmp_path: Path, runner: JobRunner) -> None:
-    desk = JobDesk(runner, "n0", "boot")
+    desk = JobThread(runner, "n0", "boot")
     try:
-        assert desk.told() == NOTHING_TOLD
+        assert desk.progress() == NO_RAW_PROGRESS
         for job in (1, 2):
             text = f"{TICKS}; touch told{job}; while [ ! -e go{job} ]; do sleep 0.01; done"
-            desk.hear(start(tmp_path, text, job=job, output=f"out{job}"))
+            desk.post(start(tmp_path, text, job=job, output=f"out{job}"))
             if job == 1:
                 until((tmp_path / "told1").exists)
-                until(lambda: desk.told() == RawProgress(1, 7))
+                until(lambda: desk.progress() == RawProgress(1, 7))
         until((tmp_path / "told2").exists)
         until(lambda: len([part for part in desk.news().parts if part.phase == "running"]) == 2)
-        assert desk.told() == NOTHING_TOLD
+        assert desk.progress() == NO_RAW_PROGRESS
         (tmp_path / "go1").touch()
-        until(lambda: desk.told() == RawProgress(2, 7))  # another run of another program: another source
+        until(lambda: desk.progress() == RawProgress(2, 7))  # another run of another program: another source
         (tmp_path / "go2").touch()
-        until(lambda: desk.told() == NOTHING_TOLD)
+        until(lambda: desk.progress() == NO_RAW_PROGRESS)
     finally:
         for job in (1, 2):
             (tmp_path / f"go{job}").touch()

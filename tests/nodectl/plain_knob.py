@@ -56,7 +56,7 @@ class PlainKnob(WholeNumber, Knob):
             self.log.append(captured)
             self.text = captured
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, asked: int, held: int) -> bool:
         return asked // self.step * self.step == held
 
     def overruled(self, value: int) -> tuple[Reason, str]:

@@ -74,7 +74,7 @@ def run(state_dir, choice: str, seconds: float = 2.0, **params):
     with InProcess(Twin(machine, load_workload("hpl", machine, duration_s=seconds))) as node:
         limit = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
         before = node.ports.files.read(limit)
-        agent = Agent(node.ports, config, say=said.append)
+        agent = Agent(node.ports, config, log=said.append)
         try:
             agent.start()
             agent.run(until_ns=node.ports.clock.now_ns() + round(seconds * 1e9))

@@ -101,7 +101,7 @@ class CappedNode:
         self.wire.on_wait = lambda: clock.sleep_until_ns(clock.now_ns() + S // 20)
         self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns)
         self.free_uw = self.limit_uw()
-        self.agent = Agent.open(inside.ports, self.config, self.said.append, cluster=self.cap, told=told)
+        self.agent = Agent.open(inside.ports, self.config, self.said.append, cluster=self.cap, progress=told)
 
     def limit_uw(self) -> int:
         return int(self.inside.ports.files.read(LONG_TERM))
@@ -230,9 +230,9 @@ def test_a_cpu_that_is_slowed_is_seen_where_cpus_are_offline_and_their_numbers_h
     decider = Decider(node, Config(mode="optimize", caps=Caps(node_w=500.0)))
     seen = sample(node)
     cap = PackageCap(200_000, True)
-    assert decider.held(decider.decide(seen, cap), seen) == "no"
+    assert decider.cap_bound(decider.decide(seen, cap), seen) == "no"
     seen.cpu.frequency_khz[3] = 1_200_000
-    assert decider.held(decider.decide(seen, cap), seen) == "unsure"
+    assert decider.cap_bound(decider.decide(seen, cap), seen) == "unsure"
 
 
 def test_a_node_whose_power_limit_pays_back_what_it_lent_is_not_said_to_be_free(tmp_path):

@@ -14,7 +14,7 @@ from nodectl.member.cluster_cap import ClusterCap, boottime_ns, declaration, ope
 from nodectl.wire.job_messages import JobPart, NodeJobs
 from nodectl.wire.keys import KeyFileError, KeyPair, write_pair
 from nodectl.wire.power_messages import Declaration
-from pmu.readings import NOTHING_TOLD, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from tests.nodectl.test_cluster_cap import CLUSTER, Wire
 
 S = 1_000_000_000
@@ -30,13 +30,13 @@ class Desk:
         self.now = NodeJobs("n0", "boot-1", [])
         self.is_closed = False
 
-    def hear(self, message: str) -> None:
+    def post(self, message: str) -> None:
         self.heard.append(message)
 
     def news(self) -> NodeJobs:
         return self.now
 
-    def told(self) -> RawProgress:
+    def progress(self) -> RawProgress:
         return RawProgress(1, 42)
 
     def close(self) -> None:
@@ -72,13 +72,13 @@ class JobWire(Wire):
 class Alone:
     """One run, whose clock and draw are the test's."""
 
-    def __init__(self, held_mw: int = 0, jobs: Desk | None = None, **changes: object) -> None:
+    def __init__(self, earlier_cap_mw: int = 0, jobs: Desk | None = None, **changes: object) -> None:
         self.now_ns = 1000 * S
         self.wire, self.said = JobWire(), []
         settings = msgspec.structs.replace(SETTINGS, **changes)
         self.cap = ClusterCap(settings, self.wire, "boot-1", self.said.append, lambda: self.now_ns, jobs)
-        if held_mw:
-            self.cap.inherit(held_mw)
+        if earlier_cap_mw:
+            self.cap.inherit(earlier_cap_mw)
 
     def tick(self, power_w: float, ms: int = 100, trouble: str = "", **told: str) -> None:
         """One interval of the agent that ends now: what was drawn is said, then the cap of the next is taken."""
@@ -128,7 +128,7 @@ def test_an_uncapped_node_reports_what_it_is_and_draws() -> None:
     made = Alone()
     assert made.cap.request(0) is None
     assert made.cap.cap_w is None and made.cap.limit_w is None
-    made.tick(301.2345, tag="cpu-bound", held="no")
+    made.tick(301.2345, tag="cpu-bound", cap_bound="no")
     report = made.last
     assert (report.node, report.boot_id, report.report_id) == ("n0", "boot-1", made.now_ns)
     assert report.declaration == declaration(SETTINGS)
@@ -174,7 +174,7 @@ def test_that_a_cap_held_the_node_back_even_for_a_moment_is_in_the_next_report_a
     made = Alone()
     made.tick(300.0)
     for held in ("no", "unsure", "yes", "unsure", "no", *["no"] * 14, "unsure", *["no"] * 10):
-        made.tick(300.0, held=held)
+        made.tick(300.0, cap_bound=held)
     assert [one.held for one in made.wire.sent] == ["no", "yes", "unsure", "no"]
 
 
@@ -247,7 +247,7 @@ def test_with_trouble_or_without_a_measured_draw_nothing_is_confirmed(wrong: dic
 
 
 def test_a_raise_needs_not_settle_but_an_interval_of_its_own() -> None:
-    made = Alone(held_mw=250_000)
+    made = Alone(earlier_cap_mw=250_000)
     made.tick(240.0)
     made.grant(300.0, 1)
     made.tick(240.0)
@@ -323,10 +323,10 @@ def test_why_a_lease_was_not_renewed_is_said_where_the_link_is_down() -> None:
 
 
 def test_what_an_earlier_run_has_left_in_force_stays_a_cap_without_a_lease() -> None:
-    made = Alone(held_mw=210_000)
+    made = Alone(earlier_cap_mw=210_000)
     request = made.cap.request(0)
     assert request is not None and request.node_w == 210.0, "below the safe cap, and not raised to it"
-    higher = Alone(held_mw=250_000)
+    higher = Alone(earlier_cap_mw=250_000)
     request = higher.cap.request(0)
     assert request is not None and request.node_w == 220.0
 
@@ -383,7 +383,7 @@ def test_leave_is_waited_for_three_seconds_and_requested_twice_a_second() -> Non
 
 
 def test_what_an_earlier_run_has_left_in_force_needs_leave_too() -> None:
-    made = Alone(held_mw=210_000)
+    made = Alone(earlier_cap_mw=210_000)
 
     def pass_time() -> None:
         made.now_ns += S
@@ -472,7 +472,7 @@ def test_a_link_has_the_keys_that_the_settings_name(tmp_path: Path, monkeypatch:
     made.follow(0.1, 300.0, "measured", "")
     assert wire.sent[0].boot_id == "boot-1"
     assert said == ["tcp://test: the cluster agent is there"]
-    assert made.told() == RawProgress(1, 42)
+    assert made.progress() == RawProgress(1, 42)
 
 
 # --- jobs
@@ -488,8 +488,8 @@ def test_messages_about_jobs_are_passed_on_and_the_job_says_how_far_it_is() -> N
     made.wire.messages = ["start", "stop"]
     made.tick(300.0)
     assert desk.heard == ["start", "stop"]
-    assert made.cap.told() == RawProgress(1, 42)
-    assert Alone().cap.told() == NOTHING_TOLD
+    assert made.cap.progress() == RawProgress(1, 42)
+    assert Alone().cap.progress() == NO_RAW_PROGRESS
     made.cap.close()
     assert desk.is_closed and made.wire.is_closed
 

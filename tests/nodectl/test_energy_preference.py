@@ -170,8 +170,8 @@ def test_default_counts_as_held_by_whatever_word_the_processor_had_at_boot():
         prefer(inside, "power")
         knob = open_knob(inside.ports, FIRST)
         knob.set(1)
-        assert preference(inside) == "balance_performance" and knob.holds(1, knob.read_back())
-        assert not knob.holds(POWER, knob.read_back())
+        assert preference(inside) == "balance_performance" and knob.matches(1, knob.read_back())
+        assert not knob.matches(POWER, knob.read_back())
 
 
 def test_a_journal_with_preferences_replays_to_the_same_bytes(tmp_path):

@@ -22,8 +22,8 @@ from nodectl.journal import JournalWriter, open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.journal.export import export
 from nodectl.loop.agent import Agent
-from pmu.instruments.job_progress import CounterFile, told_by
-from pmu.readings import NOTHING_TOLD, RawProgress
+from pmu.instruments.job_progress import CounterFile, progress_of
+from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from tests.nodectl.test_journal import Source, small_layout
 from twin.errors import TwinError
 from twin.in_process_node import InProcess
@@ -185,7 +185,7 @@ def told_journal(directory: Path, told: list[RawProgress], max_bytes: int = 10**
 
 
 def test_every_count_comes_back_from_the_journal_and_each_segment_stands_alone(tmp_path: Path) -> None:
-    told = [NOTHING_TOLD, *(RawProgress(1, 7 * k) for k in range(40)), NOTHING_TOLD, RawProgress(2, 2**62)]
+    told = [NO_RAW_PROGRESS, *(RawProgress(1, 7 * k) for k in range(40)), NO_RAW_PROGRESS, RawProgress(2, 2**62)]
     told_journal(tmp_path, told, max_bytes=60_000)
     records = list(open_journal(tmp_path))
     assert [record.raw.progress for record in records] == told[-len(records) :]
@@ -197,16 +197,16 @@ def test_every_count_comes_back_from_the_journal_and_each_segment_stands_alone(t
 
 
 def test_a_journal_in_which_nobody_tells_is_written_as_before_there_was_progress(tmp_path: Path) -> None:
-    from nodectl.journal.format import CappedRecord, PackedRecord, ToldRecord, decode_record, encode_record
+    from nodectl.journal.format import CappedRecord, PackedRecord, ProgressRecord, decode_record, encode_record
 
     old = encode_record(CappedRecord(5, 6, 7, True, b"row", [], 240_000, False))
     now = decode_record(old)
-    assert now == ToldRecord(5, 6, 7, True, b"row", [], 240_000, False, NOTHING_TOLD)
+    assert now == ProgressRecord(5, 6, 7, True, b"row", [], 240_000, False, NO_RAW_PROGRESS)
     plain = encode_record(PackedRecord(5, 6, 7, True, b"row", []))
-    assert decode_record(plain).told == NOTHING_TOLD
-    told_journal(tmp_path, [NOTHING_TOLD] * 3)
+    assert decode_record(plain).told == NO_RAW_PROGRESS
+    told_journal(tmp_path, [NO_RAW_PROGRESS] * 3)
     for record in open_journal(tmp_path):
-        assert record.raw.progress == NOTHING_TOLD
+        assert record.raw.progress == NO_RAW_PROGRESS
 
 
 def test_a_keyframe_of_an_older_journal_says_that_nothing_was_told(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_keyframe_of_an_older_journal_says_that_nothing_was_told(tmp_path: Pat
     fields = msgspec.to_builtins(keyframe)
     del fields["told"]
     older = msgspec.convert(fields, Keyframe)
-    assert decode_keyframe(encode_keyframe(older)).told == NOTHING_TOLD
+    assert decode_keyframe(encode_keyframe(older)).told == NO_RAW_PROGRESS
 
 
 # --- on the emulated node ---
@@ -232,10 +232,10 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
 
     def told() -> RawProgress:
         path.write_bytes(struct.pack("<Q", twin.progress_units() or 0).ljust(64, b"\0"))
-        return told_by(CounterFile(path))()
+        return progress_of(CounterFile(path))()
 
     with InProcess(twin) as node:
-        agent = Agent.open(node.ports, config, told=told)
+        agent = Agent.open(node.ports, config, progress=told)
         agent.run(until_ns=node.ports.clock.now_ns() + 8 * 10**9)
         agent.stop()
     summary = agent.summary()

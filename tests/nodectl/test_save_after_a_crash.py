@@ -61,7 +61,7 @@ class Limit:
     def read_back(self) -> int:
         return self._hardware.values[self.name]
 
-    def holds(self, asked: int, held: int) -> bool:
+    def matches(self, asked: int, held: int) -> bool:
         return asked == held
 
     def overruled(self, value: int) -> tuple[str, str]:

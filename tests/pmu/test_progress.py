@@ -13,7 +13,7 @@ import pytest
 from nodectl.jobs.progress_file import SIZE, make_progress_file, progress_file
 from pmu.decode import decode
 from pmu.instruments.job_progress import CounterFile
-from pmu.readings import NOTHING_TOLD, RAW_HIGHEST, RAW_MISSING, Quality, RawProgress, Sample
+from pmu.readings import NO_RAW_PROGRESS, RAW_HIGHEST, RAW_MISSING, Quality, RawProgress, Sample
 from tests.pmu.test_decode import first, later
 
 
@@ -100,9 +100,9 @@ def test_units_are_believed_up_to_the_fastest_loop() -> None:
 @pytest.mark.parametrize(
     ("before", "now"),
     [
-        (NOTHING_TOLD, NOTHING_TOLD),
-        (NOTHING_TOLD, RawProgress(1, 5)),  # nothing to count from
-        (RawProgress(1, 5), NOTHING_TOLD),
+        (NO_RAW_PROGRESS, NO_RAW_PROGRESS),
+        (NO_RAW_PROGRESS, RawProgress(1, 5)),  # nothing to count from
+        (RawProgress(1, 5), NO_RAW_PROGRESS),
         (RawProgress(1, 0), RawProgress(1, 0)),  # a program that does not tell looks so
         (RawProgress(1, 5), RawProgress(2, 9)),  # another program's
         (RawProgress(1, 5), RawProgress(1, RAW_MISSING)),

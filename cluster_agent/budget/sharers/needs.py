@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from nodectl.wire.power_messages import Held
+from nodectl.wire.power_messages import CapBound
 
 SLACK: Final = 0.02
 """Ours: power within this part of the cap is cap-bound, where the node does not report it. The need of such a node is
 taken as that much more than its power, so that under a cap equal to its need it is not taken as cap-bound."""
 
 
-def is_at_cap(power_mw: int, cap_mw: int, cap_bound: Held) -> bool:
+def is_at_cap(power_mw: int, cap_mw: int, cap_bound: CapBound) -> bool:
     """Whether a node is cap-bound: as it reports, else by its power."""
     return cap_bound == "yes" if cap_bound else power_mw >= (1 - SLACK) * cap_mw
 
@@ -45,7 +45,7 @@ class Needs:
         self._nodes: dict[str, _Node] = {}
 
     def hear(
-        self, now_s: float, node: str, job: str, power_mw: int, cap_mw: int, tdp_mw: int, cap_bound: Held = ""
+        self, now_s: float, node: str, job: str, power_mw: int, cap_mw: int, tdp_mw: int, cap_bound: CapBound = ""
     ) -> None:
         """A node drew ``power_mw`` (-1: not measured) under ``cap_mw`` while it ran ``job`` (empty: none). If it is
         unsure whether it is cap-bound, nothing is learned."""

@@ -42,7 +42,7 @@ class ClockLadder:
         chosen = self.khz[self.rows, level]
         return np.where((level == 0) | self.is_free, 0, chosen)
 
-    def hold_no_domain_up(self, level: type_i64, judged: npt.NDArray[np.bool_]) -> type_i64:
+    def follow_domain(self, level: type_i64, judged: npt.NDArray[np.bool_]) -> type_i64:
         """Let CPUs that are not judged follow the others of their frequency domain.
 
         A domain runs at the highest request of its CPUs, so an idle SMT sibling without a request would keep the clock

@@ -28,18 +28,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nodectl.policies.parts.cpu_progress import told_beta
+from nodectl.policies.parts.cpu_progress import progress_beta
 from nodectl.policies.parts.cpu_views import View
 from pmu.readings import type_f64
 
 PHASES = 12
 """How many phases are remembered; the one that was seen least recently is forgotten first."""
 
-FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error", "told_share", "taken_beta")
-LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR, TOLD_SHARE, TAKEN_BETA = range(len(FACTS))
+FACTS = ("last_s", "top_s", "share_s", "stall_beta", "stall_n", "beta", "beta_error", "progress_share", "taken_beta")
+LAST_S, TOP_S, SHARE_S, STALL_BETA, STALL_N, BETA, BETA_ERROR, PROGRESS_SHARE, TAKEN_BETA = range(len(FACTS))
 """Columns of ``facts``. ``last_s``: when the phase was last seen, -1 = a free row; ``top_s``: when it was last measured
 at the highest clock; ``share_s``: its seconds, fading over some minutes; ``beta_error``: standard error of ``beta``;
-``told_share``: 0 to 1, how much of the estimate of beta rests on reported progress; ``taken_beta``: the beta that
+``progress_share``: 0 to 1, how much of the estimate of beta rests on reported progress; ``taken_beta``: the beta that
 losses are computed with."""
 
 CURVES = ("ipc", "ipc_n", "watts", "watts_n", "seconds", "power")
@@ -103,7 +103,7 @@ class PhaseTable:
     curves: type_f64  # [len(CURVES), PHASES, levels]
     clock: type_f64  # [levels] clock over the highest; the first may be above 1: turbo
     time_s: float
-    told: type_f64 | None = None  # [`len(TOLD)`, PHASES, levels]; None: the application reports no progress
+    progress: type_f64 | None = None  # [`len(PROGRESS)`, PHASES, levels]; None: the application reports no progress
     steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
     drop: type_f64 = field(init=False)  # [levels] by how much the clock-dependent part of the power falls
     is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
@@ -177,8 +177,8 @@ class PhaseTable:
         lost_s = float(self.lost_s(0.0)[phase])
         facts, curves = PhaseTable.empty(len(self.clock))
         self.facts[phase], self.curves[:, phase] = facts[phase], curves[:, phase]
-        if self.told is not None:
-            self.told[:, phase] = 0.0
+        if self.progress is not None:
+            self.progress[:, phase] = 0.0
         return phase, lost_s
 
     # -- learning ----------------------------------------------------------------------------------------------------
@@ -202,18 +202,18 @@ class PhaseTable:
             facts[STALL_N] = min(facts[STALL_N] + 1.0, MEMORY_TICKS)
             facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
 
-    def hear(self, phase: int, level: int, units: float, seconds: float, *, begins: bool) -> None:
+    def add_progress(self, phase: int, level: int, units: float, seconds: float, *, begins: bool) -> None:
         """Count the units that the application reported for a stretch of time; ``begins``: a new stretch begins."""
-        if self.told is not None:
-            self.told[:, phase] *= max(1.0 - seconds / SHARE_MEMORY_S, 0.0)
-            self.told[:, phase, level] += (units, seconds, float(begins))
+        if self.progress is not None:
+            self.progress[:, phase] *= max(1.0 - seconds / SHARE_MEMORY_S, 0.0)
+            self.progress[:, phase, level] += (units, seconds, float(begins))
 
     def conclude(self, phase: int) -> None:
         """Update beta and the power curve of a phase after ``learn``."""
-        beta, error, told = self._beta(phase)
+        beta, error, reported = self._beta(phase)
         low, high = MAYBE_CLOCK_BOUND
-        doubt = (1.0 - told) * min(max((beta - low) / (high - low), 0.0), 1.0)
-        self.facts[phase, BETA : TAKEN_BETA + 1] = beta, error, told, beta + doubt * (1.0 - beta)
+        doubt = (1.0 - reported) * min(max((beta - low) / (high - low), 0.0), 1.0)
+        self.facts[phase, BETA : TAKEN_BETA + 1] = beta, error, reported, beta + doubt * (1.0 - beta)
         self.curves[POWER, phase] = self._power(phase)
 
     def pass_time(self, phase: int, level: int, elapsed_s: float) -> None:
@@ -227,7 +227,7 @@ class PhaseTable:
         """Beta from all estimators, its standard error, and the share of its weight that reported progress has;
         (1, 0, 0) while there is no estimator."""
         facts, ipc = self.facts[phase], self.curves[IPC, phase]
-        total = weighted = told = 0.0
+        total = weighted = reported = 0.0
         if facts[STALL_N] > 0:
             value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
             weight = (ESTIMATOR_ERROR * value + 0.02) ** -2
@@ -241,11 +241,11 @@ class PhaseTable:
             value = min(max(float((count * steepness)[below] @ loss) / leverage, 0.0), 1.2)
             weight = 1.0 / ((ESTIMATOR_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value
-        if self.told is not None:
-            value, variance = told_beta(self.told[:, phase], self.steepness)
-            told = 1.0 / variance
-            total, weighted = total + told, weighted + told * min(max(value, 0.0), 1.2)
-        return (min(weighted / total, 1.0), total**-0.5, told / total) if total > 0 else (1.0, 0.0, 0.0)
+        if self.progress is not None:
+            value, variance = progress_beta(self.progress[:, phase], self.steepness)
+            reported = 1.0 / variance
+            total, weighted = total + reported, weighted + reported * min(max(value, 0.0), 1.2)
+        return (min(weighted / total, 1.0), total**-0.5, reported / total) if total > 0 else (1.0, 0.0, 0.0)
 
     def _power(self, phase: int) -> type_f64:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""

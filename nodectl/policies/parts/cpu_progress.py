@@ -11,9 +11,9 @@ import math
 
 from pmu.readings import type_f64
 
-TOLD = ("units", "told_s", "stretches")
-UNITS, TOLD_S, STRETCHES = range(len(TOLD))
-"""Tables of ``told``, each ``[phase, level]``, of what the application reports: units finished in the phase at that
+PROGRESS = ("units", "progress_s", "stretches")
+UNITS, PROGRESS_S, STRETCHES = range(len(PROGRESS))
+"""Tables of ``progress``, each ``[phase, level]``, of what the application reports: units finished in the phase at that
 clock, the seconds they took, and in how many stretches of time (each cuts a unit at both ends)."""
 
 UNIT_SCATTER, UNIT_EDGES = 0.12, 0.2
@@ -21,16 +21,16 @@ UNIT_SCATTER, UNIT_EDGES = 0.12, 0.2
 if each position of the cut is equally likely)."""
 
 
-def told_beta(told: type_f64, steepness: type_f64) -> tuple[float, float]:
-    """Beta of a phase and its variance (infinite where unknown) from its ``told`` ``[len(TOLD), levels]``.
+def progress_beta(reported: type_f64, steepness: type_f64) -> tuple[float, float]:
+    """Beta of a phase and its variance (infinite where unknown) from its ``progress`` ``[len(PROGRESS), levels]``.
 
     A line is fitted to the seconds that a unit takes at each clock, by least squares weighed with their variances;
     ``steepness`` is the loss at each level for beta = 1.
     """
-    is_heard = told[UNITS] >= 1.0
-    units, steepness = told[UNITS, is_heard], steepness[is_heard]
-    unit_s = told[TOLD_S, is_heard] / units
-    weight = 1.0 / (unit_s**2 * (UNIT_SCATTER**2 * units + UNIT_EDGES * told[STRETCHES, is_heard]) / units**2)
+    is_heard = reported[UNITS] >= 1.0
+    units, steepness = reported[UNITS, is_heard], steepness[is_heard]
+    unit_s = reported[PROGRESS_S, is_heard] / units
+    weight = 1.0 / (unit_s**2 * (UNIT_SCATTER**2 * units + UNIT_EDGES * reported[STRETCHES, is_heard]) / units**2)
     total, first, second = weight.sum(), weight @ steepness, weight @ steepness**2
     leverage = total * second - first**2
     if not leverage > 1e-9 * total * second:  # one clock, or none
