@@ -245,7 +245,7 @@ def _url_problem(url: str) -> str:
         return f"{url!r} is no SCMI URL, e.g. scmi+shm:/run/scmi.sock{nearest(scheme, SCMI_SCHEMES)}"
     if not rest and scheme != "scmi+inproc":
         return f"{url!r} names no socket or device"
-    return f"{url!r} holds a '#', which separates the domain in a knob's name" if "#" in url else ""
+    return f"{url!r} has a '#', which separates the domain in a knob's name" if "#" in url else ""
 
 
 def _scmi_problems(scmi: Scmi) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -87,17 +87,17 @@ class Decider:
 
     def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
         """Have the policies decide on one interval and settle every knob, under the cap for the next interval."""
-        wishes = [driven.side.next(sample) if driven.side else None for driven in self._driven]
+        decided = [driven.side.next(sample) if driven.side else None for driven in self._driven]
         hot = [(limit.policy.domain, limit.next(sample)) for limit in self._limits]
         walk = self._walk.next(sample, power_walk.under(cap)) if self._walk else None
         settled: list[tuple[type_i64, type_u8]] = []
-        for driven, wish in zip(self._driven, wishes, strict=True):
+        for driven, own in zip(self._driven, decided, strict=True):
             name = driven.domain.name
             walked = walk.request.target if walk and name == power_walk.POLICY.domain else None
             settled.append(
                 arbitrate(
                     driven.clocks,
-                    driven.per_row(wish.request.target) if wish else None,
+                    driven.per_row(own.request.target) if own else None,
                     _lower(driven.cap, walked),
                     _lowest(hot, name),
                     driven.is_missing(sample),
@@ -106,7 +106,7 @@ class Decider:
         if self._caps_power:
             settled.append(arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_)))
         return Decisions(
-            tuple(decision for decision in (*wishes, *(decision for _, decision in hot), walk) if decision),
+            tuple(decision for decision in (*decided, *(decision for _, decision in hot), walk) if decision),
             self._knobs,
             np.concatenate([values for values, _ in settled]),
             np.concatenate([bounds for _, bounds in settled]),
@@ -136,7 +136,7 @@ class Decider:
     def _choose(self, config: Config, states: Mapping[str, Any]) -> None:
         for driven in self._driven:
             choice = config.choice(driven.domain.name)
-            if choice.name != registry.NONE and driven.domain.can_be_asked(self._layout):
+            if choice.name != registry.NONE and driven.domain.has_work(self._layout):
                 found = registry.find(choice.name, driven.domain.name)
                 driven.side = _Side(found, registry.params(found.value, choice.params), self._layout, states)
         for limit, params in temperature_limit.chosen(config.caps):
@@ -167,7 +167,7 @@ def _everywhere(cap: int, size: int) -> type_i64 | None:
 
 
 class _Driven:
-    """The knobs of one domain: their rows, what they can be set to, and who wishes for them."""
+    """The knobs of one domain: their rows, what they can be set to, and the policy for them."""
 
     def __init__(self, domain: Domain, layout: Layout) -> None:
         self.domain = domain
@@ -182,7 +182,7 @@ class _Driven:
         return self.shared.fastest(target) if self.domain.is_per_cpu else target
 
     def is_missing(self, sample: Sample) -> npt.NDArray[np.bool_]:
-        """Whether readings that each row's wish rests on are gone."""
+        """Whether readings that each row rests on are gone."""
         if self.domain.rests_on == "cpu":
             return self.shared.any_of(sample.cpu.quality == MISSING)
         if self.domain.rests_on == "gpu":

@@ -3,7 +3,7 @@
 One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", the name of an energy zone,
 of a registered instrument's column (``reading`` in ``unit``), or of what another knob moves
 ("uncore/package_00_die_00") while a policy does; a knob has a row when its value, its bound or its outcome changes,
-"progress" while an application tells any (``units``). Quantities are those that the policies saw, decoded from the
+"progress" while an application reports any (``units``). Quantities are those that the policies saw, decoded from the
 sweeps by the agent's own code. What does not apply to a part, or is missing, is empty: never 0.
 """
 

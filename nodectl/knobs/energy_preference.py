@@ -53,7 +53,7 @@ class EnergyPreference:
 
     def read(self) -> str:
         """The preference in force: a word, or a number that somebody has set. Refused while the governor hides it."""
-        if why := self.why_held():
+        if why := self.why_fixed():
             raise KnobError(f"{self.path}: {why}", "refused", "governor")
         return read_text(self._files, self.path)
 
@@ -68,7 +68,7 @@ class EnergyPreference:
         text = read_text(self._files, self.path)
         number = self.number(text)
         if number is None:
-            raise KnobError(f"{self.path} holds {text!r}, which is not in the driver's list")
+            raise KnobError(f"{self.path} has {text!r}, which is not in the driver's list")
         return number
 
     def restore(self, captured: str) -> None:
@@ -94,8 +94,8 @@ class EnergyPreference:
         return "", ""
 
     def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
-        """A governor of the driver's own may hold it."""
-        why = self.why_held()
+        """A governor of the driver's own may fix it."""
+        why = self.why_fixed()
         return ("governor", why) if why else ("", "")
 
     def range(self, layout: Layout) -> KnobRange:
@@ -104,7 +104,7 @@ class EnergyPreference:
         places = tuple(range(1, len(self.words) + 1))
         return KnobRange(self.name, "epp", 1, len(places), places, cpus, self.words)
 
-    def why_held(self) -> str:
+    def why_fixed(self) -> str:
         """Why no other preference can be set now; empty if one can."""
         driver = read_or_none(self._files, f"{self._dir}/scaling_driver")
         if driver in OWN_GOVERNORS and read_or_none(self._files, f"{self._dir}/scaling_governor") == "performance":
@@ -115,7 +115,7 @@ class EnergyPreference:
         try:
             write_text(self._files, self.path, text)
         except KnobError as error:
-            why = self.why_held() if error.status == "refused" else ""
+            why = self.why_fixed() if error.status == "refused" else ""
             if not why:
                 raise
             raise KnobError(f"{error}: {why}", "refused", "governor") from error

@@ -21,7 +21,7 @@ from pmu.ports import Files, Ports
 from pmu.readings import Sample, type_f64
 
 BUSY_SHARE: Final = 0.5
-"""Ours: a clock domain or GPU less busy than this may rest at any clock below its limit."""
+"""Ours: a frequency domain or GPU less busy than this may rest at any clock below its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Domain:
     """What a policy is chosen for: the knobs of one kind, which the arbiter settles one row each.
 
     ``what``: its knobs in the plural, for messages. ``rests_on``: whose readings its policies decide from; where they
-    are missing, a row's wish is dropped. ``policies``: those written for this domain, as ``{name: "module:ATTRIBUTE"}``
-    (``nodectl.policies.registry`` has those of "cpu" and "gpu").
+    are missing, a row's request is dropped. ``policies``: those written for this domain, as ``{name:
+    "module:ATTRIBUTE"}`` (``nodectl.policies.registry`` has those of "cpu" and "gpu").
     """
 
     name: str
@@ -54,8 +54,8 @@ class Domain:
             return self.of_layout(layout)
         return [row for row in layout.ranges if row.domain == self.name]
 
-    def can_be_asked(self, layout: Layout) -> bool:
-        """Whether a policy has anything to wish for."""
+    def has_work(self, layout: Layout) -> bool:
+        """Whether a policy has anything to decide on."""
         return self.is_there(layout) if self.is_there else bool(self.rows(layout))
 
 

@@ -166,7 +166,7 @@ def _look(files: Files, knob: PackageLimit) -> Finding:
         why = "limits of this zone are switched off, or locked by the firmware until the next boot"
         return Finding(knob.name, "knob", True, True, False, True, why)
     twin_uw = knob.twin_limit_uw()
-    why = "" if twin_uw is None else f"intel-rapl-mmio holds {twin_uw} uW; the lower of both is in force"
+    why = "" if twin_uw is None else f"intel-rapl-mmio has {twin_uw} uW; the lower of both is in force"
     return Finding(knob.name, "knob", True, True, True, False, why)
 
 

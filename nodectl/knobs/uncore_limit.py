@@ -56,7 +56,7 @@ class UncoreLimit(NumberFile):
         return requested // STEP_KHZ == present // STEP_KHZ
 
     def overruled(self, value: int) -> tuple[Reason, str]:
-        """A lower limit above ours holds the clock up."""
+        """A lower limit above ours keeps the clock up."""
         low_khz = self._lowest_khz()
         if low_khz <= value:
             return "", ""
@@ -83,7 +83,7 @@ class UncoreLimit(NumberFile):
     def _lowest_khz(self) -> int:
         text = read_text(self._files, f"{UNCORE}/{self._folder}/min_freq_khz")
         if not text.isdigit():
-            raise KnobError(f"{UNCORE}/{self._folder}/min_freq_khz holds {text!r}, not a number of kHz")
+            raise KnobError(f"{UNCORE}/{self._folder}/min_freq_khz has {text!r}, not a number of kHz")
         return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What a run tells the administrator: each line when it arises, and the last of them in the summary."""
+"""What a run reports to the administrator: each line when it arises, and the last of them in the summary."""
 
 from __future__ import annotations
 

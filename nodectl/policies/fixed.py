@@ -30,7 +30,7 @@ class FixedGpuParams(msgspec.Struct, frozen=True):
 
 
 class FixedParams(msgspec.Struct, frozen=True):
-    """``value`` of every knob of the domain, in the knob's unit or as its word; 0 = the highest, "" = no wish."""
+    """``value`` of every knob of the domain, in the knob's unit or as its word; 0 = the highest, "" = no request."""
 
     value: int | str = 0
 

@@ -22,7 +22,7 @@ Invariant. No interval is planned to lose more than ``bound`` in all, and none a
 A phase that begins to wait while the uncore is slow costs one interval, which the account is charged with.
 
 The account also carries what core clocks lose. So next to a CPU policy with the same bound this one spends only what
-that leaves, and the bound holds for both together. The clock rises at once and falls after ``dwell_s``.
+that leaves, and the bound is for both together. The clock rises at once and falls after ``dwell_s``.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Per range: the limit asked for in kHz, the one that has been affordable for ``calm_s``. Of the node: the highest
+    """Per range: the requested limit in kHz, the one that has been affordable for ``calm_s``. Of the node: the highest
     core clock seen lately, and the account."""
 
-    asked_khz: type_i64
+    requested_khz: type_i64
     candidate_khz: type_i64
     calm_s: type_f64
     top_khz: float
@@ -94,14 +94,14 @@ def initial(params: Params, layout: Layout) -> State:
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
     """Charge the last interval to the account, then choose the limit of each range."""
     rows = _rows(layout)
-    asked, candidate, calm_s = state.asked_khz.tolist(), state.candidate_khz.tolist(), state.calm_s.tolist()
+    requested, candidate, calm_s = state.requested_khz.tolist(), state.candidate_khz.tolist(), state.calm_s.tolist()
     seen = [_look(params, row, sample) for row in rows]
     top_khz = _top_khz(state, sample, seen)
     waits, core = [math.nan] * len(rows), [0.0] * len(rows)
     for i, view in enumerate(seen):
         if isinstance(view, _Seen):
-            waits[i], core[i] = _at_highest_clocks(view, top_khz, asked[i] / rows[i].high)
-    loss = [wait * (row.high / at - 1.0) for wait, row, at in zip(waits, rows, asked, strict=True)]
+            waits[i], core[i] = _at_highest_clocks(view, top_khz, requested[i] / rows[i].high)
+    loss = [wait * (row.high / at - 1.0) for wait, row, at in zip(waits, rows, requested, strict=True)]
 
     # the other packages wait for the slowest at the next barrier
     worst = max((a + b for a, b in zip(loss, core, strict=True) if not math.isnan(a)), default=0.0)
@@ -113,17 +113,19 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
         wanted = row.high
         if reason[i] == BOUNDED:
             wanted, reason[i] = _wanted(params, row, waits[i], params.bound - core[i] if may_spend else 0.0)
-        if wanted >= asked[i]:  # a late rise costs the application time, a late fall only joules
-            asked[i], calm_s[i] = wanted, 0.0
+        if wanted >= requested[i]:  # a late rise costs the application time, a late fall only joules
+            requested[i], calm_s[i] = wanted, 0.0
             continue
         candidate[i] = max(candidate[i], wanted) if calm_s[i] > 0 else wanted
         calm_s[i] += sample.elapsed_s
         if calm_s[i] < params.dwell_s - sample.elapsed_s / 2:
             reason[i] = DWELL
         else:
-            asked[i], calm_s[i] = candidate[i], 0.0
-    after = State(np.array(asked, np.int64), np.array(candidate, np.int64), np.array(calm_s), top_khz, time_s, lost_s)
-    target = [0 if at >= row.high else at for at, row in zip(asked, rows, strict=True)]
+            requested[i], calm_s[i] = candidate[i], 0.0
+    after = State(
+        np.array(requested, np.int64), np.array(candidate, np.int64), np.array(calm_s), top_khz, time_s, lost_s
+    )
+    target = [0 if at >= row.high else at for at, row in zip(requested, rows, strict=True)]
     unknown = np.full(len(rows), np.nan)
     return after, Request(np.array(target, np.int64), np.array(reason, np.uint8), np.array(loss), unknown)
 

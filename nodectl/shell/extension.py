@@ -103,7 +103,7 @@ def in_one_line(error: BaseException) -> str:
 @dataclass(frozen=True, slots=True)
 class Extension(Generic[T]):
     """A policy or sharer and where it came from. ``origin`` is None for what ships with nodectl; ``root``: the file or
-    folder of its code; ``module``: that its classes belong to, or that the package of this name holds."""
+    folder of its code; ``module``: that its classes belong to, or that the package of this name has."""
 
     value: T
     origin: Origin | None = None
@@ -276,7 +276,7 @@ def _loaded(path: Path) -> tuple[ModuleType, Origin, bytes]:
 
 
 def _own_file(path: Path) -> bytes:
-    """What the file holds, if only root and this process's own user can change it."""
+    """What is in the file, if only root and this process's own user can change it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:

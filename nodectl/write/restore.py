@@ -177,7 +177,7 @@ def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
 
 
 def last_of_ours(knob: Knob, captured: Captured) -> int:
-    """What the hardware should hold if nobody else has set it: our last value, before that the original. 0 stands for
+    """What the hardware should be at if nobody else has set it: our last value, before that the original. 0 stands for
     an original that is a released state ("disabled")."""
     return captured.ours[-1] if captured.ours else knob.number(captured.value) or 0
 

@@ -129,7 +129,7 @@ static uint8_t decode_counter(const column_rules_t *rules, int64_t before, int64
     return is_late || is_stuck ? STALE : is_wrapped ? WRAPPED : rules->sound;
 }
 
-/* What is shown now, held at the bounds of what the instrument can show. */
+/* What is shown now, kept within the bounds of what the instrument can show. */
 static uint8_t decode_level(const column_rules_t *rules, int64_t now, double *value)
 {
     if (now == RAW_MISSING)

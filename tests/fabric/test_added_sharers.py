@@ -141,7 +141,10 @@ def write_order(folder: Path, body: str) -> str:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("1 / 0", "order.py:10: ZeroDivisionError"), ("return queue.width[1:]", "the policy's order has")],
+    [
+        ("1 / 0", "order.py:10: ZeroDivisionError"),
+        ("return queue.width[1:]", "the policy's order must return each of the positions 0 to"),
+    ],
 )
 def test_an_order_that_fails_leaves_the_queue_as_it_is_and_jobs_go_on_to_start(tmp_path, body, said):
     text = write_order(tmp_path, body)

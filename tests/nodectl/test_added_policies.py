@@ -74,12 +74,10 @@ def run(state_dir, choice: str, seconds: float = 2.0, **params):
     with InProcess(Twin(machine, load_workload("hpl", machine, duration_s=seconds))) as node:
         limit = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
         before = node.ports.files.read(limit)
-        agent = Agent(node.ports, config, log=said.append)
         try:
-            agent.start()
-            agent.run(until_ns=node.ports.clock.now_ns() + round(seconds * 1e9))
+            with Agent.open(node.ports, config, log=said.append) as agent:
+                agent.run(until_ns=node.ports.clock.now_ns() + round(seconds * 1e9))
         finally:
-            agent.stop()
             assert node.ports.files.read(limit) == before
     return said
 
@@ -109,7 +107,7 @@ def complaint(capsys, *arguments: str) -> str:
          "/mine.py:23: POLICY: decide: cannot be called with (params, layout, state, sample): too many"),
         (instead("khz: int = 1_400_000", "khz: int"), "", "/mine.py:23: POLICY: params: has no default for khz"),
         (GOOD, ":khz=1", "site-clock: khz has to be 1000000 or more"),
-        (GOOD, ":POLICY:khz=fast", "site-clock: khz: expected int, got str"),
+        (GOOD, ":POLICY:khz=fast", "site-clock: khz: expected a whole number, got text"),
         (GOOD, ":kzh=1", "site-clock has no parameter 'kzh' (nearest: khz)"),
         (instead('raise ValueError("khz has to be 1000000 or more")', "return 1 / 0"), ":khz=1",
          "/mine.py:10: ZeroDivisionError: division by zero"),

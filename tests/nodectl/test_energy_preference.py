@@ -74,8 +74,7 @@ def test_a_fixed_preference_is_set_by_its_word_and_each_policy_gets_its_own_back
         prefer(inside, "power", policy=1)
         before = [preference(inside, policy) for policy in (0, 1, 2)]
         assert before == ["balance_performance", "power", "balance_performance"]
-        agent = Agent(inside.ports, epp(tmp_path, "balance_power"))
-        agent.start()
+        agent = Agent.open(inside.ports, epp(tmp_path, "balance_power"))
         agent.tick()
         assert [preference(inside, policy) for policy in (0, 1, 2)] == ["balance_power"] * 3
         saved = read_save(save_path(str(tmp_path))).knobs
@@ -86,14 +85,13 @@ def test_a_fixed_preference_is_set_by_its_word_and_each_policy_gets_its_own_back
 
 def test_a_word_that_the_driver_does_not_list_is_one_line_with_those_that_it_does(tmp_path):
     with node("client", "hpl") as inside, pytest.raises(UsageError, match=r"'eco'; it takes default, performance, "):
-        Agent(inside.ports, epp(tmp_path, "eco")).start()
+        Agent.open(inside.ports, epp(tmp_path, "eco"))
 
 
 def test_without_a_value_nothing_is_wished_for(tmp_path):
     with node("client", "hpl") as inside:
         prefer(inside, "power")
-        agent = Agent(inside.ports, epp(tmp_path, 0))
-        agent.start()
+        agent = Agent.open(inside.ports, epp(tmp_path, 0))
         agent.tick()
         assert preference(inside) == "power"
         agent.stop()
@@ -102,8 +100,7 @@ def test_without_a_value_nothing_is_wished_for(tmp_path):
 def test_a_preference_that_somebody_else_has_set_since_is_left_to_them(tmp_path):
     with node("client", "hpl") as inside:
         said: list[str] = []
-        agent = Agent(inside.ports, epp(tmp_path, "power"), said.append)
-        agent.start()
+        agent = Agent.open(inside.ports, epp(tmp_path, "power"), said.append)
         agent.tick()
         for policy in range(4):
             prefer(inside, "performance", policy)
@@ -186,7 +183,7 @@ def test_a_node_without_preferences_names_the_reason_when_they_are_asked_for(tmp
         node("curie", "hpl") as inside,
         pytest.raises(NodectlError, match=r"no energy preferences to move: no cpufreq"),
     ):
-        Agent(inside.ports, epp(tmp_path, "power")).start()
+        Agent.open(inside.ports, epp(tmp_path, "power"))
 
 
 def test_the_command_line_chooses_a_preference_by_its_domain():

@@ -150,8 +150,7 @@ def run(directory: Path, limit_c: float, seconds: float, *faults: Fault) -> tupl
     twin = Twin(machine, load_workload("stream", machine, seed=1, duration_s=2000.0), seed=1)
     with InProcess(twin, Faults(twin, list(faults))) as inside:
         said: list[str] = []
-        agent = Agent(inside.ports, settings(directory, limit_c), said.append)
-        agent.start()
+        agent = Agent.open(inside.ports, settings(directory, limit_c), said.append)
         try:
             agent.run(until_ns=twin.time_ns + round(seconds * 1e9))
         finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nodectl.knobs.api import Outcome
+from nodectl.knobs.api import Outcome, WholeNumber
 from nodectl.write import saves
 from nodectl.write.restore import restore_saved
 from nodectl.write.saves import SaveError, read_save
@@ -40,7 +40,7 @@ class Hardware:
         return self.knobs[name]
 
 
-class Limit:
+class Limit(WholeNumber):
     """A knob (``nodectl.knobs.api.Knob``) of the emulated hardware."""
 
     unit, latency_s = "mw", 0.1

@@ -178,7 +178,7 @@ def test_a_line_of_an_unknown_kind_is_skipped_and_reported_and_what_follows_is_r
     path = saved(tmp_path, knobs=1)
     appended(path, '{"kind":"odd","v":1,"boot":"b"}', '{"kind":"capture","v":1,"boot":"b","knob":"k","value":"5"}')
     state = read_save(path)
-    assert state.problems == [f"{path}:3: Invalid value 'odd' - at `$.kind`, skipped"]
+    assert state.problems == [f"{path}:3: invalid value 'odd' - at $.kind, skipped"]
     assert state.knobs["k"] == Captured("5")
     assert state.boot_id == BOOT, "of the first line"
 

@@ -119,8 +119,7 @@ def test_a_lower_limit_above_ours_is_in_force_and_named():
 def test_a_run_never_raises_a_limit_above_the_one_it_found(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         inside.ports.files.write(f"{UNCORE}/package_00_die_00/max_freq_khz", "1900000")
-        agent = Agent(inside.ports, uncore(tmp_path, "fixed", value=2_300_000))
-        agent.start()
+        agent = Agent.open(inside.ports, uncore(tmp_path, "fixed", value=2_300_000))
         agent.tick()
         assert (limit_khz(inside, 0), limit_khz(inside, 1)) == (1_900_000, 2_300_000)
         agent.stop()
@@ -130,8 +129,7 @@ def test_a_run_never_raises_a_limit_above_the_one_it_found(tmp_path):
 def test_a_clock_bound_job_runs_with_a_slower_uncore_and_the_limit_comes_back(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         seen = []
-        agent = Agent(inside.ports, uncore(tmp_path, **GENEROUS))
-        agent.start()
+        agent = Agent.open(inside.ports, uncore(tmp_path, **GENEROUS))
         agent.run(inside.twin.time_ns + 5 * 10**9, each_tick=lambda: seen.append(limit_khz(inside)))
         agent.stop()
         assert min(seen) < HIGH_KHZ and limit_khz(inside) == HIGH_KHZ
@@ -143,8 +141,7 @@ def test_a_clock_bound_job_runs_with_a_slower_uncore_and_the_limit_comes_back(tm
 def test_a_memory_bound_job_keeps_its_uncore(tmp_path):
     with node("skylake-6146", "stream") as inside:
         seen = []
-        agent = Agent(inside.ports, uncore(tmp_path))
-        agent.start()
+        agent = Agent.open(inside.ports, uncore(tmp_path))
         agent.run(inside.twin.time_ns + 5 * 10**9, each_tick=lambda: seen.append(limit_khz(inside)))
         agent.stop()
         assert set(seen) == {HIGH_KHZ}
@@ -155,8 +152,7 @@ def test_a_cpu_policy_that_spends_the_bound_leaves_the_uncore_nothing(tmp_path):
         seen = []
         config = uncore(tmp_path, **GENEROUS)
         slow = PolicyChoice("fixed", {"clock_khz": 2_400_000})  # of 3.2 GHz
-        agent = Agent(inside.ports, msgspec.structs.replace(config, cpu_policy=slow))
-        agent.start()
+        agent = Agent.open(inside.ports, msgspec.structs.replace(config, cpu_policy=slow))
         agent.run(inside.twin.time_ns + 5 * 10**9, each_tick=lambda: seen.append(limit_khz(inside)))
         agent.stop()
         assert set(seen) == {HIGH_KHZ}
@@ -186,13 +182,12 @@ def test_a_run_without_an_uncore_policy_has_no_uncore_rows(tmp_path):
 
 def test_a_node_without_the_knob_names_it_when_its_policy_is_asked_for(tmp_path):
     with node("curie", "hpl") as inside, pytest.raises(NodectlError, match=r"no uncore clock limits to move: .*driver"):
-        Agent(inside.ports, uncore(tmp_path)).start()
+        Agent.open(inside.ports, uncore(tmp_path))
 
 
 def test_every_limit_of_the_node_is_found_by_a_restore_on_another_start(tmp_path):
     with node("skylake-6146", "hpl") as inside:
-        killed = Agent(inside.ports, uncore(tmp_path, "fixed", value=1_500_000))
-        killed.start()
+        killed = Agent.open(inside.ports, uncore(tmp_path, "fixed", value=1_500_000))
         killed.tick()
         killed._actuation._lock.release()  # as the kernel does when a process dies
         assert limit_khz(inside) == 1_500_000

@@ -58,7 +58,7 @@ def drive(layout: Layout, state: State, waits: float, seconds: float, clock: flo
     """The job in a closed loop: true to its limits, with an uncore that always runs at its own."""
     reasons, true_s, lost_s = [], 0.0, 0.0
     for _ in range(round(seconds / 0.1)):
-        uncore = state.asked_khz[0] / HIGH
+        uncore = state.requested_khz[0] / HIGH
         slower = (1.0 - waits) / clock + waits / uncore
         true_s, lost_s = true_s + 0.1, lost_s + 0.1 * (1.0 - 1.0 / slower)
         state, request = decide(params or Params(), layout, state, see(layout, waits, clock, uncore))
@@ -72,44 +72,44 @@ def warm(layout: Layout, waits: float = 0.05) -> State:
 
 def test_a_phase_that_hardly_waits_gets_the_lowest_uncore_that_the_bound_affords():
     state, reasons, slowdown = drive(node(), warm(node()), 0.05, 5.0)
-    assert state.asked_khz.tolist() == [1_500_000]  # 2.4 GHz / (1 + 0.03 / 0.05), at the next step up
+    assert state.requested_khz.tolist() == [1_500_000]  # 2.4 GHz / (1 + 0.03 / 0.05), at the next step up
     assert reasons[-1] == BOUNDED and 0.02 < slowdown <= 0.03
 
 
 def test_a_phase_that_never_waits_stops_at_the_floor():
-    assert drive(node(), warm(node()), 0.0, 5.0)[0].asked_khz.tolist() == [1_200_000]
+    assert drive(node(), warm(node()), 0.0, 5.0)[0].requested_khz.tolist() == [1_200_000]
 
 
 def test_a_phase_that_waits_keeps_the_highest_uncore():
     state, reasons, _ = drive(node(), warm(node()), 0.4, 5.0)
-    assert state.asked_khz.tolist() == [HIGH] and set(reasons) == {MEMORY}
+    assert state.requested_khz.tolist() == [HIGH] and set(reasons) == {MEMORY}
 
 
 def test_the_uncore_falls_after_a_dwell_and_rises_at_once():
     layout = node()
     state, reasons, _ = drive(layout, warm(layout), 0.05, 0.3)
-    assert set(reasons) == {DWELL} and state.asked_khz.tolist() == [HIGH]
+    assert set(reasons) == {DWELL} and state.requested_khz.tolist() == [HIGH]
     state, _, _ = drive(layout, state, 0.05, 1.0)
-    assert state.asked_khz.tolist() < [HIGH]
-    state, request = decide(Params(), layout, state, see(layout, 0.5, uncore=state.asked_khz[0] / HIGH))
-    assert state.asked_khz.tolist() == [HIGH] and request.target.tolist() == [0]
+    assert state.requested_khz.tolist() < [HIGH]
+    state, request = decide(Params(), layout, state, see(layout, 0.5, uncore=state.requested_khz[0] / HIGH))
+    assert state.requested_khz.tolist() == [HIGH] and request.target.tolist() == [0]
 
 
 def test_what_lower_core_clocks_cost_is_charged_to_the_same_bound():
     layout = node()
     state, _, alone = drive(layout, warm(layout), 0.05, 10.0)
     state, reasons, together = drive(layout, warm(layout), 0.05, 10.0, clock=0.98)
-    assert HIGH > state.asked_khz[0] > 1_500_000  # the core's 2 % leave 1 %
+    assert HIGH > state.requested_khz[0] > 1_500_000  # the core's 2 % leave 1 %
     assert alone <= 0.03 and together <= 0.03
     state, reasons, _ = drive(layout, warm(layout), 0.05, 10.0, clock=0.9)  # a CPU policy that spends it all
-    assert state.asked_khz.tolist() == [HIGH] and set(reasons) == {ACCOUNT}
+    assert state.requested_khz.tolist() == [HIGH] and set(reasons) == {ACCOUNT}
 
 
 def test_an_overdrawn_account_is_earned_back_at_the_highest_uncore():
     layout = node()
     state = replace(warm(layout), lost_s=0.2, time_s=1.0)
     state, reasons, _ = drive(layout, state, 0.05, 2.0)
-    assert set(reasons) == {ACCOUNT} and state.asked_khz.tolist() == [HIGH]
+    assert set(reasons) == {ACCOUNT} and state.requested_khz.tolist() == [HIGH]
 
 
 @settings(max_examples=25, deadline=None)
@@ -120,7 +120,7 @@ def test_the_bound_holds_over_phases_of_any_kind(phases):
     time_s, lost_s = 0.1, 0.0
     for waits, ticks in phases:
         for _ in range(ticks):
-            uncore = state.asked_khz[0] / HIGH
+            uncore = state.requested_khz[0] / HIGH
             slower = 1.0 - waits + waits / uncore
             time_s, lost_s = time_s + 0.1, lost_s + 0.1 * (1.0 - 1.0 / slower)
             state, _ = decide(Params(), layout, state, see(layout, waits, uncore=uncore))
@@ -142,7 +142,7 @@ def test_without_a_stall_event_only_a_high_ipc_qualifies():
 
 def test_idle_and_unreadable_packages_run_free():
     layout = node(packages=2)
-    lowered = replace(warm(layout), asked_khz=np.array([1_500_000, 1_500_000]))
+    lowered = replace(warm(layout), requested_khz=np.array([1_500_000, 1_500_000]))
     seen = see(layout, 0.05)
     busy, ipc = seen.cpu.busy.copy(), seen.cpu.ipc.copy()
     busy[:4], ipc[4:] = 0.01, np.nan
@@ -155,7 +155,7 @@ def test_each_package_has_its_own_uncore():
     layout = node(packages=2)
     state = warm(layout)
     for _ in range(20):
-        one, other = see(layout, 0.02, uncore=state.asked_khz[0] / HIGH), see(layout, 0.5)
+        one, other = see(layout, 0.02, uncore=state.requested_khz[0] / HIGH), see(layout, 0.5)
         stall = np.concatenate((one.cpu.stall[:4], other.cpu.stall[4:]))
         state, request = decide(Params(), layout, state, replace(one, cpu=replace(one.cpu, stall=stall)))
     assert request.reason.tolist() == [BOUNDED, MEMORY] and request.target.tolist() == [1_200_000, 0]
