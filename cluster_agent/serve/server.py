@@ -121,12 +121,7 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
-        self._power: PowerCommands | None = None
-        if self.jobs and settings.jobs and settings.jobs.power and self.jobs.can_switch:
-            self._power = PowerCommands(
-                settings.jobs, settings.jobs.power, self.jobs, self.partition.ledger,
-                lambda: self.partition.happened(self._now_s(), "node"),
-            )  # fmt: skip
+        self._power = self._power_commands()
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
         self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
@@ -134,6 +129,15 @@ class Server:
         self._expect_s = now
         self._round_end_s = 0.0
         self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _power_commands(self) -> PowerCommands | None:
+        """What switches nodes off and on, where the settings have commands for it."""
+        jobs = self._settings.jobs
+        if not (self.jobs and jobs and jobs.power and self.jobs.can_switch):
+            return None
+        return PowerCommands(
+            jobs, jobs.power, self.jobs, self.partition.ledger, lambda: self.partition.happened(self._now_s(), "node")
+        )
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. ``DeposedError`` when another cluster agent has taken over."""

@@ -60,10 +60,7 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     sharers = tuple(below(Path.cwd(), sharer) for sharer in sharers)  # whose settings are elsewhere
     for sharer in sharers:
         choose(sharer)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WrongUseError(f"--out {out}: {error.strerror}") from None
+    _make(out)
 
     def say(line: str) -> None:
         if not as_json:
@@ -96,6 +93,13 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
         _print_results(scene, courses, out, time.monotonic() - started_s)
     is_kept = all(one.over.ws == 0 and not one.failed for one in courses)
     return 0 if is_kept else 1
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WrongUseError(f"--out {out}: {error.strerror}") from None
 
 
 def _print_results(scene: Any, courses: list[Any], out: Path, took_s: float) -> None:

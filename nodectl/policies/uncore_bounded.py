@@ -28,6 +28,7 @@ that leaves, and the bound is for both together. The clock rises at once and fal
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -97,10 +98,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     requested, candidate, calm_s = state.requested_khz.tolist(), state.candidate_khz.tolist(), state.calm_s.tolist()
     seen = [_look(params, row, sample) for row in rows]
     top_khz = _top_khz(state, sample, seen)
-    waits, core = [math.nan] * len(rows), [0.0] * len(rows)
-    for i, view in enumerate(seen):
-        if isinstance(view, _Seen):
-            waits[i], core[i] = _at_highest_clocks(view, top_khz, requested[i] / rows[i].high)
+    waits, core = _losses(rows, seen, requested, top_khz)
     loss = [wait * (row.high / at - 1.0) for wait, row, at in zip(waits, rows, requested, strict=True)]
 
     # the other packages wait for the slowest at the next barrier
@@ -128,6 +126,17 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     target = [0 if at >= row.high else at for at, row in zip(requested, rows, strict=True)]
     unknown = np.full(len(rows), np.nan)
     return after, Request(np.array(target, np.int64), np.array(reason, np.uint8), np.array(loss), unknown)
+
+
+def _losses(
+    rows: Sequence[KnobRange], seen: Sequence[_Seen | int], requested: Sequence[int], top_khz: float
+) -> tuple[list[float], list[float]]:
+    """Per range ``_at_highest_clocks``; NaN and 0 where nothing can be said of its package."""
+    waits, core = [math.nan] * len(rows), [0.0] * len(rows)
+    for i, view in enumerate(seen):
+        if isinstance(view, _Seen):
+            waits[i], core[i] = _at_highest_clocks(view, top_khz, requested[i] / rows[i].high)
+    return waits, core
 
 
 def _rows(layout: Layout) -> list[KnobRange]:

@@ -251,7 +251,7 @@ def test_a_policy_that_fails_at_work_ends_the_run_in_one_line_with_every_knob_re
 def test_a_state_that_no_journal_can_keep_costs_the_journal_and_not_the_run(tmp_path):
     path = write(tmp_path, instead("return State(0)", "return {1, 2}").replace("State(state.periods + 1)", "state"))
     said = run(tmp_path, str(path), 1.0)
-    assert "journal stopped: site-clock: a policy's state holds a set, which a journal cannot keep" in said
+    assert "journal stopped: site-clock: a policy's state has a set, which a journal cannot store" in said
 
 
 def test_two_files_of_one_name_cannot_be_told_apart_by_a_journal_and_are_refused(tmp_path):

@@ -127,6 +127,26 @@ int judge_mount(doors_t *doors, const watched_call_t *call)
     return result;
 }
 
+/* With all that lies in it, and the empty sysfs below, which mount_new put there. */
+static int unmount_all(const doors_t *doors, const char *target)
+{
+    if (umount2(target, MNT_DETACH))
+        return -errno;
+    int below = open(target, O_PATH | O_CLOEXEC);
+    if (tree_which(doors, below) == TREE_KERNELS_SYSFS)
+        umount2(target, MNT_DETACH);
+    close(below);
+    return 0;
+}
+
+/* Unmounted plainly or lazily. Without MNT_DETACH /sys and /proc of the run are busy, as on any node. */
+static int is_ours_to_unmount(const watched_call_t *call, const char *path)
+{
+    if (call->args[1])
+        return call->args[1] == MNT_DETACH;
+    return strcmp(path, "/sys") && strcmp(path, "/proc");
+}
+
 /* On a real node there are no mounts in place of the twin's files, and a sysfs or procfs is unmounted as a whole. In a
  * copy ("umount -R" after "mount --rbind /sys DIR") the twin's mounts are unmounted with the sysfs or procfs around
  * them. */
@@ -138,17 +158,10 @@ static int unmount(const doors_t *doors, const watched_call_t *call, int at, con
         return *path && !tree_is_own_mount(doors, at) && caller_may_mount(call) ? 0 : -EINVAL;
     if (tree_is_root(at, doors->run_device) && !strcmp(path, "/run"))
         return -EBUSY;
-    int is_lazy = call->args[1] == MNT_DETACH, is_own = !strcmp(path, "/sys") || !strcmp(path, "/proc");
-    if ((call->args[1] && !is_lazy) || (is_own && !is_lazy) || !*target || !caller_may_mount(call))
-        return LEAVE_TO_KERNEL; /* /sys and /proc of the run are busy, as on any node */
-    if (!tree_is_root(at, doors->sysfs_device) && tree_which(doors, at) != TREE_PROCFS)
+    if (!is_ours_to_unmount(call, path) || !*target || !caller_may_mount(call))
         return LEAVE_TO_KERNEL;
-    int error = umount2(target, MNT_DETACH) ? -errno : 0;
-    int below = error ? -1 : open(target, O_PATH | O_CLOEXEC);
-    if (tree_which(doors, below) == TREE_KERNELS_SYSFS)
-        umount2(target, MNT_DETACH); /* the empty sysfs that mount_new put there */
-    close(below);
-    return error;
+    int is_one_thing = tree_is_root(at, doors->sysfs_device) || tree_which(doors, at) == TREE_PROCFS;
+    return is_one_thing ? unmount_all(doors, target) : LEAVE_TO_KERNEL;
 }
 
 int judge_umount2(doors_t *doors, const watched_call_t *call)
