@@ -1,4 +1,4 @@
-"""The planner of switch-off and frequency scaling for an announced cap (Glesser, PhD thesis, Grenoble 2016, ch. 4).
+"""Which nodes to switch off, or which frequency to set, for an announced cap (Glesser, PhD thesis, Grenoble 2016).
 
 N equal nodes of which some may be off, some at the lowest frequency, the rest at the highest, under P watts. The work
 done per second is W = (N - Noff - Ndvfs) + Ndvfs / deg. It is linear, so its maximum is at an end: only switch-off,
