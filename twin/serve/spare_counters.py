@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import resource
 import threading
+import time
 from typing import Any, Final
 
 from twin._kernel import lib
@@ -32,6 +33,7 @@ class SpareCounters:
         self._mount_fd = mount_fd
         self._spare: collections.deque[tuple[int, int]] = collections.deque()
         self._was_used = threading.Event()
+        self._n_taken = 0
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.size = STOCK if hard == resource.RLIM_INFINITY else min(STOCK, hard // 4)
@@ -46,7 +48,9 @@ class SpareCounters:
             spare = self._spare.popleft()
         except IndexError:
             spare = self._open()
-        self._was_used.set()
+        self._n_taken += 1
+        if not self._was_used.is_set():  # the thread sleeps; in a burst of calls only the first wakes it
+            self._was_used.set()
         return spare
 
     def give_back(self, spare: tuple[int, int]) -> None:
@@ -71,6 +75,8 @@ class SpareCounters:
                     break  # no descriptors or slots left: the next call says so
                 self._spare.append(spare)
             self._was_used.wait()
-            while self._was_used.is_set():
-                self._was_used.clear()
-                self._was_used.wait(CALM_S)
+            before = -1
+            while before != self._n_taken:
+                before = self._n_taken
+                time.sleep(CALM_S)
+            self._was_used.clear()
