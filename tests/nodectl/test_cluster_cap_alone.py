@@ -401,6 +401,13 @@ def test_a_node_that_nobody_has_capped_has_no_cap_to_leave() -> None:
     assert cap.leave()
 
 
+def test_a_cap_that_is_left_closes_its_link() -> None:
+    wire = JobWire()
+    with ClusterCap(SETTINGS, wire, "boot-1"):
+        assert not wire.is_closed
+    assert wire.is_closed
+
+
 def test_leave_that_is_granted_ends_the_wait() -> None:
     made = capped()
     made.wire.on_wait = lambda: made.wire.grant(520.0, 2, is_leave=True)
