@@ -5,15 +5,35 @@ What a site adds may be chosen by its file instead of a name: ``FILE.py[:NAME][:
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, get_args
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
 from cluster_agent.errors import WrongUseError
 from nodectl.shell.errors import nearest
-from nodectl.shell.extension import located, split
+from nodectl.shell.extension import Extension, ExtensionError, Extensions, located, split
 
 _Params = TypeVar("_Params", bound=msgspec.Struct)
+_Found = TypeVar("_Found")
+
+
+def find_named(
+    name: str, what: str, hint: str, added: Extensions[_Found], shipped: Mapping[str, str], attribute: str
+) -> Extension[_Found]:
+    """What is called ``name`` (or is in that file), and where it came from: one of ``added``, else the ``attribute`` of
+    a module of ``shipped``. ``WrongUseError`` with the nearest name and ``hint``, in which ``{known}`` is all names."""
+    try:
+        if found := added.find(name):
+            return found
+        if name not in shipped:
+            known = [*shipped, *added.names()]
+            advice = hint.format(known=", ".join(known))
+            raise WrongUseError(f"no {what} is called {name!r}{nearest(name, known)}; {advice}")
+    except ExtensionError as error:
+        raise WrongUseError(str(error)) from None
+    return Extension(cast(_Found, getattr(importlib.import_module(shipped[name]), attribute)))
 
 
 def read_params(option: str, text: str, name: str, kind: type[_Params]) -> _Params:

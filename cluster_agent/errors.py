@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Final
 
-from nodectl.shell.errors import NodectlError, nearest
+from nodectl.shell.errors import NodectlError, nearest, types_in_words
 
 
 class ClusterError(NodectlError):
@@ -30,19 +28,8 @@ def no_such_node(name: str, known: Iterable[str]) -> WrongUseError:
     return WrongUseError(f"no node is called {name!r}{nearest(name, known)} (`clusterctl nodes` lists them)")
 
 
-_TYPES: Final = {
-    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
-    "object": "a table", "null": "nothing",
-}  # fmt: skip
-
-
 def without_types(message: str) -> str:
     """A decoder's message without the names of Python's types: ``expected a number, got text``."""
     message = message.replace("Object missing required field", "Missing key")
     message = message.replace("Object contains unknown field", "Unknown key")
-    return re.sub(r"`(\w+(?: \| \w+)*)`", _in_words, message)
-
-
-def _in_words(found: re.Match[str]) -> str:
-    names = found[1].split(" | ")
-    return " or ".join(_TYPES[name] for name in names) if all(name in _TYPES for name in names) else found[0]
+    return types_in_words(message)

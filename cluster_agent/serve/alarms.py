@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.plan import Plan
 from nodectl.wire.power_messages import CAP_TOLERANCE, Report
@@ -137,15 +138,20 @@ class Alarms:
     def _disbelieved(self, now_s: float) -> str:
         """Which nodes report an epoch that no cluster agent can have given; "" if none."""
         accounts = self._ledger.accounts
+        if not accounts.is_disbelieved.any():
+            return ""
         places = np.flatnonzero(accounts.is_disbelieved & self._ledger.is_within_reach(now_s))
         if not len(places):
             return ""
-        names = ", ".join(accounts.names[at] for at in places[:NAMED].tolist())
-        more = ", ..." if len(places) > NAMED else ""
         return (
             f"{len(places)} nodes report grants of a cluster agent that is not there, and take none of ours:"
-            f" restart their agents; if that does not help, revoke their keys ({names}{more})"
+            f" restart their agents; if that does not help, revoke their keys ({self._names(places)})"
         )
+
+    def _names(self, places: Ints) -> str:
+        """The names of the first nodes at these places."""
+        names = ", ".join(self._ledger.accounts.names[at] for at in places[:NAMED].tolist())
+        return f"{names}, ..." if len(places) > NAMED else names
 
     def _unreached(self, now_s: float) -> tuple[int, str]:
         """The watts of nodes that cannot be reached, and the words for an alarm: the most frequent reason of a
@@ -156,11 +162,9 @@ class Alarms:
         if not counts_mw:
             return 0, ""
         places = np.flatnonzero(is_unreached)
-        names = ", ".join(ledger.accounts.names[at] for at in places[:NAMED].tolist())
-        more = ", ..." if len(places) > NAMED else ""
         return counts_mw, (
             f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents, or"
-            f" revoke the keys of those that are gone ({names}{more})"
+            f" revoke the keys of those that are gone ({self._names(places)})"
         )
 
     def _above_caps_mw(self, now_s: float, reports: Mapping[str, Report]) -> int:

@@ -37,8 +37,18 @@ def plain_reason(message: str) -> str:
     """A message of msgspec as a clause for people: ``expected a whole number, got text``."""
     if missing := re.match(r"Object missing required field `([^`]+)`(.*)", message):
         return f"the key {missing[1]} is missing{missing[2].replace('`', '')}"
-    plain = re.sub(r"`([a-z |]+)`", lambda type_: " or ".join(_TYPES.get(t, t) for t in type_[1].split(" | ")), message)
+    plain = types_in_words(message)
     return (plain[:1].lower() + plain[1:]).replace("`", "")
+
+
+def types_in_words(message: str) -> str:
+    """The same message with what people call types in place of what msgspec calls them; other quoted names stay."""
+
+    def words(quoted: re.Match[str]) -> str:
+        names = quoted[1].split(" | ")
+        return " or ".join(_TYPES[name] for name in names) if all(name in _TYPES for name in names) else quoted[0]
+
+    return re.sub(r"`(\w+(?: \| \w+)*)`", words, message)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Every sharer by its name, imported only when it is asked for; those that a site adds, also by their file.
+"""Every sharer by its name, imported only when it is chosen; those that a site adds, also by their file.
 
 A choice is written ``NAME[:key=value,...]``. Packages announce sharers of theirs in the group ``clusterctl.sharers``;
 ``FILE.py[:NAME][:key=value,...]`` is one of a file.
@@ -7,18 +7,15 @@ A choice is written ``NAME[:key=value,...]``. Packages announce sharers of their
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
 from cluster_agent.budget.sharers.api import Method, Sharer
-from cluster_agent.choosing import read_params
+from cluster_agent.choosing import find_named, read_params
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.errors import nearest
 from nodectl.shell.extension import (
     Extension,
-    ExtensionError,
     ExtensionFailedError,
     Extensions,
     Origin,
@@ -63,15 +60,7 @@ def method(name: str) -> Method:
 
 def find(name: str) -> Extension[Method]:
     """The same with where it came from; ``name`` may be a file."""
-    try:
-        if found := _ADDED.find(name):
-            return found
-        if name not in _MODULES:
-            known = [*_MODULES, *_ADDED.names()]
-            raise WrongUseError(f"no sharer is called {name!r}{nearest(name, known)}; one of {', '.join(known)}")
-    except ExtensionError as error:
-        raise WrongUseError(str(error)) from None
-    return Extension(cast(Method, importlib.import_module(_MODULES[name]).METHOD))
+    return find_named(name, "sharer", "one of {known}", _ADDED, _MODULES, "METHOD")
 
 
 def _misfit(method: Method) -> str:

@@ -1,4 +1,4 @@
-"""Every policy by its name, imported only when it is asked for; those that a site adds, also by their file.
+"""Every policy by its name, imported only when it is chosen; those that a site adds, also by their file.
 
 A choice is written ``NAME[:key=value,...]``. Packages announce policies of theirs in the group ``clusterctl.policies``;
 ``FILE.py[:NAME][:key=value,...]`` is one of a file.
@@ -7,10 +7,9 @@ A choice is written ``NAME[:key=value,...]``. Packages announce policies of thei
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,10 +20,8 @@ from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
-from nodectl.shell.errors import nearest
 from nodectl.shell.extension import (
     Extension,
-    ExtensionError,
     ExtensionFailedError,
     Extensions,
     Origin,
@@ -131,15 +128,7 @@ def policy(name: str) -> Policy:
 
 def find(name: str) -> Extension[Policy]:
     """The same with where it came from; ``name`` may be a file."""
-    try:
-        if found := _ADDED.find(name):
-            return found
-        if name not in _MODULES:
-            known = [*_MODULES, *_ADDED.names()]
-            raise WrongUseError(f"no policy is called {name!r}{nearest(name, known)}; see `clusterctl policies`")
-    except ExtensionError as error:
-        raise WrongUseError(str(error)) from None
-    return Extension(cast(Policy, importlib.import_module(_MODULES[name]).POLICY))
+    return choosing.find_named(name, "policy", "see `clusterctl policies`", _ADDED, _MODULES, "POLICY")
 
 
 def _misfit(policy: Policy) -> str:
