@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -52,6 +53,17 @@ def test_the_power_sensor_reads_the_mean_of_100_us_not_the_published_one_and_a_h
     host, plant = joined()
     host.advance_slots(50)
     assert host.wires["power_uw"][0] * 1e-6 == pytest.approx(plant.power_w[0], rel=1e-3)
+
+
+def test_who_reads_the_power_while_time_passes_never_sees_half_a_sum() -> None:
+    host, plant = joined()
+    host.advance_slots(50)
+    running = threading.Thread(target=host.advance_slots, args=(40_000,))
+    running.start()
+    lowest_w = np.inf
+    while running.is_alive():
+        lowest_w = min(lowest_w, min(plant.power_w[0] for _ in range(1000)))
+    assert lowest_w == pytest.approx(plant.power_w[0], rel=0.5)
 
 
 def test_the_controllers_model_agrees_with_the_plant_to_a_part_in_a_thousand() -> None:

@@ -112,19 +112,20 @@ static void heat(pulp_plant_t *p, const double watts[PULP_CORES])
 static void account(pulp_plant_t *p, const double watts[PULP_CORES])
 {
     const double step_s = PULP_STEP_NS * 1e-9;
-    for (int d = 0; d <= PULP_DOMAINS; d++)
-        p->power_w[d] = 0;
+    double sums_w[PULP_DOMAINS + 1] = {0}; /* another process may read power_w: it must never see half a sum */
     for (int i = 0; i < PULP_CORES; i++) {
         double ghz = p->freq_khz[i] / 1e6, share = p->memory_share[i];
-        p->power_w[1 + i / DOMAIN_CORES] += watts[i];
-        p->power_w[0] += watts[i];
+        sums_w[1 + i / DOMAIN_CORES] += watts[i];
+        sums_w[0] += watts[i];
         if (p->capacitance[i] > 0 && ghz > 0)
             p->work_s[i] += step_s / ((1 - share) * FREQ_MAX_GHZ / ghz + share);
         p->unsafe_steps += is_unsafe(p->volt_mv[i / DOMAIN_CORES] / 1000.0, ghz);
     }
-    p->energy_j += p->power_w[0] * step_s;
-    for (int d = 0; d <= PULP_DOMAINS; d++)
-        p->power_sum_w[d] += p->power_w[d];
+    for (int d = 0; d <= PULP_DOMAINS; d++) {
+        p->power_w[d] = sums_w[d];
+        p->power_sum_w[d] += sums_w[d];
+    }
+    p->energy_j += sums_w[0] * step_s;
 }
 
 static void step(pulp_plant_t *p)
