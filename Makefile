@@ -3,12 +3,13 @@
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation
 
-.PHONY: help setup demo demo-cluster test hil-linux bench fuzz mutate lint clean
+.PHONY: help setup demo demo-cluster test test-busy hil-linux bench fuzz mutate lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
 	@echo "make demo-cluster  16 emulated nodes under one power budget, shared three ways: table, plot and JSON in out/"
 	@echo "make test   the whole test suite"
+	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
 	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests"
@@ -29,6 +30,9 @@ demo-cluster:
 
 test: setup
 	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+test-busy: setup
+	@$(PYTHON_VENV) -m tests.under_load
 
 hil-linux:
 	@scripts/setup.sh linux

@@ -689,7 +689,10 @@ def test_of_a_new_node_nothing_is_known_but_what_it_declares() -> None:
         "after_lease_s": 8.5, "heard_s": least, "watch_s": math.inf, "last_deadline_s": least,
         "open_deadline_s": math.inf,
     }  # fmt: skip
-    bools = ("is_sticky", "is_leased", "has_confirmed", "is_leaving", "has_left", "is_off", "is_awaited", "owes_epoch")
+    bools = (
+        "is_sticky", "is_leased", "has_confirmed", "is_leaving", "has_left", "is_off", "is_awaited", "owes_epoch",
+        "has_claimed", "is_disbelieved",
+    )  # fmt: skip
     for kind, columns_of_it in ((np.int64, ints), (np.float64, floats), (np.bool_, dict.fromkeys(bools, False))):
         for name, value in columns_of_it.items():
             column = getattr(columns, name)

@@ -70,7 +70,15 @@ TARGETS: Final = (
     Target("nodectl/write/saves.py", _SAVES),
     Target("nodectl/write/writer.py", _RESTORE),
     Target("nodectl/write/restore.py", _RESTORE),
-    Target("pmu/decode.py", ("tests/pmu/test_decode.py", "tests/pmu/test_progress.py", "tests/pmu/test_rapl.py")),
+    Target(
+        "pmu/decode.py",
+        (
+            "tests/pmu/test_decode.py",
+            "tests/pmu/test_columns.py",
+            "tests/pmu/test_progress.py",
+            "tests/pmu/test_rapl.py",
+        ),
+    ),
     Target("firmware_bridge/scmi/messages/codec.py", ("tests/scmi/test_codec.py",)),
     Target("cluster_agent/budget/accounts.py", _LEDGER),
     Target("cluster_agent/budget/ledger.py", _LEDGER),
