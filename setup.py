@@ -34,7 +34,7 @@ setup(
         "pmu/build_native.py:ffibuilder",
         "nodectl/build_progress.py:ffibuilder",
         "twin/build_model.py:ffibuilder",
-        "twin/build_kernel.py:ffibuilder",
+        "twin/build_serve.py:ffibuilder",
         "twin/build_pulp.py:ffibuilder",
         "firmware_bridge/build_firmware.py:ffibuilder",
         "cluster_agent/build_native.py:ffibuilder",

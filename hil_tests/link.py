@@ -1,6 +1,6 @@
 """A link that can be disturbed: messages are lost, late, doubled, damaged or truncated, or the link is cut.
 
-It acts on whole messages, so it works over every transport; a rig with a serial line disturbs its bytes as well.
+It disturbs whole messages, so it works over every transport; a rig with a serial line disturbs its bytes as well.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DisturbedLink:
         self.name, self.clock, self.reply_timeout_s = inner.name, inner.clock, inner.reply_timeout_s
         self._commands: deque[Disturbance] = deque()
         self._responses: deque[Disturbance] = deque()
-        self._held: deque[bytes] = deque()
+        self._delayed: deque[bytes] = deque()
         self._replacement: Body | None = None
         self._is_cut = False
 
@@ -88,8 +88,8 @@ class DisturbedLink:
 
     def receive(self, timeout_s: float) -> bytes | None:
         """The next message that gets through."""
-        if self._held:
-            return self._held.popleft()
+        if self._delayed:
+            return self._delayed.popleft()
         deadline_s = self.clock.now_s() + timeout_s
         while True:
             left_s = max(deadline_s - self.clock.now_s(), 0.0)
@@ -110,10 +110,10 @@ class DisturbedLink:
         if kind is Disturbance.RESPONSE_LOST:
             return None
         if kind is Disturbance.RESPONSE_LATE:
-            self._held.append(message)
+            self._delayed.append(message)
             return None
         if kind is Disturbance.RESPONSE_TWICE:
-            self._held.append(message)
+            self._delayed.append(message)
         if kind is Disturbance.RESPONSE_DAMAGED:
             return _with_other_token(message)
         return message[:6] if kind is Disturbance.RESPONSE_TRUNCATED else message

@@ -9,7 +9,7 @@ from firmware_bridge.errors import OutOfRangeError
 from hil_tests.rig import Ability, Rig
 
 
-def test_a_cap_holds_power_below_it_and_a_raise_frees_it(rig: Rig) -> None:
+def test_a_cap_keeps_power_below_it_and_a_raise_frees_it(rig: Rig) -> None:
     controller = rig.controller()
     package = controller.cap_domains[0]
     for cap_w in (120.0, 80.0, 200.0):
@@ -56,7 +56,7 @@ def test_a_cap_out_of_range_leaves_the_previous_one_in_force(rig: Rig) -> None:
 
 
 @pytest.mark.needs(Ability.SEVERAL_AGENTS)
-def test_of_two_agents_caps_the_lower_one_holds_until_it_is_withdrawn(rig: Rig) -> None:
+def test_of_two_agents_caps_the_lower_one_is_in_force_until_it_is_withdrawn(rig: Rig) -> None:
     first, second = rig.controller(1), rig.controller(2)
     package = first.cap_domains[0]
     assert first.set_cap(package, 150_000).enforced == 150_000

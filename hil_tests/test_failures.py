@@ -40,7 +40,7 @@ def test_with_a_lease_the_agreed_cap_takes_over_while_the_link_is_cut(rig: Rig) 
     assert controller.cap(package) == 80_000
 
 
-def test_a_lease_with_a_set_end_ends_on_the_controllers_own_clock_and_holds_against_late_requests(rig: Rig) -> None:
+def test_a_lease_with_a_set_end_ends_on_the_controllers_own_clock_and_late_requests_cannot_move_it(rig: Rig) -> None:
     controller = rig.controller()
     package, link = controller.cap_domains[0], rig.last_link()
     controller.set_cap(package, 150_000)

@@ -24,7 +24,7 @@ def test_a_level_becomes_the_clock_of_its_domain_alone(rig: Rig) -> None:
 
 
 @pytest.mark.needs(Ability.SEVERAL_AGENTS)
-def test_of_two_agents_levels_the_higher_one_holds_while_both_live(rig: Rig) -> None:
+def test_of_two_agents_levels_the_higher_one_is_in_force_while_both_live(rig: Rig) -> None:
     first, second = rig.controller(1), rig.controller(2)
     domain = first.speed_domains[0]
     assert first.set_level(domain, 1_600_000).in_force == 1_600_000

@@ -59,7 +59,7 @@ def test_silence_is_an_error_after_a_bounded_number_of_tries(rig: Rig) -> None:
     assert client.request(CapGet(0)).cap == 0
 
 
-def test_a_higher_cap_than_asked_for_is_never_taken_for_done(rig: Rig) -> None:
+def test_a_higher_cap_than_requested_is_never_taken_for_done(rig: Rig) -> None:
     """The controller never saw the request, but responses arrive: only reading back shows it."""
     controller = rig.controller()
     package = controller.cap_domains[0]

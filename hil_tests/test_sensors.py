@@ -16,7 +16,7 @@ def _substituted(reasons: tuple[int, ...]) -> set[int]:
     return {core for core, reason in enumerate(reasons) if reason & SUBSTITUTED}
 
 
-def test_an_unreadable_temperature_is_replaced_and_told(rig: Rig) -> None:
+def test_an_unreadable_temperature_is_replaced_and_reported(rig: Rig) -> None:
     client = rig.client()
     assert rig.wait_for(lambda: not _substituted(client.request(TelemetryReasons(0)).reasons), 0.2)
     rig.plant.temperature_fault[13] = UNREADABLE
@@ -25,7 +25,7 @@ def test_an_unreadable_temperature_is_replaced_and_told(rig: Rig) -> None:
     assert rig.wait_for(lambda: not _substituted(client.request(TelemetryReasons(0)).reasons), 0.2)
 
 
-def test_a_cap_holds_without_any_power_sensor(rig: Rig) -> None:
+def test_a_cap_is_kept_without_any_power_sensor(rig: Rig) -> None:
     controller = rig.controller()
     rig.pass_slots(40)
     rig.plant.power_fault[:] = UNREADABLE

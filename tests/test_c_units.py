@@ -13,7 +13,7 @@ FIRMWARE, TWIN = "firmware_bridge/controlpulp/src", "twin/csrc"
 LISTS = {
     f"{FIRMWARE}/firmware.h": "*.c",
     f"{TWIN}/model_internal.h": "model*.c",
-    f"{TWIN}/kernel_doors.h": "kernel*.c",
+    f"{TWIN}/serve_internal.h": "serve*.c",
 }
 """Headers with a list of units, and the source files that it is about."""
 

@@ -20,7 +20,7 @@ OURS = ("pmu", "nodectl", "twin", "firmware_bridge", "cluster_agent", "calibrati
 ALLOWED: dict[str, set[str]] = {
     "pmu": set(),
     "firmware_bridge": set(),
-    "twin": {"pmu"},  # the types of the doors that it stands in for
+    "twin": {"pmu"},  # the types of the ports that it stands in for
     "nodectl": {"pmu", "firmware_bridge"},
     "calibration": {"nodectl", "pmu"},
     "cluster_agent": {"nodectl"},

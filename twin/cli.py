@@ -172,7 +172,7 @@ def wait(number: int | None, timeout_s: float) -> None:
 
     The load runs inside the twin, so this command reports for it: NODECTL_PROGRESS gets the finished units.
     """
-    from twin._kernel import lib
+    from twin._serve import lib
 
     deadline = time.monotonic() + timeout_s
     reported: int | None = None  # units finished before this command began are not reported

@@ -185,8 +185,8 @@ class Ledger:
 
     @property
     def settle_s(self) -> float:
-        """How long until a decrease holds even on a node that is cut off now: its lease, its slowest knob, and, where
-        software ends the lease, the watchdog."""
+        """How long until a decrease is in force even on a node that is cut off now: its lease, its slowest knob, and,
+        where software ends the lease, the watchdog."""
         return self._lease_here_s() + self._slowest_s
 
     @property

@@ -466,7 +466,7 @@ static int32_t backfill_each(scheduler_t *s, int64_t now_s, offer_t *offer, int3
 }
 
 /* EASY in processors and watts: jobs that start before the head may take neither from its reservation. */
-static int32_t backfill_easy(scheduler_t *s, int64_t now_s, int32_t *starts)
+static int32_t backfill_easy_in_watts(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     power_t *p = s->power;
     int32_t head = s->queue[s->head].job;
@@ -506,7 +506,7 @@ int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in
     if (s->composition.backfill != BACKFILL_EASY || s->n_waiting - *in_turn < 2 ||
         s->power->outlook[s->power->row].free < 1)
         return 0;
-    return backfill_easy(s, now_s, starts + *in_turn);
+    return backfill_easy_in_watts(s, now_s, starts + *in_turn);
 }
 
 /* Whether so many processors may draw `rise_uw` more each until `limit_s`. */

@@ -27,7 +27,7 @@ _PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 
 @dataclass(slots=True)
 class _Connection:
-    door: socket.socket
+    socket: socket.socket
     caller: Caller
     until_s: float
     got: bytearray
@@ -38,7 +38,7 @@ class AdminSocket:
     """Listens at ``path``; the loop polls ``interests`` and calls ``serve`` for a descriptor that is ready."""
 
     def __init__(self, path: Path, handlers: Handlers, admins: frozenset[str] = frozenset()) -> None:
-        """``admins``: users beside root and the one that this process runs as."""
+        """``admins``: users in addition to root and the one that this process runs as."""
         self.path, self._handlers, self._admins = path, handlers, admins
         self._connections: dict[int, _Connection] = {}
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -88,15 +88,15 @@ class AdminSocket:
 
     def _accept(self, now_s: float) -> None:
         try:
-            door, _ = self._listening.accept()
+            peer, _ = self._listening.accept()
         except OSError:
             return
-        door.setblocking(False)
+        peer.setblocking(False)
         if len(self._connections) >= MAX_CONNECTIONS:
-            door.close()
+            peer.close()
             return
-        _, uid, _ = _PEER.unpack(door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        self._connections[door.fileno()] = _Connection(door, self._caller(uid), now_s + PATIENCE_S, bytearray())
+        _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        self._connections[peer.fileno()] = _Connection(peer, self._caller(uid), now_s + PATIENCE_S, bytearray())
 
     def _caller(self, uid: int) -> Caller:
         try:
@@ -109,7 +109,7 @@ class AdminSocket:
     def _read(self, connection: _Connection) -> bool:
         """True when the connection is to be closed."""
         got = connection.got
-        part = connection.door.recv(MAX_REQUEST + _LENGTH.size - len(got))
+        part = connection.socket.recv(MAX_REQUEST + _LENGTH.size - len(got))
         got += part
         if not part:
             return True
@@ -127,14 +127,14 @@ class AdminSocket:
 
     def _write(self, connection: _Connection) -> bool:
         try:
-            sent = connection.door.send(connection.to_send)
+            sent = connection.socket.send(connection.to_send)
         except BlockingIOError:
             return False
         connection.to_send = connection.to_send[sent:]
         return not connection.to_send
 
     def _drop(self, descriptor: int) -> None:
-        self._connections.pop(descriptor).door.close()
+        self._connections.pop(descriptor).socket.close()
 
 
 def _clear(path: Path) -> None:
@@ -143,9 +143,9 @@ def _clear(path: Path) -> None:
         return
     if not path.is_socket():  # connecting to a file is refused as well, and it may be somebody's
         raise OSError(0, "something else has this name; move it away, or choose another `socket` in the settings")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            door.connect(str(path))
+            probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return

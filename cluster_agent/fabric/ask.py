@@ -70,22 +70,22 @@ class RefusedError(ClusterError):
 
 def _by_socket(path: Path, request: RequestEnvelope) -> AnswerEnvelope:
     frame = msgspec.msgpack.encode(request)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.settimeout(PATIENCE_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(PATIENCE_S)
         try:
-            door.connect(str(path))
-            door.sendall(_LENGTH.pack(len(frame)) + frame)
-            (size,) = _LENGTH.unpack(_exactly(door, _LENGTH.size))
-            return msgspec.msgpack.decode(_exactly(door, size), type=AnswerEnvelope)
+            connection.connect(str(path))
+            connection.sendall(_LENGTH.pack(len(frame)) + frame)
+            (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+            return msgspec.msgpack.decode(_exactly(connection, size), type=AnswerEnvelope)
         except OSError as error:
             why = error.strerror or "no answer"
             raise ClusterError(f"{path}: no cluster agent: {why}; is `clusterctl serve` running? (--socket)") from None
 
 
-def _exactly(door: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int) -> bytes:
     parts = bytearray()
     while len(parts) < size:
-        part = door.recv(min(size - len(parts), 1 << 20))
+        part = connection.recv(min(size - len(parts), 1 << 20))
         if not part:
             raise OSError(0, "it closed the connection")
         parts += part
@@ -103,23 +103,23 @@ def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
     pair, server = read_pair(link.key), read_public(link.server)
     frame = pack(ASK, request)
     if len(frame) > LINK_REQUEST:
-        raise ClusterError(f"{len(frame)} bytes are more than can be asked over a link ({LINK_REQUEST})")
+        raise ClusterError(f"{len(frame)} bytes are more than a request over a link may have ({LINK_REQUEST})")
     with (
         zmq.Context() as context,
-        context.socket(zmq.DEALER) as door,
-        door.get_monitor_socket(HANDSHAKES) as monitor,
+        context.socket(zmq.DEALER) as dealer,
+        dealer.get_monitor_socket(HANDSHAKES) as monitor,
     ):
-        door.linger = 0
-        door.setsockopt(zmq.MAXMSGSIZE, LARGEST_ANSWER)
-        door.curve_publickey, door.curve_secretkey = pair.public.encode(), pair.secret.encode()
-        door.curve_serverkey = server.encode()
+        dealer.linger = 0
+        dealer.setsockopt(zmq.MAXMSGSIZE, LARGEST_ANSWER)
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        dealer.curve_serverkey = server.encode()
         try:
-            door.connect(link.url)
+            dealer.connect(link.url)
         except zmq.ZMQError as error:
             raise ClusterError(f"{link.url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
-        door.send(frame)
+        dealer.send(frame)
         poller = zmq.Poller()
-        poller.register(door, zmq.POLLIN)
+        poller.register(dealer, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
         until_s = time.monotonic() + PATIENCE_S
         why = "nobody answers"
@@ -128,9 +128,9 @@ def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
             if monitor in ready and (refused := why_refused(recv_monitor_message(monitor)["event"])):
                 why = refused
                 break
-            if door in ready:
+            if dealer in ready:
                 try:
-                    envelope = unpack(door.recv(), {ANSWER: LARGEST_ANSWER})
+                    envelope = unpack(dealer.recv(), {ANSWER: LARGEST_ANSWER})
                 except WireError as error:
                     raise ClusterError(f"{link.url}: {error}") from None
                 if envelope.kind == ANSWER:

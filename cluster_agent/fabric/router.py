@@ -92,8 +92,8 @@ class _Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What somebody with a key of role admin or viewer asks: an encoded ``people.RequestEnvelope``."""
+class PeopleRequest:
+    """A request by somebody with a key of role admin or viewer: an encoded ``people.RequestEnvelope``."""
 
     caller: Caller
     frame: bytes
@@ -128,7 +128,7 @@ class Router:
         self.dropped = 0
         """Messages that were invalid, too many, or not allowed for their sender."""
         self._job_news: list[NodeJobs] = []
-        self._asked: list[Asked] = []
+        self._requests: list[PeopleRequest] = []
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 65_535)
         self._zap = self._context.socket(zmq.REP)
@@ -173,16 +173,16 @@ class Router:
         found, self._job_news = self._job_news, []
         return found
 
-    def asked(self) -> list[Asked]:
-        """What ``receive`` found that people ask, since this was called last."""
-        found, self._asked = self._asked, []
+    def requests(self) -> list[PeopleRequest]:
+        """The requests of people that ``receive`` has read since the last call."""
+        found, self._requests = self._requests, []
         return found
 
-    def answer(self, asked: Asked, answer: AnswerEnvelope) -> None:
-        """Queue it; who does not wait for it any more gets none."""
+    def answer(self, request: PeopleRequest, answer: AnswerEnvelope) -> None:
+        """Queue the answer; it is dropped if nobody waits for it any more."""
         with contextlib.suppress(zmq.ZMQError):
-            frame = pack(ANSWER, answer, asked.way.speaks)
-            self._socket.send_multipart((asked.way.connection, frame), zmq.NOBLOCK)
+            frame = pack(ANSWER, answer, request.way.speaks)
+            self._socket.send_multipart((request.way.connection, frame), zmq.NOBLOCK)
 
     def send_job(self, node: str, message: Message | JobQuery) -> bool:
         """As ``send``. A node that is too old for messages about jobs gets none."""
@@ -286,7 +286,7 @@ class Router:
             connection.way = way = _Way(way.connection, speaks)
         if envelope.kind == ASK and entry.role != "node":
             caller = Caller(NOBODY, f"key {entry.name}", entry.role)
-            self._asked.append(Asked(caller, bytes(envelope.body), way))
+            self._requests.append(PeopleRequest(caller, bytes(envelope.body), way))
             return None
         if envelope.kind not in ("report", "jobs"):
             self._complain(entry.name, f"kind {envelope.kind[:40]!r} is not known here")

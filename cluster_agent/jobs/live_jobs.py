@@ -101,7 +101,15 @@ class Partition:
                 # a node has the same time to report its jobs as after a restart of the agent
                 self.nodes.setdefault(name, Node(name)).heard_s = now()
         self.power.load(self.nodes)
-        self._begin()
+        self._queued: dict[int, Job] = {}
+        self._row_of: dict[int, int] = {}
+        self._ended: list[int] = []
+        self._aside: list[Job] = []
+        self._overruns: list[tuple[int, int]] = []
+        self._fresh: list[Job] = []
+        past = self._past()
+        self._table, self._scheduler = self._new_scheduler(len(past))
+        self._load(past)
 
     # --- messages
 
@@ -211,7 +219,9 @@ class Partition:
         try:
             with self._store.together():
                 if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
-                    self._begin()
+                    past = self._past()
+                    self._table, self._scheduler = self._new_scheduler(len(past))
+                    self._load(past)
                 now_s = self._now()
                 if not 0 <= now_s - self._watched_s < WATCH_S:
                     self._watch(now_s)
@@ -290,22 +300,26 @@ class Partition:
 
     # --- inside
 
-    def _begin(self) -> None:
-        """Start a scheduler with the jobs that are alive; at the start, and when the table is full."""
-        now_s = self._clock.now_s()
-        self._has_grown = False
-        capacity = max(self._capacity, 4 * (len(self.jobs) + len(self.nodes)) + 64)
+    def _rows_needed(self) -> int:
+        """Rows of a table that has room for the jobs alive, the nodes away, and many more to come."""
+        return max(self._capacity, 4 * (len(self.jobs) + len(self.nodes)) + 64)
+
+    def _past(self) -> list[Job]:
+        """The jobs that ended last, if the policy learns from them."""
         learns = self._composition.estimate in ("mean2", "learned")
-        past = self._store.ended(REMEMBERED)[-capacity // 2 :] if learns else []
-        capacity += len(past)
-        self._table = GrowingJobs(capacity)
-        self._scheduler = NativeScheduler(self._composition, self._table.jobs, max(len(self.nodes), 1))
-        self._queued: dict[int, Job] = {}
-        self._row_of: dict[int, int] = {}
-        self._ended: list[int] = []
-        self._aside: list[Job] = []
-        self._overruns: list[tuple[int, int]] = []
-        self._has_room = True
+        return self._store.ended(REMEMBERED)[-self._rows_needed() // 2 :] if learns else []
+
+    def _new_scheduler(self, n_past: int) -> tuple[GrowingJobs, NativeScheduler]:
+        """An empty table and a scheduler over it; at the start, and when the table is full."""
+        table = GrowingJobs(self._rows_needed() + n_past)
+        return table, NativeScheduler(self._composition, table.jobs, max(len(self.nodes), 1))
+
+    def _load(self, past: list[Job]) -> None:
+        """Fill a new scheduler with the jobs of the past and those that are alive."""
+        now_s = self._clock.now_s()
+        for emptied in (self._queued, self._row_of, self._ended, self._aside, self._overruns):
+            emptied.clear()
+        self._has_grown, self._has_room = False, True
         kept = {one.job.id: one for one in self.runs.by_row.values()}
         self.runs.by_row.clear()
         for job in past:
@@ -323,7 +337,7 @@ class Partition:
         self._update_placeholders(now_s)
         # a job that is wider than the partition, which has lost keys, waits until the partition has grown
         queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
-        self._fresh: list[Job] = sorted(queued, key=lambda job: (job.queued_s, job.id))
+        self._fresh = sorted(queued, key=lambda job: (job.queued_s, job.id))
 
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs."""

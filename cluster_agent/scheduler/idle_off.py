@@ -4,10 +4,10 @@ A part of the phase *idle* (Glesser, PhD thesis, Grenoble 2016, ch. 5, which giv
 al., CCGrid 2017, has 300 s). What the sources leave open is decided as follows:
 
 - A job gets processors of nodes that are on before any other. If these are too few, nodes boot for it at once; a node
-that
-  is going off boots once it is off. The job begins when the last of them is on, and has all its processors until then.
+  that is going off boots once it is off. The job begins when the last of them is on, and has all its processors until
+  then.
 - A timer that is due comes after the pass of that instant: a job that starts then takes the node first.
-- Under a cap or a budget a node that is off counts as off for the cap that holds; a later row of the plan counts it as
+- Under a cap or a budget a node that is off counts as off for the cap in force; a later row of the plan counts it as
   idle, since a job may boot it before. A job that boots nodes asks for what they have saved too, and from its decision
   on for its own watts or, if those are more, for the boot's.
 - Going off must not exceed a cap either. Where it would, the nodes wait for their time again.

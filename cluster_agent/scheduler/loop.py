@@ -23,12 +23,12 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
             continue
         is_pass_due, has_ended = _report(scheduler, machine, now_s, events)
         # a policy reacts once per instant: when the plan changes, else to ends, before or after the pass
-        is_asked = is_change_due and scheduler.advance(now_s)
-        if is_asked or (has_ended and scheduler.reacts_to_ends == "before"):
+        has_changed = is_change_due and scheduler.advance(now_s)
+        if has_changed or (has_ended and scheduler.reacts_to_ends == "before"):
             _react(scheduler, machine, now_s)
         if is_pass_due or is_change_due:
             _start(scheduler, machine, now_s)
-        if has_ended and not is_asked and scheduler.reacts_to_ends == "after":
+        if has_ended and not has_changed and scheduler.reacts_to_ends == "after":
             _react(scheduler, machine, now_s)
 
 

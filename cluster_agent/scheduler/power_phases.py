@@ -82,7 +82,7 @@ overlapping. Called when a cap becomes known; the answer replaces the last one."
 
 
 Ends: TypeAlias = Literal["unheard", "before", "after"]
-"""Whether *react* is called too when jobs end while a cap holds, and if so before or after the pass that follows."""
+"""Whether *react* is called too when jobs end under a cap, and if so before or after the pass that follows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,11 @@ class Sharing:
             view = View.of(names, accounts.tdp_mw[at], accounts.mop_mw[at], self._jobs(), self._need_mw())
         else:
             view = self._last[0]
-        shares = self._asked(view, available_mw)
+        shares = self._shared(view, available_mw)
         self._at, self._last, self._index = at, (view, shares), {}
         return shares.caps_mw
 
-    def _asked(self, view: View, available_mw: int) -> Shares:
+    def _shared(self, view: View, available_mw: int) -> Shares:
         try:
             shares = self._sharer(view, available_mw)
             wrong = flaw(shares, view, available_mw)

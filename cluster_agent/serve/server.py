@@ -175,8 +175,8 @@ class Server:
         self._round_end_s = began_s + min(max(round_s, ROUND_S), LONGEST_ROUND_S)
         return True
 
-    def _turn(self, now_s: float, asked: list[int]) -> None:
-        """Handle what has arrived, and do what is due. ``asked``: descriptors at which people wait for an answer."""
+    def _turn(self, now_s: float, waiting: list[int]) -> None:
+        """Handle what has arrived, and do what is due. ``waiting``: descriptors at which people wait for an answer."""
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
         if self._feed:
@@ -185,12 +185,12 @@ class Server:
         self._send(self.partition.hear(now_s, reports))
         if self.jobs:
             self.jobs.hear(self.router.job_news(), reports, self._bound)
-        for descriptor in asked:
+        for descriptor in waiting:
             self.admin.serve(now_s, descriptor)
         self.admin.tidy(now_s)
-        for question in (from_afar := self.router.asked()):
-            self.router.answer(question, answer(self.handlers, question.caller, question.frame))
-        if self.jobs and (happened := self.jobs.turn(is_urgent=bool(asked or from_afar))):
+        for request in (from_afar := self.router.requests()):
+            self.router.answer(request, answer(self.handlers, request.caller, request.frame))
+        if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting or from_afar))):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
         if self._power:
@@ -251,7 +251,9 @@ class Server:
         if settings.schedule and not stored:
             steps = read_schedule(Path(settings.schedule))
             if steps[-1][0] <= self._wall_s():
-                self._say(f"{settings.schedule}: the schedule is past; its last line holds: {steps[-1][1] / 1000:g} W")
+                self._say(
+                    f"{settings.schedule}: the schedule is past; its last line is in force: {steps[-1][1] / 1000:g} W"
+                )
         past_mw, coming = divide(steps, self._wall_s())
         budget_mw = past_mw or budget_mw
         if budget_mw <= milliwatts(settings.fixed_w):
@@ -284,9 +286,9 @@ class Server:
             f"{caller.name} set the budget to {request.w:g} W",
         )
         settle = self.partition.ledger.settle_s
-        holds = f"; it holds in {settle:.1f} s at the latest" if is_lower else ""
+        in_force = f"; in force in {settle:.1f} s at the latest" if is_lower else ""
         void = [f"announced steps that are void now: {steps}"] if steps else []
-        return [f"set {request.w:g} W{holds}", *void, *lines]
+        return [f"set {request.w:g} W{in_force}", *void, *lines]
 
     def _set_schedule(self, caller: Caller, request: SetSchedule) -> Sentences:
         now_s, wall_s = self._now_s(), self._wall_s()
@@ -319,7 +321,7 @@ class Server:
         )
 
     def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], line: str) -> None:
-        """Record who moves the budget; then it holds, and is planned for. ``steps`` to come, by the wall clock."""
+        """Record who moves the budget, put it in force and plan for it. ``steps`` to come, by the wall clock."""
         self._budgets.change(change, budget_mw, steps)
         ledger = self.partition.ledger
         ledger.budget.change(now_s, budget_mw, self._here(steps, now_s), ledger.settle_s)

@@ -70,7 +70,7 @@ class View:
     commands: int
     kicks: int
     margin_w: float | None
-    held_slots: int
+    kept_slots: int
     gain: tuple[float, ...]
     reasons: tuple[int, ...]
     last_change_s: tuple[float, ...]
@@ -140,7 +140,7 @@ class HostController:
         Raises ``ChannelBusy`` while the controller owns the area, ``ValueError`` when the message does not fit into it.
         """
         if not 4 <= len(message) <= 4 + SMT_CAPACITY:
-            raise ValueError(f"message of {len(message)} bytes: an area holds 4 to {4 + SMT_CAPACITY}")
+            raise ValueError(f"message of {len(message)} bytes: an area takes 4 to {4 + SMT_CAPACITY}")
         area = self.area(channel)
         if not _word(area, _STATUS) & _FREE:
             raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")
@@ -229,7 +229,7 @@ class HostController:
             commands=v.commands,
             kicks=v.kicks,
             margin_w=None if v.margin_uw == 2**31 - 1 else v.margin_uw * 1e-6,
-            held_slots=v.held_slots,
+            kept_slots=v.kept_slots,
             gain=tuple(g / 65536 for g in v.gain_q16),
             reasons=tuple(v.reasons),
             last_change_s=tuple(ns * 1e-9 for ns in v.last_change_ns),

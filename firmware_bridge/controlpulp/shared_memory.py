@@ -78,7 +78,7 @@ class SharedMemory:
     def send(self, channel: int, message: bytes) -> object:
         """Writes a message and the doorbell's word."""
         if not 4 <= len(message) <= 4 + SMT_CAPACITY:
-            raise ValueError(f"message of {len(message)} bytes: an area holds 4 to {4 + SMT_CAPACITY}")
+            raise ValueError(f"message of {len(message)} bytes: an area takes 4 to {4 + SMT_CAPACITY}")
         area = self._area(channel, 0)
         if not _word(area, _STATUS) & 1:
             raise ChannelBusy(f"channel {channel}: the controller has not answered the last message")

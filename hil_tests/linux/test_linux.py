@@ -146,8 +146,8 @@ def test_linux_sets_a_limit_asynchronously_and_waits_until_it_is_in_force(linux:
     linux.passed.clear()
     guest.write(LIMIT, 160_000_000)
     passed = [decode(message, sender) for sender, message in list(linux.passed)]
-    asked = next(message for message in passed if message.body == CapSet(0, FLAG_ASYNCHRONOUS, 160_000))
-    answers = [message.body for message in passed if message.token == asked.token and message is not asked]
+    request = next(message for message in passed if message.body == CapSet(0, FLAG_ASYNCHRONOUS, 160_000))
+    answers = [message.body for message in passed if message.token == request.token and message is not request]
     assert answers == [CapSetResponse(), CapSetComplete(0, 160_000)]
     assert guest.read(LIMIT) == "160000000"
 
@@ -250,7 +250,7 @@ def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -
 # ---- the command that serves a controller to other programs ----
 
 
-def test_linux_attaches_to_the_served_controller_beside_another_agent(tmp_path: Path) -> None:
+def test_linux_attaches_to_the_served_controller_next_to_another_agent(tmp_path: Path) -> None:
     """`nodectl twin controller`: the controller is a process, and the relay between it and the guest is another one."""
     if missing := LinuxRig.missing():
         pytest.skip(missing)

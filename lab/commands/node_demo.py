@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CAPTION = """
 saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the same
 against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the saving of the
-oracle, which keeps the bound with one clock per phase. bdpo-gpu acts below 10 % SM occupancy, which only Hopper shows
-(genoa-h100); elsewhere it sees utilisation, which is near 100 %, and does nothing."""
+oracle, which keeps the bound with one clock per phase. bdpo-gpu lowers clocks below 10 % SM occupancy, which only
+Hopper shows (genoa-h100); elsewhere it sees utilisation, which is near 100 %, and does nothing."""
 
 COUNTER_ERROR = """
 The difference between the counters and the truth (random, hidden from the policies). Four errors for each phase: of

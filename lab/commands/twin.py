@@ -144,7 +144,7 @@ def _run_all(plans: list[NodePlan]) -> int:
 
 def _be(plan: NodePlan, parent: int) -> NoReturn:
     """In the forked child: run one node, which ends with its parent."""
-    from twin._kernel import lib
+    from twin._serve import lib
 
     from lab.emulated.emulated_node import run_node
 

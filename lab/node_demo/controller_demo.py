@@ -211,7 +211,7 @@ def _slot(seconds: float) -> int:
 
 def _step(watts: NDArray[np.float64], caps: NDArray[np.float64], number: int, tick_s: float) -> Step:
     at_s, node_w = CAPS_W[number]
-    asked_w = node_w - REST_W
+    requested_w = node_w - REST_W
     ends = [at_s for at_s, _ in CAPS_W[number + 1 :]] + [KILLED_S if at_s < KILLED_S else END_S]
     first, last = round(tick_s * 1e9) // TICK_NS - 1, round(min(ends) * 1e9) // TICK_NS
     changed = first + int(np.argmax(caps[first:last] != caps[first]))
@@ -222,7 +222,7 @@ def _step(watts: NDArray[np.float64], caps: NDArray[np.float64], number: int, ti
     return Step(
         at_s=at_s,
         tick_s=tick_s,
-        asked_w=asked_w,
+        asked_w=requested_w,
         enforced_w=enforced_w,
         before_w=float(watts[begin - 2]),
         delay_ms=(changed_s - tick_s) * 1e3,
@@ -311,8 +311,8 @@ def plot(result: Run, traces: Traces, out: Path) -> None:
     )  # fmt: skip
     slot_s = (np.arange(len(traces.power_w)) + 1) * SLOT_NS / 1e9
     cap_s = (np.arange(len(traces.in_force_w)) + 1) * TICK_NS / 1e9
-    asked_s = [0.0, *np.repeat([at_s for at_s, _ in CAPS_W], 2), END_S]
-    asked_w = [np.nan, np.nan, *np.repeat([watts - REST_W for _, watts in CAPS_W], 2)]
+    requested_s = [0.0, *np.repeat([at_s for at_s, _ in CAPS_W], 2), END_S]
+    requested_w = [np.nan, np.nan, *np.repeat([watts - REST_W for _, watts in CAPS_W], 2)]
 
     def draw(axis: Any, from_s: float, to_s: float, by_slot: bool) -> None:
         shown = (slot_s >= from_s) & (slot_s <= to_s)
@@ -322,7 +322,7 @@ def plot(result: Run, traces: Traces, out: Path) -> None:
         )
         shown = (cap_s >= from_s) & (cap_s <= to_s)
         axis.plot(cap_s[shown], traces.in_force_w[shown], lw=1.6, color="tab:red", label="cap in force at the firmware")
-        axis.plot(asked_s, asked_w, lw=1.2, ls="--", color="tab:blue", label="cap requested for the packages")
+        axis.plot(requested_s, requested_w, lw=1.2, ls="--", color="tab:blue", label="cap requested for the packages")
         axis.set_xlim(from_s, to_s)
         axis.set_ylabel("W")
         axis.grid(alpha=0.3)

@@ -77,10 +77,10 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     machine = load_machine(experiment.machine)
     workload = workload_of(experiment)
     twin = Twin(machine, workload, seed=experiment.seed)
-    node = ports(twin)
+    emulated = ports(twin)
     with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
-        doors = replace_ports(twin, node) if replace_ports else node
-        with Agent.open(doors, _config(experiment, state_dir), progress=lambda: _told(twin)) as agent:
+        seen = replace_ports(twin, emulated) if replace_ports else emulated
+        with Agent.open(seen, _config(experiment, state_dir), progress=lambda: _reported(twin)) as agent:
             latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
             agent.run(until_ns=latest_ns, is_over=lambda: twin.finished)
         summary, report = agent.summary(), twin.report()
@@ -99,7 +99,7 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     )
 
 
-def _told(twin: Twin) -> RawProgress:
+def _reported(twin: Twin) -> RawProgress:
     units = twin.progress_units()
     return NO_RAW_PROGRESS if units is None else RawProgress(1, units)
 

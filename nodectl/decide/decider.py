@@ -87,29 +87,35 @@ class Decider:
 
     def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
         """Have the policies decide on one interval and settle every knob, under the cap for the next interval."""
-        decided = [driven.side.next(sample) if driven.side else None for driven in self._driven]
-        hot = [(limit.policy.domain, limit.next(sample)) for limit in self._limits]
+        limited: list[PolicyDecision] = []
+        thermal: dict[str, type_i64 | None] = {}  # of each domain the lowest limits
+        for limit in self._limits:
+            limited.append(limit.next(sample))
+            domain = limit.policy.domain
+            thermal[domain] = _lower(thermal.get(domain), limited[-1].request.target)
         walk = self._walk.next(sample, power_walk.under(cap)) if self._walk else None
-        settled: list[tuple[type_i64, type_u8]] = []
-        for driven, own in zip(self._driven, decided, strict=True):
-            name = driven.domain.name
-            walked = walk.request.target if walk and name == power_walk.POLICY.domain else None
-            settled.append(
-                arbitrate(
-                    driven.clocks,
-                    driven.per_row(own.request.target) if own else None,
-                    _lower(driven.cap, walked),
-                    _lowest(hot, name),
-                    driven.is_missing(sample),
-                )
-            )
+        decided: list[PolicyDecision] = []
+        values: list[type_i64] = []
+        bounds: list[type_u8] = []
+        for driven in self._driven:
+            name, request, highest = driven.domain.name, None, driven.cap
+            if driven.side:
+                decided.append(driven.side.next(sample))
+                request = driven.per_row(decided[-1].request.target)
+            if walk and name == power_walk.POLICY.domain:
+                highest = _lower(highest, walk.request.target)
+            value, bound = arbitrate(driven.clocks, request, highest, thermal.get(name), driven.is_missing(sample))
+            values.append(value)
+            bounds.append(bound)
         if self._caps_power:
-            settled.append(arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_)))
+            value, bound = arbitrate(_POWER, None, np.array([cap.packages_mw]), None, np.zeros(1, np.bool_))
+            values.append(value)
+            bounds.append(bound)
         return Decisions(
-            tuple(decision for decision in (*decided, *(decision for _, decision in hot), walk) if decision),
+            (*decided, *limited, walk) if walk else (*decided, *limited),
             self._knobs,
-            np.concatenate([values for values, _ in settled]),
-            np.concatenate([bounds for _, bounds in settled]),
+            np.concatenate(values),
+            np.concatenate(bounds),
             cap,
         )
 
@@ -151,15 +157,6 @@ def _lower(first: type_i64 | None, second: type_i64 | None) -> type_i64 | None:
     if first is None or second is None:
         return second if first is None else first
     return np.where((first > 0) & ((second == 0) | (first < second)), first, second)
-
-
-def _lowest(limits: Sequence[tuple[str, PolicyDecision]], domain: str) -> type_i64 | None:
-    """What all limits of one domain leave for each knob."""
-    lowest = None
-    for of, decision in limits:
-        if of == domain:
-            lowest = _lower(lowest, decision.request.target)
-    return lowest
 
 
 def _everywhere(cap: int, size: int) -> type_i64 | None:

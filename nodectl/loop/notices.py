@@ -19,10 +19,10 @@ NOTICES_KEPT: Final = 200
 
 
 class Notices:
-    """``say`` takes each line; ``lines`` are the last of them."""
+    """Logs each line with ``log``; keeps the last of them in ``lines``."""
 
-    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
-        self._clock, self._say = clock, say
+    def __init__(self, clock: Clock, log: Callable[[str], None]) -> None:
+        self._clock, self._log = clock, log
         self._kept: deque[str] = deque(maxlen=NOTICES_KEPT)
         self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
 
@@ -34,7 +34,7 @@ class Notices:
     def add(self, line: str) -> None:
         """Log it now."""
         self._kept.append(line)
-        self._say(line)
+        self._log(line)
 
     def report(self, outcomes: Iterable[Outcome]) -> None:
         """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line."""

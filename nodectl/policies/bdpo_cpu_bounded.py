@@ -212,7 +212,7 @@ class ToldState(State):
     last_told: tuple[float, float]
 
 
-NO_VIEW = (math.nan,) * 4
+NO_VIEW = View(math.nan, math.nan, math.nan, math.nan)
 """The view of a package without a usable reading."""
 
 
@@ -227,7 +227,7 @@ def initial(params: Params, layout: Layout) -> State:
         level=np.zeros(packages, np.int64),
         reason=np.full(packages, FREE, np.int64),
         last_level=np.full(packages, -1, np.int64),
-        last_view=np.full((packages, 4), np.nan),
+        last_view=np.full((packages, len(NO_VIEW)), np.nan),
         agreed=np.zeros(packages, np.int64),
         shift=np.zeros(packages),
         plan=NO_PLAN,
@@ -343,12 +343,12 @@ def _choose(
     spent_s = closed_s + float(table.lost_s(params.margin).sum())
     is_due = int(table.time_s / PLAN_S) != int(state.time_s / PLAN_S)
     plan = _planned(params, table, len(packages), spent_s) if is_due else state.plan
-    budget = _Budget(params, table, len(packages), plan, spent_s)
+    account = _Account(params, table, len(packages), plan, spent_s)
     for package in packages:
         if package.view is None:
             continue
         if package.is_known:
-            package.level, package.reason = budget.choose(package.phase, package.requested, elapsed_s)
+            package.level, package.reason = account.choose(package.phase, package.requested, elapsed_s)
             package.saved_w = float(table.curves[POWER, package.phase, 0]) - package.view.watts
         else:
             package.reason = UNKNOWN
@@ -360,15 +360,17 @@ def _next_state(
     closed_s: float,
 ) -> State:  # fmt: skip
     """What is remembered of this interval, with the reported progress if there is any."""
+    numbers = [(one.phase, one.level, one.reason, one.ran_at, one.agreed) for one in packages]
+    phase, level, reason, ran_at, agreed = np.array(numbers, np.int64).reshape(-1, 5).T.copy()
     known = (  # in the order of the fields of ``State``
         table.facts,
         table.curves,
-        np.array([package.phase for package in packages], np.int64),
-        np.array([package.level for package in packages], np.int64),
-        np.array([package.reason for package in packages], np.int64),
-        np.array([package.ran_at for package in packages], np.int64),
-        np.array([_numbers(package.view) for package in packages]).reshape(-1, len(NO_VIEW)),
-        np.array([package.agreed for package in packages], np.int64),
+        phase,
+        level,
+        reason,
+        ran_at,
+        np.array([package.view or NO_VIEW for package in packages]).reshape(-1, len(NO_VIEW)),
+        agreed,
         np.array([package.shift for package in packages]),
         plan,
         top_clock,
@@ -379,10 +381,6 @@ def _next_state(
         return State(*known)
     progress = sample.progress
     return ToldState(*known, table.progress, progress.source, (progress.units, sample.elapsed_s))
-
-
-def _numbers(view: View | None) -> tuple[float, ...]:
-    return (view.ipc, view.clock, view.beta, view.watts) if view else NO_VIEW
 
 
 def _reported(state: State, sample: Sample, levels: int) -> type_f64 | None:
@@ -466,24 +464,21 @@ def _charge(table: PhaseTable, elapsed_s: float, packages: list[_Package]) -> tu
     (None where no phase is known). If that package's interval shows no phase, half of it may already belong to an
     unknown one, with ``NEXT_BETA``.
     """
-    slowest = None
+    slowest, charged_level = None, 0
     for package in packages:
         if package.phase >= 0:
             beta = float(table.facts[package.phase, TAKEN_BETA])
             beta = beta if package.is_known else 0.5 * (beta + NEXT_BETA)
-            package.loss = beta * float(table.steepness[_charged_level(package)])
-            slowest = package if slowest is None or package.loss > slowest.loss else slowest
+            level = package.ran_at if package.ran_at >= 0 else package.requested  # -1: between levels
+            package.loss = beta * float(table.steepness[level])
+            if slowest is None or package.loss > slowest.loss:
+                slowest, charged_level = package, level
     if slowest is None:
         return 0.0, None
     if not slowest.is_known:
         return elapsed_s * (slowest.loss / (1.0 + slowest.loss)), slowest
-    table.pass_time(slowest.phase, _charged_level(slowest), elapsed_s)
+    table.pass_time(slowest.phase, charged_level, elapsed_s)
     return 0.0, slowest
-
-
-def _charged_level(package: _Package) -> int:
-    """Between levels, the one that was requested."""
-    return package.ran_at if package.ran_at >= 0 else package.requested
 
 
 def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[np.intp] | int) -> type_f64:
@@ -524,8 +519,8 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
-    """Chooses levels within what the account allows now."""
+class _Account:
+    """The account of slowdown at the end of an interval: chooses levels that it can pay for."""
 
     params: Params
     table: PhaseTable

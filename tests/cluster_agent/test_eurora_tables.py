@@ -57,7 +57,7 @@ def test_everything_that_is_not_taken_as_it_stands_is_counted(table: Path) -> No
         "jobs that end before they start: 1 dropped (first: line 5)",
         "rows with something that is no time: 1 dropped (first: line 6)",
         "rows with something that is no number: 1 dropped (first: line 7)",
-        "jobs that the machine's nodes cannot hold: 1 dropped (first: line 8)",
+        "jobs too large for the machine's nodes: 1 dropped (first: line 8)",
     }
     assert trace.dropped == 4
 

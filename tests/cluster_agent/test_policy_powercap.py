@@ -82,7 +82,7 @@ def test_on_curie_at_80_percent_the_rules_take_different_levers(rule: str, off: 
 
 
 @pytest.mark.parametrize(("share", "off"), [(0.8, 948), (0.6, 1891), (0.4, 2838)])
-def test_shut_takes_the_nodes_of_the_planner_table(share: float, off: int) -> None:
+def test_shut_takes_the_nodes_of_the_published_table(share: float, off: int) -> None:
     curie = load_machine("curie")
     composition = choose("powercap:mode=shut").composition
     assert composition.power is not None and composition.power.idle is not None

@@ -95,14 +95,14 @@ def test_who_is_not_there_is_said_within_the_patience_of_a_person(run_as, cluste
 
 def test_a_nodes_key_asks_nothing(cluster):
     pair = read_pair(cluster.keys / "n0.key")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as door:
-        door.linger = 0
-        door.curve_publickey, door.curve_secretkey = pair.public.encode(), pair.secret.encode()
-        door.curve_serverkey = read_pair(cluster.keys / "cluster.key").public.encode()
-        door.connect(cluster.url)
-        door.send(pack("ask", pack_request(ListNodes())))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        dealer.curve_serverkey = read_pair(cluster.keys / "cluster.key").public.encode()
+        dealer.connect(cluster.url)
+        dealer.send(pack("ask", pack_request(ListNodes())))
         cluster.until(lambda: "n0: dropped: kind 'ask' is not known here" in cluster.said())
-        assert not door.poll(200)
+        assert not dealer.poll(200)
 
 
 def test_an_admin_whose_key_is_revoked_changes_nothing_any_more(cluster):

@@ -157,7 +157,7 @@ def test_a_schedule_is_followed_ahead_of_its_drops(tmp_path):
         assert cluster.ctl("budget", "schedule", str(tmp_path / "plan.csv")).returncode == 0
         told = cluster.ctl("budget", "set", "590").stdout.splitlines()
         assert told[:2] == [
-            "set 590 W; it holds in 2.5 s at the latest",
+            "set 590 W; in force in 2.5 s at the latest",
             "announced steps that are void now: 1",
         ]
 

@@ -99,7 +99,7 @@ def check_slot(
         "gain": [round(gain * 65536) for gain in view.gain],
         "reasons": list(view.reasons),
         "margin": None if view.margin_w is None else round(view.margin_w * 1e6),
-        "kept": view.held_slots,
+        "kept": view.kept_slots,
     }
     expected = {
         "clocks": law.in_force.freq,

@@ -82,7 +82,7 @@ def limit_path(policy: int) -> str:
 
 
 def file_node(root, policies: int = 4, packages: int = 1, with_mmio: bool = False) -> Ports:
-    """The doors of a new node of files; its ``files`` are a ``RootedFiles``."""
+    """The ports of a new node of files; its ``files`` are a ``RootedFiles``."""
     files = RootedFiles(root)
     for policy in range(policies):
         base = f"{CPUFREQ}/policy{policy}"
@@ -105,5 +105,5 @@ def file_node(root, policies: int = 4, packages: int = 1, with_mmio: bool = Fals
 
 
 def reopen(files: RootedFiles) -> Ports:
-    """The same node through fresh doors."""
+    """The same node through fresh ports."""
     return Ports(files=files, counters=None, nvml=None, nvml_why="no GPU in this node", clock=StillClock())

@@ -15,7 +15,7 @@ from pmu.instruments.column_files import ColumnFiles
 from pmu.layout import Column
 from pmu.node import Instruments, discover
 from pmu.readings import RAW_MISSING, Quality, type_i64
-from tests.pmu.trees import CPU, HWMON, SetClock, doors, grow, type_tree
+from tests.pmu.trees import CPU, HWMON, SetClock, grow, ports_of, type_tree
 
 SECOND = 1_000_000_000
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,7 +37,7 @@ def test_slow_files_are_read_once_in_their_period_and_not_all_in_one_sweep(tmp_p
     def shows(value: int) -> type_tree:
         return {f"/slow/{i}": value for i in range(4)} | {"/quick": value}
 
-    files = ColumnFiles(doors(grow(tmp_path, shows(1)), SetClock()), [*FOUR_SLOW[:2], QUICK, *FOUR_SLOW[2:]])
+    files = ColumnFiles(ports_of(grow(tmp_path, shows(1)), SetClock()), [*FOUR_SLOW[:2], QUICK, *FOUR_SLOW[2:]])
     assert read(files, 0) == [1, 1, 1, 1, 1], "the first sweep reads everything"
     grow(tmp_path, shows(2))
     assert read(files, SECOND // 8) == [1, 1, 2, 1, 1]
@@ -52,7 +52,7 @@ def test_slow_files_are_read_once_in_their_period_and_not_all_in_one_sweep(tmp_p
 
 def test_a_file_that_ceases_to_be_read_is_missing_with_its_reason_until_it_is_back(tmp_path: Path) -> None:
     tree: type_tree = {f"/slow/{i}": 7 for i in range(4)}
-    files = ColumnFiles(doors(grow(tmp_path, tree), SetClock()), [*FOUR_SLOW, QUICK])
+    files = ColumnFiles(ports_of(grow(tmp_path, tree), SetClock()), [*FOUR_SLOW, QUICK])
     assert read(files, 0) == [7, 7, 7, 7, RAW_MISSING] and [bool(error) for error in files.errors()] == [False] * 4 + [
         True
     ]
@@ -89,7 +89,7 @@ def test_the_instrument_that_the_manual_writes_is_read_as_the_manual_says(
         return tree
 
     clock = SetClock()
-    ports = doors(grow(tmp_path, throttled(5)), clock)
+    ports = ports_of(grow(tmp_path, throttled(5)), clock)
     layout, findings = discover(ports)
     assert [column.name for column in layout.columns] == ["package-0/throttled", "package-1/throttled"]
     assert [finding.why for finding in findings if finding.kind == "sensor"] == ["5 now", "10 now"]
@@ -99,7 +99,7 @@ def test_the_instrument_that_the_manual_writes_is_read_as_the_manual_says(
     clock.time_ns = SECOND
     assert decode(layout, before, instruments.sweep()).columns.value.tolist() == [3.0, 6.0]
     instruments.close()
-    _, findings = discover(doors(grow(tmp_path / "other", {f"{CPU}/online": "0"}), clock))
+    _, findings = discover(ports_of(grow(tmp_path / "other", {f"{CPU}/online": "0"}), clock))
     assert "not an Intel processor" in next(finding.why for finding in findings if finding.kind == "sensor")
 
 
@@ -119,7 +119,7 @@ SERVER: type_tree = {
 
 
 def test_the_loop_reads_the_hwmon_inputs_that_are_known_to_be_quick_and_people_see_them_all(tmp_path: Path) -> None:
-    ports = doors(grow(tmp_path, SERVER), SetClock())
+    ports = ports_of(grow(tmp_path, SERVER), SetClock())
     layout, findings = discover(ports)
     assert [(column.name, column.part, column.kind) for column in layout.columns] == [
         ("hwmon0/coretemp/Package id 0", "package", "level"),
@@ -141,7 +141,7 @@ def test_the_loop_reads_the_hwmon_inputs_that_are_known_to_be_quick_and_people_s
 
 def test_a_temperature_and_its_alarm_are_in_each_sample_until_the_chip_is_gone(tmp_path: Path) -> None:
     clock = SetClock()
-    ports = doors(grow(tmp_path, SERVER), clock)
+    ports = ports_of(grow(tmp_path, SERVER), clock)
     layout, _ = discover(ports)
     instruments = Instruments(ports, layout)
     sweeps = [instruments.sweep()]

@@ -1,4 +1,4 @@
-"""The kernel's own doors on a served node: real perf_event_open, real sysfs reads, real libnvidia-ml, in real time."""
+"""The kernel's own interfaces on a served node: real perf_event_open, sysfs and libnvidia-ml, in real time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def is_measured(read: dict[str, Any]) -> bool:
     return len(whole) >= 3 and all(set(quality) <= {Quality.MEASURED, Quality.CLIPPED} for quality in read["quality"])
 
 
-def test_every_counter_of_a_served_cpu_node_is_read_by_the_kernels_doors() -> None:
+def test_every_counter_of_a_served_cpu_node_is_read_through_the_kernels_interfaces() -> None:
     read = read_served("curie", "hpl")
     assert read["cpus"] == 16 and read["khz"] == 2_700_000
     assert read["events"] == ["cycles", "reference-cycles", "instructions", "stalls", "llc-misses"]

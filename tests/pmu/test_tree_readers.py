@@ -16,7 +16,7 @@ from pmu.instruments.busy import BusyTime
 from pmu.instruments.instrument import ForPeople
 from pmu.readings import RAW_MISSING, Quality, type_i64
 from pmu.system import OsFiles
-from tests.pmu.trees import CPU, HWMON, SetClock, doors, grow, type_tree
+from tests.pmu.trees import CPU, HWMON, SetClock, grow, ports_of, type_tree
 
 MS = 1_000_000  # nanoseconds
 
@@ -148,7 +148,7 @@ CHIPS: type_tree = {
 
 
 def sensors_of(files: OsFiles) -> ForPeople:
-    return ForPeople(hwmon.INSTRUMENT, doors(files, SetClock()))
+    return ForPeople(hwmon.INSTRUMENT, ports_of(files, SetClock()))
 
 
 def test_sensors_are_named_by_chip_and_label_and_have_units(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small trees of sysfs files on disk, for the readers that take a root, and the other doors of such a node."""
+"""Small trees of sysfs files on disk, for the readers that take a root, and the other ports of such a node."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ class SetClock:
         self.time_ns = deadline_ns
 
 
-def doors(files: OsFiles, clock: SetClock) -> Ports:
+def ports_of(files: OsFiles, clock: SetClock) -> Ports:
     """A node that has these files and hardly anything else."""
     return Ports(files, CountsAsTold(), None, "no GPU", clock)

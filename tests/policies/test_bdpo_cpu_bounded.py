@@ -257,5 +257,5 @@ def test_the_margin_makes_a_clock_dearer_whose_loss_is_unsure(margin: float, cho
     table.conclude(0)
     table.facts[0, TAKEN_BETA], table.facts[0, BETA_ERROR] = 0.2, 0.1
     plan = bounded.Plan(price=0.0, promise=0.1, bound=0.03, mean_w=160.0)
-    budget = bounded._Budget(Params(margin=margin), table, 1, plan, spent_s=0.28)  # 4 % may be lost now
-    assert budget.choose(0, 0, 0.1) == chosen
+    account = bounded._Account(Params(margin=margin), table, 1, plan, spent_s=0.28)  # 4 % may be lost now
+    assert account.choose(0, 0, 0.1) == chosen

@@ -133,7 +133,7 @@ def test_a_message_with_bytes_changed_or_cut_decodes_or_is_malformed(data):
 @pytest.mark.parametrize(
     ("data", "sender", "expected"),
     [
-        (b"", Sender.AGENT, "0 bytes cannot hold the 4-byte SCMI header"),
+        (b"", Sender.AGENT, "0 bytes are too few for the 4-byte SCMI header"),
         (words(0xF0004000), Sender.AGENT, "header 0xf0004000: bits 31:28 are not zero"),
         (words(0x10004000), Sender.AGENT, "header 0x10004000: bits 31:28 are not zero"),
         (words(0x4000 | 3 << 8), Sender.AGENT, "an agent sends no message of type 3"),
@@ -145,9 +145,9 @@ def test_a_message_with_bytes_changed_or_cut_decodes_or_is_malformed(data):
         (words(0x42 << 10 | 0x5, 1), Sender.PLATFORM, "message 0x5 of protocol 0x42 response: status 1 is positive"),
         (words(0x4003, 0) + b"x" * 16, Sender.PLATFORM, "has no end"),
         (words(0x4003, 0) + b"\xff".ljust(16, b"\0"), Sender.PLATFORM, "is not ASCII"),
-        (words(0x4006, 0, 5, 0x13), Sender.PLATFORM, "list of protocols: says 5, holds 4 bytes"),
+        (words(0x4006, 0, 5, 0x13), Sender.PLATFORM, "list of protocols: announces 5, has 4 bytes"),
         (words(0x4006, 0, 2, 0x01001513), Sender.PLATFORM, "is not 2 ids and padding"),
-        (words(0x4C04, 0, 2, 1, 2, 3, 4, 5), Sender.PLATFORM, "levels: says 2 entries, holds 1"),
+        (words(0x4C04, 0, 2, 1, 2, 3, 4, 5), Sender.PLATFORM, "levels: announces 2 entries, has 1"),
         (words(0x5403, 0, 1, 1, 1 << 8, 7, 0, 0, 0, 0, 0, 0), Sender.PLATFORM, "sensor descriptors: 4 bytes left"),
     ],
 )  # fmt: skip

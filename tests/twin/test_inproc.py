@@ -1,4 +1,4 @@
-"""The emulated node behind the four doors in one process: virtual time, counters, NVML, and the real readers on it."""
+"""The emulated node behind the four ports in one process: virtual time, counters, NVML, and the real readers on it."""
 
 from __future__ import annotations
 
@@ -189,10 +189,10 @@ def test_the_real_pynvml_reads_the_twin_and_locks_its_clocks() -> None:
 
 def test_only_one_twin_s_gpus_are_attached_at_a_time() -> None:
     first, second = Twin(load_machine("v100")), Twin(load_machine("xh2415"))
-    doors = ports(first)
+    taken = ports(first)
     with pytest.raises(TwinError, match=r"GPUs of another twin \(v100\) are attached"):
         ports(second)
-    assert ports(first).nvml is doors.nvml  # the same twin may be asked again
+    assert ports(first).nvml is taken.nvml  # the same twin may take them again
     detach(first)
     assert ports(second).nvml is not None
     detach(first)  # not attached any more: nothing happens
@@ -201,9 +201,9 @@ def test_only_one_twin_s_gpus_are_attached_at_a_time() -> None:
     detach(second)
 
 
-def test_a_twin_that_is_gone_holds_no_gpus() -> None:
-    doors = ports(Twin(load_machine("v100")))
-    del doors
+def test_a_twin_that_is_gone_occupies_no_gpus() -> None:
+    taken = ports(Twin(load_machine("v100")))
+    del taken
     gc.collect()
     with InProcess(Twin(load_machine("xh2415"))) as node:
         assert node.ports.nvml is not None

@@ -18,7 +18,7 @@ import pytest
 if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
     pytest.skip("needs root and /dev/fuse", allow_module_level=True)
 
-from twin._kernel import ffi, lib
+from twin._serve import ffi, lib
 
 from tests.waiting import PATIENCE_S, within
 from twin.serve.spare_counters import SpareCounters

@@ -127,7 +127,7 @@ static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     }
 }
 
-/* Which CPUs belong to a core (a run of `threads`) and to a clock domain (a linked list, ascending). */
+/* Which CPUs belong to a core (a run of `threads`) and to a frequency domain (a linked list, ascending). */
 static void link_cpus(twin_model_t *m)
 {
     int32_t at = 0;

@@ -2,7 +2,7 @@
  * Work: groups of CPUs or GPUs that execute phases with a barrier.
  *
  * Work is counted in wall seconds at the highest clock. CPUs of a group meet at a barrier after each iteration, so the
- * slowest clock domain delays all. The time from the true end of an iteration to the grid step that notices it is
+ * slowest frequency domain delays all. The time from the true end of an iteration to the grid step that notices it is
  * credited to the next iteration. Each GPU alternates kernel and gap (host or transfer time, which no GPU clock scales)
  * by itself, and all meet at the end of a part.
  */

@@ -220,12 +220,12 @@ static uint32_t sampled_reading(unsigned int type)
 }
 
 /* The samples of the ring that were taken after `last_seen_us`, as many as there is room for; how many. */
-static uint32_t copy_samples(const twin_gpu_sample_t *ring, uint32_t held, unsigned long long last_seen_us,
+static uint32_t copy_samples(const twin_gpu_sample_t *ring, uint32_t taken, unsigned long long last_seen_us,
                              unsigned int type, nvmlSample_t *samples, uint32_t room)
 {
     uint32_t used = 0;
 
-    for (uint32_t i = 0; i < held && used < room; i++) {
+    for (uint32_t i = 0; i < taken && used < room; i++) {
         if (ring[i].time_us <= last_seen_us)
             continue;
         samples[used].timeStamp           = ring[i].time_us;

@@ -344,6 +344,6 @@ class Twin:
     def _mapped(self, buffer: Any) -> Any:
         view = ffi.from_buffer("char[]", buffer, require_writable=True)
         if len(view) < self.GPU_BYTES:
-            raise TwinError(f"GPU memory holds {len(view)} bytes, needs {self.GPU_BYTES}")
+            raise TwinError(f"GPU memory has {len(view)} bytes, needs {self.GPU_BYTES}")
         self._view = view
         return ffi.cast("twin_gpus_t *", view)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from twin._kernel import lib
+from twin._serve import lib
 from twin.errors import TwinError
 from twin.files import procfs
 from twin.serve import mounts, namespace

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import msgspec
 
-from twin._kernel import lib
+from twin._serve import lib
 from twin.errors import TwinError
 from twin.serve import containment, namespace, node_server
 

@@ -2,7 +2,7 @@
 
 Measured (2 cores, p50): 35 us for a read on an open descriptor, 155 us for open, read and close. That is fast enough
 for the few files of a period. Counters, of which a period reads one per CPU, have a server in C
-(``csrc/kernel_fuse.c``).
+(``csrc/serve_fuse.c``).
 
 As in sysfs, a file has size 4096, a read from its start computes its text, and reads of the rest see the same text.
 ``direct_io`` makes reads and writes bypass the page cache.
@@ -21,7 +21,7 @@ from typing import Any
 
 import mfusepy
 
-from twin._kernel import lib
+from twin._serve import lib
 from twin.errors import TwinError
 from twin.files.sysfs_tree import SysfsTree
 from twin.serve.mirror import Mirror

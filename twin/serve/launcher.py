@@ -1,6 +1,6 @@
 """Runs a command on the served twin.
 
-    launcher ── first process of a PID and mount namespace ──┬── server: model, files, counters, doors, control socket
+    launcher ── first process of a PID and mount namespace ──┬── server: model, files, counters, system calls, socket
     (host)      (first_process.py)                           └── command, behind the seccomp filter
 
 The command is unmodified: same terminal, same process group, and we return its exit status. This process stays on the
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import twin.nvml
-from twin._kernel import lib
+from twin._serve import lib
 from twin.errors import TwinError
 from twin.serve import first_process, namespace
 from twin.serve.node_server import Plan

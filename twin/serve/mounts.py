@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from twin._kernel import ffi, lib
+from twin._serve import ffi, lib
 from twin.errors import TwinError
 
 NODEV, NOEXEC, NOSUID, REMOUNT, BIND, MOVE, RECURSIVE, PRIVATE = 4, 8, 2, 0x20, 0x1000, 0x2000, 0x4000, 0x40000

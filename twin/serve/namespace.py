@@ -9,7 +9,7 @@
 Each *replaces* the host's mount instead of covering it, so an unmount shows an empty directory. The order makes this
 safe: the namespace is made private before any mount, so no mount propagates to the host. sysfs refuses mkdir, hence the
 overlay; a program that writes to another file of /sys writes to its own copy. The command gets a second copy of all
-this (``leave_to_command``); from the first one the listener (csrc/kernel_doors.c) clones the trees that it mounts in
+this (``leave_to_command``); from the first one the listener (csrc/serve_syscalls.c) clones the trees that it mounts in
 other namespaces.
 
 Nothing is unmounted at the end: the namespace ends with its last process. A process that outlives the twin's server
@@ -25,7 +25,7 @@ import os
 import stat
 from collections.abc import Iterable
 
-from twin._kernel import lib
+from twin._serve import lib
 from twin.errors import TwinError
 from twin.files import procfs
 from twin.serve import mounts
@@ -64,7 +64,7 @@ CONTROLS = (
     *("debugfs", "tracefs", "efivarfs", "securityfs", "configfs", "pstore", "resctrl", "fusectl", "binfmt_misc"),
     *("selinuxfs", "bpf"),
 )
-"""File systems that control the kernel, as in csrc/kernel_trees.c."""
+"""File systems that control the kernel, as in csrc/serve_trees.c."""
 
 NVML_NAME = "libnvidia-ml.so.1"
 _NVML_PLACES = (

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from twin._kernel import lib
+from twin._serve import lib
 from twin.errors import TwinError
 from twin.faults.active import Faults
 from twin.faults.fault import Fault
@@ -29,10 +29,10 @@ from twin.physics.model import Twin
 from twin.programs.workload import Workload
 from twin.serve import fuse_tree, namespace
 from twin.serve.control import ControlSocket
-from twin.serve.doors import Doors
 from twin.serve.mirror import Mirror
 from twin.serve.perf_events import EventNames
 from twin.serve.perf_service import PerfService
+from twin.serve.syscall_server import SyscallServer
 
 TICK_S = 0.005
 """Ours: period of foreign writers and of faults that begin or end. The model has its own thread."""
@@ -106,7 +106,7 @@ class _Server:
             self._faults.add(fault)
         settings = Mirror()
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
-        self._doors = Doors(tree_device, (*procfs.FILES, *settings.roots))
+        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots))
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
         self._stop = threading.Event()
         self._began_s = time.monotonic()
@@ -128,7 +128,7 @@ class _Server:
         while True:
             message, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
             if message == LISTENER and descriptors:
-                self._doors.open(descriptors[0], self._counters.answer)
+                self._syscalls.open(descriptors[0], self._counters.answer)
                 if self._plan.workload is not None:
                     self._twin.start_workload(self._plan.workload)
                 channel.send(GO)

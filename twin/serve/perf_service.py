@@ -2,7 +2,7 @@
 
 The seccomp listener passes each call on before the kernel executes it. By its attributes there are three results: the
 real kernel executes it (software events, tracepoints, breakpoints, and sampling of these); it fails with the errno of
-the kernel; or the caller gets a descriptor of ours (``csrc/kernel_events.c``), which serves all later reads and ioctls
+the kernel; or the caller gets a descriptor of ours (``csrc/serve_events.c``), which serves all later reads and ioctls
 without any filter.
 
 The count of a *hardware event of a task* is a convention: the task ran on this host for some CPU time, and is taken to
@@ -23,9 +23,9 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from twin._kernel import ffi, lib
 from twin._model import ffi as model_ffi
 from twin._model import lib as model_lib
+from twin._serve import ffi, lib
 from twin.errors import TwinError
 from twin.faults.active import Faults
 from twin.physics.model import Twin
@@ -48,7 +48,7 @@ _FUNCTIONS = {
     "time_ns": "int64_t (*)(void *)",
     "zone_uj": "int64_t (*)(void *, int32_t)",
 }
-"""Functions of csrc/model.h that are the source of csrc/kernel.h."""
+"""Functions of csrc/model.h that are the source of csrc/serve.h."""
 
 
 class _CallError(Exception):

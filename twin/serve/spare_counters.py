@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Final
 
-from twin._kernel import lib
+from twin._serve import lib
 
 STOCK: Final = 2048
 """Ours: five events on each of 384 CPUs. Less, a quarter of it, where the process may have few descriptors."""

@@ -17,8 +17,8 @@ from cluster_agent.cluster import UW, Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.energy_window import Budget, Ledger
 from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
-from cluster_agent.scheduler.planner import off_watts
 from cluster_agent.scheduler.power_phases import Ends, Off, Power, Predictor, Reaction, Running, Situation
+from cluster_agent.scheduler.power_shedding import off_watts
 
 NO_CAP: Final = 2**63 - 1
 

@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def composition(self) -> Composition:
         """For a machine that is a number of processors; ``WrongUseError`` if the policy needs to know its nodes."""
-        composed = self._as_asked()
+        composed = self._for_rigid_jobs()
         if isinstance(composed, NodeComposition):
             if self.policy.on_processors is not None:
                 return _composed(self.text, self.policy.on_processors, self.params)
@@ -81,7 +81,7 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def node_composition(self) -> NodeComposition:
         """For a machine of unlike nodes; ``WrongUseError`` if the policy knows processors only."""
-        composed = self._as_asked()
+        composed = self._for_rigid_jobs()
         if isinstance(composed, Composition):
             fitting = [name for name in names() if isinstance(choose(name).composed, NodeComposition)]
             raise WrongUseError(
@@ -102,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True):
             raise WrongUseError(f"--policy {self.text}: {self.policy.name} does not choose configurations of jobs")
         return self.composed
 
-    def _as_asked(self) -> Composition | NodeComposition:
+    def _for_rigid_jobs(self) -> Composition | NodeComposition:
         if isinstance(self.composed, MoldableComposition):
             raise WrongUseError(
                 f"--policy {self.text}: {self.policy.name} chooses among configurations of each job, and a trace with"

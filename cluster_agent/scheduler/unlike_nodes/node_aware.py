@@ -346,7 +346,7 @@ def impossible(jobs: NodeJobs, nodes: Nodes, cap: PowerCap) -> Sequence[tuple[in
         is_needed = need > 0
         fits = (nodes.has[:, is_needed] // need[is_needed]).min(axis=1).sum() if is_needed.any() else units
         if fits < units:
-            found.append((job, "jobs that the machine's nodes cannot hold"))
+            found.append((job, "jobs too large for the machine's nodes"))
         elif jobs.watts[job] > allowed_w(jobs, job, cap):
             found.append((job, "jobs that draw more than the cap ever allows"))
     return found

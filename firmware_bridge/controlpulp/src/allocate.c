@@ -237,13 +237,13 @@ void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct al
  * highest clock of the next lower level: below that, this level would be wasted. Each try meets the budget or takes one
  * domain to that limit for good, so DOMAINS tries suffice. False if these levels cannot meet the budget.
  */
-bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t held_level[DOMAINS],
+bool allocate_kept(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t kept_level[DOMAINS],
                    struct allocation *out)
 {
     for (int d = 0; d < DOMAINS; d++) {
         const struct ladder *l = &ladders[d];
         int32_t rung = 0;
-        while (rung + 1 < l->rungs && l->level[rung + 1] <= held_level[d])
+        while (rung + 1 < l->rungs && l->level[rung + 1] <= kept_level[d])
             rung++;
         out->level[d] = l->level[rung];
         out->freq_khz[d] = l->freq_khz[rung];

@@ -204,22 +204,22 @@ static void adapt_gain(struct control *c, const struct sensors *in)
 static void cap_power(struct control *c, const struct ladder ladders[DOMAINS], const struct demand *want,
                       struct allocation *chosen)
 {
-    struct allocation held;
+    struct allocation kept;
     int32_t cap_uw = want->cap_uw[0];
     int32_t budget_uw = cap_uw ? cap_uw - (cap_uw >> GUARD_SHIFT) : INT32_MAX;
     allocate(ladders, budget_uw, chosen);
-    if (c->has_allocation && allocate_held(ladders, budget_uw, c->held_level, &held) &&
-        held.work_khz >= chosen->work_khz - (chosen->work_khz >> KEEP_SHIFT) &&
-        (held.power_uw >= chosen->power_uw || held.power_uw >= budget_uw - (budget_uw >> IDLE_SHIFT)))
-        *chosen = held;
+    if (c->has_allocation && allocate_kept(ladders, budget_uw, c->kept_level, &kept) &&
+        kept.work_khz >= chosen->work_khz - (chosen->work_khz >> KEEP_SHIFT) &&
+        (kept.power_uw >= chosen->power_uw || kept.power_uw >= budget_uw - (budget_uw >> IDLE_SHIFT)))
+        *chosen = kept;
     c->margin_uw = cap_uw ? (int32_t)(cap_uw - chosen->power_uw) : INT32_MAX;
     c->has_allocation = true;
     bool is_same = true;
     for (int d = 0; d < DOMAINS; d++) {
-        is_same = is_same && c->held_level[d] == chosen->level[d];
-        c->held_level[d] = chosen->level[d];
+        is_same = is_same && c->kept_level[d] == chosen->level[d];
+        c->kept_level[d] = chosen->level[d];
     }
-    c->held_slots = is_same ? min32(c->held_slots + 1, INT32_MAX - 1) : 0;
+    c->kept_slots = is_same ? min32(c->kept_slots + 1, INT32_MAX - 1) : 0;
 }
 
 /* Why a domain runs below its target: the 9 W of a core cut its ladder, or a cap kept it below the ladder's top. */

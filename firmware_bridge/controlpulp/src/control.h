@@ -37,7 +37,7 @@ struct control {
     struct operating_point next, in_force; /* decided; applied */
     struct operating_point measured;       /* in force over the slot that the power readings are of */
     bool disturbed;                        /* the point in force changed within the slot: no adaptation */
-    int32_t held_slots;                    /* voltage levels unchanged for so long */
+    int32_t kept_slots;                    /* voltage levels unchanged for so long */
 
     int32_t capacitance_ff[CORES];         /* filtered */
     int32_t temperature_mk[CORES];         /* as used: substituted where a sensor failed */
@@ -47,7 +47,7 @@ struct control {
     int32_t integral_uw16[CORES];          /* PID, 1/16 uW */
     uint16_t emergency[CORES];             /* latched by hysteresis */
     uint16_t reasons[CORES];
-    int32_t held_level[DOMAINS];           /* allocation of the last slot */
+    int32_t kept_level[DOMAINS];           /* allocation of the last slot */
     bool has_allocation;
     int32_t margin_uw;                     /* package cap minus expected power; INT32_MAX without a cap */
 
@@ -68,7 +68,7 @@ void ladder_build(struct ladder *l, const struct control *c, const struct sensor
                   int32_t cap_uw);
 int32_t ladder_power_uw(const struct ladder *l, int32_t freq_khz, int32_t level);
 void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best);
-bool allocate_held(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t held_level[DOMAINS],
+bool allocate_kept(const struct ladder ladders[DOMAINS], int32_t budget_uw, const int32_t kept_level[DOMAINS],
                    struct allocation *out);
 
 #endif

@@ -81,7 +81,7 @@ def address(kind: Kind, protocol: int, message: int) -> int:
 def unpack_header(data: bytes) -> Header:
     """The fields of a message's first word; ``MessageError`` when the word is missing or its top bits are set."""
     if len(data) < HEADER_BYTES:
-        raise MessageError(f"{len(data)} bytes cannot hold the 4-byte SCMI header")
+        raise MessageError(f"{len(data)} bytes are too few for the 4-byte SCMI header")
     word = int.from_bytes(data[:HEADER_BYTES], "little")
     if word >> 28:
         raise MessageError(f"header {word:#010x}: bits 31:28 are not zero")

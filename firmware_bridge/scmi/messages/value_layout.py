@@ -171,4 +171,4 @@ def unpack_word(payload: bytes, what: str, offset: int = 0) -> int:
 def check_count(count: int, found: int, what: str) -> None:
     """Check that a list has as many entries as it says."""
     if count != found:
-        raise MessageError(f"{what}: says {count} entries, holds {found}")
+        raise MessageError(f"{what}: announces {count} entries, has {found}")

@@ -108,7 +108,7 @@ class ListProtocolsResponse(Body, frozen=True):
         """Checks the exact length, since Linux rejects a shorter list."""
         count = unpack_word(payload, "list of protocols")
         if len(payload) != 4 + -(-count // 4) * 4:
-            raise MessageError(f"list of protocols: says {count}, holds {len(payload) - 4} bytes")
+            raise MessageError(f"list of protocols: announces {count}, has {len(payload) - 4} bytes")
         listed = tuple(payload[4 : 4 + count])
         if 0 in listed or any(payload[4 + count :]):
             raise MessageError(f"list of protocols: {payload[4:].hex(' ')} is not {count} ids and padding")

@@ -88,7 +88,7 @@ class TelemetryReasonsResponse(Body, frozen=True):
         """The inverse of ``pack_payload``."""
         count = unpack_word(payload, "reasons")
         if len(payload) != 4 + (count + 1) // 2 * 4:
-            raise MessageError(f"reasons: says {count} cores, holds {len(payload) - 4} bytes")
+            raise MessageError(f"reasons: announces {count} cores, has {len(payload) - 4} bytes")
         return cls(struct.unpack_from(f"<{count}H", payload, 4))
 
 

@@ -114,7 +114,7 @@ class SerialLine:
     def send(self, message: bytes) -> None:
         """Send a command; gives up an earlier one that is still unanswered."""
         if len(message) > LARGEST_PAYLOAD:
-            raise LinkError(f"{self.name}: a message of {len(message)} bytes; frames hold {LARGEST_PAYLOAD}")
+            raise LinkError(f"{self.name}: a message of {len(message)} bytes; frames carry {LARGEST_PAYLOAD}")
         self._sequence = (self._sequence + 1) & 0xFF
         self._outstanding = pack_frame(FrameKind.COMMAND, self._sequence, message)
         self._repeats_left = self._naks_left = REPEATS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,7 @@ from pmu.layout import Layout
 from pmu.readings import Sample, type_f64, type_i64
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """One package in one interval. NaN where an instrument does not exist."""
 
     ipc: float  # per reference cycle

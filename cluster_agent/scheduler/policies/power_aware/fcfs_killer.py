@@ -17,7 +17,7 @@ from cluster_agent.scheduler.power_phases import Power
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``ahead`` (ours): no job starts that would run into an announced cap. ``queue``: what the policy acts on."""
+    """``ahead`` (ours): no job starts that would run into an announced cap. ``queue``: the jobs that wait."""
 
     victim: Victim = "newest-start"
     killed: Literal["requeued", "lost"] = "requeued"

@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.scheduler import power_phases
-from cluster_agent.scheduler.planner import Lever, Rule, lever, nodes_off
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Idle, Off, Power
+from cluster_agent.scheduler.power_shedding import Lever, Rule, lever, nodes_off
 
 Mode: TypeAlias = Literal["mix", "shut", "dvfs", "idle"]
 
@@ -56,7 +56,7 @@ def compose(params: Params) -> Composition:
 
 
 def switches_off(params: Params, floor_mhz: int) -> Idle:
-    """The planner of §4.4, for every window that is known."""
+    """The choice of §4.4, for every window that is known."""
 
     def idle(machine: Machine, caps: Sequence[Cap], now_s: int) -> Sequence[Off]:
         frequencies = machine.node.frequency_mhz

@@ -289,7 +289,7 @@ void host_view(const host_t *h, host_view_t *out)
         .kicks = h->board.kicks,
         .actuations = h->board.actuations,
         .margin_uw = fw->control.margin_uw,
-        .held_slots = fw->control.held_slots,
+        .kept_slots = fw->control.kept_slots,
     };
     memcpy(out->gain_q16, fw->control.gain_q16, sizeof out->gain_q16);
     memcpy(out->reasons, fw->control.reasons, sizeof out->reasons);

@@ -64,7 +64,7 @@ uint32_t host_line_read(host_t *h, uint8_t *bytes, uint32_t n);
 /* Internal state of the controller, for tests and benchmarks. */
 typedef struct {
     uint32_t slots, overruns_fast, overruns_control, bypasses, commands, kicks, actuations;
-    int32_t margin_uw, held_slots, gain_q16[HOST_DOMAINS];
+    int32_t margin_uw, kept_slots, gain_q16[HOST_DOMAINS];
     uint16_t reasons[HOST_CORES];
     int64_t last_change_ns[HOST_DOMAINS]; /* when a clock of the domain last changed */
 } host_view_t;

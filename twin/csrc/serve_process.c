@@ -1,7 +1,7 @@
 /*
  * Small system calls that Python lacks: ending with the parent, renaming, namespaces, mounts, file system types.
  */
-#include "kernel.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <fcntl.h>

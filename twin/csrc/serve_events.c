@@ -25,7 +25,7 @@
  * valid again. A settling copies the counts of the whole node, O(CPUs * columns), and visits the members of the group.
  * One mutex protects the table; it is taken before that of the model.
  */
-#include "kernel.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -212,7 +212,7 @@ static int refusal(const event_table_t *table, const event_spec_t *spec, const e
         return EBADF;
     if (leader && (leader->leader != leader || leader->spec.cpu != spec->cpu || leader->spec.task != spec->task))
         return EINVAL; /* a group is on one CPU or in one task, and a member cannot lead another group */
-    if (leader && leader->n_members >= KERNEL_GROUP)
+    if (leader && leader->n_members >= LARGEST_GROUP)
         return E2BIG;
     return 0;
 }
@@ -274,7 +274,6 @@ int64_t events_open(event_table_t *table, const event_spec_t *spec, uint64_t spa
     if (leader) {
         settle(table, leader);
         event->leader = leader;
-        event->sibling = leader->sibling;
         /* Appended last: a group is read in the order in which its members were opened. */
         event_t *last = leader;
         while (last->sibling)
@@ -365,7 +364,7 @@ static size_t put_group(const event_table_t *table, const event_t *leader, uint6
 /* Returns 0 bytes, as for an event in error state, if one of the counters is missing (a fault). */
 int64_t events_read(event_table_t *table, uint64_t id, uint64_t *out, size_t size)
 {
-    uint64_t words[3 + 3 * KERNEL_GROUP];
+    uint64_t words[3 + 3 * LARGEST_GROUP];
     int64_t result = -EBADF;
 
     pthread_mutex_lock(&table->lock);

@@ -1,18 +1,18 @@
 /*
- * System calls that Python does not offer, for test_served_doors.py. Prints "ok" or the errno's number.
+ * System calls that Python does not offer, for test_served_escapes.py. Prints "ok" or the errno's number.
  *
- *   doors fsmount TYPE TARGET       fsopen, fsconfig, fsmount, move_mount
- *   doors bind SOURCE TARGET        open_tree, move_mount, as mount(8) does since util-linux 2.39
- *   doors writable TARGET [all]     mount_setattr: clear read-only, of the whole tree
- *   doors mount-i386 TYPE TARGET    mount(2) by the i386 entry
- *   doors mount-x32 TYPE TARGET     mount(2) by the x32 entry
- *   doors mknod-i386 PATH           a node for /dev/cpu/0/msr by the i386 entry
- *   doors move FROM TO              open_tree without a clone, move_mount
- *   doors uring PATH                the file's first line, opened and read by io_uring
- *   doors listener                  a second seccomp listener
- *   doors module, doors ports       finit_module, iopl
- *   doors set-time, doors adjust    clock_settime and adjtimex, to what they are
- *   doors log ACTION                syslog
+ *   escapes fsmount TYPE TARGET       fsopen, fsconfig, fsmount, move_mount
+ *   escapes bind SOURCE TARGET        open_tree, move_mount, as mount(8) does since util-linux 2.39
+ *   escapes writable TARGET [all]     mount_setattr: clear read-only, of the whole tree
+ *   escapes mount-i386 TYPE TARGET    mount(2) by the i386 entry
+ *   escapes mount-x32 TYPE TARGET     mount(2) by the x32 entry
+ *   escapes mknod-i386 PATH           a node for /dev/cpu/0/msr by the i386 entry
+ *   escapes move FROM TO              open_tree without a clone, move_mount
+ *   escapes uring PATH                the file's first line, opened and read by io_uring
+ *   escapes listener                  a second seccomp listener
+ *   escapes module, escapes ports       finit_module, iopl
+ *   escapes set-time, escapes adjust    clock_settime and adjtimex, to what they are
+ *   escapes log ACTION                syslog
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -159,6 +159,6 @@ int main(int count, char **words)
         struct sock_fprog filter = {1, &allow};
         return say(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter));
     }
-    fprintf(stderr, "doors: %s?\n", do_);
+    fprintf(stderr, "escapes: %s?\n", do_);
     return 2;
 }

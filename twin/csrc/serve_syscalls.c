@@ -2,7 +2,7 @@
  * The escape paths by which an honest program could leave the twin: mount calls that would show the host's sysfs,
  * procfs, devices or kernel controls, and unmounts that would remove the twin's files.
  *
- * The seccomp filter (kernel_seccomp.c) stops these calls and passes them to us. We do one of three things: let the
+ * The seccomp filter (serve_seccomp.c) stops these calls and passes them to us. We do one of three things: let the
  * kernel execute the call (tmpfs, binds, cgroups: all that reaches nothing of the host), refuse it with the errno that
  * a node's policy would give, or execute it ourselves *in the caller's namespace* with the twin's tree instead of the
  * kernel's.
@@ -22,7 +22,7 @@
  * seccomp listeners a hostile program can change its arguments after our check; honest ones do not.
  * Source: seccomp_unotify(2), setns(2), open_tree and move_mount (Linux fs/namespace.c), ioctl_ns(2).
  */
-#include "kernel_doors.h"
+#include "serve_internal.h"
 
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -36,7 +36,7 @@ static int judge_adjustment(const watched_call_t *call, uint64_t timex)
     return modes ? -EPERM : LEAVE_TO_KERNEL;
 }
 
-static void hand_on(const doors_t *doors, const watched_call_t *call)
+static void hand_on(const syscall_server_t *server, const watched_call_t *call)
 {
     perf_call_t made = {.id = call->id,
                         .caller = call->task,
@@ -46,35 +46,35 @@ static void hand_on(const doors_t *doors, const watched_call_t *call)
                         .group_fd = (int32_t)call->args[3],
                         .flags = call->args[4],
                         .capabilities = task_capabilities(call->task)};
-    doors->count(doors->count_to, &made);
+    server->count(server->count_to, &made);
 }
 
-static void answer(doors_t *doors, const struct seccomp_notif *notice, int *leads)
+static void answer(syscall_server_t *server, const struct seccomp_notif *notice, int *leads)
 {
     int may = -1;
-    watched_call_t call = {.listener = doors->listener,
+    watched_call_t call = {.listener = server->listener,
                         .id = notice->id,
                         .args = notice->data.args,
                         .task = (int)notice->pid,
                         .leads = leads,
                         .may = &may,
-                        .turn = &doors->turn};
+                        .turn = &server->turn};
     int result = LEAVE_TO_KERNEL;
     switch (notice->data.nr) {
     case SYS_perf_event_open:
-        hand_on(doors, &call);
+        hand_on(server, &call);
         return;
     case SYS_mount:
-        result = judge_mount(doors, &call);
+        result = judge_mount(server, &call);
         break;
     case SYS_umount2:
-        result = judge_umount2(doors, &call);
+        result = judge_umount2(server, &call);
         break;
     case SYS_open_tree:
-        result = judge_open_tree(doors, &call);
+        result = judge_open_tree(server, &call);
         break;
     case SYS_move_mount:
-        result = judge_move_mount(doors, &call);
+        result = judge_move_mount(server, &call);
         break;
     case SYS_adjtimex:
         result = judge_adjustment(&call, call.args[0]);
@@ -83,49 +83,49 @@ static void answer(doors_t *doors, const struct seccomp_notif *notice, int *lead
         result = judge_adjustment(&call, call.args[1]);
         break;
     case SYS_fsopen:
-        result = judge_fsopen(doors, &call);
+        result = judge_fsopen(server, &call);
         break;
     case SYS_fsmount:
-        result = judge_fsmount(doors, &call);
+        result = judge_fsmount(server, &call);
         break;
     case SYS_mount_setattr:
-        result = judge_mount_setattr(doors, &call);
+        result = judge_mount_setattr(server, &call);
         break;
     }
     if (result == LEAVE_TO_KERNEL)
-        seccomp_answer_kernel(doors->listener, notice->id);
+        seccomp_answer_kernel(server->listener, notice->id);
     else if (result != ANSWERED)
-        seccomp_answer_error(doors->listener, notice->id, -result);
+        seccomp_answer_error(server->listener, notice->id, -result);
 }
 
-doors_t *doors_new(int listener, perf_answer_t count, void *to, const doors_plan_t *plan)
+syscall_server_t *syscall_server_new(int listener, perf_answer_t count, void *to, const syscall_plan_t *plan)
 {
     struct stat status;
-    doors_t *doors = calloc(1, sizeof *doors);
-    if (!doors)
+    syscall_server_t *server = calloc(1, sizeof *server);
+    if (!server)
         return NULL;
-    doors->listener = listener;
-    doors->count = count;
-    doors->count_to = to;
-    doors->mounts_ns = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-    doors->pid_ns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-    snprintf(doors->tree, sizeof doors->tree, "%s", plan->tree);
-    snprintf(doors->spare, sizeof doors->spare, "%s", plan->spare);
-    snprintf(doors->empty, sizeof doors->empty, "%s", plan->empty);
-    doors->covers = calloc((size_t)plan->n_covers + 1, sizeof *doors->covers);
-    for (int i = 0; doors->covers && i < plan->n_covers; i++)
-        doors->covers[i] = strdup(plan->covers[i]);
-    doors->tree_device = plan->tree_device;
-    doors->run_device = stat("/run", &status) ? 0 : status.st_dev;
-    doors->sysfs_device = stat("/sys", &status) ? 0 : status.st_dev;
-    pthread_mutex_init(&doors->spare_lock, NULL);
-    pthread_mutex_init(&doors->turn, NULL);
+    server->listener = listener;
+    server->count = count;
+    server->count_to = to;
+    server->mounts_ns = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    server->pid_ns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+    snprintf(server->tree, sizeof server->tree, "%s", plan->tree);
+    snprintf(server->spare, sizeof server->spare, "%s", plan->spare);
+    snprintf(server->empty, sizeof server->empty, "%s", plan->empty);
+    server->covers = calloc((size_t)plan->n_covers + 1, sizeof *server->covers);
+    for (int i = 0; server->covers && i < plan->n_covers; i++)
+        server->covers[i] = strdup(plan->covers[i]);
+    server->tree_device = plan->tree_device;
+    server->run_device = stat("/run", &status) ? 0 : status.st_dev;
+    server->sysfs_device = stat("/sys", &status) ? 0 : status.st_dev;
+    pthread_mutex_init(&server->spare_lock, NULL);
+    pthread_mutex_init(&server->turn, NULL);
     for (int i = 0; i < KEPT; i++)
-        doors->contexts[i] = doors->trees[i] = -1;
-    return doors;
+        server->contexts[i] = server->trees[i] = -1;
+    return server;
 }
 
-int doors_serve(doors_t *doors)
+int syscall_server_run(syscall_server_t *server)
 {
     struct seccomp_notif notice;
     int result = 1, leads = 0;
@@ -133,12 +133,12 @@ int doors_serve(doors_t *doors)
         return -errno;
     while (result == 1) {
         if (!leads)
-            pthread_mutex_lock(&doors->turn);
+            pthread_mutex_lock(&server->turn);
         leads = 1;
-        result = seccomp_next(doors->listener, &notice);
+        result = seccomp_next(server->listener, &notice);
         if (result == 1)
-            answer(doors, &notice, &leads);
+            answer(server, &notice, &leads);
     }
-    pthread_mutex_unlock(&doors->turn);
+    pthread_mutex_unlock(&server->turn);
     return result;
 }

@@ -1,8 +1,8 @@
 /*
  * The caller of a stopped system call: its memory and descriptors, its rights over mounts, and paths as it sees them.
- * See kernel_doors.h.
+ * See serve_internal.h.
  */
-#include "kernel_doors.h"
+#include "serve_internal.h"
 
 #include <linux/capability.h>
 #include <linux/nsfs.h>
@@ -125,15 +125,15 @@ int caller_may_mount(const watched_call_t *call)
     return *call->may;
 }
 
-void caller_leave(const doors_t *doors)
+void caller_leave(const syscall_server_t *server)
 {
-    if (setns(doors->mounts_ns, CLONE_NEWNS))
+    if (setns(server->mounts_ns, CLONE_NEWNS))
         abort(); /* never serve the next caller in this one's namespace */
 }
 
 /* Enters the caller's mount namespace and root, with `from_here` also its directory. Call caller_leave() afterwards,
  * unless this fails. A path lookup may hang, so first lets another thread wait for calls. */
-int caller_enter(const doors_t *doors, const watched_call_t *call, int from_here)
+int caller_enter(const syscall_server_t *server, const watched_call_t *call, int from_here)
 {
     if (*call->leads)
         pthread_mutex_unlock(call->turn);
@@ -150,6 +150,6 @@ int caller_enter(const doors_t *doors, const watched_call_t *call, int from_here
     close(root);
     close(here);
     if (error)
-        caller_leave(doors);
+        caller_leave(server);
     return error;
 }

@@ -6,14 +6,14 @@
  * ioctl(2) to us, and the kernel handles close, dup and fork, so only the *opening* call must be intercepted. The loop
  * that answers is in C and runs without the GIL, since a sweep of 96 CPUs makes 96 round trips.
  */
-#ifndef TWIN_KERNEL_H
-#define TWIN_KERNEL_H
+#ifndef TWIN_SERVE_H
+#define TWIN_SERVE_H
 
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#define KERNEL_GROUP 64 /* most members of one group, with the leader (ours; the kernel limits a read to 16 KiB) */
+#define LARGEST_GROUP 64 /* most members of one group, with the leader (ours; the kernel limits a read to 16 KiB) */
 
 /* Source of the counts: functions of model.h. Several threads call them. */
 typedef struct {
@@ -116,20 +116,21 @@ int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);
 int seccomp_answer_error(int listener, uint64_t id, int error);
 int seccomp_answer_kernel(int listener, uint64_t id); /* let the real kernel do it */
 
-/* The escape paths: mount calls of the watched processes, answered with the twin's trees (kernel_doors.h). */
+/* The escape paths: mount calls of the watched processes, answered with the twin's trees (serve_internal.h). */
 typedef struct {
     const char *tree, *spare;   /* in our mount namespace: where the twin's files are served; an empty directory */
     const char *empty;          /* a sysfs without files, mounted below the twin's */
     const char **covers;        /* [n_covers] files of /proc that the twin replaces */
     int32_t n_covers;
     uint64_t tree_device;       /* st_dev of `tree` */
-} doors_plan_t;
+} syscall_plan_t;
 
-typedef struct doors doors_t;
+typedef struct syscall_server syscall_server_t;
 
 /* Passes each perf_event_open to `answer`, on the thread that received it. */
-doors_t *doors_new(int listener, perf_answer_t answer, void *to, const doors_plan_t *plan);
-int doors_serve(doors_t *doors); /* in several threads; 0: all watched processes have ended, or -errno */
+syscall_server_t *syscall_server_new(int listener, perf_answer_t answer, void *to, const syscall_plan_t *plan);
+/* In several threads. 0: all watched processes have ended, or -errno. */
+int syscall_server_run(syscall_server_t *server);
 
 /* The real perf_event_open of `raw` with other switches; fd or -errno. */
 int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);

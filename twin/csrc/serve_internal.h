@@ -1,17 +1,17 @@
 /*
- * The escape paths: what the files that judge the stopped system calls share. kernel.h has what Python calls.
+ * The escape paths: what the files that judge the stopped system calls share. serve.h has what Python calls.
  *
- * Source files of twin/csrc/kernel*.c, from the bottom up. A file calls files of earlier lines, no others
+ * Source files of twin/csrc/serve*.c, from the bottom up. A file calls files of earlier lines, no others
  * (tests/test_c_units.py compares this list with the compiled objects).
  *
- *   kernel_events, kernel_process, kernel_seccomp
- *   kernel_caller, kernel_fuse
- *   kernel_trees
- *   kernel_mounts
- *   kernel_doors
+ *   serve_events, serve_process, serve_seccomp
+ *   serve_caller, serve_fuse
+ *   serve_trees
+ *   serve_mounts
+ *   serve_syscalls
  */
-#ifndef TWIN_KERNEL_DOORS_H
-#define TWIN_KERNEL_DOORS_H
+#ifndef TWIN_SERVE_INTERNAL_H
+#define TWIN_SERVE_INTERNAL_H
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "kernel_seccomp.h"
+#include "serve_seccomp.h"
 
 /* linux/mount.h collides with sys/mount.h in glibc before 2.37; numbers are those of Linux, for every architecture. */
 enum {
@@ -60,7 +60,7 @@ typedef struct {
     pthread_mutex_t *turn;
 } watched_call_t;
 
-struct doors {
+struct syscall_server {
     int listener;
     perf_answer_t count;
     void *count_to;
@@ -78,7 +78,7 @@ struct doors {
  * already has its descriptor). */
 enum { LEAVE_TO_KERNEL = 1, ANSWERED = 2 };
 
-/* ---- kernel_caller.c: memory, descriptors, rights and paths of the caller ---- */
+/* ---- serve_caller.c: memory, descriptors, rights and paths of the caller ---- */
 
 /* A path as the caller gave it. Container runtimes name places by descriptor ("/proc/self/fd/7"), and our
  * "/proc/self" is not theirs: then `path` is empty and `fd` is our copy of the descriptor. */
@@ -93,14 +93,14 @@ int is_same_file(int a, int b);
 int caller_string(const watched_call_t *call, uint64_t address, char *text, size_t size);
 int caller_fd(const watched_call_t *call, int fd);    /* the caller's descriptor, as one of ours */
 int caller_may_mount(const watched_call_t *call);
-int caller_enter(const doors_t *doors, const watched_call_t *call, int from_here);
-void caller_leave(const doors_t *doors);
+int caller_enter(const syscall_server_t *server, const watched_call_t *call, int from_here);
+void caller_leave(const syscall_server_t *server);
 int place_read(const watched_call_t *call, uint64_t address, place_t *place);
 int place_open(const place_t *place, int flags); /* O_PATH */
 void place_close(const place_t *place);
 int place_is_relative(const place_t *place);
 
-/* ---- kernel_trees.c: the twin's trees, and in which tree a path is ---- */
+/* ---- serve_trees.c: the twin's trees, and in which tree a path is ---- */
 
 enum tree { TREE_OTHER, TREE_SYSFS, TREE_PROCFS, TREE_KERNELS_SYSFS };
 
@@ -108,25 +108,25 @@ int tree_clone_at(int at, const char *path);
 int tree_clone(const char *path);
 int tree_attach(int tree, int at, const char *target);
 int tree_set_attributes(int tree, uint64_t set);
-int tree_procfs_context(doors_t *doors, const watched_call_t *call);
+int tree_procfs_context(syscall_server_t *server, const watched_call_t *call);
 int tree_replaces_type(const char *type); /* whether a new mount of this type shows a tree of the twin */
-int tree_for_type(doors_t *doors, const watched_call_t *call, const char *type);
-int tree_in_place_of(doors_t *doors, int made);
-int tree_which(const doors_t *doors, int at);
+int tree_for_type(syscall_server_t *server, const watched_call_t *call, const char *type);
+int tree_in_place_of(syscall_server_t *server, int made);
+int tree_which(const syscall_server_t *server, int at);
 void tree_path(int at, char path[PATH_MAX]);
 int tree_is_root(int at, dev_t device);
-int tree_is_own_mount(const doors_t *doors, int at);
+int tree_is_own_mount(const syscall_server_t *server, int at);
 int tree_is_control_type(const char *type);
 int tree_is_control(int fd);
 
-/* ---- kernel_mounts.c ---- */
+/* ---- serve_mounts.c ---- */
 
-int judge_mount(doors_t *doors, const watched_call_t *call);
-int judge_umount2(doors_t *doors, const watched_call_t *call);
-int judge_fsopen(doors_t *doors, const watched_call_t *call);
-int judge_fsmount(doors_t *doors, const watched_call_t *call);
-int judge_open_tree(doors_t *doors, const watched_call_t *call);
-int judge_move_mount(doors_t *doors, const watched_call_t *call);
-int judge_mount_setattr(doors_t *doors, const watched_call_t *call);
+int judge_mount(syscall_server_t *server, const watched_call_t *call);
+int judge_umount2(syscall_server_t *server, const watched_call_t *call);
+int judge_fsopen(syscall_server_t *server, const watched_call_t *call);
+int judge_fsmount(syscall_server_t *server, const watched_call_t *call);
+int judge_open_tree(syscall_server_t *server, const watched_call_t *call);
+int judge_move_mount(syscall_server_t *server, const watched_call_t *call);
+int judge_mount_setattr(syscall_server_t *server, const watched_call_t *call);
 
 #endif

@@ -1,4 +1,4 @@
-"""Builds ``twin._kernel``: counters served as descriptors, the seccomp listener, mounts (see ``csrc/kernel.h``).
+"""Builds ``twin._serve``: counters served as descriptors, the seccomp listener, mounts (see ``csrc/serve.h``).
 
 The declarations are read from the header itself, so C and Python cannot disagree.
 """
@@ -12,8 +12,8 @@ from cffi import FFI
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("twin/csrc")
-PARTS = ("caller", "doors", "events", "fuse", "mounts", "process", "seccomp", "trees")
-SOURCES = tuple(f"kernel_{part}.c" for part in PARTS)
+PARTS = ("caller", "events", "fuse", "mounts", "process", "seccomp", "syscalls", "trees")
+SOURCES = tuple(f"serve_{part}.c" for part in PARTS)
 
 
 def declarations(header: str) -> str:
@@ -22,14 +22,14 @@ def declarations(header: str) -> str:
 
 
 ffibuilder = FFI()
-ffibuilder.cdef(declarations((ROOT / CSRC / "kernel.h").read_text()))
+ffibuilder.cdef(declarations((ROOT / CSRC / "serve.h").read_text()))
 ffibuilder.cdef('extern "Python" void perf_called(void *to, perf_call_t *call);')
 ffibuilder.set_source(
-    "twin._kernel",
-    '#include "kernel.h"',
+    "twin._serve",
+    '#include "serve.h"',
     sources=[str(CSRC / name) for name in SOURCES],
     depends=[
-        *(str(CSRC / header) for header in ("kernel.h", "kernel_doors.h", "kernel_seccomp.h")),
+        *(str(CSRC / header) for header in ("serve.h", "serve_internal.h", "serve_seccomp.h")),
         "nodectl/include/nodectl_progress.h",
     ],
     include_dirs=[str(CSRC), "nodectl/include"],

@@ -2,14 +2,14 @@
  * The seccomp filter for calls that could reach the host, and the receiving end of perf_event_open(2).
  *
  * The filter stops perf_event_open and the mount calls in the watched process and all its children, and passes them to
- * the owner of the listener (kernel_doors.c). It refuses calls that would change the host's kernel or make device
+ * the owner of the listener (serve_syscalls.c). It refuses calls that would change the host's kernel or make device
  * nodes; every other call goes to the kernel directly. The same calls of another architecture's table (i386 on x86_64,
  * arm on aarch64, all of x32) are not supported and get ENOSYS. When the listener is closed, the kernel itself answers
  * ENOSYS. The listener does not stop a hostile program (memory may change between our check and the kernel's); it keeps
  * honest programs on the emulated node. The kernel refuses a second listener inside (EBUSY).
  * Source: seccomp_unotify(2), Linux Documentation/userspace-api/seccomp_filter.rst.
  */
-#include "kernel_seccomp.h"
+#include "serve_seccomp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static const uint32_t foreign_calls[] = {364, 21,  52,  428, 429, 430, 432, 442,
 #error "the served twin knows the system call tables of x86_64 and aarch64"
 #endif
 
-/* Answered by kernel_doors.c. */
+/* Answered by serve_syscalls.c. */
 static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,       SYS_open_tree,
                                          SYS_fsopen,          SYS_fsmount, SYS_mount_setattr, SYS_adjtimex,
                                          SYS_clock_adjtime,   SYS_move_mount};

@@ -69,12 +69,12 @@ def stand_ins() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> str:
+def escapes(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of the program that makes the system calls which Python does not offer."""
     if shutil.which("cc") is None:
         pytest.skip("cc is missing: install gcc")
-    program = tmp_path_factory.mktemp("doors") / "doors"
-    source = Path(__file__).with_name("doors.c")
+    program = tmp_path_factory.mktemp("escapes") / "escapes"
+    source = Path(__file__).with_name("escapes.c")
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-o", program, source], check=True)
     return str(program)
 
@@ -105,7 +105,7 @@ def failing(node: ServedNode, *command: str) -> str:
 NEW_MOUNTS = {
     "mount": "mount -t {type} none $at",
     "mount by descriptor": "exec 7<$at; mount --no-canonicalize -i -t {type} none /proc/self/fd/7",
-    "fsopen": "{doors} fsmount {type} $at",
+    "fsopen": "{escapes} fsmount {type} $at",
     "in a chroot": (
         "mkdir $at/x; mount --rbind / $at/x; chroot $at/x mount -t {type} none $at; mount --move $at/x$at $at"
     ),
@@ -115,14 +115,16 @@ NEW_MOUNTS = {
 
 
 @pytest.mark.parametrize("way", NEW_MOUNTS)
-def test_a_new_sysfs_shows_the_twins_clocks_however_it_is_mounted(node: ServedNode, doors: str, way: str) -> None:
-    made = NEW_MOUNTS[way].format(type="sysfs", doors=doors)
+def test_a_new_sysfs_shows_the_twins_clocks_however_it_is_mounted(node: ServedNode, escapes: str, way: str) -> None:
+    made = NEW_MOUNTS[way].format(type="sysfs", escapes=escapes)
     assert shell(node, f"{made} >/dev/null; cat $at/{KNOB}; grep -c ' sysfs ' /proc/mounts").split()[0] == TOP_KHZ
 
 
 @pytest.mark.parametrize("way", NEW_MOUNTS)
-def test_a_new_procfs_shows_the_twins_processors_however_it_is_mounted(node: ServedNode, doors: str, way: str) -> None:
-    made = NEW_MOUNTS[way].format(type="proc", doors=doors)
+def test_a_new_procfs_shows_the_twins_processors_however_it_is_mounted(
+    node: ServedNode, escapes: str, way: str
+) -> None:
+    made = NEW_MOUNTS[way].format(type="proc", escapes=escapes)
     assert shell(node, f"{made} >/dev/null; grep -c ^processor $at/cpuinfo") == "16"
 
 
@@ -130,9 +132,9 @@ def test_in_a_user_namespace_too_a_new_sysfs_shows_the_twins_clocks(node: Served
     assert shell(node, f"unshare -Urm sh -c 'mount -t sysfs none $0; cat $0/{KNOB}' $at") == TOP_KHZ
 
 
-def test_a_new_devtmpfs_shows_the_runs_devices(node: ServedNode, doors: str) -> None:
+def test_a_new_devtmpfs_shows_the_runs_devices(node: ServedNode, escapes: str) -> None:
     for way in ("mount", "fsopen"):
-        made = NEW_MOUNTS[way].format(type="devtmpfs", doors=doors)
+        made = NEW_MOUNTS[way].format(type="devtmpfs", escapes=escapes)
         assert shell(node, f"{made} >/dev/null; ls $at") == shell(node, "ls /dev")
 
 
@@ -168,22 +170,22 @@ def test_an_unmount_reveals_nothing(node: ServedNode) -> None:
     assert "busy" in failing(node, "unshare", "-m", "umount", "/sys")
 
 
-def test_control_file_systems_are_refused_and_stay_read_only(node: ServedNode, doors: str) -> None:
+def test_control_file_systems_are_refused_and_stay_read_only(node: ServedNode, escapes: str) -> None:
     for kind in ("debugfs", "tracefs", "configfs", "resctrl"):
         assert "permission denied" in failing(node, "unshare", "-m", "mount", "-t", kind, "none", "/mnt")
-        assert node.output(doors, "fsmount", kind, "/mnt").strip() == str(errno.EPERM)
-    assert node.output(doors, "writable", "/", "all").strip() == str(errno.EPERM)
+        assert node.output(escapes, "fsmount", kind, "/mnt").strip() == str(errno.EPERM)
+    assert node.output(escapes, "writable", "/", "all").strip() == str(errno.EPERM)
 
 
-def test_the_launcher_and_the_doors_know_the_same_control_file_systems() -> None:
-    source = (ROOT / "twin" / "csrc" / "kernel_trees.c").read_text()
+def test_the_launcher_and_the_syscall_server_know_the_same_control_file_systems() -> None:
+    source = (ROOT / "twin" / "csrc" / "serve_trees.c").read_text()
     table = source.partition("} controls[] = {")[2].partition("};")[0]
     assert set(re.findall(r'\{"(\w+)"', table)) == set(namespace.CONTROLS)
 
 
-def test_mounts_that_lead_nowhere_are_the_kernels_own(node: ServedNode, doors: str) -> None:
+def test_mounts_that_lead_nowhere_are_the_kernels_own(node: ServedNode, escapes: str) -> None:
     assert (
-        shell(node, f"{doors} fsmount tmpfs $at; umount $at; mount -t tmpfs none $at; touch $at/x; ls $at") == "ok\nx"
+        shell(node, f"{escapes} fsmount tmpfs $at; umount $at; mount -t tmpfs none $at; touch $at/x; ls $at") == "ok\nx"
     )
     assert shell(node, "mount --bind /sys $at; umount $at; mount --bind /usr $at; umount $at; ls $at") == ""
 
@@ -191,30 +193,32 @@ def test_mounts_that_lead_nowhere_are_the_kernels_own(node: ServedNode, doors: s
 BINDS = {
     "mount": "mount --bind {source} $at",
     "from where one stands": "cd {source}; mount --bind . $at; cd /",
-    "open_tree": "{doors} bind {source} $at >/dev/null",
+    "open_tree": "{escapes} bind {source} $at >/dev/null",
 }
 
 
 @pytest.mark.parametrize("way", BINDS)
 def test_a_bind_of_sys_or_proc_shows_the_twins_files_and_is_unmounted_as_one_thing(
-    node: ServedNode, doors: str, way: str
+    node: ServedNode, escapes: str, way: str
 ) -> None:
     """So a chroot is prepared: without --rbind, and what lies below the twin's files must not come to light."""
-    bind = BINDS[way].format(source="/sys", doors=doors)
+    bind = BINDS[way].format(source="/sys", escapes=escapes)
     assert shell(node, f"{bind}; cat $at/{KNOB}; umount $at; ls $at") == TOP_KHZ
-    bind, laptop = BINDS[way].format(source="/proc", doors=doors), "sys/vm/laptop_mode"
+    bind, laptop = BINDS[way].format(source="/proc", escapes=escapes), "sys/vm/laptop_mode"
     host = Path("/proc", laptop).read_text()
     assert shell(node, f"{bind}; echo 9 >$at/{laptop}; grep -c ^proc $at/cpuinfo; umount $at; ls $at") == "16"
     assert Path("/proc", laptop).read_text() == host
     assert node.read(f"/proc/{laptop}") == "9"
 
 
-def test_the_twins_own_mounts_stay_in_their_places(node: ServedNode, doors: str) -> None:
+def test_the_twins_own_mounts_stay_in_their_places(node: ServedNode, escapes: str) -> None:
     for point in ("/proc/sys", "/sys/devices/system/cpu"):
         moved = f"mkdir -p /run/moved && mount --move {point} /run/moved"
         assert "mount" in failing(node, "unshare", "-m", "sh", "-c", moved)
-        assert shell(node, f"{doors} move {point} $at") == str(errno.EINVAL)
-    assert shell(node, f"mkdir $at/a $at/b; mount -t tmpfs none $at/a; {doors} move $at/a $at/b; umount $at/b") == "ok"
+        assert shell(node, f"{escapes} move {point} $at") == str(errno.EINVAL)
+    assert (
+        shell(node, f"mkdir $at/a $at/b; mount -t tmpfs none $at/a; {escapes} move $at/a $at/b; umount $at/b") == "ok"
+    )
 
 
 def test_what_is_bound_with_all_mounts_is_unmounted_with_all_mounts(node: ServedNode) -> None:
@@ -348,10 +352,10 @@ def test_no_device_of_the_host_moves_anything(node: ServedNode) -> None:
     node.output("sh", "-c", "printf 0000 >/dev/cpu_dma_latency")  # keeps the run's CPUs awake, not the host's
 
 
-def test_no_node_for_a_device_can_be_made(node: ServedNode, doors: str) -> None:
+def test_no_node_for_a_device_can_be_made(node: ServedNode, escapes: str) -> None:
     for kind, numbers in (("c", "202 0"), ("c", "195 0"), ("b", "8 0"), ("c", "10 130")):
         assert "not permitted" in failing(node, "sh", "-c", f"mknod /run/node {kind} {numbers}")
-    assert node.output(doors, "mknod-i386", "/run/node").strip() == str(errno.ENOSYS)
+    assert node.output(escapes, "mknod-i386", "/run/node").strip() == str(errno.ENOSYS)
     assert shell(node, "mknod $at/null c 1 3; mkfifo $at/pipe; echo x >$at/null; ls $at") == "null\npipe"
 
 
@@ -366,26 +370,26 @@ def test_no_daemon_of_the_host_can_be_reached(node: ServedNode) -> None:
     assert node.python("import os; print(*(name for name in os.environ if 'DBUS' in name or 'DOCKER' in name))") == "\n"
 
 
-def test_the_kernel_is_neither_extended_nor_bypassed(node: ServedNode, doors: str) -> None:
+def test_the_kernel_is_neither_extended_nor_bypassed(node: ServedNode, escapes: str) -> None:
     for call in ("module", "ports"):
-        assert node.output(doors, call).strip() == str(errno.EPERM)
-    assert node.output(doors, "listener").strip() == str(errno.EBUSY)
+        assert node.output(escapes, call).strip() == str(errno.EPERM)
+    assert node.output(escapes, "listener").strip() == str(errno.EBUSY)
 
 
-def test_the_hosts_time_swap_and_kernel_log_are_not_changed(node: ServedNode, doors: str) -> None:
+def test_the_hosts_time_swap_and_kernel_log_are_not_changed(node: ServedNode, escapes: str) -> None:
     for call in (("set-time",), ("adjust",), ("log", "8")):
-        assert node.output(doors, *call).strip() == str(errno.EPERM), call
-    assert node.output(doors, "log", "10").strip() == "ok"
+        assert node.output(escapes, *call).strip() == str(errno.EPERM), call
+    assert node.output(escapes, "log", "10").strip() == "ok"
     assert "Not superuser" in failing(node, "swapoff", __file__)
 
 
-def test_calls_of_another_architecture_are_as_if_there_were_none(node: ServedNode, doors: str) -> None:
+def test_calls_of_another_architecture_are_as_if_there_were_none(node: ServedNode, escapes: str) -> None:
     for call in ("mount-i386", "mount-x32"):
-        assert node.output("unshare", "-m", doors, call, "sysfs", "/mnt").strip() == str(errno.ENOSYS)
+        assert node.output("unshare", "-m", escapes, call, "sysfs", "/mnt").strip() == str(errno.ENOSYS)
 
 
-def test_io_uring_opens_what_open_opens(node: ServedNode, doors: str) -> None:
-    answer = node.output(doors, "uring", f"/sys/{KNOB}").strip()
+def test_io_uring_opens_what_open_opens(node: ServedNode, escapes: str) -> None:
+    answer = node.output(escapes, "uring", f"/sys/{KNOB}").strip()
     assert answer in (TOP_KHZ, str(errno.ENOSYS), str(errno.EPERM))  # the last two: switched off on this host
 
 

@@ -2,8 +2,7 @@
 
 N equal nodes of which some may be off, some at the lowest frequency, the rest at the highest, under P watts. The work
 done per second is W = (N - Noff - Ndvfs) + Ndvfs / deg. It is linear, so its maximum is at an end: only switch-off,
-only
-lower frequencies, or, where the cap is below N x Pmin, both. Which end is best is the sign of
+only lower frequencies, or, where the cap is below N x Pmin, both. Which end is best is the sign of
 
     rho = 1 - 1/deg - (Pmax - Pmin) / (Pmax - Poff)
 

@@ -7,7 +7,7 @@
  * "restricted": the kernel copies only the bytes that the command's size bits announce.
  * Source: Linux Documentation/filesystems/fuse, include/uapi/linux/fuse.h.
  */
-#include "kernel.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 #define ROOT_NODE    1
 #define REQUEST_SIZE (64 * 1024) /* more than FUSE_MIN_READ_BUFFER plus the largest write */
 #define MAX_WRITE    4096
-#define REPLY_WORDS  (3 + 3 * KERNEL_GROUP)
+#define REPLY_WORDS  (3 + 3 * LARGEST_GROUP)
 #define LONG_VALID_S 3600 /* an event's attributes never change */
 
 #ifndef FOPEN_NOFLUSH

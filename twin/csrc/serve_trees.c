@@ -1,7 +1,8 @@
 /*
- * The twin's trees that replace the kernel's sysfs, procfs and devices, and in which tree a path is. See kernel_doors.h.
+ * The twin's trees that replace the kernel's sysfs, procfs and devices, and in which tree a path is.
+ * See serve_internal.h.
  */
-#include "kernel_doors.h"
+#include "serve_internal.h"
 
 #include <sched.h>
 #include <sys/sysmacros.h>
@@ -51,16 +52,16 @@ int tree_attach(int tree, int at, const char *target)
 }
 
 /* Mounts the twin's files over a new procfs, in our namespace, and clones the whole. Closes `procfs`. */
-static int tree_cover_procfs(doors_t *doors, int procfs)
+static int tree_cover_procfs(syscall_server_t *server, int procfs)
 {
     char from[2 * PATH_MAX], to[2 * PATH_MAX];
-    pthread_mutex_lock(&doors->spare_lock);
-    int result = tree_attach(procfs, AT_FDCWD, doors->spare);
+    pthread_mutex_lock(&server->spare_lock);
+    int result = tree_attach(procfs, AT_FDCWD, server->spare);
     close(procfs);
     if (!result) {
-        for (char **cover = doors->covers; *cover && !result; cover++) {
-            snprintf(from, sizeof from, "%s%s", doors->tree, *cover);
-            snprintf(to, sizeof to, "%s%s", doors->spare, *cover + strlen("/proc"));
+        for (char **cover = server->covers; *cover && !result; cover++) {
+            snprintf(from, sizeof from, "%s%s", server->tree, *cover);
+            snprintf(to, sizeof to, "%s%s", server->spare, *cover + strlen("/proc"));
             int tree = tree_clone(from);
             result = tree < 0 ? tree : tree_attach(tree, AT_FDCWD, to);
             if (tree >= 0)
@@ -69,10 +70,10 @@ static int tree_cover_procfs(doors_t *doors, int procfs)
                 result = 0; /* this procfs has no such file ("subset=pid"), or this host has none */
         }
         if (!result)
-            result = tree_clone(doors->spare);
-        umount2(doors->spare, MNT_DETACH);
+            result = tree_clone(server->spare);
+        umount2(server->spare, MNT_DETACH);
     }
-    pthread_mutex_unlock(&doors->spare_lock);
+    pthread_mutex_unlock(&server->spare_lock);
     return result;
 }
 
@@ -87,11 +88,11 @@ static int open_procfs(void *result)
 
 /* A context for a procfs of the caller's PID namespace. Only a process inside can open it; setns(2) puts a child there.
  * */
-int tree_procfs_context(doors_t *doors, const watched_call_t *call)
+int tree_procfs_context(syscall_server_t *server, const watched_call_t *call)
 {
     enum { STACK = 64 * 1024 };
     int pids = task_open(call->task, "ns/pid", O_RDONLY), context = -ESRCH;
-    int is_ours = pids >= 0 && is_same_file(pids, doors->pid_ns);
+    int is_ours = pids >= 0 && is_same_file(pids, server->pid_ns);
     char *stack = pids < 0 || is_ours ? NULL : malloc(STACK);
     if (is_ours)
         open_procfs(&context);
@@ -101,7 +102,7 @@ int tree_procfs_context(doors_t *doors, const watched_call_t *call)
             context = -errno;
         else
             waitpid(child, NULL, __WALL);
-        if (setns(doors->pid_ns, CLONE_NEWPID))
+        if (setns(server->pid_ns, CLONE_NEWPID))
             abort();
     }
     free(stack);
@@ -109,26 +110,26 @@ int tree_procfs_context(doors_t *doors, const watched_call_t *call)
     return context;
 }
 
-static int procfs_tree(doors_t *doors, const watched_call_t *call)
+static int procfs_tree(syscall_server_t *server, const watched_call_t *call)
 {
-    int context = tree_procfs_context(doors, call), procfs = -1, error = 0;
+    int context = tree_procfs_context(server, call), procfs = -1, error = 0;
     if (context < 0)
         return context;
     if (syscall(SYS_fsconfig, context, CREATE, NULL, NULL, 0) ||
         (procfs = (int)syscall(SYS_fsmount, context, CLOSE_ON_EXEC, 0)) < 0)
         error = -errno;
     close(context);
-    return error ? error : tree_cover_procfs(doors, procfs);
+    return error ? error : tree_cover_procfs(server, procfs);
 }
 
 /* The tree that replaces a new mount of this type. */
-int tree_for_type(doors_t *doors, const watched_call_t *call, const char *type)
+int tree_for_type(syscall_server_t *server, const watched_call_t *call, const char *type)
 {
     if (!strcmp(type, "sysfs"))
         return tree_clone("/sys");
     if (!strcmp(type, "devtmpfs"))
         return tree_clone("/dev");
-    return procfs_tree(doors, call);
+    return procfs_tree(server, call);
 }
 
 int tree_replaces_type(const char *type)
@@ -151,13 +152,13 @@ int tree_set_attributes(int tree, uint64_t set)
 
 /* In which tree `at` is, or -errno: the twin's sysfs (a file system of its own), any procfs, or a sysfs of the kernel.
  * Reads the device without a request to the file system, which may hang. */
-int tree_which(const doors_t *doors, int at)
+int tree_which(const syscall_server_t *server, int at)
 {
     struct statx status;
     struct statfs kind;
     if (statx(at, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status))
         return -errno;
-    if (makedev(status.stx_dev_major, status.stx_dev_minor) == doors->sysfs_device)
+    if (makedev(status.stx_dev_major, status.stx_dev_minor) == server->sysfs_device)
         return TREE_SYSFS;
     if (fstatfs(at, &kind))
         return -errno;
@@ -165,11 +166,11 @@ int tree_which(const doors_t *doors, int at)
 }
 
 /* The twin's tree for `made`, a new mount of the kernel's. Closes `made`. */
-int tree_in_place_of(doors_t *doors, int made)
+int tree_in_place_of(syscall_server_t *server, int made)
 {
-    int which = tree_which(doors, made);
+    int which = tree_which(server, made);
     if (which == TREE_PROCFS)
-        return tree_cover_procfs(doors, made);
+        return tree_cover_procfs(server, made);
     close(made);
     return which < 0 ? which : tree_clone(which == TREE_KERNELS_SYSFS ? "/sys" : "/dev");
 }
@@ -193,11 +194,11 @@ int tree_is_root(int at, dev_t device)
 }
 
 /* Whether this is one of the twin's mounts at its original place. */
-int tree_is_own_mount(const doors_t *doors, int at)
+int tree_is_own_mount(const syscall_server_t *server, int at)
 {
     char path[PATH_MAX];
     tree_path(at, path);
-    return tree_is_root(at, doors->tree_device) && (!strncmp(path, "/sys/", 5) || !strncmp(path, "/proc/", 6));
+    return tree_is_root(at, server->tree_device) && (!strncmp(path, "/sys/", 5) || !strncmp(path, "/proc/", 6));
 }
 
 int tree_is_control_type(const char *type)

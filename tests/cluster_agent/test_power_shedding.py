@@ -1,11 +1,11 @@
-"""The planner of switch-off and frequencies, against the tables of Glesser's thesis (ch. 4)."""
+"""Power shedding: switch-off and frequencies, against the tables of Glesser's thesis (ch. 4)."""
 
 from __future__ import annotations
 
 import pytest
 
 from cluster_agent.cluster import load_machine
-from cluster_agent.scheduler.planner import SwitchOff, lever, nodes_off, off_watts, rho, switch_off, work
+from cluster_agent.scheduler.power_shedding import SwitchOff, lever, nodes_off, off_watts, rho, switch_off, work
 
 CURIE = load_machine("curie")
 FULL_NODES_W = 5040 * 358.0

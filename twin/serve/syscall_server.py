@@ -1,4 +1,4 @@
-"""The threads that answer the system calls that the seccomp filter stops (csrc/kernel_doors.c)."""
+"""The threads that answer the system calls that the seccomp filter stops (csrc/serve_syscalls.c)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twin._kernel import ffi, lib
+from twin._serve import ffi, lib
 from twin.errors import TwinError
 from twin.serve import namespace
 
@@ -14,7 +14,7 @@ _THREADS = 4
 """Ours: a path lookup on a file system that hangs blocks one of them, and the others go on."""
 
 
-class Doors:
+class SyscallServer:
     """Create and open it in the server's namespace, where /sys, /proc and /dev always are the twin's.
 
     ``covers`` are the files and directories of /proc that the twin replaces.
@@ -31,11 +31,11 @@ class Doors:
         self._count = ffi.new_handle((listener, count))
         covers = ffi.new("char *[]", self._covers)
         plan = self._places | {"covers": covers, "n_covers": len(self._covers), "tree_device": self._tree_device}
-        doors = lib.doors_new(listener, lib.perf_called, self._count, ffi.new("doors_plan_t *", plan))
-        if doors == ffi.NULL:
+        server = lib.syscall_server_new(listener, lib.perf_called, self._count, ffi.new("syscall_plan_t *", plan))
+        if server == ffi.NULL:
             raise TwinError("no memory for the threads that answer system calls")
         for _ in range(_THREADS):
-            threading.Thread(target=lib.doors_serve, args=(doors,), name="doors", daemon=True).start()
+            threading.Thread(target=lib.syscall_server_run, args=(server,), name="system calls", daemon=True).start()
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]  # cffi is untyped
