@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.wire.job_messages import JobStart
+from nodectl.wire.job_messages import JobPart, JobStart
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
 STATES: Final[tuple[State, ...]] = (
@@ -142,6 +142,14 @@ class Job(msgspec.Struct):
     """The tag by which it is shared watts, and its source: user, node agent, job history."""
     tag_source: str = ""
     account: Account = msgspec.field(default_factory=Account)
+    parts: dict[str, JobPart] = {}
+    """By node, how its part of this attempt ended: the node forgets that once it is stored here."""
+
+    @property
+    def is_being_ended(self) -> bool:
+        """Whether its end was requested, which always has a reason (``Runs.stop``). Without one a job is ``ending``
+        while some of its parts have ended well and the others go on."""
+        return self.state == "ending" and self.reason != ""
 
     @property
     def title(self) -> str:

@@ -42,7 +42,7 @@ class Part:
     @property
     def is_over(self) -> bool:
         """Whether it has ended, in whatever way."""
-        return self.last is not None and self.last.phase in ("ended", "refused", "lost")
+        return self.last is not None and self.last.is_over
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ class Run:
     parts: dict[str, Part]
     expected_end_s: int
     signal: int = 0  # the signal that its nodes are to get
+    knows_ends: bool = True  # False: its record is from a version that did not store which parts had ended
     seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
     intervals: dict[str, deque[PowerInterval]] = field(default_factory=dict)  # per node, the last ones counted
 
@@ -115,6 +116,7 @@ class Runs:
         self.happened: set[Happening] = set()
         """What happened to jobs that calls for new caps; whoever shares watts clears it."""
         self._times, self._store, self._now, self._say, self._send, self._over = times, store, now, say, send, over
+        self._unsaved: dict[int, Job] = {}
 
     def on(self, node: Node) -> Run | None:
         """The run that has the node."""
@@ -169,6 +171,14 @@ class Runs:
         self._say(f"job {one.job.id} is lost: {reason}")
         self._part_over(one, node)
 
+    def save_ends(self) -> None:
+        """Store which parts have ended, before their nodes may forget them. Once for all that was heard together, since
+        the record of a job grows with its nodes."""
+        with self._store.together():
+            for job in self._unsaved.values():
+                self._store.save(job)
+        self._unsaved.clear()
+
     def save(self) -> None:
         """Store the present state of their jobs."""
         with self._store.together():
@@ -203,8 +213,12 @@ class Runs:
             return
         has_begun = part.last is not None or job.state != "starting"
         if has_begun or (part.boot_id and part.boot_id != node.boot_id):
-            if one.signal and part.last is None:  # ended before it began, or its end was recorded and forgotten
+            if one.signal and part.last is None:  # ended before it began
                 part.last = JobPart(job.id, job.attempt, "ended", -signal.SIGTERM, "told", ended_s=now_s)
+                self._part_over(one, node)
+                return
+            if not one.knows_ends:  # it ended well, else the job would be ended with a reason
+                part.last = JobPart(job.id, job.attempt, "ended", ended_s=now_s)
                 self._part_over(one, node)
                 return
             self.lose(one, node, f"{node.name} does not know the job any more")
@@ -225,6 +239,7 @@ class Runs:
         self.happened.add("end")
         last = one.parts[node.name].last
         assert last is not None
+        job.parts[node.name] = last
         if last.slowdown is not None:
             job.account.slowdown = max(last.slowdown, job.account.slowdown or 0.0)
         began_s = last.started_s or job.started_s or last.ended_s
@@ -239,4 +254,4 @@ class Runs:
             self.stop(one, last.detail or f"{node.name} ended with {last.status}")
         elif job.state == "running":
             job.state = "ending"
-        self._store.save(job)
+        self._unsaved[job.id] = job

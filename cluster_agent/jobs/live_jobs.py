@@ -60,7 +60,8 @@ class Partition:
     measured by it. After a restart the engine's clock may begin earlier than it was; that only delays expected ends.
 
     Call ``turn`` after every message, and at the time that it returned. ``outbox``: messages for nodes; whoever sends
-    them clears it. If they are lost, they are sent again later.
+    them clears it. If they are lost, they are sent again later. Between ``heard`` and sending: ``runs.save_ends`` or
+    ``turn``.
     """
 
     def __init__(
@@ -230,6 +231,7 @@ class Partition:
                 self._call_back()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
+                self.runs.save_ends()
                 self._save_now_and_then()
         except BaseException:
             del self.outbox[sent:]
@@ -276,6 +278,7 @@ class Partition:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
+        started.parts = {}
         started.expected_end_s = expected_end_s
         parts = {node.name: Part(node.boot_id) for node in free}
         self.runs.by_row[job] = one = Run(job, started, parts, expected_end_s)
@@ -366,10 +369,12 @@ class Partition:
         assert job.started_s is not None
         row = self._add(job, int(job.queued_s))
         expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
-        one = known or Run(row, job, {name: Part("") for name in job.nodes}, expected_end_s)
+        one = known or Run(
+            row, job, {name: Part("", last=job.parts.get(name)) for name in job.nodes}, expected_end_s,
+            signal=signal.SIGTERM if job.is_being_ended else 0,
+            knows_ends=job.state != "ending" or job.is_being_ended or bool(job.parts),
+        )  # fmt: skip
         one.row, one.expected_end_s = row, expected_end_s
-        if known is None and job.state == "ending":
-            one.signal = signal.SIGTERM
         self.runs.by_row[row] = one
         for name in job.nodes:
             if not one.parts[name].is_over:

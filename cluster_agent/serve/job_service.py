@@ -126,6 +126,7 @@ class JobService:
             for report in reports:
                 self._live.spoke(report.node, report.boot_id)
                 self._add_power(self._live, now_s, report, bound)
+            self._live.runs.save_ends()
         self._send_out()
 
     def turn(self, is_urgent: bool = False) -> set[Happening]:

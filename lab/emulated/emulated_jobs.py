@@ -23,6 +23,7 @@ from pathlib import Path
 from signal import SIGCHLD, SIGCONT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH
 from typing import Final, TypeAlias
 
+from nodectl.jobs.job_files import open_output
 from nodectl.jobs.processes import FORGOTTEN
 from nodectl.wire.job_messages import Cause, JobForget, JobPart, JobSignal, JobStart
 from pmu.instruments.job_progress import Counter
@@ -190,7 +191,7 @@ class TwinJobs:
         path = Path(run.start.workdir) / run.start.output
         later = "" if work.slowdown is None else f", {work.slowdown:+.1%} against the highest clock"
         try:
-            with open(path, "a") as file:
+            with open(open_output(path), "a") as file:
                 file.write(f"EMULATED {run.workload.name} on {self._node}: {work.ran_s:.1f} s{later}\n")
         except OSError as error:
             return f"{path}: {error.strerror}"[:300]

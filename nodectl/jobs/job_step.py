@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from nodectl.jobs.job_files import open_new, open_output
 from nodectl.jobs.progress_file import VARIABLE, make_progress_file
 
 REQUEST, LOCK, STEP, SESSION, ENDING, ENDED = "request.json", "lock", "step.json", "session", "ending", "ended.json"
@@ -59,7 +60,7 @@ def start_time(pid: int) -> int | None:
 def write_durably(path: Path, record: dict[str, Any]) -> None:
     """Write the whole file or nothing; on return it is on the disk."""
     part = path.with_name(path.name + ".part")
-    with open(part, "w") as file:
+    with open(open_new(part), "w") as file:
         json.dump(record, file)
         file.flush()
         os.fsync(file.fileno())
@@ -127,11 +128,11 @@ class _Step:
     @contextlib.contextmanager
     def _output(self) -> Any:
         place = Path(self._request["workdir"])
-        with open(place / self._request["output"], "ab") as output:
+        with open(open_output(place / self._request["output"]), "ab") as output:
             if not self._request["error"]:
                 yield output, output
                 return
-            with open(place / self._request["error"], "ab") as error:
+            with open(open_output(place / self._request["error"]), "ab") as error:
                 yield output, error
 
     def _environment(self) -> dict[str, str]:
@@ -153,7 +154,8 @@ class _Step:
 
     def _before_exec(self) -> None:
         """In the child, before the job's first instruction: a job never runs without its session on record."""
-        (self._directory / SESSION).write_text(str(os.getpid()))
+        with open(open_new(self._directory / SESSION), "w") as session:
+            session.write(str(os.getpid()))
         _be_ordinary()
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
@@ -172,8 +174,8 @@ class _Step:
         command = list(request["command"])
         if request["script"]:
             script = self._directory / "script"
-            script.write_text(request["script"])
-            script.chmod(0o700)
+            with open(open_new(script, 0o700), "w") as file:
+                file.write(request["script"])
             command = (
                 [str(script), *command] if request["script"].startswith("#!") else ["/bin/sh", str(script), *command]
             )

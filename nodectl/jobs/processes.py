@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from nodectl.jobs.job_files import open_output, read_plain
 from nodectl.jobs.job_step import (
     ENDED,
     ENDING,
@@ -48,6 +49,9 @@ FORGOTTEN: Final = 1000
 
 LAUNCHES: Final = 5
 """Ours: how often starting a run is tried before it counts as lost."""
+
+DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError)
+"""What reading a record raises that the job, which runs as the same user, has damaged or replaced."""
 
 _STRAY: Final = "taken"  # a run's directory while it is being made
 
@@ -175,8 +179,9 @@ class JobRunner:
 
     def _know(self, run: _Run) -> None:
         if run.step is None and (run.directory / STEP).exists():
-            step = json.loads((run.directory / STEP).read_text())
-            run.step, run.began_s = (step["pid"], step["start"]), step["began_s"]
+            with contextlib.suppress(*DAMAGED):
+                step = json.loads(read_plain(run.directory / STEP))
+                run.step, run.began_s = (step["pid"], step["start"]), step["began_s"]
 
     def _look(self, key: Key, run: _Run) -> None:
         self._know(run)
@@ -184,8 +189,7 @@ class JobRunner:
         if run.child is not None:
             is_alive |= run.child.poll() is None
         if (run.directory / ENDED).exists():
-            record = json.loads((run.directory / ENDED).read_text())
-            run.part = JobPart(*key, "ended", **record)
+            run.part = self._ended(key, run)
             return
         if is_alive:
             return
@@ -196,6 +200,15 @@ class JobRunner:
         _kill_session(run.directory / SESSION)
         why = "cannot be started" if run.step is None else "its job step was killed"
         run.part = JobPart(*key, "lost", detail=f"{self._node}: {why}")
+
+    def _ended(self, key: Key, run: _Run) -> JobPart:
+        """How the run ended, as its job step has recorded; lost, if the job has damaged that record."""
+        try:
+            record = json.loads(read_plain(run.directory / ENDED))
+            return msgspec.convert({"job": key[0], "attempt": key[1], "phase": "ended", **record}, JobPart)
+        except DAMAGED as error:
+            _kill_session(run.directory / SESSION)
+            return JobPart(*key, "lost", detail=f"{self._node}: the record of its end is damaged: {error}"[:300])
 
     def _part(self, key: Key, run: _Run) -> JobPart:
         if run.part is not None:
@@ -208,7 +221,7 @@ def _kill_session(path: Path) -> None:
     """Kill what is left of a job whose job step was killed. Its processes are still in its session, and no others
     are."""
     with contextlib.suppress(OSError, ValueError):
-        session = int(path.read_text())
+        session = int(read_plain(path))
         for name in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 if os.getsid(int(name)) == session:
@@ -217,7 +230,7 @@ def _kill_session(path: Path) -> None:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with open(path, "a") as file:
+        with open(open_output(path), "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

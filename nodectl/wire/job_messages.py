@@ -86,7 +86,7 @@ Slowdown: TypeAlias = Annotated[float, Meta(ge=-0.99, le=1e6)]
 """Bounds refuse NaN and infinities too, which JSON cannot store."""
 
 
-class JobPart(msgspec.Struct, frozen=True):
+class JobPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job's part on a node. ``status``: its exit status, or minus the signal that ended it. Times: Unix seconds."""
 
     job: Number
@@ -98,6 +98,11 @@ class JobPart(msgspec.Struct, frozen=True):
     ended_s: UnixSeconds = 0.0
     detail: Annotated[str, Meta(max_length=300)] = ""
     slowdown: Slowdown | None = None  # extra time as a share, where the node knows it (of emulated work it does)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self.phase in ("ended", "refused", "lost")
 
 
 class NodeJobs(msgspec.Struct, frozen=True):

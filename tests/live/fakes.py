@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ EASY = Composition(backfill="easy")
 
 @dataclass
 class FakeNode:
-    """Runs each part for the seconds that its command says. ``runs`` counts every start."""
+    """Runs each part for the seconds that its command says, one number for all ranks or one for each. ``runs`` counts
+    every start."""
 
     name: str
     boot: int = 1
@@ -75,8 +76,13 @@ class Fake:
         self.database = Database(Path(self._directory.name) / "cluster.db")
         self.partition = self._partition()
 
-    def submit(self, run_s: int, nodes: int = 1, walltime_s: int = 1000, uid: int = 1000, **given: Any) -> Job:
-        spec = JobSpec(command=["run", str(run_s)], walltime_s=walltime_s, workdir="/", nodes=nodes, **given)
+    def submit(
+        self, run_s: int, nodes: int = 1, walltime_s: int = 1000, uid: int = 1000, others_s: Sequence[int] = (),
+        **given: Any,
+    ) -> Job:  # fmt: skip
+        """``others_s``: how long the parts after the first run, if not as long as the first."""
+        command = ["run", *map(str, (run_s, *others_s))]
+        spec = JobSpec(command=command, walltime_s=walltime_s, workdir="/", nodes=nodes, **given)
         return self.partition.submit(uid, "someone", spec)
 
     def report(self) -> None:
@@ -108,7 +114,8 @@ class Fake:
                     node.runs.append(key)
                     node.parts[key] = JobPart(*key, "running", started_s=self.now_s)
                     self.order += 1
-                    node.ends_s[key] = self.now_s + int(message.command[1]), self.order
+                    times_s = [int(word) for word in message.command if word.isdigit()]
+                    node.ends_s[key] = self.now_s + times_s[message.rank % len(times_s)], self.order
             elif isinstance(message, JobForget):
                 node.parts.pop(key, None)
             elif isinstance(message, JobSignal) and key in node.parts and node.parts[key].phase == "running":

@@ -128,6 +128,40 @@ def test_a_cancelled_job_may_clean_up(tmp_path: Path, runner: JobRunner) -> None
     assert (part.status, part.cause) == (5, "told")
 
 
+@pytest.mark.parametrize("stream", ["output", "error"])
+@pytest.mark.parametrize(("special", "is_a"), [("fifo", "a FIFO"), ("link", "a FIFO"), ("/dev/zero", "a device")])
+def test_a_job_whose_output_is_a_fifo_or_a_device_ends_at_once_and_says_so(
+    tmp_path: Path, runner: JobRunner, special: str, is_a: str, stream: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    os.symlink("fifo", tmp_path / "link")
+    runner.start(start(tmp_path, "touch ran", **{stream: special}))
+    until(lambda: is_over(runner), 20.0)
+    (part,) = runner.parts()
+    assert (part.phase, part.status) == ("ended", 1)
+    assert part.detail == f"{tmp_path / special}: is {is_a}; it must be a regular file or /dev/null"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_jobs_output_may_be_the_null_device(tmp_path: Path, runner: JobRunner) -> None:
+    runner.start(start(tmp_path, "echo lost; touch ran", output="/dev/null"))
+    assert (ended(runner).status, (tmp_path / "ran").exists()) == (0, True)
+
+
+def test_a_job_that_puts_fifos_in_the_place_of_its_records_holds_nobody_up(tmp_path: Path) -> None:
+    runner = JobRunner(tmp_path / "jobs", "n0")
+    own = "cd $(dirname $NODECTL_PROGRESS); rm -f ended.json.part; "
+    runner.start(start(tmp_path, own + "mkfifo ended.json.part; exit 3"))
+    runner.start(start(tmp_path, own + "mkfifo ended.json; exec sleep 1000", job=2))
+    own_session = own + "rm -f session; mkfifo session script"
+    runner.start(start(tmp_path, "", prolog=own_session, job=3, script="true", command=[]))
+    desk = JobThread(runner, "n0", "boot")
+    until(lambda: all(part.is_over for part in desk.news().parts), 30.0)
+    desk.close()
+    found = {part.job: (part.phase, part.status) for part in desk.news().parts}
+    assert found == {1: ("ended", 3), 2: ("lost", 0), 3: ("ended", 0)}
+
+
 def test_a_job_of_another_user_is_refused(tmp_path: Path, runner: JobRunner) -> None:
     runner.start(start(tmp_path, "touch ran", uid=os.geteuid() + 1))
     assert runner.parts()[0].phase == "refused"

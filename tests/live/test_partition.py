@@ -252,7 +252,8 @@ def test_killed_and_restarted_at_any_instant_no_job_is_lost_or_run_twice(data: s
     for _ in range(60):
         what = data.draw(st.sampled_from(["submit", "turn", "deliver", "step", "kill", "settle"]))
         if what == "submit":
-            job = fake.submit(data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4)))
+            times_s = data.draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
+            job = fake.submit(times_s[0], data.draw(st.integers(1, 4)), others_s=times_s[1:])
             jobs[job.id] = job.spec
         elif what == "turn":
             fake.partition.turn()
@@ -269,6 +270,52 @@ def test_killed_and_restarted_at_any_instant_no_job_is_lost_or_run_twice(data: s
     assert {number: job.state for number, job in ended.items()} == dict.fromkeys(jobs, "done")
     runs = [key for node in fake.nodes.values() for key in node.runs]
     assert sorted(runs) == sorted((number, 1) for number, spec in jobs.items() for _ in range(spec.nodes))
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_a_restart_leaves_a_job_alone_one_of_whose_parts_has_ended(is_orderly: bool) -> None:
+    fake = Fake(3)
+    job = fake.submit(run_s=3, nodes=3, others_s=(3, 60))
+    fake.until(lambda: job.state == "ending")
+    fake.step()
+    if is_orderly:
+        fake.partition.runs.save()
+    fake.kill_and_restart()
+    for _ in range(5):
+        fake.step()
+    assert job.id in fake.partition.jobs, "its last part goes on"
+    assert fake.partition.nodes["n00"].state == "idle", "and the node of a part that has ended may get other jobs"
+    other = fake.submit(run_s=1)
+    fake.until(lambda: not fake.partition.jobs)
+    found = {one.id: (one.state, one.status, one.attempt) for one in fake.store.find()}
+    assert found == {job.id: ("done", 0, 1), other.id: ("done", 0, 1)}
+
+
+def test_after_a_restart_a_job_is_ended_whose_part_has_failed_before_it() -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=500, nodes=2)
+    fake.settle()
+    fake.end(fake.nodes["n01"], (job.id, 1), status=3)
+    fake.nodes["n00"].is_cut = True
+    fake.step()
+    fake.kill_and_restart()
+    fake.nodes["n00"].is_cut = False
+    fake.until(lambda: not fake.partition.jobs)
+    (found,) = fake.store.find()
+    assert (found.state, found.status, found.attempt) == ("failed", 3, 1)
+
+
+def test_a_job_stored_by_a_version_that_did_not_store_ends_is_not_ended_by_the_upgrade() -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=3, nodes=2, others_s=(30,))
+    fake.until(lambda: job.state == "ending")
+    fake.step()
+    job.parts.clear()
+    fake.store.save(job)
+    fake.kill_and_restart()
+    fake.until(lambda: not fake.partition.jobs)
+    (found,) = fake.store.find()
+    assert (found.state, found.status, found.attempt) == ("done", 0, 1)
 
 
 def test_energy_is_summed_from_reports_by_their_quality_and_what_is_not_covered_is_known() -> None:

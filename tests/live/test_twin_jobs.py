@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.watts import node_watts
 from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from pmu.readings import RAW_MISSING
+from tests.waiting import PATIENCE_S
 from twin.machine import load_machine
 from twin.physics.model import Twin
 from twin.programs.workload import load_workload
@@ -115,6 +117,18 @@ def test_a_walltime_ends_it_and_so_does_being_cancelled(tmp_path: Path) -> None:
     told.jobs.signal(JobSignal(1, 1, signal.SIGKILL))
     assert (told.part.phase, told.part.status, told.part.cause) == ("ended", -signal.SIGKILL, "told")
     assert told.jobs.work()["memory"].done_s == pytest.approx(2, abs=TICK_S)
+
+
+def test_an_output_that_is_a_fifo_holds_up_no_emulated_node(tmp_path: Path) -> None:
+    node = Node()
+    os.mkfifo(tmp_path / "out")
+    node.jobs.start(start(tmp_path, "twin-workload", "hpl", "2s"))
+    running = threading.Thread(target=node.run, args=(5,), daemon=True)
+    running.start()
+    running.join(PATIENCE_S)
+    assert not running.is_alive(), "it waits for a reader"
+    assert (node.part.phase, node.part.status) == ("ended", 0)
+    assert "is a FIFO" in node.part.detail
 
 
 def test_a_start_that_comes_again_starts_nothing(tmp_path: Path) -> None:
