@@ -70,6 +70,8 @@ class FrontSupervisor:
         """``ClusterError`` if nobody can listen at ``url``."""
         self._wanted, self._say = Listen(url, public, secret, options, 0.0, MEMORY), say
         self.generation = 0
+        self.gap_s = 0.0
+        """Seconds without one that listened, when the last one was replaced."""
         self._ended_s: collections.deque[float] = collections.deque(maxlen=1000)
         self._recent: collections.deque[str] = collections.deque(maxlen=RECENT_KEYS)
         self._before: collections.Counter[str] = collections.Counter()
@@ -165,7 +167,7 @@ class FrontSupervisor:
 
     def _listens(self) -> None:
         if not self._is_listening:
-            self._is_listening = True
+            self._is_listening, self.gap_s = True, time.monotonic() - self._ended_s[-1]
             self._spare = self._spare or _Process()
 
     def _replace(self, why: str) -> None:

@@ -142,6 +142,11 @@ class Router:
         """Words for an alarm if that process has ended lately; else empty."""
         return self._front.trouble
 
+    @property
+    def gap_s(self) -> float:
+        """Seconds for which nobody listened, when that process was replaced last."""
+        return self._front.gap_s
+
     def interests(self) -> dict[int, bool]:
         """Descriptors to poll: True where something is to be written, else for reading."""
         return self._front.interests()
