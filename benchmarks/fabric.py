@@ -16,7 +16,9 @@ import argparse
 import gc
 import math
 import multiprocessing
+import os
 import resource
+import signal
 import statistics
 import tempfile
 import time
@@ -44,7 +46,7 @@ from nodectl.wire.keys import KeyPair, write_pair
 from nodectl.wire.power_messages import Report
 from tests.yardstick import yardstick_us
 
-P50_MS, P99_MS, RSS_MB = 150.0, 500.0, 150.0
+P50_MS, P99_MS, RSS_MB, GAP_MS = 150.0, 500.0, 150.0, 1000.0
 NODES_OF_A_START = 8
 
 
@@ -76,8 +78,8 @@ class Swarm:
         self._started: list[tuple[BaseProcess, Connection]] = []
         receive = self.server.router.receive
 
-        def counted(now_s: float, limit: int = 2000) -> list[Report]:
-            reports = receive(now_s, limit)
+        def counted(now_s: float) -> list[Report]:
+            reports = receive(now_s)
             self.heard += len(reports)
             return reports
 
@@ -115,6 +117,18 @@ class Swarm:
         """From now on."""
         for _, pipe in self._started:
             pipe.send(f"{period_s}")
+
+    def agent_s(self) -> float:
+        """The processor seconds of the cluster agent and its front process so far."""
+        return time.process_time() + self.front_s()
+
+    def rss_mb(self) -> float:
+        """The memory of both."""
+        return sum(psutil.Process(pid).memory_info().rss for pid in (None, self.server.router.front_pid)) / 1e6
+
+    def front_s(self) -> float:
+        """Those of the front process alone."""
+        return sum(psutil.Process(self.server.router.front_pid).cpu_times()[:2])
 
     def clients_s(self) -> float:
         """The processor seconds of the clients so far."""
@@ -168,7 +182,7 @@ def raises(n: int, processes: int, events: int) -> dict[str, Any]:
         row = _timed(swarm, events, event, 1.0)
         gc.collect()
         return row | {"what": "raise", "agents": n, "connect_s": connect_s,
-                      "rss_mb": psutil.Process().memory_info().rss / 1e6}  # fmt: skip
+                      "rss_mb": swarm.rss_mb()}  # fmt: skip
 
 
 def starts(n: int, processes: int, events: int) -> dict[str, Any]:
@@ -193,22 +207,53 @@ def starts(n: int, processes: int, events: int) -> dict[str, Any]:
         return _timed(swarm, events, event, 0.2) | {"what": "start", "agents": n}
 
 
+def restarts(n: int, processes: int, times: int) -> dict[str, Any]:
+    """The front process is aborted: how long nobody listens, and until all nodes are heard again."""
+    with Swarm(n, processes, "fspc", 5.0) as swarm:
+        swarm.join(300_000, 300.0)
+        swarm.rest(2.0)
+        accounts, budget_mw = swarm.ledger.accounts, swarm.ledger.budget.budget_mw
+        gaps_ms: list[float] = []
+        half_s: list[float] = []
+        all_s: list[float] = []
+        most_mw = 0
+        for _ in range(times):
+            began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            os.kill(swarm.server.router.front_pid, signal.SIGABRT)
+            took_s: list[float] = []
+            while len(took_s) < n and (now_s := 1e-9 * (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns)) < 60.0:
+                swarm.server.step(0.05)
+                most_mw = max(most_mw, swarm.ledger.total_mw)
+                heard = int((accounts.report_id > began_ns + 1_000_000).sum()) if swarm.server.router.gap_s else 0
+                took_s += [now_s] * (heard - len(took_s))
+            gaps_ms.append(1e3 * swarm.server.router.gap_s)
+            half_s.append(took_s[n // 2 - 1] if len(took_s) >= n // 2 else math.inf)
+            all_s.append(took_s[-1] if len(took_s) == n else math.inf)
+            swarm.rest(3.0)
+        swarm.end()
+    return {
+        "agents": n, "times": times, "gap_ms": statistics.median(gaps_ms), "longest_gap_ms": max(gaps_ms),
+        "half_s": statistics.median(half_s), "all_s": statistics.median(all_s), "last_s": max(all_s),
+        "over_w": max(most_mw - budget_mw, 0) / 1000, "load": psutil.getloadavg()[0], "yardstick_us": yardstick_us(50),
+    }  # fmt: skip
+
+
 def _timed(swarm: Swarm, events: int, event: Callable[[int], tuple[Ints, int]], pause_s: float) -> dict[str, Any]:
     """Milliseconds per cap, and the cluster agent's processor time per event, without that for reports that had come
     anyway."""
-    began_s, heard, began = time.process_time(), swarm.heard, time.monotonic()
+    began_s, heard, began = swarm.agent_s(), swarm.heard, time.monotonic()
     swarm.rest(3.0)
-    report_s = (time.process_time() - began_s) / max(swarm.heard - heard, 1)
-    busy = (time.process_time() - began_s) / (time.monotonic() - began)
+    report_s = (swarm.agent_s() - began_s) / max(swarm.heard - heard, 1)
+    busy = (swarm.agent_s() - began_s) / (time.monotonic() - began)
     times_ms: list[float] = []
     cpu_ms: list[float] = []
     expected = 0
     for number in range(events):
-        began, began_s, heard = time.monotonic(), time.process_time(), swarm.heard
+        began, began_s, heard = time.monotonic(), swarm.agent_s(), swarm.heard
         at, target_mw = event(number)
         times_ms += [1e3 * (moment - began) for moment in swarm.until(at, target_mw, 60.0)]
         others = swarm.heard - heard - len(at)
-        cpu_ms.append(1e3 * (time.process_time() - began_s - report_s * max(others, 0)))
+        cpu_ms.append(1e3 * (swarm.agent_s() - began_s - report_s * max(others, 0)))
         expected += len(at)
         swarm.rest(pause_s)
     sent, late, client_s = swarm.end()
@@ -226,31 +271,31 @@ def many(n: int, processes: int, seconds: float, period_s: float, joining_s: flo
     between two reports of a node until all are there."""
     with Swarm(n, processes, "fspc", n / 250, joining_s) as swarm:
         accounts = swarm.ledger.accounts
-        rss_mb, began_s = psutil.Process().memory_info().rss / 1e6, time.process_time()
+        rss_mb, began_s = swarm.rss_mb(), swarm.agent_s()
         connect_s = swarm.join(300_000, 500.0)
-        joined_s = time.process_time() - began_s
+        joined_s = swarm.agent_s() - began_s
         if joining_s != period_s:
             swarm.report_every(period_s)
         swarm.rest(5.0)
-        heard, began, began_s, thread_s = swarm.heard, time.monotonic(), time.process_time(), time.thread_time()
+        heard, began, began_s, front_s = swarm.heard, time.monotonic(), swarm.agent_s(), swarm.front_s()
         clients_s = swarm.clients_s()
         ages_s: list[np.ndarray[Any, np.dtype[np.float64]]] = []
         while time.monotonic() - began < seconds:
             swarm.rest(0.5)
             ages_s.append(time.clock_gettime(time.CLOCK_BOOTTIME) - accounts.report_id / 1e9)
         took, heard = time.monotonic() - began, swarm.heard - heard
-        used_s, loop_s = time.process_time() - began_s, time.thread_time() - thread_s
+        used_s, front_s = swarm.agent_s() - began_s, swarm.front_s() - front_s
         age_s = np.concatenate(ages_s)
         row = {
             "agents": n, "period_s": period_s, "seconds": took, "connect_s": connect_s,
             "connect_ms_each": 1e3 * joined_s / n, "heard_percent": 100 * heard * period_s / (n * took),
             "fresh_percent": 100 * float((age_s <= 1 + period_s).mean()),
             "age_p50_s": float(np.percentile(age_s, 50)), "age_p99_s": float(np.percentile(age_s, 99)),
-            "agent_cpu_percent": 100 * used_s / took, "agent_loop_percent": 100 * loop_s / took,
+            "agent_cpu_percent": 100 * used_s / took, "front_percent": 100 * front_s / took,
             "report_us": 1e6 * used_s / max(heard, 1),
             "clients_cpu_percent": 100 * (swarm.clients_s() - clients_s) / took,
             "silent": int(swarm.ledger.is_silent(time.clock_gettime(time.CLOCK_BOOTTIME)).sum()),
-            "rss_mb": psutil.Process().memory_info().rss / 1e6, "rss_before_mb": rss_mb,
+            "rss_mb": swarm.rss_mb(), "rss_before_mb": rss_mb,
             "yardstick_us": yardstick_us(50), "load": psutil.getloadavg()[0],
         }  # fmt: skip
         sent, late, _ = swarm.end()
@@ -262,7 +307,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="200 agents, few events; 1000 instead of 10 000 that report"
     )
-    parser.add_argument("--only", choices=("raise", "start", "many"), help="one of the three parts")
+    parser.add_argument("--only", choices=("raise", "start", "many", "restart"), help="one of the parts")
     parser.add_argument("--peers", type=int, default=0, help="so many that report instead of 10 000")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two reports of one of the many")
     parser.add_argument("--joining", type=float, help="the same until all of them are there")
@@ -285,6 +330,13 @@ def main(arguments: list[str] | None = None) -> int:
     holds = all(row["p50_ms"] <= P50_MS and row["p99_ms"] <= P99_MS and row["caps"] == row["expected"] for row in rows)
     holds &= all(row.get("rss_mb", 0.0) <= RSS_MB for row in rows)
     result: dict[str, Any] = {"events": rows}
+    if options.only in (None, "restart"):
+        result["restarts"] = row = restarts(n, 2, 5)
+        holds &= row["longest_gap_ms"] <= GAP_MS and row["over_w"] == 0
+        print("front process aborted {times} times with {agents} nodes: nobody listens for {gap_ms:.0f} ms (longest "
+              "{longest_gap_ms:.0f}); half of the nodes are heard again after {half_s:.1f} s, all after {all_s:.1f} s "
+              "(longest {last_s:.1f}); {over_w:.0f} W over the budget (load {load:.1f}, yardstick {yardstick_us:.0f} "
+              "us)".format(**row))  # fmt: skip
     if options.only in (None, "many"):
         peers = min(options.peers or (1000 if options.quick else 10_000), hard - 1000)
         result["many"] = row = many(
@@ -294,9 +346,9 @@ def main(arguments: list[str] | None = None) -> int:
             "{agents} agents, a report every {period_s:g} s: all connected and capped in {connect_s:.0f} s "
             "({connect_ms_each:.1f} ms of a processor each); {heard_percent:.1f} % of all reports heard; age of what "
             "is known p50 {age_p50_s:.2f} s, p99 {age_p99_s:.2f} s, {fresh_percent:.2f} % at most a second late, "
-            "{silent} silent; cluster agent {agent_cpu_percent:.0f} % of a processor ({agent_loop_percent:.0f} % its "
-            "loop), {report_us:.0f} us a report, RSS {rss_mb:.0f} MB ({rss_before_mb:.0f} before they came); clients "
-            "{clients_cpu_percent:.0f} %, {late_percent:.1f} % sent late (load {load:.1f}, yardstick "
+            "{silent} silent; cluster agent {agent_cpu_percent:.0f} % of a processor ({front_percent:.0f} % its "
+            "front process), {report_us:.0f} us a report, RSS {rss_mb:.0f} MB ({rss_before_mb:.0f} before they came); "
+            "clients {clients_cpu_percent:.0f} %, {late_percent:.1f} % sent late (load {load:.1f}, yardstick "
             "{yardstick_us:.0f} us)".format(**row)
         )
     save("fabric", result)

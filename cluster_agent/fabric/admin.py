@@ -2,6 +2,9 @@
 
 Each connection carries one request and one answer, each four bytes of length and an envelope as on the links to nodes.
 Nobody can keep the loop waiting: a connection that is not done within ``PATIENCE_S`` is closed.
+
+Nobody can keep others out either. One more connection than a user's share closes that user's oldest one. One more than
+the room of all viewers closes the oldest one of whoever has most. Administrators have room of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import pwd
 import socket
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,9 +22,18 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.people import MAX_REQUEST, PATIENCE_S, Caller, Handlers, answer
+from cluster_agent.fabric.people import MAX_REQUEST, PATIENCE_S, PROTOCOL, AnswerEnvelope, Caller, Handlers, answer
 
-MAX_CONNECTIONS: Final = 32
+SHARE: Final = 32
+"""Ours: connections of one user at a time. Each may take up 256 KiB, and most are done after one turn of the loop."""
+
+VIEWERS: Final = 128
+"""Ours: connections of all users together who are not administrators. One person may have thousands of subordinate user
+ids (subuid(5))."""
+
+ACCEPTED: Final = 64
+"""Ours: connections accepted in one turn of the loop; others wait in the kernel's queue."""
+
 _LENGTH: Final = struct.Struct("!I")
 _PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 
@@ -47,7 +60,7 @@ class AdminSocket:
             _clear(path)
             self._listening.bind(str(path))
             os.chmod(path, 0o666)  # everybody may look; who may change is decided by who asks
-            self._listening.listen(MAX_CONNECTIONS)
+            self._listening.listen(VIEWERS)
         except OSError as error:
             self._listening.close()
             raise ClusterError(f"{path}: cannot listen there: {error.strerror or error}") from None
@@ -87,16 +100,36 @@ class AdminSocket:
             self.path.unlink()
 
     def _accept(self, now_s: float) -> None:
-        try:
-            peer, _ = self._listening.accept()
-        except OSError:
-            return
-        peer.setblocking(False)
-        if len(self._connections) >= MAX_CONNECTIONS:
-            peer.close()
-            return
-        _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        self._connections[peer.fileno()] = _Connection(peer, self._caller(uid), now_s + PATIENCE_S, bytearray())
+        """Accept who waits, and close whose share this exceeds."""
+        with contextlib.suppress(OSError):  # BlockingIOError: nobody waits any more
+            for _ in range(ACCEPTED):
+                peer, _ = self._listening.accept()
+                peer.setblocking(False)
+                _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+                caller = next((one.caller for one in self._connections.values() if one.caller.uid == uid), None)
+                made = _Connection(peer, caller or self._caller(uid), now_s + PATIENCE_S, bytearray())
+                self._connections[peer.fileno()] = made
+                self._keep_shares(made.caller)
+
+    def _keep_shares(self, caller: Caller) -> None:
+        """Close the oldest connection of ``caller``, or of the viewer with the most, if that is one too many."""
+        theirs = [fd for fd, one in self._connections.items() if one.caller.uid == caller.uid]
+        if len(theirs) > SHARE:
+            self._turn_away(theirs[0])
+        elif caller.role != "admin":
+            viewers = {fd: one.caller.uid for fd, one in self._connections.items() if one.caller.role != "admin"}
+            if len(viewers) > VIEWERS:
+                (greediest, _), *_ = Counter(viewers.values()).most_common(1)
+                self._turn_away(next(fd for fd, uid in viewers.items() if uid == greediest))
+
+    def _turn_away(self, descriptor: int) -> None:
+        one = self._connections[descriptor]
+        if not one.to_send:
+            why = f"too many connections at once, {SHARE} of one user and {VIEWERS} of all viewers: try again"
+            encoded = msgspec.msgpack.encode(AnswerEnvelope(PROTOCOL, why, 1))
+            with contextlib.suppress(OSError):
+                one.socket.send(_LENGTH.pack(len(encoded)) + encoded)
+        self._drop(descriptor)
 
     def _caller(self, uid: int) -> Caller:
         try:

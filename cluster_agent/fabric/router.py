@@ -1,8 +1,9 @@
 """The cluster agent's end of the links to its nodes: one ROUTER socket, CURVE, and limits on all that a peer can do.
 
-- Keys are checked in the handshake (ZAP, answered by this process's own loop, no thread): a peer whose key is not on
-the
-  list cannot send a message. The sender is known by the key of its connection; a name in the message is ignored.
+- libzmq runs in a process of its own (``front``), since a peer can make it abort. The next one takes over at once; its
+  connections are new, everything else here stays.
+- Keys are checked in the handshake (ZAP, answered here): a peer whose key is not on the list cannot send a message. The
+  sender is known by the key of its connection; a name in the message is ignored.
 - A message above ``LARGEST`` ends the connection; one above the limit of its kind is dropped, and so are more than
   ``RATE`` messages a second from one key. libzmq queues at most ``QUEUED`` in each direction per peer and reads peers
   in turn, so that one cannot crowd out another.
@@ -14,17 +15,16 @@ Unknown kinds of message are logged and dropped: a newer node may send more kind
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 import zmq
-from zmq.utils import z85
 
-from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed, Entry
+from cluster_agent.fabric.front_pipe import Came, Handshake, Send, Welcome
+from cluster_agent.fabric.front_supervisor import FrontSupervisor
 from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, AnswerEnvelope, Caller
 from nodectl.jobs.job_runner import Message
 from nodectl.member.cluster_link import PRESENCE, QUEUED, refuse_open_link
@@ -58,9 +58,6 @@ FORGET_S: Final = 60.0
 
 COMPLAINTS: Final = 20
 """Ours: how many kinds of complaint about one peer the log distinguishes."""
-
-ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
-ZAP_VERSION: Final = b"1.0"
 
 
 @dataclass(slots=True)
@@ -101,7 +98,7 @@ class PeopleRequest:
 
 
 class Router:
-    """Listens at ``url``; the loop polls ``sockets`` and calls ``receive``. ``say`` logs a line.
+    """Listens at ``url``; the loop polls ``interests`` and calls ``receive`` at least once a second. ``say`` logs.
 
     Without ``keys`` there is no protection at all. This is refused, except with ``is_insecure`` on loopback; then a
     node's name is taken from its messages.
@@ -129,36 +126,50 @@ class Router:
         """Messages that were invalid, too many, or not allowed for their sender."""
         self._job_news: list[NodeJobs] = []
         self._requests: list[PeopleRequest] = []
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 65_535)
-        self._zap = self._context.socket(zmq.REP)
-        self._socket = self._context.socket(zmq.ROUTER)
-        try:
-            self._listen(url, keys)
-        except zmq.ZMQError as error:
-            self.close()
-            raise ClusterError(
-                f"{url}: cannot listen: {error.strerror}; `listen` must be tcp://ADDRESS:PORT, free on this machine"
-            ) from None
-        self.url = str(self._socket.get_string(zmq.LAST_ENDPOINT))
+        if keys is not None:
+            allowed.refresh()
+        self._front = FrontSupervisor(url, *((keys.public, keys.secret) if keys else ("", "")), _options(url), say)
+        self._generation = self._front.generation
+        self.url = self._front.url
 
     @property
-    def sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """To be polled for reading."""
-        return self._socket, self._zap
+    def front_pid(self) -> int:
+        """The process that holds the sockets."""
+        return self._front.pid
 
-    def receive(self, now_s: float, limit: int = 2000) -> list[Report]:
-        """The reports that have arrived, each under the name of its key; at most ``limit`` messages are read. Messages
-        about jobs are kept for ``job_news``."""
+    @property
+    def trouble(self) -> str:
+        """Words for an alarm if that process has ended lately; else empty."""
+        return self._front.trouble
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds for which nobody listened, when that process was replaced last."""
+        return self._front.gap_s
+
+    def interests(self) -> dict[int, bool]:
+        """Descriptors to poll: True where something is to be written, else for reading."""
+        return self._front.interests()
+
+    def receive(self, now_s: float) -> list[Report]:
+        """The reports that have arrived, each under the name of its key. Messages about jobs are kept for
+        ``job_news``."""
         self._allowed.refresh()
-        self._shake_hands()
+        turns = self._front.receive()
+        if self._front.generation != self._generation:  # all connections of the last one are gone
+            self._generation = self._front.generation
+            self._connections.clear()
+            self._ways.clear()
         if now_s - self._swept_s > FORGET_S:
             self._forget(now_s)
         reports: list[Report] = []
-        with contextlib.suppress(zmq.Again):
-            for _ in range(limit):
-                connection = self._socket.recv(zmq.NOBLOCK)
-                report = self._take(now_s, connection)
+        for turn in turns:
+            for handshake in turn.handshakes:
+                self._shake_hands(handshake)
+            for lost in turn.lost:
+                self._miss(lost.connection, lost.is_gone)
+            for came in turn.came:
+                report = self._take(now_s, came)
                 if report is not None:
                     reports.append(report)
         return reports
@@ -180,9 +191,7 @@ class Router:
 
     def answer(self, request: PeopleRequest, answer: AnswerEnvelope) -> None:
         """Queue the answer; it is dropped if nobody waits for it any more."""
-        with contextlib.suppress(zmq.ZMQError):
-            frame = pack(ANSWER, answer, request.way.speaks)
-            self._socket.send_multipart((request.way.connection, frame), zmq.NOBLOCK)
+        self._front.send(Send(request.way.connection, pack(ANSWER, answer, request.way.speaks)))
 
     def send_job(self, node: str, message: Message | JobQuery) -> bool:
         """As ``send``. A node that is too old for messages about jobs gets none."""
@@ -195,73 +204,37 @@ class Router:
 
     def _send(self, node: str, kind: str, message: msgspec.Struct) -> bool:
         way = self._ways.get(node)
-        if way is not None:
-            try:
-                self._socket.send_multipart((way.connection, pack(kind, message, way.speaks)), zmq.NOBLOCK)
-                return True
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EAGAIN:  # EHOSTUNREACH: the connection is gone
-                    self._ways.pop(node, None)
+        if way is not None and self._front.send(Send(way.connection, pack(kind, message, way.speaks))):
+            return True
         self.unsent += 1
         return False
 
     def close(self) -> None:
         """Stop listening at once."""
-        self._socket.close(0)
-        self._zap.close(0)
-        self._context.term()
+        self._front.close()
 
-    def _listen(self, url: str, keys: KeyPair | None) -> None:
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.ROUTER_MANDATORY, 1),  # an error when a peer is gone or its queue is full
-            (zmq.SNDHWM, QUEUED),
-            (zmq.RCVHWM, QUEUED),
-            (zmq.MAXMSGSIZE, LARGEST),
-            (zmq.BACKLOG, BACKLOG),
-            (zmq.IPV6, 1 if "[" in url else 0),
-            *PRESENCE,
-        ):
-            self._socket.setsockopt(option, value)
-        self._zap.bind(ZAP_ENDPOINT)
-        if keys is not None:
-            self._allowed.refresh()
-            self._socket.curve_server = True
-            self._socket.curve_secretkey = keys.secret.encode()
-            self._socket.curve_publickey = keys.public.encode()
-            self._socket.zap_domain = b"nodes"
-        self._socket.bind(url)
+    def _miss(self, connection: bytes, is_gone: bool) -> None:
+        """A message could not be queued for this connection."""
+        self.unsent += 1
+        known = self._connections.get(connection)
+        if is_gone and known is not None and self._ways.get(known.name) is known.way:
+            del self._ways[known.name]
 
-    def _shake_hands(self) -> None:
-        """Answer libzmq's question whether a key is allowed (RFC 27); its I/O threads wait for nothing else."""
-        with contextlib.suppress(zmq.Again):
-            while True:
-                frames = self._zap.recv_multipart(zmq.NOBLOCK)
-                _, request, _, address, _, mechanism, *credentials = frames
-                public = ""
-                if mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
-                    public = z85.encode(credentials[0]).decode()
-                is_known = self._allowed.find(public) is not None or (
-                    self._allowed.refresh() and self._allowed.find(public) is not None
-                )
-                if not is_known:
-                    self._complain("", f"a key that is not on {self._allowed.path}: {public or '(none)'} from "
-                                   f"{address.decode(errors='replace')}")  # fmt: skip
-                status = (b"200", b"OK") if is_known else (b"400", b"key not allowed")
-                self._zap.send_multipart([ZAP_VERSION, request, *status, public.encode() if is_known else b"", b""])
-
-    def _take(self, now_s: float, name: bytes) -> Report | None:
-        """Read one message to its end; returns the report in it, if it is valid."""
-        connection = self._connections.get(name)
-        if connection is None:
-            first = self._socket.recv(zmq.NOBLOCK, copy=False)
-            connection, frame = self._met(now_s, name, self._key_of(first)), first.bytes
+    def _shake_hands(self, handshake: Handshake) -> None:
+        """Say whether a key is allowed."""
+        entry = self._allowed.find(handshake.public)
+        if entry is None and self._allowed.refresh():
+            entry = self._allowed.find(handshake.public)
+        if entry is None:
+            self._complain("", f"a key that is not on {self._allowed.path}: {handshake.public or '(none)'} from "
+                               f"{handshake.address.decode(errors='replace')}")  # fmt: skip
         else:
-            frame = self._socket.recv(zmq.NOBLOCK)
-        parts = 1
-        while self._socket.getsockopt(zmq.RCVMORE):
-            self._socket.recv(zmq.NOBLOCK)
-            parts += 1
+            self._front.connected(entry.name)
+        self._front.send(Welcome(handshake.asker, handshake.request, handshake.public if entry else ""))
+
+    def _take(self, now_s: float, came: Came) -> Report | None:
+        """The report in a message, if there is a valid one."""
+        connection = self._connections.get(came.connection) or self._met(now_s, came.connection, came.public)
         connection.heard_s = now_s
         entry = Entry("node", "", "") if self._is_open else self._allowed.find(connection.public)
         if entry is None:
@@ -270,11 +243,11 @@ class Router:
         if not _is_within_rate(now_s, connection.speaker):
             self._complain(entry.name, f"more than {RATE:g} messages a second")
             return None
-        if parts > 1 or name[:1] != b"\0":
+        if not came.is_plain:
             self._complain(entry.name, "a message in parts, or a connection with a name of its own")
             return None
         try:
-            envelope = unpack(frame, LARGER)
+            envelope = unpack(came.frame, LARGER)
             return self._read(connection, entry, envelope)
         except WireError as error:
             self._complain(entry.name, str(error))
@@ -312,15 +285,6 @@ class Router:
         self._connections[name] = made = _Connection(public, speaker, now_s, _Way(name, OLDEST))
         return made
 
-    def _key_of(self, frame: zmq.Frame) -> str:
-        """The key with which this connection made its handshake, as our own answer to ZAP named it."""
-        if self._is_open:
-            return ""
-        try:
-            return str(frame.get("User-Id"))
-        except zmq.ZMQError:
-            return ""
-
     def _complain(self, name: str, what: str) -> None:
         """Count a dropped message; log the first, then every tenfold number, so that a peer cannot fill the log."""
         self.dropped += 1
@@ -343,6 +307,20 @@ class Router:
         for key, one in list(self._speakers.items()):
             if not one.dropped and now_s - one.filled_s > FORGET_S and id(one) not in heard:
                 del self._speakers[key]
+
+
+def _options(url: str) -> list[tuple[int, int]]:
+    """Of the socket that nodes connect to."""
+    return [
+        (zmq.LINGER, 0),
+        (zmq.ROUTER_MANDATORY, 1),  # an error when a peer is gone or its queue is full
+        (zmq.SNDHWM, QUEUED),
+        (zmq.RCVHWM, QUEUED),
+        (zmq.MAXMSGSIZE, LARGEST),
+        (zmq.BACKLOG, BACKLOG),
+        (zmq.IPV6, 1 if "[" in url else 0),
+        *PRESENCE,
+    ]
 
 
 def _is_within_rate(now_s: float, speaker: _Speaker) -> bool:

@@ -1,20 +1,19 @@
 """``clusterctl serve``: one loop over the links to nodes, the socket for people, signals and time.
 
 All decisions are made in ``budget_service.Partition`` and ``job_service``; the loop gives them messages and the time.
-One thread, no callbacks: libzmq has its own threads for the network. The times of a schedule are converted from the
-wall clock to CLOCK_BOOTTIME when it is read.
+One thread, no callbacks: the network is the front process's (``fabric.front``). The times of a schedule are converted
+from the wall clock to CLOCK_BOOTTIME when it is read.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-
-import zmq
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
@@ -156,21 +155,22 @@ class Server:
 
     def step(self, longest_s: float) -> bool:
         """Wait for something to happen, at most so long, and handle it; False when it is to stop."""
-        poller = zmq.Poller()
-        for one in self.router.sockets:
-            poller.register(one, zmq.POLLIN)
-        for descriptor, is_writing in self.admin.interests().items():
-            poller.register(descriptor, zmq.POLLOUT if is_writing else zmq.POLLIN)
-        poller.register(self._stop_read, zmq.POLLIN)
+        links, people = self.router.interests(), self.admin.interests()
+        poller = select.poll()
+        for descriptor, is_writing in links.items():  # these are read while they are written
+            poller.register(descriptor, select.POLLIN | (select.POLLOUT if is_writing else 0))
+        for descriptor, is_writing in people.items():
+            poller.register(descriptor, select.POLLOUT if is_writing else select.POLLIN)
+        poller.register(self._stop_read, select.POLLIN)
         wait_s = min(self.partition.due_s(self._now_s()), longest_s, self.jobs.due_s() if self.jobs else longest_s)
         if self._power:
             wait_s = min(wait_s, self._power.due_s(self._now_s()))
-        ready = dict(poller.poll(max(round(wait_s * 1000), 1)))
+        ready = {descriptor for descriptor, _ in poller.poll(max(round(wait_s * 1000), 1))}
         if self._stop_read in ready:
             return False
         time.sleep(max(self._round_end_s - time.monotonic(), 0.0))
         began_s = time.monotonic()
-        self._turn(self._now_s(), [descriptor for descriptor in ready if isinstance(descriptor, int)])
+        self._turn(self._now_s(), [descriptor for descriptor in people if descriptor in ready])
         round_s = ROUND_OF_WORK * (time.monotonic() - began_s)
         self._round_end_s = began_s + min(max(round_s, ROUND_S), LONGEST_ROUND_S)
         return True
@@ -232,6 +232,7 @@ class Server:
 
     def _expect_nodes(self, now_s: float) -> None:
         self._expect_s = now_s + EXPECT_S
+        self.partition.alarms.set("links", self.router.trouble)
         tdp_mw = milliwatts(self._settings.nodes.tdp_w)
         names = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
         if new := [name for name in names if name not in self._expected]:

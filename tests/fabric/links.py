@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,9 +73,9 @@ class Fabric:
         return made
 
     def pump(self) -> None:
-        poller = zmq.Poller()
-        for one in self.router.sockets:
-            poller.register(one, zmq.POLLIN)
+        poller = select.poll()
+        for descriptor in self.router.interests():
+            poller.register(descriptor, select.POLLIN)
         poller.poll(5)
         self.heard += self.router.receive(self.now_s)
 

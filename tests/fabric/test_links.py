@@ -3,7 +3,6 @@
 import math
 import os
 import random
-import signal
 import stat
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed
+from cluster_agent.fabric.front_pipe import Send
 from cluster_agent.fabric.router import BURST, LARGEST, Router
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.shell.errors import UsageError
@@ -226,7 +226,7 @@ def test_a_start_that_is_too_large_for_a_node_ends_at_its_link_and_the_node_goes
             random.Random(3).randbytes(MAX_START // 2),
         ):
             n = link.dropped
-            fabric.router._socket.send_multipart((way, frame))
+            assert fabric.router._front.send(Send(way, frame))
             fabric.until(lambda n=n: link.receive() or link.dropped > n)
         assert link.job_messages() == [] and not link.wants_jobs
         assert fabric.tell(link, report("n0", 2)).report_id == 2
@@ -294,8 +294,9 @@ def test_a_slow_reader_loses_grants_and_keeps_nobody_waiting(tmp_path):
         fabric.until(lambda: fabric.heard)
         began = time.monotonic()
         sent = [fabric.router.send(grant("n1", sequence)) for sequence in range(1, 30_000)]
-        assert not all(sent) and fabric.router.unsent > 0
         assert time.monotonic() - began < 60.0, "2 ms each"
+        fabric.until(lambda: fabric.router.unsent + sent.count(False) > 0)
+        fabric.tell(fabric.link("n0"), report("n0"))
         slow.close(0)
 
 
@@ -473,32 +474,6 @@ print("alive", flush=True)
         assert made.stdout is not None
         assert made.stdout.readline() == b"alive\n"
         made.kill()
-
-
-WITH_HEARTBEATS = """
-import sys, time, pathlib
-from nodectl.wire.power_messages import pack
-from tests.fabric.links import Fabric, report
-fabric = Fabric(pathlib.Path(sys.argv[1]))
-rude = fabric.dealer("n1", heartbeat_ivl=10, heartbeat_timeout=60_000)
-rude.send(pack("report", report("n1")))
-fabric.until(lambda: fabric.heard and fabric.heard[-1].node == "n1")
-for n in range(100):
-    rude.send(b"more than may wait")
-    time.sleep(0.002)
-time.sleep(0.3)
-rude.close(0)
-time.sleep(0.3)
-fabric.until(lambda: False)
-"""
-
-
-@pytest.mark.skipif(zmq.zmq_version_info() != (4, 3, 5), reason="docs/security.md says this of libzmq 4.3.5 only")
-def test_a_holder_of_an_allowed_key_can_end_the_process_by_heartbeats(tmp_path):
-    """Not as it should be, but as docs/security.md says; another libzmq may make this line of that page untrue."""
-    command = [sys.executable, "-c", WITH_HEARTBEATS, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == -signal.SIGABRT and "!_io_error" in done.stderr
 
 
 def test_the_unit_comes_back_however_often_it_ends_but_not_against_its_successor():

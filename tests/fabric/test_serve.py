@@ -5,7 +5,12 @@ import random
 import re
 import socket
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -20,7 +25,7 @@ from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.cli import main
 from cluster_agent.commands import nodes as nodes_command
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.admin import AdminSocket
+from cluster_agent.fabric.admin import SHARE, VIEWERS, AdminSocket
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST, Caller, Request, answer
 from cluster_agent.serve.budget_schedule import read_schedule, refuse_past
@@ -32,7 +37,9 @@ from cluster_agent.store.database import MIGRATIONS, Database
 from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
 from nodectl.member.lease import NodeLease
 from nodectl.wire.keys import KeyFileError, read_public
+from tests.fabric.cluster import ROOT
 from tests.fabric.links import DECLARED, S
+from tests.waiting import PATIENCE_S
 
 
 def commit(store: SqliteLedgerStore, epoch: int, counts_mw: dict[str, int], changed: list[int] | None = None) -> None:
@@ -349,7 +356,7 @@ class EchoOfNumbers(Request[list[int]], frozen=True):
 class Door:
     """An admin socket and someone who asks, in one thread."""
 
-    def __init__(self, tmp_path: Path, role: str = "viewer") -> None:
+    def __init__(self, tmp_path: Path, role: str = "viewer", admins: frozenset[str] = frozenset()) -> None:
         self.asked: list[Caller] = []
         self.path = tmp_path / "ctl.sock"
 
@@ -358,7 +365,11 @@ class Door:
             return ["x"]
 
         self.handlers = {EchoOfAdmins if role == "admin" else Echo: echo}
-        self.admin = AdminSocket(self.path, self.handlers)
+        self.admin = AdminSocket(self.path, self.handlers, admins)
+
+    def callers(self) -> list[Caller]:
+        """Who is connected."""
+        return [one.caller for one in self.admin._connections.values()]
 
     def serve(self, now_s: float = 0.0) -> None:
         for descriptor in self.admin.interests():
@@ -426,6 +437,91 @@ def test_garbage_and_sloth_on_the_socket_for_people_keep_nobody_waiting(tmp_path
     door.serve(101.0)
     assert huge.recv(10) == b""
     for one in (*sleepers, huge):
+        one.close()
+    door.admin.close()
+
+
+CROWD = """
+import os, socket, sys
+path, uid, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.setuid(uid)
+silent = [socket.socket(socket.AF_UNIX) for _ in range(n)]
+for one in silent:
+    one.setblocking(False)
+    one.connect(path)
+print("there", flush=True)
+sys.stdin.read()
+"""
+ASKER = """
+import os, sys
+from pathlib import Path
+from cluster_agent.fabric.ask import ask
+from tests.fabric.test_serve import Echo
+os.setuid(int(sys.argv[2]))
+print(ask(Path(sys.argv[1]), Echo()), flush=True)
+"""
+
+
+def as_user(script: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_silent_connections_of_some_users_keep_neither_other_users_nor_administrators_out():
+    """As in production: administrators, one of them by name, and users that are in no list of users."""
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is closed to other users
+        os.chmod(directory, 0o755)
+        door = Door(Path(directory), admins=frozenset({"65531"}))
+        ended: list[subprocess.Popen[str]] = []
+
+        def serve_while(is_going_on: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+            until_s = time.monotonic() + patience_s
+            while is_going_on():
+                assert time.monotonic() < until_s
+                door.serve()
+                time.sleep(0.001)
+
+        def crowd(uid: int, n: int) -> None:
+            ended.append(made := as_user(CROWD, door.path, uid, n))
+            assert made.stdout is not None
+            assert made.stdout.readline() == "there\n"
+            door.serve()
+            door.serve()
+
+        try:
+            crowd(65501, 100)
+            assert len(door.admin.interests()) == 1 + SHARE, "a user has its share and no more"
+            for n in range(5):  # together more than fit
+                crowd(65502 + n, SHARE)
+            assert len(door.admin.interests()) == 1 + VIEWERS
+            for uid in (0, 65531, 65501, 65530):  # who is crowded out is asked for nothing but patience, never refused
+                ended.append(asker := as_user(ASKER, door.path, uid))
+                serve_while(lambda asker=asker: asker.poll() is None)
+                assert asker.returncode == 0
+                assert (door.asked[-1].uid, door.asked[-1].role) == (uid, "admin" if uid in (0, 65531) else "viewer")
+            crowd(65531, 100)
+            assert len(door.admin.interests()) == 1 + VIEWERS - 1 + SHARE, "administrators have room of their own"
+            assert len({caller.uid for caller in door.callers()}) == 7
+        finally:
+            for one in ended:
+                one.kill()
+                one.communicate()
+            door.admin.close()
+
+
+def test_who_is_one_too_many_is_told_so_and_it_is_the_one_that_waits_longest(tmp_path):
+    door = Door(tmp_path)
+    crowd = [socket.socket(socket.AF_UNIX) for _ in range(SHARE + 1)]
+    for one in crowd:
+        one.connect(str(door.path))
+    door.serve()
+    assert b"too many connections at once" in crowd[0].recv(1000)
+    assert crowd[0].recv(10) == b""
+    crowd[1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        crowd[1].recv(10)
+    for one in crowd:
         one.close()
     door.admin.close()
 
