@@ -343,9 +343,10 @@ class Ledger:
             accounts = self.accounts
             at = self._add(dict(zip(snapshot.names, snapshot.declarations, strict=True)))
             accounts.unstored.clear()
-            accounts.stored_mw[:] = snapshot.counts_mw
-            accounts.is_leased[:] = snapshot.counts_mw >= 0
-            accounts.limit_mw[:] = np.where(accounts.is_leased, snapshot.counts_mw, accounts.tdp_mw)
+            # nodes after the last one that was granted anything have no count
+            accounts.stored_mw[: len(snapshot.counts_mw)] = snapshot.counts_mw
+            accounts.is_leased[:] = accounts.stored_mw >= 0
+            accounts.limit_mw[:] = np.where(accounts.is_leased, accounts.stored_mw, accounts.tdp_mw)
             self._be_young(now_s)
             self._recount(now_s, at)
 

@@ -46,8 +46,8 @@ from cluster_agent.serve.people_protocol import (
 )
 from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
-from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.mending import open_store
 from nodectl.shell.notify import Notifier
 from nodectl.wire.keys import read_pair
 from nodectl.wire.power_messages import Declaration, Grant, Report
@@ -97,7 +97,7 @@ class Server:
             say(f"sharer {settings.sharer}: {sharing.origin}")
         keys = None if settings.insecure else read_pair(directory / OWN_KEY)
         is_observing = settings.mode == "observe"
-        self.database = Database(Path(settings.store))
+        self.database = open_store(Path(settings.store), say)
         self._budgets = BudgetStore(self.database)
         now = self._now_s()
         store: LedgerStore = Unstored() if is_observing else SqliteLedgerStore(self.database, boot_id())
