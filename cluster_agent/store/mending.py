@@ -43,6 +43,9 @@ FULLY_CHECKED: Final = 1 << 28
 """Ours: of a larger store only the small tables are examined at a start, since all of it would take more than a second
 or two; ``store check`` examines all of it."""
 
+SKIPPED: Final = 10_000
+"""Ours: so many jobs may have been submitted of which nothing is known any more."""
+
 UNCERTAIN: Final = "?"
 """As the boot in which the store was written: its counts are not believed once older leases have run out."""
 
@@ -468,6 +471,8 @@ def _number_jobs(connection: sqlite3.Connection, found: Findings) -> None:
     last = max([found.sequence, *numbers, *(row[0] for row in jobs.good)])
     if found.has_lost_jobs and not last:
         last = int(time.time())
+    elif found.has_lost_commits or jobs.torn:
+        last += SKIPPED
     connection.execute("DELETE FROM sqlite_sequence WHERE name = 'job'")
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (last,))
 
