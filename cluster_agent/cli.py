@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "demo": ("lab.commands.cluster_demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),
     "top": ("cluster_agent.commands.top", "top", "Budget, nodes and jobs, as they change."),
     "metrics": ("cluster_agent.commands.metrics", "metrics", "The partition for Prometheus."),
+    "store": ("cluster_agent.commands.store", "store", "Check, repair and back up the cluster agent's store."),
     "keys": ("cluster_agent.commands.keys", "keys", "Who may connect to the cluster agent: make, allow, revoke keys."),
 }
 

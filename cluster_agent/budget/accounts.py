@@ -44,6 +44,9 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 NONE: Final = -1
 UNBOUNDED: Final = np.iinfo(np.int64).max
 
+FORGOTTEN: Final = Declaration(tdp_mw=0, mop_mw=0, safe_mw=0, boot_mw=0, lease_class="sticky")
+"""Stored in place of what a node declared that was forgotten: its place stays, and counts nothing."""
+
 OPEN: Final = 4
 """Ours: how many open grants of a node are kept apart. Only a node that is lowered five times in a row and confirms
 nothing would need more."""
@@ -175,6 +178,12 @@ class Accounts(Mapping[str, Account]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.places
+
+    @property
+    def is_forgotten(self) -> Bools:
+        """Whether the node does not belong to the partition any more. No node that reports has a TDP of 0."""
+        is_forgotten: Bools = self.tdp_mw == 0
+        return is_forgotten
 
     @property
     def is_heard(self) -> Bools:

@@ -34,7 +34,7 @@ from typing import Final
 
 import numpy as np
 
-from cluster_agent.budget.accounts import NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
+from cluster_agent.budget.accounts import FORGOTTEN, NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import NOTHING, LedgerStore, Snapshot
 from nodectl.wire.power_messages import Declaration, Grant, Report
@@ -94,6 +94,37 @@ class Ledger:
     def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
         """Add nodes that belong to the partition. A node without a report counts at its TDP."""
         self._recount(now_s, self._add({name: one for name, one in nodes.items() if name not in self.accounts}))
+        accounts = self.accounts
+        back = accounts.at([name for name in nodes if accounts.is_forgotten[accounts.places[name]]])
+        if len(back):
+            self._declare(back, [nodes[accounts.names[place]] for place in back.tolist()])
+            accounts.limit_mw[back] = accounts.tdp_mw[back]
+            self._recount(now_s, back)
+
+    def forget(self, now_s: float, name: str) -> None:
+        """The node has no power, as a person states, and does not belong to the partition any more: it counts nothing,
+        and that is stored. If it reports all the same, it counts like one that was never heard of.
+
+        ``DeposedError`` and ``ClusterError`` as ``grants``; then nothing has changed.
+        """
+        at, accounts = self.accounts.at([name]), self.accounts
+        counts_mw = accounts.stored_mw.copy()
+        counts_mw[at] = NONE
+        nodes = {place: (accounts.names[place], accounts.declarations[place]) for place in accounts.unstored}
+        self._store.commit(self.epoch, {**nodes, int(at[0]): (name, FORGOTTEN)}, at, counts_mw)
+        self._declare(at, [FORGOTTEN])
+        accounts.unstored.clear()
+        accounts.close_grants(at)
+        accounts.boot_ids[int(at[0])] = ""  # of this boot, too, it begins anew
+        accounts.limit_mw[at] = 0
+        accounts.heard_s[at], accounts.watch_s[at] = -math.inf, math.inf
+        for column in (accounts.stored_mw, accounts.target_mw, accounts.wanted_mw, accounts.granted_report_id):
+            column[at] = NONE
+        for is_so in (accounts.is_leased, accounts.has_confirmed, accounts.is_leaving, accounts.has_left,
+                      accounts.is_awaited, accounts.is_disbelieved, accounts.owes_epoch):  # fmt: skip
+            is_so[at] = False
+        self._note_off(at, False)
+        self._recount(now_s, at)
 
     def switched_off(self, now_s: float, name: str) -> None:
         """The node has no power, as something other than its agent reports: it counts nothing until its next report."""
@@ -343,9 +374,10 @@ class Ledger:
             accounts = self.accounts
             at = self._add(dict(zip(snapshot.names, snapshot.declarations, strict=True)))
             accounts.unstored.clear()
-            accounts.stored_mw[:] = snapshot.counts_mw
-            accounts.is_leased[:] = snapshot.counts_mw >= 0
-            accounts.limit_mw[:] = np.where(accounts.is_leased, snapshot.counts_mw, accounts.tdp_mw)
+            # nodes after the last one that was granted anything have no count
+            accounts.stored_mw[: len(snapshot.counts_mw)] = snapshot.counts_mw
+            accounts.is_leased[:] = accounts.stored_mw >= 0
+            accounts.limit_mw[:] = np.where(accounts.is_leased, accounts.stored_mw, accounts.tdp_mw)
             self._be_young(now_s)
             self._recount(now_s, at)
 

@@ -10,7 +10,7 @@ import msgspec
 from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
-from cluster_agent.serve.people_protocol import ExplainCap, ListNodes, NodeRow
+from cluster_agent.serve.people_protocol import ExplainCap, ForgetNode, ListNodes, NodeRow
 from nodectl.shell.text_table import render
 
 
@@ -40,11 +40,14 @@ HEADINGS = (
 )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @json_option
 @socket_option
-def nodes(as_json: bool, socket: Place) -> None:
+@click.pass_context
+def nodes(context: click.Context, as_json: bool, socket: Place) -> None:
     """Every node: its state, the cap wanted, granted and in force, what it counts, its power, its job."""
+    if context.invoked_subcommand:
+        return
     rows = ask(socket, ListNodes())
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
@@ -52,6 +55,18 @@ def nodes(as_json: bool, socket: Place) -> None:
         click.echo(render(HEADINGS, [cells(row) for row in rows]))
     else:
         click.echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
+
+
+@nodes.command()
+@click.argument("node", metavar="NAME")
+@click.option("--is-off", is_flag=True, help="You state that the node has no power.")
+@socket_option
+def forget(node: str, is_off: bool, socket: Place) -> None:
+    """Stop counting a node that is gone: its key is revoked, it is silent, and it has no power.
+
+    Nobody but you can know that it has none; who said so, and when, is in `clusterctl budget log`.
+    """
+    click.echo("\n".join(ask(socket, ForgetNode(node, is_off))))
 
 
 @click.command()

@@ -12,10 +12,12 @@ from typing import Final
 
 import msgspec
 
+from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.job import ACTIVE, Job, State
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.store.database import Database
-from cluster_agent.store.ledger_store import check_epoch
+from cluster_agent.store.ledger_store import begin_epoch, check_epoch
+from cluster_agent.store.records import LOST_JOBS, TABLES, problem_of
 
 
 class JobStore:
@@ -33,8 +35,7 @@ class JobStore:
         """Write under this epoch only; None: take a new one."""
         if epoch is None:
             with self._database.writing() as connection:
-                connection.execute("UPDATE owner SET epoch = epoch + 1")
-                (epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
+                epoch, _ = begin_epoch(connection)
         self._epoch = epoch
 
     @contextmanager
@@ -66,12 +67,16 @@ class JobStore:
         """Store the present state of a job."""
         with self.together() as connection:
             connection.execute(
-                "UPDATE job SET state = ?, ended_s = ?, body = ? WHERE id = ?",
-                (job.state, job.ended_s, _ENCODER.encode(job), job.id),
+                "UPDATE job SET state = ?2, ended_s = ?3, body = ?4,"
+                " checksum = record_checksum('job', id, uid, ?2, ?3, ?4) WHERE id = ?1",
+                (job.id, job.state, job.ended_s, _ENCODER.encode(job)),
             )
 
     def alive(self) -> list[Job]:
-        """Jobs that wait or run, in the order in which they joined the queue."""
+        """Jobs that wait or run, in the order in which they joined the queue. ``ClusterError`` if all were lost: nodes
+        may run some that are not known here, and would be told to kill them."""
+        if self._database.rows("SELECT 1 FROM set_aside WHERE why = ?", (LOST_JOBS,)):
+            raise ClusterError(f"{self._database.path}: {LOST_JOBS}: put back a backup, or `clusterctl store repair`")
         marks = ", ".join("?" * (len(ACTIVE) + 1))
         found = self._select(f"WHERE state IN ({marks})", ("queued", *ACTIVE))
         return sorted(found, key=lambda job: (job.queued_s, job.id))
@@ -102,7 +107,10 @@ class JobStore:
     def drain(self, node: str, reason: str, uid: int) -> None:
         """Give the node no more jobs."""
         with self.together() as connection:
-            connection.execute("INSERT OR REPLACE INTO drained_node VALUES (?, ?, ?)", (node, reason, uid))
+            connection.execute(
+                "INSERT OR REPLACE INTO drained_node VALUES (?1, ?2, ?3, record_checksum('drained_node', ?1, ?2, ?3))",
+                (node, reason, uid),
+            )
 
     def resume(self, node: str) -> None:
         """Let the node get jobs again."""
@@ -116,7 +124,10 @@ class JobStore:
     def switch(self, node: Switched) -> None:
         """Store the state of the node's power."""
         with self.together() as connection:
-            connection.execute("INSERT OR REPLACE INTO node_power VALUES (?, ?)", (node.name, _ENCODER.encode(node)))
+            connection.execute(
+                "INSERT OR REPLACE INTO node_power VALUES (?1, ?2, record_checksum('node_power', ?1, ?2))",
+                (node.name, _ENCODER.encode(node)),
+            )
 
     def is_on(self, name: str) -> None:
         """The node is on: forget its switching."""
@@ -125,15 +136,12 @@ class JobStore:
 
     def _select(self, rest: str, values: tuple[object, ...]) -> list[Job]:
         found = []
-        for number, body in self._database.rows(f"SELECT id, body FROM job {rest}", values):
-            try:
-                found.append(_DECODER.decode(body))
-            except msgspec.DecodeError as error:
-                if number not in self._damaged:
-                    self._damaged.add(number)
-                    self._say(
-                        f"ALARM: job {number} is left out: its record in {self._database.path} is damaged: {error}"
-                    )
+        for row in self._database.rows(f"SELECT {TABLES['job'].listed} FROM job {rest}", values):
+            if not (problem := problem_of("job", row)):
+                found.append(_DECODER.decode(row[4]))
+            elif row[0] not in self._damaged:
+                self._damaged.add(row[0])
+                self._say(f"ALARM: job {row[0]} is left out: its record in {self._database.path} is damaged: {problem}")
         return found
 
 

@@ -163,8 +163,9 @@ class Alarms:
             return 0, ""
         places = np.flatnonzero(is_unreached)
         return counts_mw, (
-            f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents, or"
-            f" revoke the keys of those that are gone ({self._names(places)})"
+            f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents; of those"
+            " that are gone, revoke the keys, see that they have no power, and `clusterctl nodes forget NAME --is-off`"
+            f" ({self._names(places)})"
         )
 
     def _above_caps_mw(self, now_s: float, reports: Mapping[str, Report]) -> int:

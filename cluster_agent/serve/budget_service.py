@@ -20,7 +20,7 @@ from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
 from cluster_agent.budget.sharers.tag_sources import NODE_AGENT
-from cluster_agent.errors import ClusterError, no_such_node
+from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import BudgetView, NodeRow
@@ -154,8 +154,8 @@ class Partition:
             least_mw = fixed_mw + mop_mw
             return (
                 f"{budget_mw / 1000:g} W is {(least_mw - budget_mw) / 1000:g} W less than fixed_w and the minimal"
-                f" operating power of {len(self.ledger.accounts)} nodes need ({least_mw / 1000:g} W):"
-                " switch nodes off first, or set more"
+                f" operating power of {self.n_nodes} nodes need ({least_mw / 1000:g} W):"
+                " switch nodes off first, or set more; a node that is gone: `clusterctl nodes forget NAME --is-off`"
             )
         return ""
 
@@ -164,6 +164,29 @@ class Partition:
         """The sum of MOPs of all nodes that have declared theirs."""
         accounts = self.ledger.accounts
         return int(accounts.mop_mw[(accounts.is_heard | accounts.is_leased) & ~accounts.is_off].sum())
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are, without those that were forgotten."""
+        return int((~self.ledger.accounts.is_forgotten).sum())
+
+    def refuse_forgetting(self, now_s: float, name: str) -> None:
+        """``WrongUseError`` if this node cannot be forgotten: it is not known, or it speaks."""
+        at = self.ledger.accounts.places.get(name)
+        if at is None or self.ledger.accounts.is_forgotten[at]:
+            raise no_such_node(name, self._names)
+        if not self.ledger.is_silent(now_s)[at]:
+            raise WrongUseError(
+                f"{name} reported {now_s - self._heard_s.get(name, now_s):.0f} s ago and may have a lease:"
+                f" wait until it is silent for {self.ledger.settle_s:.0f} s"
+            )
+
+    def forget(self, now_s: float, name: str) -> None:
+        """The node counts nothing any more: it has no power, as a person states."""
+        self.ledger.forget(now_s, name)
+        self.reports.pop(name, None)
+        self._heard_s.pop(name, None)
+        self.replan(now_s)
 
     def preview(self, now_s: float, budget_mw: int) -> list[str]:
         """What this budget would change, in sentences. Nothing is changed."""
@@ -189,8 +212,14 @@ class Partition:
     def nodes(self, now_s: float) -> list[NodeRow]:
         """One row per node, by name."""
         is_silent = self.ledger.is_silent(now_s)
-        accounts = [self.ledger.accounts[name] for name in sorted(self.ledger.accounts)]
+        accounts = [self.ledger.accounts[name] for name in self._names]
         return [self._row(now_s, account, bool(is_silent[account.index])) for account in accounts]
+
+    @property
+    def _names(self) -> list[str]:
+        """All nodes but those that were forgotten."""
+        accounts = self.ledger.accounts
+        return sorted(accounts.names[at] for at in np.flatnonzero(~accounts.is_forgotten).tolist())
 
     def budget_view(self, now_s: float) -> BudgetView:
         """The budget, and the sums over all nodes."""
@@ -205,8 +234,8 @@ class Partition:
             over_w=max(ledger.over_mw(now_s), 0) / 1000,
             mop_w=self.mop_mw / 1000,
             short_w=self.plan.short_mw / 1000,
-            nodes=len(ledger.accounts),
-            silent=int((ledger.is_silent(now_s) & ~ledger.accounts.is_off).sum()),
+            nodes=self.n_nodes,
+            silent=int((ledger.is_silent(now_s) & ~ledger.accounts.is_off & ~ledger.accounts.is_forgotten).sum()),
             is_young=ledger.is_young,
             mode="observe" if self.is_observing else "cap",
             sharer=self.sharing.name,
@@ -219,8 +248,8 @@ class Partition:
     def why(self, now_s: float, name: str) -> Why:
         """Why the node has its cap, from the budget down to what a pending raise waits for."""
         account = self.ledger.accounts.get(name)
-        if account is None:
-            raise no_such_node(name, self.ledger.accounts)
+        if account is None or not account.declaration.tdp_mw:
+            raise no_such_node(name, self._names)
         ledger, view, shared = self.ledger, self.budget_view(now_s), self.sharing.why(name)
         declared, wanted_mw = account.declaration, self.plan.caps_mw.get(name)
         is_silent = bool(ledger.is_silent(now_s)[account.index])

@@ -97,7 +97,8 @@ class JobService:
         self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, its kind
         self._running: dict[int, Job] = {}
         self._job_on: dict[str, str] = {}
-        self._open()
+        with self._shutting():  # jobs that cannot be read never keep the budget from being kept
+            self._open()
 
     # --- for the loop
 

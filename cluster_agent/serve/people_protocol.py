@@ -72,6 +72,15 @@ class ExplainCap(Request[Why], frozen=True):
     node: NodeName
 
 
+class ForgetNode(Request[Sentences], frozen=True):
+    """``clusterctl nodes forget``. ``is_off``: the person states that the node has no power."""
+
+    kind = "node-forget"
+    role = "admin"
+    node: NodeName
+    is_off: bool = False
+
+
 # --- the budget
 
 

@@ -35,6 +35,7 @@ from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import (
     BudgetView,
     ExplainCap,
+    ForgetNode,
     ListBudgetChanges,
     ListNodes,
     NodeRow,
@@ -45,8 +46,8 @@ from cluster_agent.serve.people_protocol import (
 )
 from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
-from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.mending import open_store
 from nodectl.shell.notify import Notifier
 from nodectl.wire.keys import read_pair
 from nodectl.wire.power_messages import Declaration, Grant, Report
@@ -96,7 +97,7 @@ class Server:
             say(f"sharer {settings.sharer}: {sharing.origin}")
         keys = None if settings.insecure else read_pair(directory / OWN_KEY)
         is_observing = settings.mode == "observe"
-        self.database = Database(Path(settings.store))
+        self.database = open_store(Path(settings.store), say)
         self._budgets = BudgetStore(self.database)
         now = self._now_s()
         store: LedgerStore = Unstored() if is_observing else SqliteLedgerStore(self.database, boot_id())
@@ -104,6 +105,7 @@ class Server:
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             ListNodes: self._nodes,
             ExplainCap: self._why,
+            ForgetNode: self._forget,
             ShowBudget: self._budget,
             ListBudgetChanges: self._changes,
             SetBudget: self._set_budget,
@@ -338,6 +340,28 @@ class Server:
             for row in rows:
                 row.jobs, row.job, row.jobs_why = self.jobs.node_state(row.name)
         return rows
+
+    def _forget(self, caller: Caller, request: ForgetNode) -> Sentences:
+        """Drop the count of a node that is gone: by a person's word alone, which is recorded first."""
+        now_s, name, partition = self._now_s(), request.node, self.partition
+        partition.refuse_forgetting(now_s, name)
+        if any(entry.name == name and entry.role == "node" for entry in self._allowed.entries()):
+            raise WrongUseError(
+                f"{name} may come back at any time: revoke its key first (`clusterctl keys revoke {name}`)"
+            )
+        count_w = partition.ledger.accounts[name].count_mw / 1000
+        if not request.is_off:
+            raise WrongUseError(
+                f"{name} counts {count_w:g} W, which it may draw, and the budget is kept only if it does not:"
+                " see that it has no power, then say so (--is-off)"
+            )
+        what = f"forgot node {name}, which counted {count_w:g} W: it has no power, says {caller.name}"
+        self._budgets.note(Change(self._wall_s(), caller.name, what))
+        partition.forget(now_s, name)
+        self._expected.discard(name)
+        self._say(what)
+        self._send(partition.turn(now_s))
+        return [f"{name} is forgotten: {count_w:g} W are free; if it reports again, it counts like a new node"]
 
     def _why(self, caller: Caller, request: ExplainCap) -> Why:
         return self.partition.why(self._now_s(), request.node)

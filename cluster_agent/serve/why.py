@@ -116,8 +116,8 @@ class Why(msgspec.Struct, frozen=True):
         if self.is_silent:
             since = "since this cluster agent started" if self.heard_s_ago is None else f"for {self.heard_s_ago:.0f} s"
             return (
-                f"no report {since}: it counts the most that it may draw, and gets no other cap, until it reports,"
-                " is known to be off, or its key is revoked"
+                f"no report {since}: it counts the most that it may draw, and gets no other cap, until it reports, is"
+                " known to be off, or is forgotten (`clusterctl nodes forget`)"
             )
         if self.waits_for == "":
             return ""

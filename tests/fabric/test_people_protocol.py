@@ -25,6 +25,7 @@ from cluster_agent.serve.people_protocol import (
     CountJobs,
     Drain,
     ExplainCap,
+    ForgetNode,
     JobRow,
     ListBudgetChanges,
     ListJobs,
@@ -47,6 +48,7 @@ ROOT_USER = Caller(0, "root", "admin")
 ON_THE_WIRE = {
     "nodes": (ListNodes(), {}),
     "why": (ExplainCap("n0"), {"node": "n0"}),
+    "node-forget": (ForgetNode("n0"), {"node": "n0", "is_off": False}),
     "budget": (ShowBudget(), {}),
     "budget-changes": (ListBudgetChanges(), {}),
     "budget-set": (SetBudget(900.0), {"w": 900.0, "dry_run": False}),
