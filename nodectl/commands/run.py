@@ -231,7 +231,7 @@ def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms
     """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
     try:
-        notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
+        notifier.send(f"READY=1\nSTATUS={summary_of(agent.config)}")
         agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
     finally:
         notifier.send("STOPPING=1")
@@ -289,7 +289,8 @@ class CommandError(NodectlError):
         self.exit_status = exit_status
 
 
-def _status(config: Config) -> str:
+def summary_of(config: Config) -> str:
+    """What a run with these settings does, in one line."""
     if not config.decides:
         return f"monitor, every {config.period_ms:g} ms"
     chosen = (config.choice(domain).name for domain in registry.DOMAINS)

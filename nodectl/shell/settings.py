@@ -106,6 +106,14 @@ def cannot_keep_files(directory: str) -> str:
     return ""
 
 
+def host_and_port(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` as its parts; ``UsageError`` for anything else. An IPv6 address stands in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{text!r} is not HOST:PORT, like 127.0.0.1:9742")
+    return host.strip("[]"), int(port)
+
+
 def is_address(text: str) -> bool:
     """Whether this is an address of a cluster agent: tcp://HOST:PORT, or ipc://PATH."""
     return _ADDRESS.fullmatch(text) is not None
