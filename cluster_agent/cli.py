@@ -30,6 +30,7 @@ COMMANDS: Final = {
         "The scheduling policies and the sharers of watts, their parameters and papers.",
     ),
     "serve": ("cluster_agent.commands.serve", "serve", "Keep a partition's power budget and run its jobs: the agent."),
+    "config": ("cluster_agent.commands.config", "config", "Check the settings."),
     "nodes": ("cluster_agent.commands.nodes", "nodes", "Every node, its cap, its job and its power."),
     "submit": ("cluster_agent.commands.submit", "submit", "Queue a job."),
     "jobs": ("cluster_agent.commands.jobs", "jobs", "The jobs, or the details of one; export."),

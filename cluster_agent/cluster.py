@@ -21,7 +21,7 @@ import msgspec
 
 from cluster_agent.errors import WrongUseError, without_types
 from nodectl.shell.errors import nearest
-from nodectl.shell.settings import line_of
+from nodectl.shell.settings import decode_toml, line_of
 
 SHIPPED: Final = Path(__file__).parent / "machines"
 MOST_PROCESSORS: Final = 2**31 - 1
@@ -173,7 +173,7 @@ def read(path: Path) -> MachineFile:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise WrongUseError(f"{path}: cannot read the machine: {reason}") from None
     try:
-        found = msgspec.toml.decode(text, type=MachineFile)
+        found = decode_toml(text, MachineFile)
     except msgspec.ValidationError as error:
         raise WrongUseError(_explained(path, text, str(error))) from None
     except msgspec.DecodeError as error:

@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "doctor": ("nodectl.commands.doctor", "doctor", "What this node has, can and cannot do, and why."),
     "run": ("nodectl.commands.run", "run", "Read, decide and act, as a service or around a command."),
     "policies": ("nodectl.commands.policies", "policies", "The policies, their parameters and sources."),
+    "metrics": ("nodectl.commands.metrics", "metrics", "This node for Prometheus."),
+    "config": ("nodectl.commands.config", "config", "Check the settings."),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),

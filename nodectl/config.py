@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from nodectl.decide.node_cap import CAP_ROW
-from nodectl.shell.errors import nearest
+from nodectl.shell.errors import UsageError, nearest
 from nodectl.shell.extension import same_name
-from nodectl.shell.settings import ConfigError, checked, is_address, type_where
+from nodectl.shell.settings import ConfigError, checked, host_and_port, is_address, type_where
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 
@@ -106,6 +106,12 @@ class Budget(msgspec.Struct, frozen=True):
     max_period_ms: float = 1000.0
 
 
+class Metrics(msgspec.Struct, frozen=True):
+    """``listen``: the address at which `nodectl metrics` answers Prometheus; empty: the agent publishes nothing."""
+
+    listen: str = ""
+
+
 class Config(msgspec.Struct, frozen=True):
     """All settings of ``nodectl run``. It is stored at the head of each journal, so that a replay uses the same."""
 
@@ -120,6 +126,7 @@ class Config(msgspec.Struct, frozen=True):
     scmi: Scmi = Scmi()
     cluster: Cluster = Cluster()
     budget: Budget = Budget()
+    metrics: Metrics = Metrics()
     state_dir: str = "/var/lib/nodectl"
 
     def choice(self, domain: str) -> PolicyChoice:
@@ -212,6 +219,11 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("caps", name), "is negative or no number" + ("" if name == "rest_w" else "; 0 means no cap")
     if 0 < config.caps.node_w <= config.caps.rest_w:
         yield ("caps", "node_w"), f"{config.caps.node_w:g} W must be above rest_w ({config.caps.rest_w:g} W)"
+    if config.metrics.listen:
+        try:
+            host_and_port(config.metrics.listen)
+        except UsageError as error:
+            yield ("metrics", "listen"), str(error)
     yield from _scmi_problems(config.scmi)
     yield from _cluster_problems(config)
 

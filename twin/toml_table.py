@@ -42,6 +42,8 @@ def read_toml(path: Path, kind: type[_T]) -> _T:
         return msgspec.convert(given, kind)
     except tomllib.TOMLDecodeError as error:
         raise TwinError(f"{path}: {error}") from None
+    except RecursionError:
+        raise TwinError(f"{path}: tables or lists are nested too deeply") from None
     except msgspec.ValidationError as error:
         raise TwinError(_explain(path, text, kind, str(error))) from None
 

@@ -60,7 +60,7 @@ def jobs(
             raise WrongUseError("give either a job's number or options that choose jobs")
         _show(ask(socket, ShowJob(job)), as_json)
         return
-    rows = _rows(socket, ListJobs(everything or export is not None, list(states), user))
+    rows = rows_of(socket, ListJobs(everything or export is not None, list(states), user))
     if export:
         click.echo(f"{_export(export, rows)} jobs in {export}")
     elif as_json:
@@ -113,7 +113,7 @@ def power(state: str, node: str, socket: Place) -> None:
     click.echo("\n".join(ask(socket, SwitchPower(node, state == "on"))))
 
 
-def _rows(socket: Place, request: ListJobs) -> Iterator[JobRow]:
+def rows_of(socket: Place, request: ListJobs) -> Iterator[JobRow]:
     """All of them, a thousand at a time."""
     while rows := ask(socket, request):
         yield from rows

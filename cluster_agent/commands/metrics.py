@@ -6,22 +6,24 @@ run as any user, since reading needs no right. So nobody who can reach the metri
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple, get_args
 
 import click
-import prometheus_client
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from cluster_agent.commands.jobs import rows_of
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.job import STATES
 from cluster_agent.jobs.job_nodes import NodeState
-from cluster_agent.serve.people_protocol import CountJobs, ListNodes, NodeRow, ShowBudget
+from cluster_agent.serve.people_protocol import CountJobs, JobRow, ListJobs, ListNodes, NodeRow, ShowBudget
+from nodectl.shell.errors import UsageError
+from nodectl.shell.scrapes import serve_scrapes
+from nodectl.shell.settings import host_and_port
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9741"
 
@@ -43,6 +45,7 @@ BUDGET: Final = (
     _Gauge("nodes", "nodes", "Nodes known."),
     _Gauge("silent_nodes", "silent", "Nodes without a lease."),
     _Gauge("epoch", "epoch", "The epoch of the cluster agent."),
+    _Gauge("loop_lag_seconds", "loop_lag_s", "The longest that anything waited for its handling in the last minute."),
 )
 
 NODES: Final = (
@@ -93,6 +96,7 @@ class PartitionCollector(Collector):
     def _jobs(self, rows: list[NodeRow]) -> Iterator[Metric]:
         try:
             tally = ask(self._socket, CountJobs())
+            running = list(rows_of(self._socket, ListJobs(states=["running", "ending"])))
         except ClusterError:
             return  # it runs no jobs, or has stopped since
         jobs = GaugeMetricFamily("clusterctl_jobs", "Jobs in the store.", labels=["state"])
@@ -103,6 +107,7 @@ class PartitionCollector(Collector):
         for row in rows:
             node_jobs.add_metric([row.name], 1 if row.job else 0)
         yield node_jobs
+        yield from _of_jobs(running, rows)
         by_state = GaugeMetricFamily("clusterctl_job_nodes", "Nodes by their state for jobs.", labels=["state"])
         numbers = Counter(row.jobs for row in rows)
         for state in get_args(NodeState):
@@ -110,27 +115,32 @@ class PartitionCollector(Collector):
         yield by_state
 
 
+def _of_jobs(running: list[JobRow], rows: list[NodeRow]) -> Iterator[Metric]:
+    """Watts and joules of each job that has nodes. A job with a node whose power is not known has no watts here."""
+    labels = ["job", "user"]
+    watts = GaugeMetricFamily(
+        "clusterctl_job_power_watts", "The power of the job's nodes by their reports.", labels=labels
+    )
+    joules = CounterMetricFamily("clusterctl_job_energy_joules", "The energy of the job so far.", labels=labels)
+    for job in running:
+        draws = [row.draws_w for row in rows if row.job == str(job.job)]
+        known = [draw for draw in draws if draw is not None]
+        if draws and len(known) == len(draws):
+            watts.add_metric([str(job.job), job.user], sum(known))
+        if job.energy_j is not None:
+            joules.add_metric([str(job.job), job.user], job.energy_j)
+    yield watts
+    yield joules
+
+
 @click.command()
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Address for scrapes.")
 @socket_option
 def metrics(listen: str, socket: Place) -> None:
     """Serve the partition to Prometheus, at http://HOST:PORT/metrics, until SIGTERM or Ctrl-C."""
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise WrongUseError(f"--listen {listen}: give HOST:PORT, like {DEFAULT_LISTEN}")
-    ask(socket, ShowBudget())  # the agent must run at the start; later it may come and go
-    registry = CollectorRegistry()
-    registry.register(PartitionCollector(socket))
-    stops = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # also in the server's threads, which begin here
     try:
-        try:
-            server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), registry)
-        except OSError as error:
-            raise ClusterError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
-        click.echo(f"clusterctl metrics: http://{listen}/metrics", err=True)
-        signal.sigwait(stops)
-        server.shutdown()
-        server.server_close()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        host_and_port(listen)
+    except UsageError:
+        raise WrongUseError(f"--listen {listen}: give HOST:PORT, like {DEFAULT_LISTEN}") from None
+    ask(socket, ShowBudget())  # the agent must run at the start; later it may come and go
+    serve_scrapes("clusterctl metrics", listen, PartitionCollector(socket))

@@ -22,13 +22,18 @@ def serve(path: Path, observe: bool) -> None:
     import msgspec
 
     from cluster_agent.serve.server import Server
+    from nodectl.shell.errors import UsageError
     from nodectl.shell.log import logger
+    from nodectl.wire.keys import KeyFileError
 
     say = logger("clusterctl serve")
     settings = read_settings(path)
     if observe:
         settings = msgspec.structs.replace(settings, mode="observe")
-    server = Server(settings, say)
+    try:
+        server = Server(settings, say)
+    except KeyFileError as error:  # it would not be there at the next start either
+        raise UsageError(str(error)) from error
     try:
         say(f"listening at {server.router.url}, mode {settings.mode}, epoch {server.partition.ledger.epoch}")
         server.run()

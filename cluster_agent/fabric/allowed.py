@@ -15,7 +15,7 @@ from typing import Final
 
 from cluster_agent.errors import ClusterError, WrongUseError
 from nodectl.shell.errors import nearest
-from nodectl.wire.keys import is_key
+from nodectl.wire.keys import create_private, is_key
 
 ROLES: Final = ("node", "admin", "viewer")
 FILE: Final = "allowed"
@@ -98,7 +98,8 @@ class Allowed:
         replacement = self.path.with_name(f"{FILE}.new")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            replacement.unlink(missing_ok=True)  # what a killed command has left
+            descriptor = create_private(replacement)
             with os.fdopen(descriptor, "w") as file:
                 file.writelines(f"{entry.role} {entry.name} {entry.public}\n" for entry in entries)
                 file.flush()

@@ -106,6 +106,8 @@ class BudgetView(msgspec.Struct, frozen=True):
     alarms: list[str]
     lowering_s: Finite | None = None
     """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""
+    loop_lag_s: Finite = 0.0
+    """The longest that anything waited for the end of its handling in the last 30 to 60 s."""
 
 
 class ShowBudget(Request[BudgetView], frozen=True):

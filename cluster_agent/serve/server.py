@@ -32,6 +32,7 @@ from cluster_agent.serve.config import JobSettings, Settings, milliwatts
 from cluster_agent.serve.job_requests import JobRequests, no_jobs
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.loop_lag import LoopLag
 from cluster_agent.serve.people_protocol import (
     BudgetView,
     ExplainCap,
@@ -129,6 +130,7 @@ class Server:
         self._expected: set[str] = set()
         self._expect_s = now
         self._round_end_s = 0.0
+        self._lag = LoopLag()
         self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _power_commands(self) -> PowerCommands | None:
@@ -168,6 +170,7 @@ class Server:
         if self._power:
             wait_s = min(wait_s, self._power.due_s(self._now_s()))
         ready = {descriptor for descriptor, _ in poller.poll(max(round(wait_s * 1000), 1))}
+        woke_s = time.monotonic()
         if self._stop_read in ready:
             return False
         time.sleep(max(self._round_end_s - time.monotonic(), 0.0))
@@ -175,6 +178,7 @@ class Server:
         self._turn(self._now_s(), [descriptor for descriptor in people if descriptor in ready])
         round_s = ROUND_OF_WORK * (time.monotonic() - began_s)
         self._round_end_s = began_s + min(max(round_s, ROUND_S), LONGEST_ROUND_S)
+        self._lag.add(time.monotonic(), time.monotonic() - woke_s)
         return True
 
     def _turn(self, now_s: float, waiting: list[int]) -> None:
@@ -367,7 +371,7 @@ class Server:
         return self.partition.why(self._now_s(), request.node)
 
     def _budget(self, caller: Caller, request: ShowBudget) -> BudgetView:
-        return self.partition.budget_view(self._now_s())
+        return msgspec.structs.replace(self.partition.budget_view(self._now_s()), loop_lag_s=self._lag.worst_s)
 
     def _changes(self, caller: Caller, request: ListBudgetChanges) -> list[Change]:
         return self._budgets.changes()

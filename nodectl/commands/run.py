@@ -20,11 +20,12 @@ from nodectl.loop.agent import Agent
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.summary import Summary
 from nodectl.policies import registry
-from nodectl.shell.errors import NodectlError, nearest
-from nodectl.shell.extension import below, split
+from nodectl.shell.errors import NodectlError, UsageError, nearest
+from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.log import logger
 from nodectl.shell.notify import Notifier
-from nodectl.shell.settings import ConfigError, line_of, read_toml
+from nodectl.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml
+from nodectl.wire.keys import KeyFileError
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_progress import CounterFile, progress_of
@@ -114,6 +115,15 @@ def run(
     }
     given |= dict(policy_of_domain(text) for text in others)
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
+    try:
+        return _run(config, duration, as_json, command)
+    except ExtensionFailedError as error:  # at the next start it would fail again, and move clocks until then
+        raise UsageError(f"{error}: correct this policy or choose another") from error
+    except KeyFileError as error:
+        raise UsageError(str(error)) from error
+
+
+def _run(config: Config, duration: float | None, as_json: bool, command: tuple[str, ...]) -> int:
     ports = system_ports()
     with (
         Interruptions(ports.clock) as interruptions,
@@ -182,7 +192,11 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
         option = next((name for key, (name, _) in given.items() if path[: len(key)] == key), None)
         return option or (f"{file}:{line_of(text, path)}" if file else f"{DEFAULT_PATH} (which is not there)")
 
-    return build_config(settings, where)
+    config = build_config(settings, where)
+    for key, directory in ((("state_dir",), config.state_dir), (("journal", "dir"), config.journal.dir)):
+        if directory and (problem := cannot_keep_files(directory)):
+            raise ConfigError(f"{where(key)}: {'.'.join(key)}: {directory}: {problem}")
+    return config
 
 
 def policy_choice(text: str, option: str) -> dict[str, Any]:
@@ -209,7 +223,7 @@ def _value(text: str) -> Any:
     """Numbers and booleans as such, everything else as text."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 
@@ -217,7 +231,7 @@ def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms
     """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
     try:
-        notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
+        notifier.send(f"READY=1\nSTATUS={summary_of(agent.config)}")
         agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
     finally:
         notifier.send("STOPPING=1")
@@ -275,7 +289,8 @@ class CommandError(NodectlError):
         self.exit_status = exit_status
 
 
-def _status(config: Config) -> str:
+def summary_of(config: Config) -> str:
+    """What a run with these settings does, in one line."""
     if not config.decides:
         return f"monitor, every {config.period_ms:g} ms"
     chosen = (config.choice(domain).name for domain in registry.DOMAINS)

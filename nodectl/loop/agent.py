@@ -27,6 +27,7 @@ from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.loop.histogram import Histogram
+from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
 from nodectl.loop.pace import Pace
 from nodectl.loop.sensor_watch import SensorWatch
@@ -133,6 +134,9 @@ class Agent:
         self._sensors = SensorWatch(layout, notices)
         self._shares, self._load_tag = NodeShares(layout, config) if cluster else None, LoadTag(layout)
         self._sweep_cost, self._own_cost = Histogram(), Histogram()
+        page = metrics_path(ports.lock_path) if config.metrics.listen else ""
+        self._page = MetricsPage(page, layout, config.mode) if page else None
+        self._cap_w = 0.0
         self._ticks = 0
         self._is_stopped = False
         if cluster and actuation and actuation.earlier_cap_mw:
@@ -177,9 +181,9 @@ class Agent:
                     self._actuation.lift_restore_limits()
                 self._notices.report(self._actuation.stop())
         finally:
-            if self._journal:
-                _close(self._journal)
-            _close(self._instruments)
+            for part in (self._journal, self._page, self._instruments):
+                if part:
+                    _close(part)
 
     def summary(self) -> Summary:
         """The run so far."""
@@ -218,6 +222,7 @@ class Agent:
         self._record(current, decisions, outcomes, lateness_ns, time.perf_counter_ns() - begin_ns)
         self._notices.report(outcomes)
         self._sensors.look(sample)
+        self._publish(sample, decisions)
         self._ticks += 1
         self._sweep_cost.add(swept_ns - begin_ns)
         self._own_cost.add(time.perf_counter_ns() - swept_ns)
@@ -229,6 +234,7 @@ class Agent:
         if not self.config.decides:
             return Decisions(), []
         request = self._caps.request(self._ports.clock.now_ns())
+        self._cap_w = request.node_w if request else 0.0
         if self._shares and self._cluster and self._actuation:
             return self._under_cluster(self._cluster, self._shares, self._actuation, request, sample)
         cap_mw = packages_mw(request, self.config.caps.rest_w)
@@ -279,6 +285,16 @@ class Agent:
             with contextlib.suppress(OSError):
                 self._journal.close()
             self._journal = None
+
+    def _publish(self, sample: Sample, decisions: Decisions) -> None:
+        if not self._page:
+            return
+        try:
+            period = Period(sample, decisions, self._cap_w, self._account, self._pace)
+            self._page.update(self._ports.clock.now_ns(), period)
+        except OSError as error:
+            self._notices.add(f"no metrics: {error}")
+            self._page = None
 
     def _log_link(self) -> None:
         for line in self._actuation.notices() if self._actuation else ():
@@ -334,7 +350,7 @@ def _open_journal(
         return None
 
 
-def _close(part: JournalWriter | Instruments) -> None:
+def _close(part: JournalWriter | MetricsPage | Instruments) -> None:
     with contextlib.suppress(OSError):  # nothing is left to be done with what will not close
         part.close()
 

@@ -6,6 +6,7 @@ keys, so the line is found by scanning the text for the table and key that the m
 
 from __future__ import annotations
 
+import datetime
 import re
 import types
 import typing
@@ -18,6 +19,10 @@ import msgspec
 from nodectl.shell.errors import UsageError, nearest, plain_reason
 
 T = TypeVar("T", bound=msgspec.Struct)
+Value = TypeVar("Value")
+
+DEEPEST: Final = 16
+"""Ours: tables and lists inside each other. Settings need four; the parser and our checks call themselves per level."""
 
 
 class ConfigError(UsageError):
@@ -36,9 +41,27 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path}: cannot read the settings: {reason}") from None
     try:
-        return text, msgspec.toml.decode(text, type=dict[str, Any])
+        settings = decode_toml(text, dict[str, Any])
+    except NestingError as error:
+        raise ConfigError(f"{path}:{_deep_line(text)}: {error}") from None
     except msgspec.DecodeError as error:
         raise ConfigError(_toml_error(path, text, str(error))) from None
+    return text, settings
+
+
+class NestingError(msgspec.DecodeError):
+    """Tables or lists of a TOML text are nested more than ``DEEPEST`` deep."""
+
+
+def decode_toml(text: str | bytes, kind: type[Value]) -> Value:
+    """``msgspec.toml.decode``, but a text that is nested too deeply is a ``DecodeError`` like any other mistake."""
+    try:
+        plain = msgspec.toml.decode(text)
+    except RecursionError:
+        plain = None
+    if plain is None or _depth(plain) > DEEPEST:
+        raise NestingError(f"tables or lists are nested more than {DEEPEST} deep")
+    return msgspec.convert(plain, kind, builtin_types=_TIMES, str_keys=True)
 
 
 def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
@@ -72,12 +95,34 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
     return best_line
 
 
+def cannot_keep_files(directory: str) -> str:
+    """Why no file can be kept in this directory, which need not exist yet; empty: nothing is known against it."""
+    path = Path(directory).absolute()
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not there.is_dir():
+        return f"{there} is not a directory"
+    if set(there.resolve().parts[:2]) & {"proc", "sys"}:
+        return f"{there} is a file system of the kernel, which keeps no files"
+    return ""
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` as its parts; ``UsageError`` for anything else. An IPv6 address stands in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{text!r} is not HOST:PORT, like 127.0.0.1:9742")
+    return host.strip("[]"), int(port)
+
+
 def is_address(text: str) -> bool:
     """Whether this is an address of a cluster agent: tcp://HOST:PORT, or ipc://PATH."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 _ADDRESS: Final = re.compile(r"tcp://[^/\s]+:\d{1,5}|ipc://.+")
+_TIMES: Final = (datetime.datetime, datetime.date, datetime.time)
+"""TOML has values of these types."""
+
 _UNITS: Final = (
     "ns", "us", "ms", "s", "khz", "mhz", "ghz", "hz", "c", "k", "w", "mw", "kw", "bytes", "kb", "mb", "gb", "share",
     "pct",
@@ -104,6 +149,26 @@ def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def _dotted(text: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in re.findall(_BARE, text))
+
+
+def _depth(value: Any) -> int:
+    """How many tables and lists are inside each other."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, (dict, list))]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+def _deep_line(text: str) -> int:
+    """The first line with more than ``DEEPEST`` brackets open; 1 where tables are nested by dotted names."""
+    opened = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        for sign in line:
+            opened += (sign in "[{") - (sign in "]}")
+            if opened > DEEPEST:
+                return number
+    return 1
 
 
 def _given(

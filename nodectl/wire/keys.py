@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from nodectl.shell.errors import NodectlError, plain_reason
+from nodectl.shell.settings import decode_toml
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -50,7 +51,7 @@ def read_pair(path: Path) -> KeyPair:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(f"{path}: others may read this secret key (mode {mode & 0o777:o}): run `chmod 600` on it")
     try:
-        pair = msgspec.toml.decode(text, type=KeyPair)
+        pair = decode_toml(text, KeyPair)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise KeyFileError(f"{path}: not a key file: {plain_reason(str(error))}; {A_PAIR}") from None
     if not is_key(pair.public) or not is_key(pair.secret):
@@ -64,7 +65,7 @@ def read_public(key_or_path: str, fix: str = OF_THE_AGENT) -> str:
         return key_or_path
     path = Path(key_or_path)
     try:
-        public = msgspec.toml.decode(_text(path, fix), type=dict[str, str]).get("public", "")
+        public = decode_toml(_text(path, fix), dict[str, str]).get("public", "")
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise KeyFileError(f"{path}: not a key file: {plain_reason(str(error))}; {fix}") from None
     if not is_key(public):
@@ -77,7 +78,7 @@ def write_pair(path: Path, pair: KeyPair) -> None:
     quoted = f"public = '{pair.public}'\nsecret = '{pair.secret}'\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = create_private(path)
     except FileExistsError:
         raise KeyFileError(f"{path}: exists already; a key is never overwritten: remove it first") from None
     except OSError as error:
@@ -91,6 +92,24 @@ def write_pair(path: Path, pair: KeyPair) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
         raise KeyFileError(f"{path}: cannot write the key: {error.strerror}") from None
+
+
+def create_private(path: Path) -> int:
+    """Create a file with mode 0600 and return its descriptor; ``FileExistsError`` if anything is there, a link too.
+
+    It belongs to the owner of its directory. Otherwise root, adding a key to the directory of the cluster agent's user,
+    would leave a file that the cluster agent cannot read.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        owner = path.parent.stat()
+        if os.geteuid() == 0 != owner.st_uid:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    except BaseException:
+        os.close(descriptor)
+        path.unlink()
+        raise
+    return descriptor
 
 
 def _text(path: Path, fix: str) -> str:

@@ -433,6 +433,30 @@ def test_a_secret_key_that_others_may_read_is_refused(tmp_path):
         read_pair(tmp_path / "n1.key")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files that belong to another user")
+def test_a_key_made_by_root_belongs_to_the_owner_of_its_directory(tmp_path, capsys):
+    os.chown(tmp_path, 64990, 64991)
+    at = ("--dir", str(tmp_path))
+    assert main(["keys", "new", "cluster", *at]) == main(["keys", "new", "n1", "--role", "node", *at]) == 0
+    assert main(["keys", "new", "n2", "--role", "node", *at]) == main(["keys", "revoke", "n2", *at]) == 0
+    made = {path.name: path.stat() for path in tmp_path.iterdir()}
+    assert made.keys() == {"cluster.key", "n1.key", "n2.key", "allowed"}
+    assert {(one.st_uid, one.st_gid, one.st_mode & 0o777) for one in made.values()} == {(64990, 64991, 0o600)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files that belong to another user")
+def test_the_owner_of_the_keys_cannot_get_another_file_by_a_link(tmp_path):
+    directory, foreign = tmp_path / "keys", tmp_path / "shadow"
+    directory.mkdir()
+    os.chown(directory, 64990, 64990)
+    foreign.write_text("secret")
+    for name in ("allowed.new", "n1.key"):
+        (directory / name).symlink_to(foreign)
+    assert main(["keys", "new", "n1", "--dir", str(directory)]) == 1
+    assert main(["keys", "new", "n2", "--role", "node", "--dir", str(directory)]) == 0
+    assert (foreign.read_text(), foreign.stat().st_uid) == ("secret", 0)
+
+
 def test_a_damaged_list_of_keys_names_file_and_line(tmp_path):
     (tmp_path / "allowed").write_text("node n1 short\n")
     with pytest.raises(ClusterError, match=r"allowed:1: not ROLE NAME PUBLIC-KEY"):

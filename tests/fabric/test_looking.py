@@ -61,6 +61,11 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     assert found["clusterctl_jobs", ("state", "running")] == 1
     assert found["clusterctl_jobs", ("state", "queued")] == 1
     assert found["clusterctl_node_jobs", ("node", "n0")] + found["clusterctl_node_jobs", ("node", "n1")] >= 1
+    watts, joules = "clusterctl_job_power_watts", "clusterctl_job_energy_joules_total"
+    (running,) = {key[1:] for key in found if key[0] == watts}
+    assert ("job", "1") in running and found[watts, *running] > 0
+    assert found[joules, *running] >= 0
+    assert 0 < found["clusterctl_loop_lag_seconds",] < PATIENCE_S
     by_state = {state: found["clusterctl_job_nodes", ("state", state)] for state in ("idle", "allocated", "down")}
     assert by_state["allocated"] >= 1 and sum(by_state.values()) == 2
     process.send_signal(signal.SIGTERM)

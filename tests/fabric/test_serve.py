@@ -310,7 +310,7 @@ def test_settings_without_keys_say_how_to_make_them(tmp_path, capsys):
     path = tmp_path / "cluster.toml"
     path.write_text(f"keys = '{tmp_path}'\n[budget]\nw = 1000\n[nodes]\ntdp_w = 500\n")
     assert read_settings(path).terms == Terms(0, 1, 10.0)
-    assert main(["serve", "--config", str(path)]) == 1
+    assert main(["serve", "--config", str(path)]) == 2
     assert "make one with `clusterctl keys new`" in capsys.readouterr().err
 
 

@@ -248,6 +248,18 @@ def test_a_policy_that_fails_at_work_ends_the_run_in_one_line_with_every_knob_re
     assert caught.value.exit_status == 1
 
 
+def test_a_service_with_a_policy_that_fails_ends_as_with_wrong_settings_and_is_not_started_again(
+    tmp_path, capsys, monkeypatch
+):
+    path = write(tmp_path, instead("return State(0)", "return layout.nothing"))
+    machine = load_machine("taurus")
+    with InProcess(Twin(machine, load_workload("hpl", machine, duration_s=1.0))) as node:
+        monkeypatch.setattr("nodectl.commands.run.system_ports", lambda: node.ports)
+        arguments = ["run", "--mode", "optimize", "--state-dir", str(tmp_path), "--gpu-policy", "none"]
+        line = complaint(capsys, *arguments, "--cpu-policy", str(path))
+    assert line.endswith("correct this policy or choose another") and ":16: AttributeError" in line
+
+
 def test_a_state_that_no_journal_can_keep_costs_the_journal_and_not_the_run(tmp_path):
     path = write(tmp_path, instead("return State(0)", "return {1, 2}").replace("State(state.periods + 1)", "state"))
     said = run(tmp_path, str(path), 1.0)

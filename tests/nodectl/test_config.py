@@ -67,6 +67,26 @@ def test_the_settings_of_the_manual_can_be_copied_and_are_all_there_are(tmp_path
     }
 
 
+@pytest.mark.parametrize("depth", [20, 3_000])
+def test_settings_nested_too_deeply_are_one_line(tmp_path, depth):
+    deep = f"mode = 'monitor'\nscmi.knobs = {'[' * depth}{']' * depth}"
+    assert complaint(tmp_path, deep) == "nodectl.toml:2: tables or lists are nested more than 16 deep"
+    dotted = "a" + ".a" * depth + " = 1"
+    assert complaint(tmp_path, dotted) == "nodectl.toml:1: tables or lists are nested more than 16 deep"
+    option = policy_of_domain(f"uncore=uncore-bounded:bound={'[' * 30_000}")[1][1]
+    assert option["params"]["bound"] == "[" * 30_000, "text, which the policy then refuses"
+
+
+@pytest.mark.parametrize("text", ["state_dir = '/proc/foo'", "mode = 'monitor'\nstate_dir = '/sys/kernel/x/y'"])
+def test_a_state_directory_that_cannot_keep_files_is_refused_though_monitoring_writes_little(tmp_path, text):
+    line = text.count("\n") + 1
+    said = complaint(tmp_path, text)
+    assert said.startswith(f"nodectl.toml:{line}: state_dir: /") and "keeps no files" in said
+    (tmp_path / "file").touch()
+    inside = f"[journal]\ndir = '{tmp_path}/file/journal'"
+    assert complaint(tmp_path, inside) == "nodectl.toml:2: journal.dir: file/journal: file is not a directory"
+
+
 def test_a_dry_run_decides_but_does_not_write(tmp_path):
     config = load(tmp_path, 'mode = "optimize"\ndry_run = true')
     assert config.decides and not config.writes

@@ -25,6 +25,7 @@ from cluster_agent.workloads import rte
 from nodectl import __version__
 from nodectl.shell.errors import nearest
 from nodectl.shell.extension import below, is_file
+from nodectl.shell.settings import decode_toml
 
 SHIPPED = Path(__file__).parents[2] / "campaigns"
 DONE = "campaign.json"
@@ -114,7 +115,7 @@ def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, 
 def read_campaign(path: Path) -> Campaign:
     """Read a campaign; the ``WrongUseError`` names file and key of the first mistake."""
     try:
-        listed = msgspec.toml.decode(path.read_bytes(), type=Campaign)
+        listed = decode_toml(path.read_bytes(), Campaign)
     except OSError as error:
         shipped = nearest(path.name, [one.stem for one in SHIPPED.glob("*.toml")])
         raise WrongUseError(

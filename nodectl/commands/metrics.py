@@ -1,0 +1,61 @@
+"""``nodectl metrics``: this node for Prometheus.
+
+A process of its own without any right: it reads the page that the agent replaces once a second
+(``nodectl.loop.metrics_page``). So nobody who can reach the metrics can reach what moves knobs, and the agent needs no
+network.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from nodectl.commands.run import configure
+from nodectl.config import DEFAULT_PATH
+from nodectl.loop.metrics_page import STALE_S, metrics_path
+from nodectl.shell.errors import UsageError
+from nodectl.shell.scrapes import serve_scrapes
+from pmu.system import node_lock_path
+
+
+class PageCollector(Collector):
+    """Reads the agent's page for each scrape. ``nodectl_up`` is 0 if there is none, or if it is ``STALE_S`` old."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def collect(self) -> Iterator[Metric]:
+        """What the agent has published; nothing but ``nodectl_up`` when it is down."""
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                is_fresh = time.time() - os.fstat(file.fileno()).st_mtime < STALE_S
+                families = list(text_string_to_metric_families(file.read())) if is_fresh else []
+        except (OSError, ValueError):
+            is_fresh, families = False, []
+        yield GaugeMetricFamily("nodectl_up", "Whether the agent runs.", float(is_fresh))
+        yield from families
+
+
+@click.command()
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
+)
+@click.option("--listen", metavar="HOST:PORT", help="Address for scrapes, in place of [metrics] listen.")
+def metrics(file: Path | None, listen: str | None) -> None:
+    """Serve this node to Prometheus, at http://HOST:PORT/metrics, until SIGTERM or Ctrl-C.
+
+    The agent publishes its figures if the settings have [metrics] listen.
+    """
+    config = configure(file, {("metrics", "listen"): ("--listen", listen)} if listen is not None else {})
+    if not config.metrics.listen:
+        raise UsageError(
+            f'{file or DEFAULT_PATH}: set [metrics] listen = "127.0.0.1:9742": without it nothing is shown'
+        )
+    serve_scrapes("nodectl metrics", config.metrics.listen, PageCollector(metrics_path(node_lock_path())))

@@ -1,0 +1,143 @@
+"""The run as Prometheus reads it, once a second in a file; ``nodectl metrics`` serves that file.
+
+The agent has root's rights and no network, so it listens nowhere: it replaces one small file that everybody may read,
+and a process without any right answers Prometheus. Joules are counters since the start of the run, by instrument and
+quality; Prometheus knows that a counter starts again with its process.
+Source of the format: prometheus.io, "Text-based format", version 0.0.4.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from nodectl import __version__
+from nodectl.decide.decisions import BOUNDS, Decisions
+from nodectl.loop.pace import Pace
+from nodectl.loop.summary import RunAccount
+from pmu.layout import Layout
+from pmu.readings import Quality, Sample, type_f64
+
+EVERY_NS: Final = 1_000_000_000
+"""Ours: sites scrape every 15 s or so."""
+
+STALE_S: Final = 10.0
+"""Ours: an agent that has not replaced its page for so long is down. Its watchdog ends one that hangs after 15 s."""
+
+Row = tuple[dict[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What one period adds to the page. ``cap_w``: the cap on the whole node; 0: none."""
+
+    sample: Sample
+    decisions: Decisions
+    cap_w: float
+    account: RunAccount
+    pace: Pace
+
+
+class MetricsPage:
+    """The file at ``path``, replaced as a whole, so that nobody reads half a page."""
+
+    def __init__(self, path: str, layout: Layout, mode: str) -> None:
+        self._path, self._layout, self._mode = path, layout, mode
+        self._due_ns = 0
+        self._ticks = 0
+
+    def update(self, now_ns: int, period: Period) -> None:
+        """Count a period, and replace the file if it is time; ``OSError`` if it cannot be written."""
+        self._ticks += 1
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + EVERY_NS
+        replacement = f"{self._path}.new"
+        with open(replacement, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write("".join(self._families(period)))
+        os.replace(replacement, self._path)
+
+    def close(self) -> None:
+        """Remove the file: this run has ended."""
+        os.unlink(self._path)
+
+    def _families(self, period: Period) -> Iterator[str]:
+        sample, decisions = period.sample, period.decisions
+        gpus = [{"gpu": str(gpu.index), "model": gpu.name} for gpu in self._layout.gpus]
+        build = {"version": __version__, "python": platform.python_version(), "mode": self._mode}
+        yield _family("build_info", "gauge", "1; the agent's version and mode.", [(build, 1.0)])
+        yield _family("energy_joules_total", "counter", "Energy since the start of the run.", self._joules(period))
+        missing = [({"instrument": one.name}, one.missing_s) for one in period.account.energy()]
+        yield _family("energy_missing_seconds_total", "counter", "Time without any reading of energy.", missing)
+        yield _family("cap_watts", "gauge", "The cap on the whole node; none: no cap.", _if_any(period.cap_w))
+        packages_w = decisions.cap.packages_mw / 1000
+        yield _family("packages_cap_watts", "gauge", "What of it the processor packages get.", _if_any(packages_w))
+        yield _family("cpu_clock_hertz", "gauge", "Clocks of the CPUs in the last period.", _spread(sample))
+        yield _family("gpu_clock_hertz", "gauge", "SM clock.", _by_gpu(gpus, sample.gpu.sm_clock_mhz * 1e6))
+        yield _family("gpu_power_watts", "gauge", "Board power.", _by_gpu(gpus, sample.gpu.power_w))
+        bound_by = zip(decisions.knobs, decisions.bound.tolist(), strict=True)
+        bounds = Counter((name.partition("/")[0], BOUNDS[bound]) for name, bound in bound_by)
+        knobs = [({"domain": domain, "bound": bound}, float(n)) for (domain, bound), n in sorted(bounds.items())]
+        yield _family("knobs", "gauge", "Knobs by the limit that binds them.", knobs)
+        qualities = Counter(_qualities(sample))
+        shares = [({"quality": quality.name.lower()}, float(qualities[quality])) for quality in Quality]
+        yield _family("readings", "gauge", "Readings of the last period by their quality.", shares)
+        yield _family("periods_total", "counter", "Periods of the loop.", [({}, float(self._ticks))])
+        yield _family("missed_periods_total", "counter", "Periods missed.", [({}, float(period.pace.missed))])
+        yield _family("period_seconds", "gauge", "The period now.", [({}, period.pace.period_ns / 1e9)])
+
+    @staticmethod
+    def _joules(period: Period) -> Iterator[Row]:
+        for one in period.account.energy():
+            for quality, joules in one.by_quality.items():
+                yield {"instrument": one.name, "side": one.side, "quality": quality}, joules
+
+
+def metrics_path(lock_path: str) -> str:
+    """Where the agent of this node publishes its page: next to the node's lock; "" where nobody else can reach it."""
+    directory, name = os.path.split(lock_path)
+    return os.path.join(directory, f"metrics{name.removeprefix('lock')}.prom") if lock_path else ""
+
+
+def _spread(sample: Sample) -> list[Row]:
+    """Least, mean and most: one series per CPU would be more than all else together."""
+    khz = sample.cpu.frequency_khz[~np.isnan(sample.cpu.frequency_khz)]
+    if not khz.size:
+        return []
+    least, mean, most = float(khz.min()), float(khz.mean()), float(khz.max())
+    return [({"statistic": name}, value * 1000) for name, value in (("least", least), ("mean", mean), ("most", most))]
+
+
+def _by_gpu(gpus: list[dict[str, str]], values: type_f64) -> list[Row]:
+    return [(labels, value) for labels, value in zip(gpus, values.tolist(), strict=True) if value == value]
+
+
+def _if_any(watts: float) -> list[Row]:
+    return [({}, watts)] if watts else []
+
+
+def _qualities(sample: Sample) -> Iterator[Quality]:
+    for column in (sample.cpu.quality, sample.energy_quality, sample.gpu.quality, sample.columns.quality):
+        yield from map(Quality, column.tolist())
+
+
+def _family(name: str, kind: str, help_: str, rows: Iterable[Row]) -> str:
+    """One metric with its rows; without rows nothing, since a value that is not known is left out."""
+    lines = [f"nodectl_{name}{_labels(labels)} {value!r}\n" for labels, value in rows]
+    return f"# HELP nodectl_{name} {help_}\n# TYPE nodectl_{name} {kind}\n{''.join(lines)}" if lines else ""
+
+
+def _labels(labels: dict[str, str]) -> str:
+    inner = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
