@@ -18,8 +18,20 @@ from dataclasses import dataclass, field
 
 from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.knobs.recipe import Recipe
 from nodectl.write.lock import is_locked, lock_path
-from nodectl.write.saves import SAVE_NAME, Captured, Save, SaveError, is_there, read_save, set_aside
+from nodectl.write.saves import (
+    SAVE_NAME,
+    SCHEMA_VERSION,
+    Captured,
+    Save,
+    SavedState,
+    SaveError,
+    is_there,
+    keep,
+    read_save,
+    set_aside,
+)
 
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
@@ -36,11 +48,13 @@ class Restoration:
 
     outcomes: list[Outcome] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    is_damaged: bool = False
+    """The save was damaged: what it said of other knobs is lost, so nobody can say that the node is as it was."""
 
     @property
     def is_complete(self) -> bool:
         """Every knob is restored, belongs to somebody else, or is at its restore limit."""
-        return all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
+        return not self.is_damaged and all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
 
 
 def save_path(state_dir: str) -> str:
@@ -56,12 +70,14 @@ def restore_saved(
     Knobs that could not be put back (busy, vanished) stay in the save for the next attempt. A save of another boot is
     not applied, since the hardware lost those settings when it went down: it is set aside under another name.
     ``leaves_cluster``: ignore restore limits, as after the ledger has let the node go. With ``dry_run`` nothing is
-    written: outcomes say what would be done. Raises ``SaveError`` only.
+    written: outcomes say what would be done. Of a damaged save, all that is legible is put back; the file is kept
+    under another name, and the restore is not complete. Raises ``SaveError`` only.
     """
     state = read_save(path)
     result = Restoration(remarks=list(state.problems))
     if not is_there(path):
         return result
+    result.is_damaged = not state.boot_id or (bool(state.lost) and state.boot_id == boot_id)
     if not state.boot_id or state.boot_id != boot_id:
         why = "is of another boot or another (emulated) node" if state.boot_id else "has no readable line"
         kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
@@ -69,9 +85,21 @@ def restore_saved(
         return result
     with deaf_to_signals():
         result.outcomes = put_back_all(state.knobs, find, dry_run, leaves_cluster)
+        save = Save(path, boot_id, lambda name: recipe_of(name, find))
+        if state.lost:
+            aside = "it would be kept" if dry_run else f"kept as {keep(path)}"
+            result.remarks.append(f"{path} is damaged ({state.lost}): {aside}; other knobs may have been moved")
         if not dry_run:
-            settle(Save(path, boot_id), state.knobs, result.outcomes)
+            settle(save, state.knobs, result.outcomes, state)
     return result
+
+
+def recipe_of(name: str, find: type_find) -> Recipe | None:
+    """How the restorer puts the knob of that name back; None where it cannot, or where the knob is gone."""
+    try:
+        return find(name).recipe()
+    except KnobError:
+        return None
 
 
 def left_behind(state_dir: str, boot_id: str) -> str:
@@ -99,13 +127,18 @@ def put_back_all(
     return [_put_back_named(name, captured, find, dry_run, leaves_cluster) for name, captured in newest_first]
 
 
-def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> None:
-    """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it."""
+def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome], found: SavedState | None = None) -> None:
+    """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it.
+
+    ``found``: the save as read; one that was damaged or of an older version is written again.
+    """
     settled = [outcome.knob for outcome in outcomes if outcome.status in SETTLED]
     for name in settled:
         knobs.pop(name, None)
     if not knobs:
         save.remove()
+    elif found and (found.lost or found.version < SCHEMA_VERSION):
+        save.replace(knobs, found.restore_limits)
     elif settled:
         save.restored(settled)
         save.close()

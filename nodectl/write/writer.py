@@ -30,6 +30,7 @@ from nodectl.write.restore import (
     last_of_ours,
     put_back,
     put_back_all,
+    recipe_of,
     restore_saved,
     settle,
 )
@@ -67,7 +68,7 @@ class Writer:
 
     def __init__(self, knobs: Sequence[Knob], save_path: str, boot_id: str, clock: Clock) -> None:
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
-        self._save = Save(save_path, boot_id)
+        self._save = Save(save_path, boot_id, lambda name: recipe_of(name, self._find))
         self._boot_id = boot_id
         self._clock = clock
         self._captured: dict[str, Captured] = {}
