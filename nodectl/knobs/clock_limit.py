@@ -54,6 +54,10 @@ class ClockLimit(NumberFile):
         """The firmware's limit or a cooling device may keep what is read below what was written."""
         return FileRecipe(self.path, limited_by=f"{self._dir}/bios_limit", is_cooled=True)
 
+    def hardware_limit(self) -> int | None:
+        """The highest clock of the hardware."""
+        return self._optional_khz("cpuinfo_max_freq")
+
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never overruled: what is read back is the limit in force."""
         return "", ""

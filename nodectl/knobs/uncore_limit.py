@@ -26,7 +26,7 @@ from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile, read_text
 from nodectl.knobs.kind import Domain, KnobKind, file_finding
 from nodectl.knobs.recipe import FileRecipe
-from pmu.findings import Finding, read_or_none
+from pmu.findings import Finding, read_number, read_or_none
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files, Ports
 
@@ -59,6 +59,10 @@ class UncoreLimit(NumberFile):
     def recipe(self) -> FileRecipe:
         """The driver rounds down to its step."""
         return FileRecipe(self.path, "down", STEP_KHZ)
+
+    def hardware_limit(self) -> int | None:
+        """What the limit was when the driver was loaded."""
+        return read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz")
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit above ours keeps the clock up."""

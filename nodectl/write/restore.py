@@ -10,18 +10,17 @@ its restore limit, never upward, until the node may leave its cluster. The order
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
 from nodectl.knobs.recipe import Recipe
 from nodectl.write.lock import is_locked, lock_path
+from nodectl.write.places import SavePlaces, SplitSave, save_path, save_places
 from nodectl.write.saves import (
-    SAVE_NAME,
     SCHEMA_VERSION,
     Captured,
     Save,
@@ -57,9 +56,39 @@ class Restoration:
         return not self.is_damaged and all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
 
 
-def save_path(state_dir: str) -> str:
-    """Where the save of a state directory is."""
-    return os.path.join(state_dir, SAVE_NAME)
+def restore_node(
+    places: SavePlaces, boot_id: str, find: type_find, dry_run: bool = False, leaves_cluster: bool = False
+) -> Restoration:
+    """Restore from every save of a node, as ``restore_saved`` does; the one with the oldest captures first. What an
+    earlier version's save still has afterwards goes over into the node's."""
+    result = Restoration()
+    for path, boot in places.with_boots(boot_id):
+        done = restore_saved(path, boot, find, dry_run, leaves_cluster)
+        result.outcomes += done.outcomes
+        result.remarks += done.remarks
+        result.is_damaged |= done.is_damaged
+    if places.earlier and not dry_run and is_there(places.earlier):
+        earlier, node = read_save(places.earlier), read_save(places.node)
+        save = Save(places.node, boot_id, lambda name: recipe_of(name, find))
+        save.replace(_merged(earlier.knobs, node.knobs), earlier.restore_limits | node.restore_limits)
+        Save(places.earlier, boot_id).remove()
+    return result
+
+
+def _merged(earlier: Mapping[str, Captured], later: Mapping[str, Captured]) -> dict[str, Captured]:
+    """The older original, and our last values, of each knob."""
+    both = {name: replace(later[name], value=earlier[name].value) for name in earlier if name in later}
+    return {**earlier, **later, **both}
+
+
+def read_node(places: SavePlaces, boot_id: str) -> SavedState:
+    """What the saves of a node have, as one."""
+    state = SavedState()
+    for path, _ in places.with_boots(boot_id):
+        found = read_save(path)
+        state.knobs |= found.knobs
+        state.restore_limits = state.restore_limits | found.restore_limits
+    return state
 
 
 def restore_saved(
@@ -102,20 +131,26 @@ def recipe_of(name: str, find: type_find) -> Recipe | None:
         return None
 
 
-def left_behind(state_dir: str, boot_id: str) -> str:
-    """One line on what a killed run of this boot has left moved, for commands that restore nothing; "" if nothing.
+def left_behind(state_dir: str, boot_id: str, node_lock: str = "") -> str:
+    """One line on what a killed run has left moved, for commands that restore nothing; "" if nothing.
 
     A run that still works has a save too, but it also has the lock.
     """
-    path = save_path(state_dir)
-    try:
-        state = read_save(path)
-    except SaveError as error:
-        return f"{error}: it is unknown whether a killed run has left knobs moved"
-    if not state.knobs or state.boot_id != boot_id or is_locked(lock_path(state_dir)):
+    places = save_places(state_dir, node_lock)
+    knobs: dict[str, Captured] = {}
+    where = ""
+    for path, boot in places.with_boots(boot_id):
+        try:
+            state = read_save(path)
+        except SaveError as error:
+            return f"{error}: it is unknown whether a killed run has left knobs moved"
+        if state.boot_id == boot:
+            knobs |= state.knobs
+            is_elsewhere = path == save_path(state_dir) and state_dir != Config().state_dir
+            where = f" --state-dir {state_dir}" if state.knobs and is_elsewhere else where
+    if not knobs or is_locked(node_lock or lock_path(state_dir)):
         return ""
-    where = "" if state_dir == Config().state_dir else f" --state-dir {state_dir}"
-    count = f"{len(state.knobs)} knob{'s' if len(state.knobs) > 1 else ''}"
+    count = f"{len(knobs)} knob{'s' if len(knobs) > 1 else ''}"
     return f"a killed run has left {count} moved: `nodectl restore{where}` puts them back"
 
 
@@ -127,7 +162,9 @@ def put_back_all(
     return [_put_back_named(name, captured, find, dry_run, leaves_cluster) for name, captured in newest_first]
 
 
-def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome], found: SavedState | None = None) -> None:
+def settle(
+    save: Save | SplitSave, knobs: dict[str, Captured], outcomes: list[Outcome], found: SavedState | None = None
+) -> None:
     """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it.
 
     ``found``: the save as read; one that was damaged or of an older version is written again.
