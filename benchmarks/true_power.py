@@ -44,7 +44,8 @@ from nodectl.member.cluster_cap import ClusterCap, declaration
 from nodectl.member.cluster_link import QUEUED
 from nodectl.policies.registry import NONE
 from nodectl.wire.power_messages import Declaration, Grant, LeaseClass, Report
-from nodectl.write.restore import restore_saved, save_path
+from nodectl.write.places import save_path
+from nodectl.write.restore import restore_saved
 from nodectl.write.saves import node_id
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

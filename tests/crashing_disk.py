@@ -244,7 +244,7 @@ class RecordedOs:
         self._paths: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("O_") or name in ("close", "fstat", "pread", "stat"):
+        if name.startswith("O_") or name in ("close", "fstat", "lseek", "pread", "stat", "SEEK_SET"):
             return getattr(os, name)
         raise AttributeError(f"os.{name} is not recorded: add it to tests/crashing_disk.py")
 
@@ -264,6 +264,10 @@ class RecordedOs:
         data = data[: max(len(data) // 2, 1)] if self.tries in self.is_full[:1] else data
         self._saw(Write(path, os.fstat(fd).st_size, data), does_fit=self.tries in self.is_full[:1])  # it appends
         return os.write(fd, data)
+
+    def pwrite(self, fd: int, data: bytes, at: int) -> int:
+        self._saw(Write(self._paths[fd], at, data))
+        return os.pwrite(fd, data, at)
 
     def fsync(self, fd: int) -> None:
         self._saw(Sync(self._paths[fd]))

@@ -14,6 +14,7 @@ import msgspec
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.controller import delegation
+from nodectl.knobs.find import below_hardware
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.shell.errors import NodectlError
@@ -47,14 +48,17 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     ports = system_ports()
     found = survey(ports)
     found = replace(found, knob_rows=[*found.knob_rows, *delegation.findings(config.scmi)])
-    left = left_behind(state_dir, node_id(ports.lock_path))
+    left = left_behind(state_dir, node_id(ports.lock_path), ports.lock_path)
+    low = [] if left else below_hardware(found.knobs)
     controller = declared.cap_controller(config.scmi) if config.cluster.url else declared.CapController()
     doubts = declared.problems(config, found.layout, ports.files, controller)
     is_doubted = declared.hw_doubt(config, found.layout, controller)
     proof = "" if is_doubted else declared.proof(config, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts, proof)), indent=2))
+        click.echo(
+            msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts, proof, low)), indent=2)
+        )
         return
     layout = found.layout
     click.echo(
@@ -68,8 +72,8 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
         click.echo(f"{mode}: {verdict}")
     for line in [*doubts, *([proof] if proof else [])]:
         click.echo(f"[cluster]: {line}")
-    if left:
-        click.echo(left)
+    for line in [*low, *([left] if left else [])]:
+        click.echo(line)
 
 
 def grouped(rows: Iterable[Finding]) -> list[Finding]:
@@ -131,7 +135,9 @@ def _verdict(found: Survey, mode: str) -> str:
     return "yes" + "".join(f"; {notice}" for notice in notices)
 
 
-def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str], proof: str) -> dict[str, Any]:
+def _report(
+    found: Survey, verdicts: dict[str, str], left: str, doubts: list[str], proof: str, low: list[str]
+) -> dict[str, Any]:
     layout = found.layout
     return {
         "cpus": len(layout.cpus),
@@ -142,6 +148,7 @@ def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str
         "knobs": [msgspec.to_builtins(row) for row in found.knob_rows],
         "runs": verdicts,
         "left_behind": left,
+        "below_hardware": low,
         "cluster": doubts,
         "lease": proof,
     }

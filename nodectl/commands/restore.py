@@ -11,13 +11,17 @@ from nodectl.config import Config
 from nodectl.knobs import KnobFinder
 from nodectl.shell.text_table import render
 from nodectl.write.lock import NodeLock
-from nodectl.write.restore import Restoration, restore_saved, save_path
+from nodectl.write.places import SavePlaces, save_places
+from nodectl.write.restore import Restoration, restore_node
 from nodectl.write.saves import is_there, node_id
+from pmu.ports import Ports
 from pmu.system import system_ports
 
 
 @click.command()
-@click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where the save is.")
+@click.option(
+    "--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Look for a save here too."
+)
 @click.option(
     "--leave-cluster",
     is_flag=True,
@@ -33,8 +37,10 @@ def restore(state_dir: str, leave_cluster: bool, dry_run: bool, as_json: bool) -
     its captured value is kept for the next attempt. A cap under a cluster's grant is never raised: it becomes the lower
     of itself and the node's safe cap until the cluster has let the node go.
     """
-    path = save_path(state_dir)
-    result = _restore(state_dir, path, dry_run, leave_cluster) if is_there(path) else Restoration()
+    ports = system_ports()
+    places = save_places(state_dir, ports.lock_path)
+    there = [path for path, _ in places.with_boots("") if is_there(path)]
+    result = _restore(ports, state_dir, places, dry_run, leave_cluster) if there else Restoration()
     if as_json:
         report = {"outcomes": result.outcomes, "remarks": result.remarks, "complete": result.is_complete}
         click.echo(msgspec.json.encode(report).decode())
@@ -45,14 +51,13 @@ def restore(state_dir: str, leave_cluster: bool, dry_run: bool, as_json: bool) -
         cells = [(outcome.knob, outcome.status, outcome.detail) for outcome in result.outcomes]
         click.echo(render(("knob", "status", "what"), cells))
     elif not result.remarks:
-        click.echo(f"nothing to restore in {state_dir}")
+        click.echo(f"nothing to restore: no save in {' or '.join(path for path, _ in places.with_boots(''))}")
     return 0 if result.is_complete else 1
 
 
-def _restore(state_dir: str, path: str, dry_run: bool, leave_cluster: bool) -> Restoration:
-    ports = system_ports()
+def _restore(ports: Ports, state_dir: str, places: SavePlaces, dry_run: bool, leave_cluster: bool) -> Restoration:
     with contextlib.ExitStack() as stack:
         find = stack.enter_context(KnobFinder(ports))
         if not dry_run:
             stack.enter_context(NodeLock(state_dir, ports.lock_path))  # a running agent restores by itself
-        return restore_saved(path, node_id(ports.lock_path), find, dry_run, leave_cluster)
+        return restore_node(places, node_id(ports.lock_path), find, dry_run, leave_cluster)

@@ -36,6 +36,7 @@ from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
 from firmware_bridge.scmi.protocols.telemetry import TELEMETRY, LeaseLeft, LeaseLeftResponse, LeaseUntil
 from nodectl.decide.node_cap import CapLease
 from nodectl.knobs.api import KnobError, Reason, WholeNumber
+from nodectl.knobs.recipe import ScmiRecipe
 
 DISABLED: Final = "disabled"
 """The captured value of a power domain without a cap."""
@@ -90,6 +91,11 @@ class ScmiKnob(WholeNumber):
         self.trouble = ""
         self._access = access
         self._domain = domain
+        self._recipe = ScmiRecipe(url, domain, kind)
+
+    def recipe(self) -> ScmiRecipe:
+        """Controller, domain and setting."""
+        return self._recipe
 
     def read(self) -> str:
         """The value in force, read now."""

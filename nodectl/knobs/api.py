@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from nodectl.knobs.recipe import Recipe
+
 Status = Literal[
     "written",
     "unchanged",
@@ -84,6 +86,14 @@ class WholeNumber:
         """The number and its unit."""
         return f"{value} {SIGNS[self.unit]}"
 
+    def recipe(self) -> Recipe | None:
+        """None: only this program can put the knob back."""
+        return None
+
+    def hardware_limit(self) -> int | None:
+        """None: not known."""
+        return None
+
 
 class Knob(Protocol):
     """One setting of the hardware.
@@ -114,6 +124,12 @@ class Knob(Protocol):
 
     def shown(self, value: int) -> str:
         """A value as people write it."""
+
+    def recipe(self) -> Recipe | None:
+        """How the restorer puts the knob back without this class; None where only this class can."""
+
+    def hardware_limit(self) -> int | None:
+        """The value of a limit that nobody has lowered; None where that is not known."""
 
     def matches(self, requested: int, present: int) -> bool:
         """Does the hardware show ``present`` when ``requested`` is set? It rounds limits to its own step."""

@@ -10,6 +10,7 @@ import errno
 import os
 
 from nodectl.knobs.api import SIGNS, KnobError, Reason, WholeNumber
+from nodectl.knobs.recipe import FileRecipe
 from pmu.ports import Files
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE})
@@ -49,6 +50,10 @@ class NumberFile(WholeNumber):
     def restore(self, captured: str) -> None:
         """Write the captured value again."""
         write_text(self._files, self.path, captured)
+
+    def recipe(self) -> FileRecipe:
+        """The file, which keeps a number exactly as it was written."""
+        return FileRecipe(self.path)
 
 
 def read_text(files: Files, path: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from nodectl.knobs.api import Reason
 from nodectl.knobs.attribute_file import NumberFile
 from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, file_finding
+from nodectl.knobs.recipe import FileRecipe
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files, Ports
 from pmu.readings import Sample, type_f64
@@ -48,6 +49,14 @@ class ClockLimit(NumberFile):
     def matches(self, requested: int, present: int) -> bool:
         """cpufreq stores a limit exactly, in kilohertz."""
         return requested == present
+
+    def recipe(self) -> FileRecipe:
+        """The firmware's limit or a cooling device may keep what is read below what was written."""
+        return FileRecipe(self.path, limited_by=f"{self._dir}/bios_limit", is_cooled=True)
+
+    def hardware_limit(self) -> int | None:
+        """The highest clock of the hardware."""
+        return self._optional_khz("cpuinfo_max_freq")
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never overruled: what is read back is the limit in force."""

@@ -23,6 +23,7 @@ from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import read_text, write_text
 from nodectl.knobs.clock_limit import CPUFREQ, GOVERNOR_PERIOD_S
 from nodectl.knobs.kind import Domain, KnobKind, file_finding
+from nodectl.knobs.recipe import FileRecipe
 from pmu.findings import read_or_none
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files
@@ -88,6 +89,17 @@ class EnergyPreference:
     def matches(self, requested: int, present: int) -> bool:
         """Words are kept; "default" becomes another one."""
         return requested == present or self.shown(requested) == DEFAULT
+
+    def recipe(self) -> FileRecipe:
+        """The words of the list, one of which becomes another; a governor of the driver's own may hide them."""
+        own = read_or_none(self._files, f"{self._dir}/scaling_driver") in OWN_GOVERNORS
+        hidden_by = (f"{self._dir}/scaling_governor", "performance") if own else None
+        any_word = 1 + self.words.index(DEFAULT) if DEFAULT in self.words else 0
+        return FileRecipe(self.path, words=self.words, raw=RAW, any_word=any_word, hidden_by=hidden_by)
+
+    def hardware_limit(self) -> int | None:
+        """None: a preference is no limit."""
+        return None
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never: what is read back is the preference in force."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from nodectl.knobs.api import Knob, KnobError, Reason, WholeNumber
 from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, pairs
+from nodectl.knobs.recipe import NvmlRecipe
 from pmu.findings import Finding
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Ports
@@ -46,6 +47,7 @@ class _NvmlKnob(WholeNumber):
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml
         self._gpu = f"GPU {index}"
+        self._index = index
         self._device = self._call("find", nvml.nvmlDeviceGetHandleByIndex, index)
 
     def _call(self, verb: str, function: Any, *arguments: Any) -> Any:
@@ -115,6 +117,10 @@ class ClockLock(_NvmlKnob):
         """Never called: there is nothing to compare with."""
         return requested == present
 
+    def recipe(self) -> NvmlRecipe:
+        """Unlocking needs no value."""
+        return NvmlRecipe(self._index, "clock_lock")
+
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Unknown without a getter; the clock itself will show."""
         return "", ""
@@ -156,6 +162,10 @@ class BoardLimit(_NvmlKnob):
     def matches(self, requested: int, present: int) -> bool:
         """The driver stores a limit exactly, in milliwatts."""
         return requested == present
+
+    def recipe(self) -> NvmlRecipe:
+        """The limit of the board, in milliwatts."""
+        return NvmlRecipe(self._index, "power_limit")
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit from elsewhere (out of band, a shared power budget) shows as the enforced limit."""

@@ -23,6 +23,7 @@ import numpy as np
 from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile
 from nodectl.knobs.kind import KnobKind, file_finding, pairs
+from nodectl.knobs.recipe import FileRecipe
 from pmu.findings import Finding
 from pmu.layout import Layout
 from pmu.ports import Files, Ports
@@ -62,6 +63,10 @@ class PackageLimit(NumberFile):
     def matches(self, requested: int, present: int) -> bool:
         """Equal to the register's own step."""
         return abs(requested - present) <= POWER_STEP_UW
+
+    def recipe(self) -> FileRecipe:
+        """What is read back may differ by the register's step."""
+        return FileRecipe(self.path, "within", POWER_STEP_UW)
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """The memory-mapped twin of this limit may be lower."""

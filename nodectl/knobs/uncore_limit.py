@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile, read_text
 from nodectl.knobs.kind import Domain, KnobKind, file_finding
-from pmu.findings import Finding, read_or_none
+from nodectl.knobs.recipe import FileRecipe
+from pmu.findings import Finding, read_number, read_or_none
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files, Ports
 
@@ -54,6 +55,14 @@ class UncoreLimit(NumberFile):
     def matches(self, requested: int, present: int) -> bool:
         """The driver rounds down to its step."""
         return requested // STEP_KHZ == present // STEP_KHZ
+
+    def recipe(self) -> FileRecipe:
+        """The driver rounds down to its step."""
+        return FileRecipe(self.path, "down", STEP_KHZ)
+
+    def hardware_limit(self) -> int | None:
+        """What the limit was when the driver was loaded."""
+        return read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz")
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit above ours keeps the clock up."""

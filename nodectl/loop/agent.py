@@ -26,6 +26,7 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, CapRequest, CapSource, Fi
 from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
+from nodectl.knobs.find import below_hardware
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
@@ -307,14 +308,14 @@ def _open_actuation(
 ) -> Actuation | None:  # fmt: skip
     """Take the node and put back what a killed run left moved; a run that does not write only says what is left."""
     if not config.writes:
-        left = left_behind(config.state_dir, node_id(ports.lock_path))
+        left = left_behind(config.state_dir, node_id(ports.lock_path), ports.lock_path)
         if left:
             notices.add(left)
         return None
     actuation = Actuation(ports, config, found, _delegation(ports, config, connect))
     opened.callback(lambda: notices.report(actuation.stop()))
     outcomes, remarks = actuation.start()
-    for line in (*actuation.notices(), *remarks):
+    for line in (*actuation.notices(), *remarks, *below_hardware(found.knobs)):
         notices.add(line)
     back = sum(outcome.status == "restored" for outcome in outcomes)
     if back:

@@ -14,7 +14,7 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
 from nodectl.loop.survey import Survey
 from nodectl.write.lock import NodeLock
-from nodectl.write.restore import save_path
+from nodectl.write.places import save_places
 from nodectl.write.saves import node_id
 from nodectl.write.writer import Writer
 from pmu.layout import Layout
@@ -68,7 +68,8 @@ class Actuation:
         self._delegation = delegation
         delegated = delegation.knobs if delegation else []
         knobs = [*survey.knobs, *delegated]
-        self._writer = Writer(knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
+        places = save_places(config.state_dir, ports.lock_path)
+        self._writer = Writer(knobs, places, node_id(ports.lock_path), ports.clock, self._lock.is_current)
         self._watch = EffectWatch(survey.knobs, survey.layout)
         self._own = {knob.name for knob in survey.knobs}
         self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}

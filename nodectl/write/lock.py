@@ -18,8 +18,13 @@ import time
 from typing import Final
 
 from nodectl.shell.errors import NodectlError
+from nodectl.write.generation import Generation
 
 LOCK_NAME: Final = "lock"
+
+LOCK_FD: Final = "NODECTL_LOCK_FD"
+"""Environment: the descriptor of the node's lock file that the restorer has locked and passes on to its child, so that
+the lock outlives the child."""
 
 TRIES, BETWEEN_TRIES_S = 5, 0.01
 """Ours: ``is_locked`` takes a lock for an instant; a start that meets it tries again."""
@@ -43,7 +48,9 @@ class FileLock:
         """Take the lock, creating the file and its directory if need be; ``LockError`` if it is taken."""
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._passed_on()
+            if fd is None:
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileExistsError as error:
             raise LockError(f"cannot use the lock {self._path}: its directory is a file") from error
         except OSError as error:
@@ -64,6 +71,16 @@ class FileLock:
                 os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+
+    def _passed_on(self) -> int | None:
+        """A descriptor of this very file that the restorer has locked for this process; it stays the restorer's."""
+        number = os.environ.get(LOCK_FD, "")
+        try:
+            if number.isdigit() and os.path.samestat(os.fstat(int(number)), os.stat(self._path)):
+                return os.dup(int(number))
+        except OSError:
+            pass  # a number that was meant for another process
+        return None
 
     def _lock(self, fd: int) -> None:
         for left in reversed(range(TRIES)):
@@ -91,18 +108,33 @@ class NodeLock:
     def __init__(self, state_dir: str, node_path: str = "") -> None:
         paths = [node_path] if node_path else []
         self._locks = [FileLock(path, "already runs this node") for path in (*paths, lock_path(state_dir))]
+        self._generation = Generation(f"{node_path}.generation") if node_path else None
 
     def acquire(self) -> None:
         """Lock the node, then the state directory; ``LockError``, and neither is locked, if either is taken."""
         try:
             for lock in self._locks:
                 lock.acquire()
+            if self._generation:
+                self._begin(self._generation)
         except BaseException:
             self.release()
             raise
 
+    def is_current(self) -> bool:
+        """Whether nobody has taken the node since ``acquire``: the restorer does so from a process that is stopped."""
+        return self._generation is None or self._generation.is_mine()
+
+    def _begin(self, generation: Generation) -> None:
+        try:
+            generation.begin()
+        except OSError as error:
+            raise LockError(f"cannot use {generation.path}: {error.strerror}") from error
+
     def release(self) -> None:
         """Release both; harmless where they were not taken."""
+        if self._generation:
+            self._generation.end()
         for lock in reversed(self._locks):
             lock.release()
 

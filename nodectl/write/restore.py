@@ -10,16 +10,27 @@ its restore limit, never upward, until the node may leave its cluster. The order
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.knobs.recipe import Recipe
 from nodectl.write.lock import is_locked, lock_path
-from nodectl.write.saves import SAVE_NAME, Captured, Save, SaveError, is_there, read_save, set_aside
+from nodectl.write.places import SavePlaces, SplitSave, save_path, save_places
+from nodectl.write.saves import (
+    SCHEMA_VERSION,
+    Captured,
+    Save,
+    SavedState,
+    SaveError,
+    is_there,
+    keep,
+    read_save,
+    set_aside,
+)
 
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
@@ -36,16 +47,48 @@ class Restoration:
 
     outcomes: list[Outcome] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    is_damaged: bool = False
+    """The save was damaged: what it said of other knobs is lost, so nobody can say that the node is as it was."""
 
     @property
     def is_complete(self) -> bool:
         """Every knob is restored, belongs to somebody else, or is at its restore limit."""
-        return all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
+        return not self.is_damaged and all(outcome.status in (*SETTLED, "held") for outcome in self.outcomes)
 
 
-def save_path(state_dir: str) -> str:
-    """Where the save of a state directory is."""
-    return os.path.join(state_dir, SAVE_NAME)
+def restore_node(
+    places: SavePlaces, boot_id: str, find: type_find, dry_run: bool = False, leaves_cluster: bool = False
+) -> Restoration:
+    """Restore from every save of a node, as ``restore_saved`` does; the one with the oldest captures first. What an
+    earlier version's save still has afterwards goes over into the node's."""
+    result = Restoration()
+    for path, boot in places.with_boots(boot_id):
+        done = restore_saved(path, boot, find, dry_run, leaves_cluster)
+        result.outcomes += done.outcomes
+        result.remarks += done.remarks
+        result.is_damaged |= done.is_damaged
+    if places.earlier and not dry_run and is_there(places.earlier):
+        earlier, node = read_save(places.earlier), read_save(places.node)
+        save = Save(places.node, boot_id, lambda name: recipe_of(name, find))
+        save.replace(_merged(earlier.knobs, node.knobs), earlier.restore_limits | node.restore_limits)
+        Save(places.earlier, boot_id).remove()
+    return result
+
+
+def _merged(earlier: Mapping[str, Captured], later: Mapping[str, Captured]) -> dict[str, Captured]:
+    """The older original, and our last values, of each knob."""
+    both = {name: replace(later[name], value=earlier[name].value) for name in earlier if name in later}
+    return {**earlier, **later, **both}
+
+
+def read_node(places: SavePlaces, boot_id: str) -> SavedState:
+    """What the saves of a node have, as one."""
+    state = SavedState()
+    for path, _ in places.with_boots(boot_id):
+        found = read_save(path)
+        state.knobs |= found.knobs
+        state.restore_limits = state.restore_limits | found.restore_limits
+    return state
 
 
 def restore_saved(
@@ -56,12 +99,14 @@ def restore_saved(
     Knobs that could not be put back (busy, vanished) stay in the save for the next attempt. A save of another boot is
     not applied, since the hardware lost those settings when it went down: it is set aside under another name.
     ``leaves_cluster``: ignore restore limits, as after the ledger has let the node go. With ``dry_run`` nothing is
-    written: outcomes say what would be done. Raises ``SaveError`` only.
+    written: outcomes say what would be done. Of a damaged save, all that is legible is put back; the file is kept
+    under another name, and the restore is not complete. Raises ``SaveError`` only.
     """
     state = read_save(path)
     result = Restoration(remarks=list(state.problems))
     if not is_there(path):
         return result
+    result.is_damaged = not state.boot_id or (bool(state.lost) and state.boot_id == boot_id)
     if not state.boot_id or state.boot_id != boot_id:
         why = "is of another boot or another (emulated) node" if state.boot_id else "has no readable line"
         kept = "it would be set aside" if dry_run else f"set aside as {set_aside(path)}"
@@ -69,25 +114,43 @@ def restore_saved(
         return result
     with deaf_to_signals():
         result.outcomes = put_back_all(state.knobs, find, dry_run, leaves_cluster)
+        save = Save(path, boot_id, lambda name: recipe_of(name, find))
+        if state.lost:
+            aside = "it would be kept" if dry_run else f"kept as {keep(path)}"
+            result.remarks.append(f"{path} is damaged ({state.lost}): {aside}; other knobs may have been moved")
         if not dry_run:
-            settle(Save(path, boot_id), state.knobs, result.outcomes)
+            settle(save, state.knobs, result.outcomes, state)
     return result
 
 
-def left_behind(state_dir: str, boot_id: str) -> str:
-    """One line on what a killed run of this boot has left moved, for commands that restore nothing; "" if nothing.
+def recipe_of(name: str, find: type_find) -> Recipe | None:
+    """How the restorer puts the knob of that name back; None where it cannot, or where the knob is gone."""
+    try:
+        return find(name).recipe()
+    except KnobError:
+        return None
+
+
+def left_behind(state_dir: str, boot_id: str, node_lock: str = "") -> str:
+    """One line on what a killed run has left moved, for commands that restore nothing; "" if nothing.
 
     A run that still works has a save too, but it also has the lock.
     """
-    path = save_path(state_dir)
-    try:
-        state = read_save(path)
-    except SaveError as error:
-        return f"{error}: it is unknown whether a killed run has left knobs moved"
-    if not state.knobs or state.boot_id != boot_id or is_locked(lock_path(state_dir)):
+    places = save_places(state_dir, node_lock)
+    knobs: dict[str, Captured] = {}
+    where = ""
+    for path, boot in places.with_boots(boot_id):
+        try:
+            state = read_save(path)
+        except SaveError as error:
+            return f"{error}: it is unknown whether a killed run has left knobs moved"
+        if state.boot_id == boot:
+            knobs |= state.knobs
+            is_elsewhere = path == save_path(state_dir) and state_dir != Config().state_dir
+            where = f" --state-dir {state_dir}" if state.knobs and is_elsewhere else where
+    if not knobs or is_locked(node_lock or lock_path(state_dir)):
         return ""
-    where = "" if state_dir == Config().state_dir else f" --state-dir {state_dir}"
-    count = f"{len(state.knobs)} knob{'s' if len(state.knobs) > 1 else ''}"
+    count = f"{len(knobs)} knob{'s' if len(knobs) > 1 else ''}"
     return f"a killed run has left {count} moved: `nodectl restore{where}` puts them back"
 
 
@@ -99,13 +162,20 @@ def put_back_all(
     return [_put_back_named(name, captured, find, dry_run, leaves_cluster) for name, captured in newest_first]
 
 
-def settle(save: Save, knobs: dict[str, Captured], outcomes: list[Outcome]) -> None:
-    """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it."""
+def settle(
+    save: Save | SplitSave, knobs: dict[str, Captured], outcomes: list[Outcome], found: SavedState | None = None
+) -> None:
+    """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it.
+
+    ``found``: the save as read; one that was damaged or of an older version is written again.
+    """
     settled = [outcome.knob for outcome in outcomes if outcome.status in SETTLED]
     for name in settled:
         knobs.pop(name, None)
     if not knobs:
         save.remove()
+    elif found and (found.lost or found.version < SCHEMA_VERSION):
+        save.replace(knobs, found.restore_limits)
     elif settled:
         save.restored(settled)
         save.close()

@@ -2,10 +2,16 @@
 
 One file is appended to, one line per event; each line is complete and has its own checksum:
 
-    9f1c02ab {"kind":"capture","v":1,"boot":"4a0c…","knob":"cpu/policy0/max_khz","value":"3200000"}
-    0be4d1c7 {"kind":"wrote","v":1,"boot":"4a0c…","values":{"cpu/policy0/max_khz":1200000}}
-    77ab3d10 {"kind":"restored","v":1,"boot":"4a0c…","knobs":["cpu/policy0/max_khz"]}
+    5d20c9f1 {"kind":"head","v":2,"boot":"4a0c…","n":0,"lines":3}
+    9f1c02ab {"kind":"capture","v":2,"boot":"4a0c…","n":1,"knob":"cpu/policy0/max_khz","value":"3200000","recipe":{…}}
+    0be4d1c7 {"kind":"wrote","v":2,"boot":"4a0c…","n":2,"values":{"cpu/policy0/max_khz":1200000}}
+    77ab3d10 {"kind":"restored","v":2,"boot":"4a0c…","n":3,"knobs":["cpu/policy0/max_khz"]}
 
+- The ``head`` says how many lines follow; it is replaced in one piece after each append, before any knob moves. Lines
+  are numbered (``n``). So a save from which anything was cut or in which a byte was changed is known to be damaged: a
+  restore puts back what is still legible, keeps the file under another name and is not complete.
+- ``capture`` lines have the whole recipe for putting the knob back (``nodectl.knobs.recipe``), which the restorer
+  follows without Python (``nodectl/csrc/restorer``).
 - ``capture`` lines are on the disk before the first write of their knob: the file is synced, and at the first sync its
   directory and the one above, so that the names are on the disk too.
 - ``wrote`` lines go to the kernel before each write but are not synced. They distinguish a value of ours from somebody
@@ -14,8 +20,11 @@ One file is appended to, one line per event; each line is complete and has its o
 - A ``hold`` line gives the restore limits: while a cluster's grant is in force, a restore sets these knobs to at most
   these values in place of the captured ones. It is synced like ``capture``.
 
-A line that is cut short or damaged is skipped and reported; the others stay valid. The first capture of a knob counts
-until the knob is restored: a later one would capture our own value.
+A line that is cut short or damaged is skipped and reported; the others stay valid. After a full disk or a kill there
+may be such a line that the head does not count: no knob was moved after it, so nothing is lost. The first capture of a
+knob counts until the knob is restored: a later one would capture our own value.
+
+Version 1 had neither head nor numbers nor recipes. It is still read; there any illegible line counts as a loss.
 """
 
 from __future__ import annotations
@@ -23,14 +32,15 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from nodectl.knobs.recipe import Recipe
 from nodectl.shell.errors import NodectlError, plain_reason
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SAVE_NAME = "captured.jsonl"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 COMPACT_BYTES = 4_000_000
@@ -62,11 +72,17 @@ def node_id(lock_path: str) -> str:
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     v: int = SCHEMA_VERSION
     boot: str
+    n: int = 0
+
+
+class _Head(_Line, frozen=True, tag="head"):
+    lines: int
 
 
 class _Capture(_Line, frozen=True, tag="capture"):
     knob: str
     value: str
+    recipe: Recipe | None = None
 
 
 class _Wrote(_Line, frozen=True, tag="wrote"):
@@ -89,6 +105,7 @@ class Captured:
     ours: tuple[int, ...] = ()
     restore_limit: int | None = None
     """Under a cluster's grant: the most that a restore may set, until the node may leave its cluster."""
+    recipe: Recipe | None = None
 
     def note(self, value: int) -> None:
         """Remember a value of ours."""
@@ -98,12 +115,18 @@ class Captured:
 
 @dataclass(slots=True)
 class SavedState:
-    """A save as read: knobs still to restore in the order of their capture, and what was wrong with the file."""
+    """A save as read: knobs still to restore in the order of their capture, and what was wrong with the file.
+
+    ``lost``: what shows that the save is damaged, so that it may have named other knobs, values or limits; "" if it is
+    whole. ``version``: of its first legible line.
+    """
 
     boot_id: str = ""
     knobs: dict[str, Captured] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     restore_limits: dict[str, int] = field(default_factory=dict)
+    lost: str = ""
+    version: int = SCHEMA_VERSION
 
 
 def read_save(path: str) -> SavedState:
@@ -117,16 +140,44 @@ def read_save(path: str) -> SavedState:
     except OSError as error:
         raise SaveError(f"{path}: cannot read what the knobs were: {error.strerror}") from error
     lines = data.split(b"\n")
+    count = _Count()
     for number, line in enumerate(lines, start=1):
         if line:
-            _take(state, line, path, number, is_last=number == len(lines))
+            _take(state, count, line, path, number, is_last=number == len(lines))
+    state.lost = state.lost or count.missing(state)
     return state
 
 
-def _take(state: SavedState, line: bytes, path: str, number: int, is_last: bool) -> None:
+@dataclass(slots=True)
+class _Count:
+    """How many lines there should be, and which there are."""
+
+    lines: int | None = None  # of the head
+    found: set[int] = field(default_factory=set)
+    has_any: bool = False
+
+    def add(self, state: SavedState, entry: _Line, version: int) -> None:
+        if not self.has_any:
+            self.has_any, state.version = True, version
+        if isinstance(entry, _Head):
+            self.lines = entry.lines
+        elif entry.n:
+            self.found.add(entry.n)
+
+    def missing(self, state: SavedState) -> str:
+        if not self.has_any:
+            return "no line is legible"
+        if self.lines is None:
+            is_old = state.version == 1
+            return ("an illegible line" if state.problems else "") if is_old else "no legible head"
+        gone = next((n for n in range(1, self.lines + 1) if n not in self.found), 0)
+        return f"line {gone} of {self.lines} is missing or illegible" if gone else ""
+
+
+def _take(state: SavedState, count: _Count, line: bytes, path: str, number: int, is_last: bool) -> None:
     """Add one line to ``state``."""
     checksum, _, payload = line.partition(b" ")
-    if checksum != _checksum(payload):
+    if checksum != _checksum(payload) or is_last:
         how = "cut short" if is_last else "damaged"
         state.problems.append(f"{path}:{number}: line is {how}, skipped")
         return
@@ -142,14 +193,17 @@ def _take(state: SavedState, line: bytes, path: str, number: int, is_last: bool)
         state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
         return
     state.boot_id = state.boot_id or entry.boot
+    count.add(state, entry, version)
     match entry:
         case _Capture():
             restore_limit = state.restore_limits.get(entry.knob)
-            state.knobs.setdefault(entry.knob, Captured(entry.value, restore_limit=restore_limit))
+            state.knobs.setdefault(entry.knob, Captured(entry.value, restore_limit=restore_limit, recipe=entry.recipe))
         case _Wrote():
             for knob, value in entry.values.items():
                 if knob in state.knobs:
                     state.knobs[knob].note(value)
+                else:
+                    state.lost = f"{knob} was written, and nothing says what it was before"
         case _RestoreLimits():
             state.restore_limits = entry.values
             for knob, captured in state.knobs.items():
@@ -170,10 +224,29 @@ def is_there(path: str) -> bool:
 
 
 class _Version(msgspec.Struct):
-    v: int = SCHEMA_VERSION
+    v: int = 1
 
 
-_DECODER = msgspec.json.Decoder(_Capture | _Wrote | _RestoreLimits | _Restored)
+class _Number(msgspec.Struct):
+    n: int = 0
+    kind: str = ""
+
+
+_DECODER = msgspec.json.Decoder(_Head | _Capture | _Wrote | _RestoreLimits | _Restored)
+
+_LINES_DIGITS = 10
+"""Ours: the head has room for as many, so that its length never changes."""
+
+
+def _as_line(entry: _Line) -> bytes:
+    payload = msgspec.json.encode(entry)
+    if isinstance(entry, _Head):
+        payload += b" " * (_LINES_DIGITS - len(str(entry.lines)))
+    return b"%s %s\n" % (_checksum(payload), payload)
+
+
+def _no_recipe(_: str) -> Recipe | None:
+    return None
 
 
 def _checksum(payload: bytes) -> bytes:
@@ -181,19 +254,28 @@ def _checksum(payload: bytes) -> bytes:
 
 
 class Save:
-    """The save of this boot, open for appending. Every method raises ``SaveError`` and then nothing was recorded."""
+    """The save of this boot, open for appending. Every method raises ``SaveError`` and then nothing was recorded.
 
-    def __init__(self, path: str, boot_id: str) -> None:
+    ``recipe_of``: how the knob of a name is put back without this program.
+    """
+
+    def __init__(self, path: str, boot_id: str, recipe_of: Callable[[str], Recipe | None] = _no_recipe) -> None:
         self.path = path
         self._boot = boot_id
+        self._recipe_of = recipe_of
         self._fd = -1
         self._size = 0
+        self._lines = 0
+        self._has_head = True
         self._has_name_on_disk = False
 
     def capture(self, values: Mapping[str, str]) -> None:
         """Record captured values; on return they are on the disk."""
+        recipes = {knob: self._recipe_of(knob) for knob in values}
         self._open()
-        self._append(*(_Capture(boot=self._boot, knob=knob, value=value) for knob, value in values.items()))
+        self._append(
+            *(_Capture(boot=self._boot, knob=knob, value=value, recipe=recipes[knob]) for knob, value in values.items())
+        )
         self._sync()
 
     def wrote(self, values: Mapping[str, int]) -> None:
@@ -215,27 +297,42 @@ class Save:
 
     def compact(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """Once the file has grown large, replace it by one with only what still counts."""
-        if self._size <= COMPACT_BYTES:
-            return
+        if self._size > COMPACT_BYTES:
+            self._rewrite(knobs, restore_limits)
+
+    def replace(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+        """Replace the file by one with only these knobs, whatever it has now; without knobs remove it."""
+        if knobs:
+            self._rewrite(knobs, restore_limits)
+            self.close()
+        else:
+            self.remove()
+
+    def _rewrite(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         new_path = f"{self.path}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new_path)
-        replacement = Save(new_path, self._boot)
+        replacement = Save(new_path, self._boot, self._recipe_of)
         try:
-            replacement.capture({name: knob.value for name, knob in knobs.items()})
-            replacement.limit_restores(restore_limits)
-            for age in (-2, -1):
-                values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
-                if values:
-                    replacement.wrote(values)
-            replacement._sync()
+            replacement._fill(knobs, restore_limits)
             with _naming(self.path, "write"):
                 os.replace(new_path, self.path)
         except SaveError:
             replacement.close()  # the writer tries again at each apply
             raise
         self.close()
-        self._fd, self._size = replacement._fd, replacement._size
+        self._fd, self._size, self._lines = replacement._fd, replacement._size, replacement._lines
+        self._has_head = replacement._has_head
+        self._sync()
+
+    def _fill(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+        """All that still counts, in a new file."""
+        self.capture({name: knob.value for name, knob in knobs.items()})
+        self.limit_restores(restore_limits)
+        for age in (-2, -1):
+            values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
+            if values:
+                self.wrote(values)
         self._sync()
 
     def remove(self) -> None:
@@ -259,24 +356,54 @@ class Save:
             return
         with _naming(self.path, "open"):
             make_directory(os.path.dirname(self.path) or ".")
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            if not os.path.exists(self.path):
+                self._begin()
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 self._size = os.fstat(self._fd).st_size
+                self._find_lines()
+                os.lseek(self._fd, self._size, os.SEEK_SET)
                 if self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
                     self._size += os.write(self._fd, b"\n")
             except OSError:
                 self.close()  # else the next append would continue the line that was cut short
                 raise
 
+    def _begin(self) -> None:
+        """Make the file with its head, both or neither: an empty save is a damaged one."""
+        new_path = f"{self.path}.begun"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new_path)
+        fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _as_line(_Head(boot=self._boot, lines=0)))
+        finally:
+            os.close(fd)
+        os.replace(new_path, self.path)
+
+    def _find_lines(self) -> None:
+        """Go on with the numbers of the file. A head that is not whole is left as it is: it shows the damage."""
+        self._lines, self._has_head = 0, False
+        for at, line in enumerate(os.pread(self._fd, self._size, 0).split(b"\n")):
+            checksum, _, payload = line.partition(b" ")
+            if checksum == _checksum(payload):
+                found = msgspec.json.decode(payload, type=_Number)
+                self._lines = max(self._lines, found.n)
+                self._has_head = self._has_head or (at == 0 and found.kind == "head")
+
     def _append(self, *lines: _Line) -> None:
-        payloads = (msgspec.json.encode(line) for line in lines)
-        data = b"".join(b"%s %s\n" % (_checksum(payload), payload) for payload in payloads)
+        numbered = (msgspec.structs.replace(line, n=self._lines + at) for at, line in enumerate(lines, start=1))
+        data = b"".join(map(_as_line, numbered))
         try:
             with _naming(self.path, "write"):
                 while data:
                     count = os.write(self._fd, data)
                     self._size += count
                     data = data[count:]
+                self._lines += len(lines)
+                if self._has_head:
+                    head = _as_line(_Head(boot=self._boot, lines=self._lines)).rstrip(b"\n")
+                    os.pwrite(self._fd, head, 0)  # its newline stays: a crash in between costs no other line
         except SaveError:
             self.close()  # the next append opens the file again and starts on a line of its own
             raise
@@ -295,13 +422,27 @@ class Save:
 
 def set_aside(path: str) -> str:
     """Rename a save that does not apply to this boot, never over another; returns its new name."""
+    aside = _free_name(path)
+    with _naming(path, "rename"):
+        os.rename(path, aside)
+        _sync_directory(path)
+    return aside
+
+
+def keep(path: str) -> str:
+    """Give a damaged save a second name, under which it stays when the first one goes; returns it."""
+    aside = _free_name(path)
+    with _naming(path, "keep"):
+        os.link(path, aside)
+        _sync_directory(path)
+    return aside
+
+
+def _free_name(path: str) -> str:
     for number in range(1, 10_000):
         aside = f"{path}.old-{number}"
         if not os.path.exists(aside):
             break
-    with _naming(path, "rename"):
-        os.rename(path, aside)
-        _sync_directory(path)
     return aside
 
 

@@ -18,10 +18,11 @@ If step 1 or 3 fails, nothing is written. Whenever the agent is killed, the save
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.write.places import SavePlaces, open_save
 from nodectl.write.restore import (
     SETTLED,
     Restoration,
@@ -30,10 +31,12 @@ from nodectl.write.restore import (
     last_of_ours,
     put_back,
     put_back_all,
-    restore_saved,
+    read_node,
+    recipe_of,
+    restore_node,
     settle,
 )
-from nodectl.write.saves import Captured, Save, SaveError, read_save
+from nodectl.write.saves import Captured, SaveError
 from pmu.ports import Clock
 
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
@@ -46,6 +49,8 @@ nothing is written. It costs two file reads."""
 NEVER_NS = 2**63 - 1
 
 _TROUBLE = ("refused", "no-effect", "foreign", "vanished")
+
+_TAKEN = "another process has put this node's knobs back while this one was stopped; start it again"
 
 
 @dataclass(slots=True)
@@ -65,9 +70,20 @@ class _Setting:
 class Writer:
     """Writes knobs, and nobody else does. Also a context manager: ``start``, and restore at the end in any case."""
 
-    def __init__(self, knobs: Sequence[Knob], save_path: str, boot_id: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        knobs: Sequence[Knob],
+        saves: str | SavePlaces,
+        boot_id: str,
+        clock: Clock,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``saves``: where what the knobs were is saved. ``is_current`` turns false when another process has taken the
+        node: the restorer, while this one was stopped. Then nothing is written any more."""
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
-        self._save = Save(save_path, boot_id)
+        self._places = SavePlaces(saves) if isinstance(saves, str) else saves
+        self._save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
+        self._is_current = is_current
         self._boot_id = boot_id
         self._clock = clock
         self._captured: dict[str, Captured] = {}
@@ -78,8 +94,8 @@ class Writer:
         """Restore what an earlier run of this boot left moved. Where that fails the earlier capture stays, since it is
         the older one and may be the true original. ``SaveError`` if the save is unusable; then nothing may be
         written."""
-        result = restore_saved(self._save.path, self._boot_id, self._find)
-        state = read_save(self._save.path)
+        result = restore_node(self._places, self._boot_id, self._find)
+        state = read_node(self._places, self._boot_id)
         self._captured, self._restore_limits = state.knobs, state.restore_limits
         return result
 
@@ -111,6 +127,8 @@ class Writer:
         Returns one outcome per name, in order. Never raises for a refusal; a knob in trouble is left alone for a while
         (its last outcome is repeated) unless another value is requested.
         """
+        if not self._is_current():
+            return [Outcome(name, "refused", _TAKEN) for name in settings]
         now_ns = self._clock.now_ns()
         outcomes: dict[str, Outcome] = {}
         changes: dict[str, int] = {}
@@ -243,6 +261,8 @@ class Writer:
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""
         knob, before = setting.knob, setting.present
+        if not self._is_current():  # stopped since the beginning of this apply
+            return Outcome(knob.name, "refused", _TAKEN)
         try:
             knob.set(value)
             present = setting.present = knob.read_back()
@@ -282,7 +302,7 @@ class Writer:
         return outcome
 
     def _put_back(self, captured: Mapping[str, Captured]) -> list[Outcome]:
-        if not captured:
+        if not captured or not self._is_current():
             return []
         with deaf_to_signals():
             outcomes = put_back_all(captured, self._find)

@@ -279,7 +279,7 @@ def test_a_save_of_another_boot_or_of_none_is_set_aside_and_a_dry_run_says_so(tm
     Path(path).write_text("garbage\n")
     result = restore_saved(path, "boot-2", lambda _: knob)
     remarks = [f"{path}:1: line is damaged, skipped", f"{path} has no readable line: set aside as {path}.old-2"]
-    assert result == Restoration([], remarks)
+    assert result == Restoration([], remarks, is_damaged=True) and not result.is_complete
     assert knob.log == []
 
 
@@ -288,7 +288,7 @@ def test_a_damaged_line_is_a_remark_and_the_others_are_restored(tmp_path: Path) 
     with open(path, "a") as file:
         file.write("garbage\n")
     result = restore_saved(path, "boot-1", lambda _: knob)
-    assert result == Restoration([Outcome(NAME, "restored", "1200 to 3000")], [f"{path}:3: line is damaged, skipped"])
+    assert result == Restoration([Outcome(NAME, "restored", "1200 to 3000")], [f"{path}:4: line is damaged, skipped"])
 
 
 def test_under_a_grant_a_restore_holds_the_knob_and_keeps_the_save_until_the_leave(tmp_path: Path) -> None:

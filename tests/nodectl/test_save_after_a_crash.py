@@ -223,12 +223,18 @@ def restored(
     return hardware, done.outcomes
 
 
+def is_of_head(write: Write) -> bool:
+    """The first line is replaced in place: some tens of bytes of one page, which no signal interrupts (Linux,
+    mm/filemap.c, generic_perform_write)."""
+    return write.at == 0
+
+
 def killed(root: Path, disk: RecordedOs) -> Iterator[tuple[Point, Tree]]:
     """The process died: before an operation, or in the middle of a write."""
     for end in range(len(disk.operations) + 1):
         point = Point(root, disk, end)
         yield point, point.disk.as_it_is()
-        if end < len(disk.operations) and isinstance(write := disk.operations[end], Write):
+        if end < len(disk.operations) and isinstance(write := disk.operations[end], Write) and not is_of_head(write):
             for cut in (1, len(write.data) // 2, len(write.data) - 1):
                 begun = Point(root, disk, end)
                 begun.disk.saw(Write(write.path, write.at, write.data[:cut]))

@@ -99,11 +99,11 @@ def test_one_damaged_byte_loses_at_most_the_lines_it_touches(at, flip):
 def test_a_damaged_line_is_reported_with_file_and_number(tmp_path):
     path = saved(tmp_path)
     lines = Path(path).read_text().splitlines(keepends=True)
-    lines[2] = lines[2].replace("3000001", "3000009")
+    lines[3] = lines[3].replace("3000001", "3000009")
     with open(path, "w") as file:
         file.writelines(lines)
     state = read_save(path)
-    assert state.problems == [f"{path}:3: line is damaged, skipped"]
+    assert state.problems == [f"{path}:4: line is damaged, skipped"]
     assert "cpu/policy1/max_khz" not in state.knobs
 
 
@@ -168,30 +168,30 @@ def test_only_the_last_line_can_be_cut_short(tmp_path: Path) -> None:
     path = saved(tmp_path, knobs=1)
     with open(path, "ab") as file:
         file.write(b"0123")
-    assert read_save(path).problems == [f"{path}:3: line is cut short, skipped"]
+    assert read_save(path).problems == [f"{path}:4: line is cut short, skipped"]
     with open(path, "ab") as file:
         file.write(b"\n")
-    assert read_save(path).problems == [f"{path}:3: line is damaged, skipped"]
+    assert read_save(path).problems == [f"{path}:4: line is damaged, skipped"]
 
 
 def test_a_line_of_an_unknown_kind_is_skipped_and_reported_and_what_follows_is_read(tmp_path: Path) -> None:
     path = saved(tmp_path, knobs=1)
     appended(path, '{"kind":"odd","v":1,"boot":"b"}', '{"kind":"capture","v":1,"boot":"b","knob":"k","value":"5"}')
     state = read_save(path)
-    assert state.problems == [f"{path}:3: invalid value 'odd' - at $.kind, skipped"]
+    assert state.problems == [f"{path}:4: invalid value 'odd' - at $.kind, skipped"]
     assert state.knobs["k"] == Captured("5")
     assert state.boot_id == BOOT, "of the first line"
 
 
-@pytest.mark.parametrize("version", [1, 2, 7])
+@pytest.mark.parametrize("version", [1, 2, 3, 7])
 def test_a_save_of_a_newer_version_is_refused_with_the_remedy(tmp_path: Path, version: int) -> None:
     path = saved(tmp_path, knobs=1)
     appended(path, f'{{"kind":"capture","v":{version},"boot":"b","knob":"k","value":"5"}}')
-    if version == 1:
+    if version <= 2:
         assert "k" in read_save(path).knobs
         return
     message = (
-        f"{path}:3: written by a newer nodectl (save version {version}, this one knows 1); run `nodectl restore` of"
+        f"{path}:4: written by a newer nodectl (save version {version}, this one knows 2); run `nodectl restore` of"
     )
     with pytest.raises(SaveError, match=re.escape(message)):
         read_save(path)
@@ -242,10 +242,11 @@ def test_each_line_has_the_form_that_the_manual_shows(tmp_path: Path) -> None:
     rows = [line.split(b" ", 1) for line in Path(save.path).read_bytes().splitlines()]
     assert all(checksum == b"%08x" % zlib.crc32(payload) for checksum, payload in rows)
     assert [json.loads(payload) for _, payload in rows] == [
-        {"kind": "capture", "v": 1, "boot": BOOT, "knob": "k", "value": "9"},
-        {"kind": "wrote", "v": 1, "boot": BOOT, "values": {"k": 1}},
-        {"kind": "hold", "v": 1, "boot": BOOT, "values": {"k": 2}},
-        {"kind": "restored", "v": 1, "boot": BOOT, "knobs": ["k"]},
+        {"kind": "head", "v": 2, "boot": BOOT, "n": 0, "lines": 4},
+        {"kind": "capture", "v": 2, "boot": BOOT, "n": 1, "knob": "k", "value": "9", "recipe": None},
+        {"kind": "wrote", "v": 2, "boot": BOOT, "n": 2, "values": {"k": 1}},
+        {"kind": "hold", "v": 2, "boot": BOOT, "n": 3, "values": {"k": 2}},
+        {"kind": "restored", "v": 2, "boot": BOOT, "n": 4, "knobs": ["k"]},
     ]
 
 
@@ -335,7 +336,7 @@ def test_what_follows_a_full_disk_starts_on_a_line_of_its_own(tmp_path: Path, mo
     save.wrote({"a": 5})
     state = read_save(save.path)
     assert state.knobs == {"a": Captured("1", (5,)), "b": Captured("2")}
-    assert state.problems == [f"{save.path}:2: line is damaged, skipped"]
+    assert state.problems == [f"{save.path}:3: line is damaged, skipped"]
 
 
 def test_a_disk_that_does_not_sync_is_an_error_that_names_the_save(

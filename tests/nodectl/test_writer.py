@@ -75,8 +75,10 @@ def test_a_save_names_schema_boot_and_knob_on_every_line(node, save_path):
     writer.start()
     writer.apply({NAMES[0]: 1_200_000})
     lines = [json.loads(line.split(" ", 1)[1]) for line in Path(save_path).read_text().splitlines()]
-    assert [(line["kind"], line["v"], line["boot"]) for line in lines] == [("capture", 1, BOOT), ("wrote", 1, BOOT)]
-    assert lines[0]["knob"] == NAMES[0]
+    assert [(line["kind"], line["v"], line["boot"]) for line in lines] == [
+        ("head", 2, BOOT), ("capture", 2, BOOT), ("wrote", 2, BOOT)
+    ]  # fmt: skip
+    assert lines[1]["knob"] == NAMES[0]
 
 
 def test_knobs_are_restored_in_the_reverse_order_of_their_capture(node, save_path):
@@ -344,7 +346,7 @@ def test_a_save_of_a_newer_version_stops_the_start(node, save_path):
     writer = writer_for(node, save_path)
     writer.start()
     writer.apply({NAMES[0]: 1_200_000})
-    payload = b'{"kind":"capture","v":2,"boot":"x","knob":"k","value":"1"}'
+    payload = b'{"kind":"capture","v":3,"boot":"x","knob":"k","value":"1"}'
     with open(save_path, "ab") as file:
         file.write(b"%08x %s\n" % (zlib.crc32(payload), payload))
     with pytest.raises(SaveError, match="newer nodectl"):

@@ -1,0 +1,50 @@
+"""How a knob is put back without this program's classes: what the save keeps with each captured value.
+
+The restorer in C (``nodectl/csrc/restorer``) knows these three kinds and no knob by name. So a new knob that is an
+attribute file needs no C: it says here where the file is and what the hardware makes of a value.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+
+class FileRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="file", omit_defaults=True):
+    """An attribute file with a whole number, or with one of ``words``, which are counted from 1.
+
+    ``rounding`` and ``step``: what is read back after a write is ``exact``, ``within`` a step of it, or rounded
+    ``down`` to a step. ``raw``: a number in the file of a knob with words counts as so much more. ``any_word``: the
+    place of a word that the driver replaces by another. While the file ``hidden_by[0]`` has the text ``hidden_by[1]``,
+    what is read is not what was set. A value below ours is no foreign writer's where the number in the file
+    ``limited_by`` or a cooling device (``is_cooled``) explains it.
+    """
+
+    path: str
+    rounding: Literal["exact", "within", "down"] = "exact"
+    step: int = 1
+    words: tuple[str, ...] = ()
+    raw: int = 0
+    any_word: int = 0
+    hidden_by: tuple[str, str] | None = None
+    limited_by: str = ""
+    is_cooled: bool = False
+
+
+class NvmlRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="nvml"):
+    """A setting of a GPU: its clock lock, which has no getter, or its power limit in milliwatts."""
+
+    gpu: int
+    call: Literal["clock_lock", "power_limit"]
+
+
+class ScmiRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="scmi"):
+    """A setting of a domain behind an SCMI controller."""
+
+    url: str
+    domain: str
+    setting: str
+
+
+Recipe: TypeAlias = FileRecipe | NvmlRecipe | ScmiRecipe
