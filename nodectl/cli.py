@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "doctor": ("nodectl.commands.doctor", "doctor", "What this node has, can and cannot do, and why."),
     "run": ("nodectl.commands.run", "run", "Read, decide and act, as a service or around a command."),
     "policies": ("nodectl.commands.policies", "policies", "The policies, their parameters and sources."),
+    "writer": ("nodectl.commands.writer_service", "writer", "Write knobs for an agent, and put them back after it."),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),
