@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "policies": ("nodectl.commands.policies", "policies", "The policies, their parameters and sources."),
     "metrics": ("nodectl.commands.metrics", "metrics", "This node for Prometheus."),
     "config": ("nodectl.commands.config", "config", "Check the settings."),
+    "writer": ("nodectl.commands.writer_service", "writer", "Write knobs for an agent, and put them back after it."),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
 from cluster_agent.errors import WrongUseError

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,7 @@ from pmu.system import system_ports
 if TYPE_CHECKING:
     from nodectl.jobs.job_runner import JobThread
     from nodectl.member.cluster_cap import ClusterCap
+    from nodectl.writer_process.remote_writer import RemoteWriter
 
 _log: Final = logger("nodectl run")
 
@@ -80,6 +82,7 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
 @click.option("--journal", metavar="DIR", help="Where to keep the journal.")
 @click.option("--state-dir", metavar="DIR", help="Where captured values and the lock are kept.")
+@click.option("--writer", "writer_at", metavar="PATH", help="The socket of a `nodectl writer` that runs already.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as JSON.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -95,6 +98,7 @@ def run(
     duration: float | None,
     journal: str | None,
     state_dir: str | None,
+    writer_at: str | None,
     as_json: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -116,27 +120,56 @@ def run(
     given |= dict(policy_of_domain(text) for text in others)
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
     try:
-        return _run(config, duration, as_json, command)
+        return _run(config, writer_at, duration, as_json, command)
     except ExtensionFailedError as error:  # at the next start it would fail again, and move clocks until then
         raise UsageError(f"{error}: correct this policy or choose another") from error
     except KeyFileError as error:
         raise UsageError(str(error)) from error
 
 
-def _run(config: Config, duration: float | None, as_json: bool, command: tuple[str, ...]) -> int:
+def _run(config: Config, writer_at: str | None, duration: float | None, as_json: bool, command: tuple[str, ...]) -> int:
     ports = system_ports()
     with (
         Interruptions(ports.clock) as interruptions,
         progress_file() if command else contextlib.nullcontext() as progress,
     ):
         source = progress_of(CounterFile(progress)) if progress else None
+        writer = open_writer(config, writer_at)
         with (
+            contextlib.closing(writer) if writer else contextlib.nullcontext(),
             open_cluster(config, ports) or contextlib.nullcontext() as link,
-            Agent.open(ports, config, log=_log, wait=interruptions.wait, cluster=link, progress=source) as agent,
-        ):
+            Agent.open(
+                agent_ports(ports, writer), config, log=_log, wait=interruptions.wait, cluster=link, progress=source,
+                writer=writer,
+            ) as agent,
+        ):  # fmt: skip
             if command:
                 return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
             return _serve(agent, interruptions, ports.clock, duration, as_json)
+
+
+def open_writer(config: Config, path: str | None) -> RemoteWriter | None:
+    """The process that writes for this run: one that listens at ``path``, or one of our own. None for a run that writes
+    nothing, and for one with a controller, whose link belongs to the agent's process and so do all writes then."""
+    if not config.writes:
+        return None
+    if config.scmi.url:
+        if path:
+            raise UsageError("--writer: with a controller ([scmi]) the agent writes by itself; leave it out")
+        return None
+    from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer
+
+    return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir))
+
+
+def agent_ports(ports: Ports, writer: RemoteWriter | None) -> Ports:
+    """The ports of an agent: with a writer process it writes no file itself, and reads through the writer's
+    descriptors what only root may read."""
+    if writer is None:
+        return ports
+    from nodectl.writer_process.root_files import AgentFiles
+
+    return replace(ports, files=AgentFiles(writer.opened, writer.movable))
 
 
 def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:

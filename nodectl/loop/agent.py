@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from nodectl.controller.delegation import Delegation
     from nodectl.member.cluster_cap import ClusterCap
     from nodectl.wire.power_messages import CapBound
+    from nodectl.writer_process.remote_writer import RemoteWriter
 
 
 class Agent:
@@ -69,6 +70,7 @@ class Agent:
         connect: Callable[[], Client] | None = None,
         cluster: ClusterCap | None = None,
         progress: ProgressSource | None = None,
+        writer: RemoteWriter | None = None,
     ) -> Agent:
         """Find instruments and knobs, capture what must be restored, take the first sweep.
 
@@ -76,7 +78,8 @@ class Agent:
         clock's sleep where something else must be able to interrupt it (a signal, the end of a child). ``caps`` may cap
         the node in place of the settings; so may ``cluster``, which also gets the results. ``connect`` opens the SCMI
         controller where that lives in virtual time with the node. ``progress`` reads what the program of this run
-        reports; without it the report of the cluster's job is read, if ``cluster`` runs one.
+        reports; without it the report of the cluster's job is read, if ``cluster`` runs one. ``writer`` writes in a
+        process of its own; without it this process writes. The agent closes it.
 
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
@@ -84,7 +87,7 @@ class Agent:
         found = survey(ports)
         with contextlib.ExitStack() as opened:  # closed again if anything below fails
             # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
-            actuation = _open_actuation(ports, config, found, connect, notices, opened)
+            actuation = _open_actuation(ports, config, found, connect, notices, opened, writer)
             fitted, lines = fit_to_node(config, found)
             for line in lines:
                 notices.add(line)
@@ -144,6 +147,8 @@ class Agent:
             cluster.inherit(actuation.earlier_cap_mw)
         self._record(first, Decisions(), [], 0, 0)
         self._pace = Pace(ports.clock, config.period_ms, config.budget, wait)
+        if actuation:
+            actuation.renew_every(self._pace.period_ns)
 
     def __enter__(self) -> Agent:
         return self
@@ -230,6 +235,8 @@ class Agent:
         backed_off = self._pace.spent(time.thread_time_ns() - cpu_ns)
         if backed_off:
             self._notices.add(backed_off)
+            if self._actuation:
+                self._actuation.renew_every(self._pace.period_ns)
 
     def _decide_and_apply(self, sample: Sample) -> tuple[Decisions, list[Outcome]]:
         if not self.config.decides:
@@ -304,7 +311,7 @@ class Agent:
 
 def _open_actuation(
     ports: Ports, config: Config, found: Survey, connect: Callable[[], Client] | None, notices: Notices,
-    opened: contextlib.ExitStack,
+    opened: contextlib.ExitStack, writer: RemoteWriter | None,
 ) -> Actuation | None:  # fmt: skip
     """Take the node and put back what a killed run left moved; a run that does not write only says what is left."""
     if not config.writes:
@@ -312,7 +319,7 @@ def _open_actuation(
         if left:
             notices.add(left)
         return None
-    actuation = Actuation(ports, config, found, _delegation(ports, config, connect))
+    actuation = Actuation(ports, config, found, _delegation(ports, config, connect), writer)
     opened.callback(lambda: notices.report(actuation.stop()))
     outcomes, remarks = actuation.start()
     for line in (*actuation.notices(), *remarks, *below_hardware(found.knobs)):

@@ -23,6 +23,7 @@ from pmu.readings import Sample
 
 if TYPE_CHECKING:
     from nodectl.controller.delegation import Delegation
+    from nodectl.writer_process.remote_writer import RemoteWriter
 
 
 TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
@@ -62,14 +63,28 @@ class Actuation:
     agent ever captures the values of another one, whatever their state directories.
     """
 
-    def __init__(self, ports: Ports, config: Config, survey: Survey, delegation: Delegation | None = None) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        config: Config,
+        survey: Survey,
+        delegation: Delegation | None = None,
+        remote: RemoteWriter | None = None,
+    ) -> None:
+        """``remote``: a writer in a process of its own, which locks the node itself; it moves no delegated knobs."""
         self._clock = ports.clock
-        self._lock = NodeLock(config.state_dir, ports.lock_path)
+        self._remote = remote
         self._delegation = delegation
         delegated = delegation.knobs if delegation else []
         knobs = [*survey.knobs, *delegated]
-        places = save_places(config.state_dir, ports.lock_path)
-        self._writer = Writer(knobs, places, node_id(ports.lock_path), ports.clock, self._lock.is_current)
+        self._lock: NodeLock | None = None
+        self._writer: Writer | RemoteWriter
+        if remote:
+            self._writer = remote
+        else:
+            lock = self._lock = NodeLock(config.state_dir, ports.lock_path)
+            places = save_places(config.state_dir, ports.lock_path)
+            self._writer = Writer(knobs, places, node_id(ports.lock_path), ports.clock, lock.is_current)
         self._watch = EffectWatch(survey.knobs, survey.layout)
         self._own = {knob.name for knob in survey.knobs}
         self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}
@@ -79,7 +94,8 @@ class Actuation:
 
     def start(self) -> tuple[list[Outcome], list[str]]:
         """Lock the node and restore what an earlier run left moved; outcomes, and remarks on its save."""
-        self._lock.acquire()
+        if self._lock:
+            self._lock.acquire()
         if self._delegation:
             self._delegation.start()
         earlier = self._writer.start()
@@ -160,9 +176,15 @@ class Actuation:
         self._rows = np.array(rows, np.int64)
         self._names = [knobs[row] for row in rows]
 
+    def renew_every(self, period_ns: int) -> None:
+        """``apply`` is called once in this time, and renews the leases of the written knobs."""
+        if self._remote:
+            self._remote.renew_every(period_ns)
+
     def notices(self) -> list[str]:
-        """What people should know of the link to a controller, each line once."""
-        return self._delegation.notices() if self._delegation else []
+        """What people should know of the link to a controller and of the writer process, each line once."""
+        found = self._delegation.notices() if self._delegation else []
+        return found + self._remote.notices() if self._remote else found
 
     def stop(self) -> list[Outcome]:
         """Restore every knob and release the node."""
@@ -172,6 +194,7 @@ class Actuation:
             return self._writer.restore_all()
         finally:
             self._writer.close()
-            self._lock.release()
+            if self._lock:
+                self._lock.release()
             if self._delegation:
                 self._delegation.stop()

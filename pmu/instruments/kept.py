@@ -42,13 +42,14 @@ def keep_integers(files: Files, paths: Sequence[str]) -> KeptIntegers:
 class NativeIntegers:
     """Kept descriptors of real files, read and parsed in one native call without the interpreter's lock."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], opened: Sequence[int] = ()) -> None:
+        """``opened``: for each path a descriptor that somebody with more rights has opened, or -1."""
         raise_descriptor_limit(len(paths), f"keeping {len(paths)} files open")
         self._count = len(paths)
         self._files: Any = ffi.new("kept_file_t[]", self._count)
-        for kept, path in zip(self._files, paths, strict=True):
+        for kept, path, fd in zip(self._files, paths, opened or [-1] * len(paths), strict=True):
             try:
-                kept.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                kept.fd = os.dup(fd) if fd >= 0 else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
                 kept.fd, kept.error = -1, error.errno or errno.EIO
 

@@ -13,7 +13,7 @@ if why_not_served():
 LIMIT = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
 
 KILLED_RUN = """
-import json, pathlib, signal, subprocess, sys, time
+import json, os, pathlib, signal, subprocess, sys, time
 state, limit = sys.argv[1], pathlib.Path(sys.argv[2])
 free = limit.read_text()
 agent = subprocess.Popen(
@@ -24,6 +24,9 @@ deadline = time.monotonic() + 60
 while limit.read_text() == free and agent.poll() is None and time.monotonic() < deadline:
     time.sleep(0.05)
 time.sleep(0.7)
+writer = int(pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text())
+agent.send_signal(signal.SIGSTOP)  # so that it does not start another writer
+os.kill(writer, signal.SIGKILL)
 agent.send_signal(signal.SIGKILL)
 agent.wait()
 print(json.dumps([free.strip(), limit.read_text().strip()]))
@@ -37,7 +40,7 @@ print(pynvml.nvmlDeviceGetClockInfo(pynvml.nvmlDeviceGetHandleByIndex(0), pynvml
 """
 
 
-def test_a_killed_agent_leaves_a_node_that_restore_puts_right(tmp_path):
+def test_an_agent_killed_with_its_writer_leaves_a_node_that_restore_puts_right(tmp_path):
     state = str(tmp_path)
     with ServedNode("xh2415", "--workload", "qe-pw") as node:
         free, moved = json.loads(node.python(KILLED_RUN, state, LIMIT))

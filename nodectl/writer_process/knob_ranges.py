@@ -1,0 +1,64 @@
+"""The range of each knob, found once at the writer's start: no request is written outside of it.
+
+It is the hardware's own range. That a limit is never written looser than it was found is the writer's rule, whoever
+requests it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from nodectl.knobs import Knob, KnobError
+from nodectl.knobs.registry import DOMAINS, domain_of
+from nodectl.writer_process.writer_protocol import MOST_VALUE
+from pmu.findings import read_number
+from pmu.layout import Layout
+from pmu.ports import Files
+
+type_range = tuple[int, int]
+
+LEAST_PACKAGE_UW: Final = 1_000_000
+"""Ours: no package works below a watt, and the register's 0 means "no limit" to some firmware."""
+
+_LIMIT, _HIGHEST = "_power_limit_uw", "_max_power_uw"
+
+
+def ranges(files: Files, layout: Layout, knobs: Iterable[Knob]) -> dict[str, type_range]:
+    """Lowest and highest value of each knob; a knob without a range of its own takes any positive number."""
+    known = {row.name: (row.low, row.high) for domain in DOMAINS.values() for row in domain.rows(layout)}
+    for gpu in layout.gpus:
+        low, high = _milliwatts(gpu.min_power_limit_w), _milliwatts(gpu.max_power_limit_w)
+        known[f"gpu/{gpu.index}/power_limit_mw"] = low, high
+    return {knob.name: _sound(_range(files, layout, knob) or known.get(knob.name) or (1, MOST_VALUE)) for knob in knobs}
+
+
+def _range(files: Files, layout: Layout, knob: Knob) -> type_range | None:
+    domain = DOMAINS.get(domain_of(knob.name))
+    if domain and domain.range_of:
+        try:
+            row = domain.range_of(knob, layout)
+        except KnobError:
+            return None
+        return row.low, row.high
+    if knob.name.startswith("rapl/"):
+        path = path_of(knob)
+        highest = read_number(files, path.removesuffix(_LIMIT) + _HIGHEST) if path.endswith(_LIMIT) else None
+        return LEAST_PACKAGE_UW, highest or MOST_VALUE
+    return None
+
+
+def path_of(knob: Knob) -> str:
+    """The file that a knob is, "" where it is none."""
+    path = getattr(knob, "path", "")
+    return path if isinstance(path, str) else ""
+
+
+def _milliwatts(watts: float) -> int:
+    return round(watts * 1000) if 0 < watts < 1e6 else 0
+
+
+def _sound(found: type_range) -> type_range:
+    """0 stands for a bound that the hardware does not tell."""
+    low, high = found
+    return max(low, 1), high if high >= max(low, 1) else MOST_VALUE

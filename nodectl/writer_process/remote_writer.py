@@ -1,0 +1,314 @@
+"""The agent's side: a writer like ``nodectl.write.writer.Writer``, which runs in a process of its own.
+
+A writer that this agent started is its child, but in a session of its own: no signal of the terminal reaches it, and
+it outlives the agent for as long as it takes to put the knobs back. One that ends or does not answer is killed and
+started again; the new one first puts back what is in the save. Where that happens again and again the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import nodectl
+from nodectl.knobs.api import Outcome
+from nodectl.shell.errors import NodectlError
+from nodectl.write.lock import LockError
+from nodectl.write.restore import Restoration
+from nodectl.write.saves import SaveError
+from nodectl.writer_process.channel import Channel, ChannelError, pair
+from nodectl.writer_process.knob_leases import boottime_ns
+from nodectl.writer_process.writer_protocol import (
+    LEASE_S,
+    LONGEST_LEASE_S,
+    VERSION,
+    Applied,
+    Apply,
+    Descriptors,
+    Done,
+    Failed,
+    Hello,
+    LimitRestores,
+    Outcomes,
+    ProtocolError,
+    Restore,
+    RestoreAll,
+    Start,
+    Started,
+    Welcome,
+    decode_reply,
+    encode,
+    type_reply,
+    type_request,
+)
+
+ANSWER_S: Final = 5.0
+"""Ours: a writer that is silent for so long is killed and started again; a tenth of that is much for 384 clocks."""
+
+START_S: Final = 60.0
+"""Ours: finding the knobs of a large node on a busy machine, and waiting for a restore, take their time."""
+
+END_S: Final = 5.0
+"""Ours: how long the end of a run waits for the writer's process to end."""
+
+RESTARTS, RESTARTS_WITHIN_S = 3, 60.0
+"""Ours: after so many restarts in this time the run ends."""
+
+LEASE_PERIODS: Final = 3
+"""Ours: a lease lasts at least so many periods of the control loop, which renews it once per period."""
+
+_ERRORS: Final[Mapping[str, type[NodectlError]]] = {"lock": LockError, "save": SaveError, "request": ProtocolError}
+
+R = TypeVar("R")
+
+
+class WriterLostError(NodectlError):
+    """There is no writer process any more, and none can be started."""
+
+
+@dataclass(slots=True)
+class Link:
+    """A connection to a writer process. ``process``: our child, if we started it."""
+
+    channel: Channel
+    process: subprocess.Popen[bytes] | None = None
+    pidfd: int = -1
+
+    def close(self, patience_s: float) -> None:
+        """Hang up, wait for the process to put the knobs back and to end, and kill it if it does not."""
+        self.channel.close()
+        if self.process:
+            try:
+                self.process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                self._kill()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def _kill(self) -> None:
+        """The writer itself, not the process that supervises it and repairs what is left."""
+        if self.pidfd >= 0 and self.process:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
+
+
+def writer_command(state_dir: str, descriptor: int) -> list[str]:
+    """What starts a writer. A supervisor that repairs after it (``SUPERVISOR run -- ...``) goes before these words."""
+    program = [sys.executable, "-P", "-m", "nodectl.cli", "writer"]
+    return [*program, "--descriptor", str(descriptor), "--state-dir", state_dir]
+
+
+def start_writer(state_dir: str) -> Link:
+    """A writer process of our own code, connected by a socket that no other process has."""
+    ours, theirs = pair()
+    code = str(Path(nodectl.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([code, *_given_path()])}
+    try:
+        process = subprocess.Popen(
+            writer_command(state_dir, theirs.fileno()),
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+    except OSError as error:
+        ours.close()
+        raise WriterLostError(f"cannot start the writer process: {error.strerror}") from error
+    finally:
+        theirs.close()
+    return Link(Channel(ours), process)
+
+
+def connect_writer(path: str) -> Link:
+    """A writer that runs as a service of its own, at this socket."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+        channel = Channel(connection)
+        if channel.peer_uid() not in (0, os.geteuid()):
+            raise WriterLostError(f"{path}: who listens there is neither root nor this user")
+    except OSError as error:
+        connection.close()
+        raise WriterLostError(f"{path}: no writer listens there: {error.strerror}") from error
+    except WriterLostError:
+        connection.close()
+        raise
+    return Link(channel)
+
+
+class RemoteWriter:
+    """``Writer`` over a connection. ``opened``: descriptors of files that only root may read, by path; ``movable``:
+    the files that the writer may write."""
+
+    def __init__(self, connect: Callable[[], Link]) -> None:
+        self._connect = connect
+        self._restarts: list[float] = []
+        self._notices: list[str] = []
+        self._is_started = False
+        self.captured: Mapping[str, str] = {}
+        self.restore_limits: Mapping[str, int] = {}
+        self.lease_s = LEASE_S
+        self.expired = 0
+        self.opened: dict[str, int] = {}
+        self.movable: frozenset[str] = frozenset()
+        self._number_of: dict[str, int] = {}
+        self._name_of: list[str] = []
+        self._link: Link | None = None
+        self._open()
+
+    def start(self) -> Restoration:
+        """Lock the node and restore what an earlier run left moved."""
+        return self._started(self._ask(Start(), Started, START_S))
+
+    def limit_restores(self, values: Mapping[str, int]) -> None:
+        """``Writer.limit_restores``."""
+        if values != self.restore_limits:
+            self._ask_now(lambda: LimitRestores(boottime_ns(), dict(values)), Done)
+            self.restore_limits = dict(values)
+
+    def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
+        """``Writer.apply``; it also renews the lease of each knob in ``settings``."""
+        known = {name: number for name in settings if (number := self._number_of.get(name)) is not None}
+        numbers, values = list(known.values()), [settings[name] for name in known]
+        lease_ms = round(min(self.lease_s, LONGEST_LEASE_S) * 1000)
+        applied = self._ask_now(lambda: Apply(boottime_ns(), lease_ms, numbers, values), Applied)
+        if applied.expired:
+            self.expired += applied.expired
+            plural = "knobs were" if applied.expired > 1 else "knob was"
+            self._notices.append(
+                f"this agent was silent for longer than the lease of {lease_ms / 1000:g} s: {applied.expired} {plural}"
+                " put back meanwhile"
+            )
+        outcomes = {name: Outcome(name, "unchanged") for name in settings}
+        for name, value in settings.items():
+            if name not in known:
+                outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
+        for number in applied.written:
+            name = self._name_of[number]
+            outcomes[name] = Outcome(name, "written", str(settings[name]))
+        outcomes |= {outcome.knob: outcome for outcome in applied.others}
+        return list(outcomes.values())
+
+    def restore(self, names: Iterable[str]) -> list[Outcome]:
+        """``Writer.restore``."""
+        numbers = [self._number_of[name] for name in names if name in self._number_of]
+        return self._ask(Restore(numbers), Outcomes, START_S).outcomes
+
+    def restore_all(self) -> list[Outcome]:
+        """``Writer.restore_all``."""
+        return self._ask(RestoreAll(), Outcomes, START_S).outcomes if self._is_started else []
+
+    def close(self) -> None:
+        """Hang up; the writer process ends once every knob is back."""
+        if self._link:
+            self._link.close(END_S)
+            self._link = None
+        for descriptor in self.opened.values():
+            os.close(descriptor)
+        self.opened.clear()
+
+    def renew_every(self, period_ns: int) -> None:
+        """The control loop renews leases once in this time."""
+        self.lease_s = max(LEASE_S, LEASE_PERIODS * period_ns / 1e9)
+
+    def notices(self) -> list[str]:
+        """Lines for people since the last call."""
+        found, self._notices = self._notices, []
+        return found
+
+    def _open(self) -> None:
+        """Connect, and take what the writer has for us; descriptors that we have already are not replaced."""
+        self._link = self._connect()
+        welcome = self._exchange(Hello(VERSION), Welcome, START_S)
+        if welcome.version != VERSION:
+            raise ProtocolError(f"the writer speaks version {welcome.version} of its protocol, this agent {VERSION}")
+        if self._link.process:
+            with contextlib.suppress(OSError):
+                self._link.pidfd = os.pidfd_open(welcome.pid)
+        self._name_of = [entry.name for entry in welcome.knobs]
+        self._number_of = {name: number for number, name in enumerate(self._name_of)}
+        self.movable = frozenset(entry.path for entry in welcome.knobs if entry.path)
+        left = welcome.n_files
+        while left > 0:
+            left -= self._receive_files()
+
+    def _receive_files(self) -> int:
+        assert self._link
+        data, descriptors = self._link.channel.receive(START_S)
+        found = decode_reply(data)
+        if not isinstance(found, Descriptors) or not found.paths or sum(found.is_open) != len(descriptors):
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise ProtocolError("the writer sent other descriptors than it announced")
+        paths = [path for path, is_open in zip(found.paths, found.is_open, strict=True) if is_open]
+        for path, descriptor in zip(paths, descriptors, strict=True):
+            if path in self.opened:
+                os.close(descriptor)
+            else:
+                self.opened[path] = descriptor
+        return len(found.paths)
+
+    def _started(self, started: Started) -> Restoration:
+        self._is_started = True
+        self.captured, self.restore_limits = started.captured, started.restore_limits
+        return Restoration(started.outcomes, started.remarks)
+
+    def _ask(self, request: type_request, answer: type[R], patience_s: float = ANSWER_S) -> R:
+        return self._ask_now(lambda: request, answer, patience_s)
+
+    def _ask_now(self, request: Callable[[], type_request], answer: type[R], patience_s: float = ANSWER_S) -> R:
+        """Ask, and once more where the writer has to be started again; the request is made again, with a new time."""
+        if self._link is None:
+            raise WriterLostError("the writer process is closed")
+        try:
+            return self._exchange(request(), answer, patience_s)
+        except ChannelError as lost:
+            self._start_again(str(lost))
+            return self._exchange(request(), answer, patience_s)
+
+    def _exchange(self, request: type_request, answer: type[R], patience_s: float) -> R:
+        assert self._link
+        self._link.channel.send(encode(request))
+        data, _ = self._link.channel.receive(patience_s)
+        reply: type_reply = decode_reply(data)
+        if isinstance(reply, Failed):
+            if reply.kind == "stopped":
+                self._is_started = False  # every knob is back
+                raise WriterLostError(reply.message)
+            raise _ERRORS.get(reply.kind, WriterLostError)(reply.message)
+        if not isinstance(reply, answer):
+            raise ProtocolError(f"the writer answered {type(reply).__name__}, not {answer.__name__}")
+        return reply
+
+    def _start_again(self, why: str) -> None:
+        now_s = time.monotonic()
+        self._restarts = [at_s for at_s in self._restarts if now_s - at_s < RESTARTS_WITHIN_S] + [now_s]
+        if len(self._restarts) > RESTARTS:
+            raise WriterLostError(f"the writer process was lost {RESTARTS} times within {RESTARTS_WITHIN_S:g} s: {why}")
+        if self._link:
+            self._link.close(0.0)
+        try:
+            self._open()
+            result = self._started(self._exchange(Start(), Started, START_S)) if self._is_started else Restoration()
+        except ChannelError as lost:
+            raise WriterLostError(f"the writer process was lost ({why}), and another one as well: {lost}") from lost
+        back = sum(outcome.status == "restored" for outcome in result.outcomes)
+        self._notices.append(f"the writer process was lost ({why}): started again, {back} knobs put back from the save")
+
+
+def _given_path() -> list[str]:
+    given = os.environ.get("PYTHONPATH")
+    return [given] if given else []

@@ -1,0 +1,295 @@
+"""The writer's side: serve one agent at a time, and put its knobs back when a lease is over or the agent is gone.
+
+The loop sleeps in poll(2): without leases until somebody speaks, else at most until the first lease ends. Whatever
+wakes it, leases come first and requests second. So a writer that was stopped for longer than a lease puts the knobs
+back before it reads what has been waiting for it, and what it reads then is too old to be written.
+
+The node is locked by this process, not by the agent: while its agent is dead and the knobs are not back yet, no other
+agent may capture them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from nodectl.knobs import Outcome, find_knobs
+from nodectl.loop.interruptions import Interruptions
+from nodectl.write.lock import LockError, NodeLock
+from nodectl.write.places import save_places
+from nodectl.write.saves import SaveError, node_id
+from nodectl.write.writer import Writer
+from nodectl.writer_process.channel import MOST_DESCRIPTORS, Channel, ChannelError
+from nodectl.writer_process.knob_leases import LeasedKnob, Leases, Permission, boottime_ns
+from nodectl.writer_process.knob_ranges import path_of, ranges
+from nodectl.writer_process.root_files import find_root_files, open_root_files
+from nodectl.writer_process.writer_protocol import (
+    VERSION,
+    Applied,
+    Apply,
+    Descriptors,
+    Done,
+    Failed,
+    Hello,
+    KnobEntry,
+    LimitRestores,
+    Outcomes,
+    ProtocolError,
+    Restore,
+    RestoreAll,
+    Start,
+    Started,
+    Welcome,
+    decode_request,
+    encode,
+    type_reply,
+    type_request,
+)
+from pmu.node import discover
+from pmu.ports import CounterSet, Ports
+
+BACK: Final = frozenset({"restored", "left", "held", "unchanged", "foreign", "vanished"})
+"""Outcomes of a restore or release after which trying again soon is of no use."""
+
+RETRY_S, RETRIES = 1.0, 10
+"""Ours: how often a knob that could not be put back is tried again before it is left to the save."""
+
+
+class Served:
+    """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
+
+    def __init__(self, ports: Ports, state_dir: str) -> None:
+        self.ports, self.state_dir = ports, state_dir
+        layout, _ = discover(dataclasses.replace(ports, counters=_NoCounters()))
+        self.knobs, _ = find_knobs(ports, layout)
+        found = ranges(ports.files, layout, self.knobs)
+        self.entries = [KnobEntry(knob.name, *found[knob.name], path_of(knob)) for knob in self.knobs]
+
+
+class Session:
+    """One agent's connection, from its ``Hello`` to the moment when its knobs are back."""
+
+    def __init__(
+        self,
+        served: Served,
+        log: Callable[[str], None],
+        now_ns: Callable[[], int] = boottime_ns,
+    ) -> None:
+        self._served, self._log, self._now_ns = served, log, now_ns
+        self._lock = NodeLock(served.state_dir, served.ports.lock_path)
+        self._permission = Permission(now_ns, self._lock.is_current)
+        self._leases = Leases()
+        self._writer: Writer | None = None
+        self._expired = 0
+        self._files: list[str] = []
+
+    def serve(self, channel: Channel, stop: Interruptions) -> None:
+        """Until the agent is gone or a signal stops this process; then put every knob back."""
+        poll = select.poll()
+        poll.register(channel.descriptor, select.POLLIN)
+        poll.register(stop.descriptor, select.POLLIN)
+        why = "stopped by a signal"
+        try:
+            while not stop.is_over():
+                left_ns = self._leases.left_ns(self._now_ns())
+                ready = poll.poll(None if left_ns is None else -(-left_ns // 1_000_000))
+                self.put_back_expired()
+                if any(descriptor == channel.descriptor for descriptor, _ in ready):
+                    self._serve_one(channel)
+        except ChannelError as closed:
+            why = str(closed)
+        finally:
+            self.end(why)
+        if stop.is_over():
+            _say_goodbye(channel)
+
+    def answer(self, request: type_request) -> type_reply:
+        """Carry out one request. Expected failures are an answer too."""
+        try:
+            return self._answer(request)
+        except LockError as error:
+            return Failed("lock", str(error))
+        except SaveError as error:
+            return Failed("save", str(error))
+        except ProtocolError as error:
+            return Failed("request", str(error))
+
+    def put_back_expired(self) -> None:
+        """Put back the knobs whose lease is over."""
+        names = self._leases.over(self._now_ns())
+        if names and self._writer:
+            self._settle(names, self._writer.restore(names))
+            self._expired += len(names)
+
+    def end(self, why: str) -> None:
+        """The agent is gone: put every knob back, newest capture first, and release the node."""
+        if self._writer is None:
+            return
+        try:
+            moved = len(self._leases)
+            outcomes = self._writer.restore_all()
+            for _ in range(RETRIES):
+                if all(outcome.status in BACK for outcome in outcomes):
+                    break
+                time.sleep(RETRY_S)
+                outcomes = self._writer.restore_all()
+            if moved:
+                self._log(f"the agent is gone ({why}): {_counted(outcomes)}")
+        finally:
+            self._writer.close()
+            self._writer = None
+            self._lock.release()
+
+    def _serve_one(self, channel: Channel) -> None:
+        data, descriptors = channel.receive(0.0)
+        for descriptor in descriptors:
+            os.close(descriptor)  # an agent has none to give
+        try:
+            request = decode_request(data)
+        except ProtocolError as error:
+            channel.send(encode(Failed("request", str(error))))
+            return
+        reply = self.answer(request)
+        channel.send(encode(reply))
+        if isinstance(reply, Welcome):
+            _pass_files(channel, self._files)
+
+    def _answer(self, request: type_request) -> type_reply:
+        if isinstance(request, Hello):
+            return self._welcome(request)
+        if isinstance(request, Start):
+            return self._start()
+        writer = self._writer
+        if writer is None:
+            raise ProtocolError("the first request must be a start")
+        match request:
+            case Apply():
+                return self._apply(writer, request)
+            case LimitRestores():
+                if not self._permission.begin(request.made_ns, 1_000_000_000):
+                    raise SaveError("limits of restores that were requested too long ago are not recorded")
+                self._permission.end()
+                writer.limit_restores(request.values)
+                return Done()
+            case Restore():
+                names = self._names(request.knobs)
+                outcomes = writer.restore(names)
+            case RestoreAll():
+                names = [entry.name for entry in self._served.entries]
+                outcomes = writer.restore_all()
+        self._settle(names, outcomes)
+        return Outcomes(outcomes)
+
+    def _welcome(self, request: Hello) -> type_reply:
+        if request.version != VERSION:
+            raise ProtocolError(f"the agent speaks version {request.version} of this protocol, the writer {VERSION}")
+        self._files = find_root_files()
+        return Welcome(VERSION, os.getpid(), self._served.entries, len(self._files))
+
+    def _start(self) -> type_reply:
+        if self._writer is not None:
+            raise ProtocolError("started already")
+        served = self._served
+        self._lock.acquire()
+        try:
+            knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
+            places, boot_id = save_places(served.state_dir, served.ports.lock_path), node_id(served.ports.lock_path)
+            writer = Writer(knobs, places, boot_id, served.ports.clock, self._lock.is_current)
+            earlier = writer.start()
+        except BaseException:
+            self._lock.release()
+            raise
+        self._writer = writer
+        return Started(earlier.outcomes, earlier.remarks, dict(writer.captured), dict(writer.restore_limits))
+
+    def _apply(self, writer: Writer, request: Apply) -> Applied:
+        names = self._names(request.knobs)
+        lease_ns = request.lease_ms * 1_000_000
+        try:
+            if not self._permission.begin(request.made_ns, lease_ns):
+                late = "requested too long ago; not written"
+                return self._applied(request, names, [Outcome(name, "refused", late) for name in names])
+            settings = dict(zip(names, self._in_range(request), strict=True))
+            outcomes = writer.apply(settings)
+        finally:
+            self._permission.end()
+        # the lease runs from the end of the writes: until then it was this process that the agent waited for
+        moved = [name for name, value in settings.items() if value]
+        self._leases.renew(moved, self._now_ns() + lease_ns)
+        self._leases.end(one.knob for one in outcomes if one.status in BACK and not settings.get(one.knob))
+        if self._permission.is_late:
+            self._leases.renew(moved, 0)
+            self.put_back_expired()
+        return self._applied(request, names, outcomes)
+
+    def _in_range(self, request: Apply) -> list[int]:
+        """The requested values, each brought into its knob's range; 0 stays."""
+        entries = self._served.entries
+        numbers = zip(request.knobs, request.values, strict=True)
+        return [min(max(value, entries[at].low), entries[at].high) if value else 0 for at, value in numbers]
+
+    def _applied(self, request: Apply, names: list[str], outcomes: list[Outcome]) -> Applied:
+        """The answer, short: numbers for knobs that were written as requested, nothing for those left unchanged."""
+        wanted = {name: (at, str(value)) for name, at, value in zip(names, request.knobs, request.values, strict=True)}
+        written: list[int] = []
+        others: list[Outcome] = []
+        for one in outcomes:
+            at, value = wanted.get(one.knob, (-1, ""))
+            if one.status == "written" and one.detail == value:
+                written.append(at)
+            elif one.status != "unchanged" or one.detail:
+                others.append(one)
+        expired, self._expired = self._expired, 0
+        return Applied(written, others, expired)
+
+    def _names(self, numbers: Iterable[int]) -> list[str]:
+        entries = self._served.entries
+        try:
+            return [entries[number].name for number in numbers]
+        except IndexError:
+            raise ProtocolError(f"there are {len(entries)} knobs, and one of a higher number is requested") from None
+
+    def _settle(self, names: Iterable[str], outcomes: list[Outcome]) -> None:
+        """End the leases of knobs that are back; the others are tried again soon."""
+        self._leases.end(names)
+        stuck = [outcome.knob for outcome in outcomes if outcome.status not in BACK]
+        self._leases.renew(stuck, self._now_ns() + round(RETRY_S * 1e9))
+
+
+class _NoCounters:
+    """The writer counts nothing."""
+
+    def why_not(self, event: str) -> str | None:
+        return "the writer counts no events"
+
+    def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CounterSet:
+        raise NotImplementedError
+
+
+def _pass_files(channel: Channel, paths: list[str]) -> None:
+    for first in range(0, len(paths), MOST_DESCRIPTORS):
+        part = paths[first : first + MOST_DESCRIPTORS]
+        opened = open_root_files(part)
+        try:
+            channel.send(encode(Descriptors(part, [path in opened for path in part])), list(opened.values()))
+        finally:
+            for descriptor in opened.values():
+                os.close(descriptor)
+
+
+def _say_goodbye(channel: Channel) -> None:
+    try:
+        channel.send(encode(Failed("stopped", "the writer process was stopped by a signal; every knob is back")))
+    except ChannelError:
+        return  # the agent has gone first
+
+
+def _counted(outcomes: list[Outcome]) -> str:
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        counts[outcome.status] = counts.get(outcome.status, 0) + 1
+    return ", ".join(f"{count} knobs {status}" for status, count in counts.items()) or "every knob was back already"
