@@ -896,6 +896,15 @@ def test_a_node_that_claims_a_second_epoch_is_not_believed_and_hinders_nobody() 
     assert (one.epoch, one.accounts.is_disbelieved[1]) == (10, False), "another node is believed"
     one.hear(6.0, report("a", 6000, 300, sequence=1, epoch=1, seen_epoch=7))
     assert not one.accounts.is_disbelieved[0]
+    one.hear(7.0, report("a", 7000, 300, sequence=1, epoch=1, seen_epoch=one.epoch + 1))
+    assert one.epoch == 10 and one.accounts.is_disbelieved[0], "an honest report in between changes nothing"
+
+
+def test_of_two_newer_epochs_in_a_batch_the_newest_counts() -> None:
+    one = two()
+    one.hear(2.0, report("b", 2000, 200, sequence=1, epoch=1, seen_epoch=5),
+             report("a", 2000, 300, sequence=1, epoch=1, seen_epoch=7))  # fmt: skip
+    assert one.epoch == 8
 
 
 @pytest.mark.parametrize(("ahead", "is_believed"), [(2**20, True), (2**20 + 1, False)])
