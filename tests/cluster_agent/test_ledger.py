@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ledger import RULES
-from benchmarks.ledger_rules import ACTS, counting
+from benchmarks.ledger_rules import STEPS, counting
 from benchmarks.ledger_store import FaultyStore
 from benchmarks.ledger_world import KINDS, World
 from cluster_agent.budget.accounts import OPEN, Accounts, Ints
@@ -547,8 +547,8 @@ def test_the_worlds_reach_everything_that_each_rule_does() -> None:
     for kind, events in REACHED_IN.items():
         world = World(1, faults=KINDS[kind], ledger_type=ledger_type, lease_type=lease_type)
         assert world.run(events).violations == 0
-    assert {act for act in ACTS if not acted[act]} == set()
-    assert {act.split(" ")[0] for act in ACTS} == {str(rule) for rule in range(1, 11)}
+    assert {act for act in STEPS if not acted[act]} == set()
+    assert {act.split(" ")[0] for act in STEPS} == {str(rule) for rule in range(1, 11)}
 
 
 def test_a_world_in_which_its_rules_are_counted_is_the_same_world() -> None:
