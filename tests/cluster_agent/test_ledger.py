@@ -222,7 +222,7 @@ def test_what_is_fixed_is_paid_from_the_budget() -> None:
     assert (one.over_mw(0.0), one.breach_mw(0.0)) == (100_000, 100_000)
 
 
-def test_lower_caps_beyond_those_that_are_told_apart_count_what_the_highest_of_them_may_be() -> None:
+def test_lower_caps_beyond_those_that_are_distinguished_count_what_the_highest_of_them_may_be() -> None:
     one = ledger(900)
     confirmed(one, 0.0, {"a": 500})
     caps_w = [450, 400, 350, 300, 250]
@@ -389,7 +389,7 @@ def test_a_node_that_is_off_counts_nothing_and_is_switched_on_only_when_its_boot
     assert after.accounts["b"].count_mw >= 450_000, "it is on the disk before the node may boot"
 
 
-def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_holds_up_no_raise() -> None:
+def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_delays_no_raise() -> None:
     store = FaultyStore()
     confirmed(ledger(900, store=store), 0.0, {"b": 400})
     after = Ledger(store, Terms(0, 0), BudgetLine(900_000), 10.0)
