@@ -1,7 +1,7 @@
 """What the agent itself costs: own code per tick on 384 logical CPUs and 8 GPUs, and a served node at a 10 ms period.
 
 *Own code* is everything from the raw sweep to the journal, without reading instruments or writing knobs. It is fed the
-sweeps of a run of the same policies, so that clocks have followed their wishes, and nothing else is timed: processor
+sweeps of a run of the same policies, so that clocks have followed the requests, and nothing else is timed: processor
 time, in microseconds and in yardsticks of the machine (`tests/yardstick.py`) taken in turn with it. Target: at most
 1 ms where a yardstick takes 130 us, as on a machine left to itself. The sweep itself is measured by `sweep_cost`.
 """
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"peak RSS {rss_mb:.1f} MB (target < 60)"
         )
         content[f"served {machine} {period}"] = {"summary": summary, "rss_mb": rss_mb, "processor_s": processor_s}
-        # "holds its period": not backed off, and at most one period in a hundred missed, which a shared machine needs
+        # "keeps its period": not backed off, and at most one period in a hundred missed, which a shared machine needs
         missed += rss_mb >= MOST_RSS_MB or summary.period_ms > float(period[:-2])
         missed += summary.missed_periods > 0.01 * summary.ticks
     print("JSON:", save("agent_cost", content))

@@ -1,4 +1,4 @@
-"""What the CPU policies save and cost on emulated nodes, beside the oracle.
+"""What the CPU policies save and cost on emulated nodes, next to the oracle.
 
 Parameters of `bdpo-cpu-bounded` were chosen on `mixed-cpu:1` to `mixed-cpu:10`; everything else here is judged only.
 *Share* = saving of the policy / saving of the oracle (best clock per phase, same bound), whole node. A second oracle
@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--progress",
         type=float,
         metavar="SECONDS",
-        help="only with progress told in units of so much work; 0: without",
+        help="only with progress reported in units of so much work; 0: without",
     )
     parser.add_argument("--params", default="{}", help="JSON parameters of bdpo-cpu-bounded, to try others")
     options = parser.parse_args(argv)
@@ -192,9 +192,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             params = options.params if policy == POLICIES[0] else "{}"
             tasks = [(*pair, seed, bias, policy, params, unit_s) for pair in pairs for seed in seeds]
             rows = pool.map(judge, tasks, chunksize=1)
-            told = f", progress in units of {1e3 * unit_s:g} ms" if unit_s else ""
-            show(f"{policy}, bias {bias:.0%}{told}", rows, every=policy == POLICIES[0] and bias == biases[0])
-            everything[f"{policy}, bias {bias}{told}"] = summarise(rows)
+            reported = f", progress in units of {1e3 * unit_s:g} ms" if unit_s else ""
+            show(f"{policy}, bias {bias:.0%}{reported}", rows, every=policy == POLICIES[0] and bias == biases[0])
+            everything[f"{policy}, bias {bias}{reported}"] = summarise(rows)
             table += rows
     print("targets for bdpo-cpu-bounded at bias 20 %: median share >= 75 %, worst >= 50 %, elsewhere slowdown <= 1 %")
     if not options.chosen:

@@ -47,7 +47,7 @@ PUBLISHED = {
     ("CEA-Curie", "FS+EFS", "green"): (0.14, 1.63, 1.0, 2.45, 13.5),
     ("CEA-Curie", "FS+EFS", "gluttonous"): (0.17, 1.57, 1.0, 2.06, 11.2),
 }
-"""Those beside SDSC-BLUE are of PIK. FS is 1 throughout."""
+"""Those other than SDSC-BLUE are of PIK. FS is 1 throughout."""
 
 
 class Row(msgspec.Struct, frozen=True):

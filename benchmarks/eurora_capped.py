@@ -34,7 +34,7 @@ OUT = ROOT / "out" / "bench" / "eurora_capped.json"
 
 CAPS_W: Final = (2000, 3000, 5000)
 OURS, RULES, EASY = "easy-capped", "prb", "easy-capped:rule=est"
-ASKED: Final = {
+REQUIRED: Final = {
     ("rndm_200_3600_0", "rules"): (3.72, 2.73, 2.02),
     ("rndm_200_3600_0", "EASY"): (8.84, 6.57, 4.20),
     ("rndm_400_7200_0", "rules"): (10.9, 6.8, 4.1),
@@ -61,7 +61,7 @@ class Row(msgspec.Struct, frozen=True):
     cap: str
     policy: str
     bsld: float
-    asked: float | None
+    required: float | None
     above_cap_ws: float
     highest_w: float
     unstarted: int
@@ -71,10 +71,10 @@ class Row(msgspec.Struct, frozen=True):
     def is_met(self) -> bool:
         """No watt too much, everybody ran, in time, and not worse than what is published."""
         is_clean = self.above_cap_ws == 0 and not self.unstarted and self.pass_max_s < MOST_PASS_S
-        return is_clean and (self.asked is None or self.bsld <= self.asked)
+        return is_clean and (self.required is None or self.bsld <= self.required)
 
 
-def measured(trace: NodeTrace, name: str, cap: PowerCap, cap_name: str, policy: str, asked: float | None) -> Row:
+def measured(trace: NodeTrace, name: str, cap: PowerCap, cap_name: str, policy: str, required: float | None) -> Row:
     nodes = nodes_of(load_machine("eurora"))
     jobs = trace.on(nodes, cap)
     result = replay_nodes(jobs, choose(policy).node_composition, nodes, cap)
@@ -87,7 +87,7 @@ def measured(trace: NodeTrace, name: str, cap: PowerCap, cap_name: str, policy: 
         cap_name,
         policy,
         found["AVEbsld"],
-        asked,
+        required,
         found["above_cap_ws"],
         found["highest_w"],
         result.unstarted,
@@ -99,8 +99,8 @@ def published() -> Iterator[Row]:
     for name in ("rndm_200_3600_0", "rndm_400_7200_0"):
         trace = read_jobs(str(DATA / "synthetic.parquet"), name)
         for policy, kind in COMPARED.items():
-            for cap_w, asked in zip(CAPS_W, ASKED[name, kind], strict=True):
-                yield measured(trace, name, constant(cap_w), f"{cap_w} W", policy, asked)
+            for cap_w, required in zip(CAPS_W, REQUIRED[name, kind], strict=True):
+                yield measured(trace, name, constant(cap_w), f"{cap_w} W", policy, required)
         for profile in PROFILES:
             cap = read_cap_profile(str(DATA / "power_caps.csv"), profile)
             for policy in (OURS, RULES):
@@ -119,7 +119,7 @@ def historical(most: int | None) -> Iterator[Row]:
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """What admission by predicted watts costs and what it lets through; nothing is asked of it."""
+    """What admission by predicted watts costs and what it lets through; nothing is required of it."""
 
     policy: str
     jobs: int
@@ -152,9 +152,9 @@ def predicted() -> Iterator[Predicted]:
 
 
 def shown(row: Row) -> str:
-    asked = "" if row.asked is None else f"{row.asked:.2f}"
+    required = "" if row.required is None else f"{row.required:.2f}"
     return (
-        f"{row.instance:26} {row.jobs:5} {row.dropped:4} {row.cap:20} {row.policy:22} {row.bsld:8.2f} {asked:>6}"
+        f"{row.instance:26} {row.jobs:5} {row.dropped:4} {row.cap:20} {row.policy:22} {row.bsld:8.2f} {required:>6}"
         f" {row.above_cap_ws:9.0f} {row.highest_w:7.0f} {row.pass_max_s * 1e3:8.1f}{'' if row.is_met else '   NOT MET'}"
     )
 

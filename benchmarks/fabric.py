@@ -2,7 +2,7 @@
 
 Simulated agents (``fabric_clients``: real leases, codec and sockets, no hardware) in a few client processes; every key
 pair is its own. All on this machine's loopback, and the clients share its processors with the cluster agent, whose own
-processor time is told apart. Two kinds of events, neither of which waits for a decrease:
+processor time is listed apart. Two kinds of events, neither of which waits for a decrease:
 
 - *raise*: the budget rises, and with it the caps of all nodes;
 - *start*: a job starts on 8 nodes that idle at their MOP, and they get their TDP (``aapc``).
@@ -110,8 +110,8 @@ class Swarm:
         """The clients' sum of reports sent and of those sent late, and their processor seconds."""
         for _, pipe in self._started:
             pipe.send("end")
-        told = [pipe.recv() if pipe.poll(30) else (0, 0, math.nan) for _, pipe in self._started]
-        return sum(one[0] for one in told), sum(one[1] for one in told), sum(one[2] for one in told)
+        counts = [pipe.recv() if pipe.poll(30) else (0, 0, math.nan) for _, pipe in self._started]
+        return sum(one[0] for one in counts), sum(one[1] for one in counts), sum(one[2] for one in counts)
 
     def report_every(self, period_s: float) -> None:
         """From now on."""
@@ -135,7 +135,7 @@ class Swarm:
         return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process, _ in self._started)
 
     def confirmed(self, at: Ints, target_mw: int) -> Any:
-        """Which of these nodes hold this cap for sure."""
+        """Which of these nodes certainly have this cap."""
         accounts = self.ledger.accounts
         return (accounts.limit_mw[at] == target_mw) & (accounts.target_mw[at] == target_mw) & accounts.has_confirmed[at]
 
@@ -327,8 +327,8 @@ def main(arguments: list[str] | None = None) -> int:
               .format(**row))  # fmt: skip
         if "rss_mb" in row:
             print("all connected and capped in {connect_s:.1f} s; RSS {rss_mb:.0f} MB".format(**row))
-    holds = all(row["p50_ms"] <= P50_MS and row["p99_ms"] <= P99_MS and row["caps"] == row["expected"] for row in rows)
-    holds &= all(row.get("rss_mb", 0.0) <= RSS_MB for row in rows)
+    is_met = all(row["p50_ms"] <= P50_MS and row["p99_ms"] <= P99_MS and row["caps"] == row["expected"] for row in rows)
+    is_met &= all(row.get("rss_mb", 0.0) <= RSS_MB for row in rows)
     result: dict[str, Any] = {"events": rows}
     if options.only in (None, "restart"):
         result["restarts"] = row = restarts(n, 2, 5)
@@ -352,7 +352,7 @@ def main(arguments: list[str] | None = None) -> int:
             "{yardstick_us:.0f} us)".format(**row)
         )
     save("fabric", result)
-    return 0 if holds or options.quick else 1
+    return 0 if is_met or options.quick else 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 A node is a connection with a key of its own, and all of a process are of one ROUTER socket, which knows them by name:
 a socket for each would cost three descriptors and a look at each. So a report may wait in libzmq while its connection
 is not there (``nodectl.member.cluster_link`` would drop it), and after a break up to ``QUEUED`` old ones come first. A
-report goes out once a period and at once when a cap has been taken. There is no hardware: a cap acts when it is taken.
+report goes out once a period and at once when a cap has been taken. There is no hardware: a cap that is taken is in
+force.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LEAST_WAIT_MS: Final = 2
 
 
 def run(url: str, server: str, starts_s: float, period_s: float, pipe: Connection) -> None:
-    """Be told which nodes by their names and keys, and report until told another period, or to end; then say how many
+    """Receive the names and keys of the nodes, and report until another period, or the end, arrives; then say how many
     reports were sent, how many were late, and the processor time since the first connection.
 
     Nodes begin one after the other over ``starts_s``. A report that is sent half a period late is late: then it is this

@@ -1,4 +1,4 @@
-"""What `gpu-ladder` saves and costs on emulated nodes, beside the oracle, as the issue's table asks.
+"""What `gpu-ladder` saves and costs on emulated nodes, next to the oracle, as the issue's table asks.
 
 On the 22 measured V100 curves by k-fold: for each fold the parameter set is the one of a small grid that did best on
 the other folds, judged with other seeds. The rest (EasyWave, HPCG, QE-PW, mixed phases) is judged with the shipped
@@ -49,7 +49,7 @@ MIXED = tuple((machine, f"mixed-gpu:{number}") for number in range(1, 7) for mac
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One run beside its oracle."""
+    """One run and its oracle."""
 
     machine: str
     workload: str
@@ -106,7 +106,7 @@ def judge(task: Task) -> Row:
 class Runs:
     """Judges tasks in processes of its own.
 
-    Where ``kept`` names a file of JSON lines, rows that it holds are taken from it, and new ones are added as they
+    Where ``kept`` names a file of JSON lines, rows that it has are taken from it, and new ones are added as they
     come. It says nothing of the code that they come from: after a change of a policy begin another.
     """
 
@@ -149,8 +149,8 @@ def figures(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def merit(rows: Sequence[Row]) -> tuple[float, float, float, float]:
-    """What is preferred when choosing is what is asked, its promise first: the slowdown, the worst share, the median
-    share, each only as far as it is asked; then, since higher is what we are after, the mean share."""
+    """What is preferred when choosing is what is required, its bound first: the slowdown, the worst share, the median
+    share, each only as far as it is required; then, since higher is what we are after, the mean share."""
     f = figures(rows)
     excess = max(0.95 - f["within_3.5_percent"], 0.0) + 10.0 * max(f["worst_slowdown"] - 0.05, 0.0)
     mean = float(np.mean([row.share for row in rows if row.oracle_saving >= WORTH]))
@@ -166,13 +166,13 @@ def choose(names: Sequence[str], duration_s: float, runs: Runs) -> dict[str, dic
     rows = runs.judge(tasks)
     chosen: dict[str, dict[str, float]] = {}
     for fold in range(FOLDS):
-        held_out = [f"v100:{name}" for name in names[fold::FOLDS]]
+        left_out = [f"v100:{name}" for name in names[fold::FOLDS]]
         merits = [
-            merit([row for row in rows if row.params == params and row.workload not in held_out]) for params in GRID
+            merit([row for row in rows if row.params == params and row.workload not in left_out]) for params in GRID
         ]
         best = GRID[max(range(len(GRID)), key=lambda index: merits[index])]
-        chosen |= dict.fromkeys(held_out, best)
-        print(f"fold {fold + 1}: {', '.join(name[5:] for name in held_out)}: {_words(best)}")
+        chosen |= dict.fromkeys(left_out, best)
+        print(f"fold {fold + 1}: {', '.join(name[5:] for name in left_out)}: {_words(best)}")
     return chosen
 
 
@@ -211,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="every third curve, one seed, no choice, bias 20 %% only")
     parser.add_argument("--duration", type=float, default=DURATION_S, help="seconds per run at the highest clock")
     parser.add_argument("--processes", type=int, default=2, help="how many runs at a time")
-    parser.add_argument("--rows", type=Path, help="keep each run in this file, and go on from those that it holds")
+    parser.add_argument("--rows", type=Path, help="keep each run in this file, and go on from those that it has")
     options = parser.parse_args(argv)
     names = v100_names()[:: 3 if options.quick else 1]
     seeds = JUDGING_SEEDS[:1] if options.quick else JUDGING_SEEDS
@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _key(run: Task | Row) -> tuple[Any, ...]:
-    """What tells one run from another."""
+    """What distinguishes one run from another."""
     return run.machine, run.workload, run.seed, run.bias, tuple(sorted(run.params.items())), run.duration_s
 
 

@@ -1,11 +1,11 @@
-"""A cluster agent that is killed again and again while jobs run: none is lost or run twice, and the budget is held.
+"""A cluster agent that is killed again and again while jobs run: none is lost or run twice, and the budget is kept.
 
 `clusterctl serve` and four nodes as processes, with their real links, leases and job runners; what a node's hardware
-would hold is a file. 500 jobs are submitted while the agent gets SIGKILL 100 times, at any moment of its life, starts
+would store is a file. 500 jobs are submitted while the agent gets SIGKILL 100 times, at any moment of its life, starts
 included. A submission is *accepted* when it has been answered; each accepted job must have written its line exactly
-once, any other at most once. The caps that hardware held are added up at every instant, by the histories of the nodes.
-A node that is not scheduled in time to end its lease breaks what the budget rests on: it counts as if it had, and by
-how much the latest one was late is told beside it.
+once, any other at most once. The caps in force on the hardware are added up at every instant, by the histories of the
+nodes. A node that is not scheduled in time to end its lease breaks what the budget rests on: it counts as if it had,
+and the greatest delay is printed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a turn of live jobs costs the cluster agent when next to nothing happens, at 10 000 nodes and 2 000 jobs.
 
-Turns come up to twenty times a second while nodes have news. Processor time of one process, without sockets, beside a
+Turns come up to twenty times a second while nodes have news. Processor time of one process, without sockets, next to a
 yardstick measured in turn: 2 000 jobs of four nodes run, or none and all nodes are idle.
 """
 

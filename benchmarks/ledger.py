@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.ledger_power import WorldPower
-from benchmarks.ledger_rules import ACTS, counting
+from benchmarks.ledger_rules import STEPS, counting
 from benchmarks.ledger_world import KINDS, Totals, World
 from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.ledger import Ledger
@@ -107,14 +107,14 @@ class KnowsNoPast(Ledger):
         return np.where(self.accounts.is_leased[at], 0, super()._restored_mw(at, stored_mw))
 
 
-class CountsOffWhenTold(WorldPower):
-    """Rule 6 off for power: a node counts nothing as soon as it is told to go off, not when it is known to be."""
+class CountsOffOnCommand(WorldPower):
+    """Rule 6 off for power: a node counts nothing as soon as it is commanded to go off, not when it is known to be."""
 
     def _count_off(self, now_s: float, switched: list[LiveNode]) -> None:
         accounts = self._ledger.accounts
         for node in switched:
-            is_told = node.switched is not None and node.switched.state in ("powering-off", "off")
-            if is_told and node.name in accounts and not accounts[node.name].is_off:
+            is_commanded = node.switched is not None and node.switched.state in ("powering-off", "off")
+            if is_commanded and node.name in accounts and not accounts[node.name].is_off:
                 self._ledger.switched_off(now_s, node.name)
 
 
@@ -150,7 +150,7 @@ RULES: Final[dict[str, Make]] = {
     "without 4, lapse": partial(World, lease_type=NeverLapses),
     "without 5, retiring": partial(World, ledger_type=BelievesTheNewest),
     "without 6, classes": partial(World, declares=all_hw),
-    "without 6, known to be off": partial(World, power_type=CountsOffWhenTold),
+    "without 6, known to be off": partial(World, power_type=CountsOffOnCommand),
     "without 7, reserve": partial(World, ledger_type=SetsNothingAside),
     "without 8, new boots": partial(World, ledger_type=IgnoresReboots, expects_nodes=False),
     "without 8, boots granted": partial(World, ledger_type=BootsForNothing),
@@ -206,23 +206,23 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"all rules: {sum(row['events'] for row in rows)} events,", _faults(rows))
     excused_s = sum(row["seconds_excused"] for row in rows)
     print(f"{excused_s:.1f} s over the budget by nodes alone that slept longer than they declare, outside the promise")
-    holds = not any(row["violations"] or row["unused_percent"] > 1 for row in rows)
+    is_kept = not any(row["violations"] or row["unused_percent"] > 1 for row in rows)
     print(
         "no promise broken, and all used again"
-        if holds
+        if is_kept
         else "NOT as claimed: a promise was broken, or watts stay unused"
     )
-    never = [act for act in ACTS if not acted[act]]
-    rarest = min(ACTS, key=acted.__getitem__)
+    never = [act for act in STEPS if not acted[act]]
+    rarest = min(STEPS, key=acted.__getitem__)
     print(
-        f"of {len(ACTS)} things that rules do {len(never)} never occurred; least often, {acted[rarest]} times: {rarest}"
+        f"of {len(STEPS)} steps of the rules {len(never)} never occurred; least often, {acted[rarest]} times: {rarest}"
     )
     for act in never:
         print(f"never: {act}")
-    holds &= is_quick or not never
+    is_kept &= is_quick or not never
     for rule in () if is_quick else [name for name in RULES if name != "all rules"]:
         found = _first_broken(rule)
-        holds &= found is not None
+        is_kept &= found is not None
         if found is None:
             print(f"{rule:26} breaks nothing in {SEEDS_WITHOUT * len(KINDS) * EVENTS} events: NOT as claimed")
         else:
@@ -230,8 +230,8 @@ def main(arguments: list[str] | None = None) -> int:
             _print(found, found["seconds"])
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=1))
-    print("the claim holds, and each rule is needed" if holds and not is_quick else "")
-    return 0 if holds else 1
+    print("the claim is kept, and each rule is needed" if is_kept and not is_quick else "")
+    return 0 if is_kept else 1
 
 
 def _first_broken(rule: str) -> dict[str, Any] | None:

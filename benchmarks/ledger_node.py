@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 REPORT_S = 1.0
 LONGEST_SLEEP_S = 120.0
 SETTLES_AWAKE: Final = 2
-"""For its own lapse, and for the first grant, whose write begins the settling anew in this world."""
+"""For its own lapse, and for the first grant, whose write begins the settling again in this world."""
 NO_END: Final = 1 << 62
 
 
 class Node:
-    """One node: the real agent code for leases, and a knob that acts late."""
+    """One node: the real agent code for leases, and a knob with delay."""
 
     def __init__(self, world: World, name: str, declaration: Declaration) -> None:
         self.world, self.name, self.declaration = world, name, declaration
-        self.acting_mw = 0
+        self.in_force_mw = 0
         self.rate = 1 + world.dice.uniform(-CLOCK_RATE_ERROR, CLOCK_RATE_ERROR)
         self.offset_ns = world.dice.randrange(10**15)
         self.boots = 0
@@ -45,7 +45,7 @@ class Node:
 
     def act(self, cap_mw: int) -> None:
         """From now on the node may draw this."""
-        self.acting_mw = cap_mw
+        self.in_force_mw = cap_mw
         self.world.charge(self.name, min(cap_mw, self.charged_at_most_mw), cap_mw)
 
     # --- the agent
@@ -54,7 +54,7 @@ class Node:
         if self.state != "up":
             return
         self.agent, self.agents = "alive", self.agents + 1
-        limit_mw = self.declaration.tdp_mw if self.is_uncapped else self.acting_mw
+        limit_mw = self.declaration.tdp_mw if self.is_uncapped else self.in_force_mw
         self.lease = self.world.lease_type(self.name, self.boot_id, self.declaration, limit_mw, self.now_ns())
         self.inbox = []
         self._check_lease(self.agents)
@@ -69,7 +69,7 @@ class Node:
 
     def _send_report(self, is_leaving: bool = False) -> None:
         assert self.lease is not None
-        power_mw = int(min(self.acting_mw, self.draw * self.declaration.tdp_mw))
+        power_mw = int(min(self.in_force_mw, self.draw * self.declaration.tdp_mw))
         if self.world.faults.noise:
             power_mw = int(power_mw * (1 + self.world.dice.uniform(0, self.world.faults.noise)))
         self.world.send_report(self.lease.report(self.now_ns(), power_mw, is_leaving))
@@ -102,11 +102,11 @@ class Node:
                 self._write(self.lease.cap_mw)
 
     def _write(self, cap_mw: int) -> None:
-        """A raise acts at once, a decrease within the settle time; both are seen after it."""
+        """A raise is in force at once, a decrease within the settle time; both are seen after it."""
         self.write += 1
         self.is_uncapped = False
         write, lease = self.write, self.lease
-        if cap_mw > self.acting_mw:
+        if cap_mw > self.in_force_mw:
             self.act(cap_mw)
 
         def settled() -> None:
@@ -143,7 +143,7 @@ class Node:
             self.is_uncapped = True
             self.act(self.declaration.tdp_mw)
         else:
-            self._write(min(self.acting_mw, self.declaration.safe_mw))
+            self._write(min(self.in_force_mw, self.declaration.safe_mw))
         self.world.after(self.world.dice.uniform(2, 20), self.start_agent)
 
     # --- what goes wrong
@@ -154,7 +154,7 @@ class Node:
             return
         self.agent, self.agents, self.lease = "none", self.agents + 1, None
         if self.declaration.lease_class != "sticky":
-            self._write(min(self.acting_mw, self.declaration.safe_mw))
+            self._write(min(self.in_force_mw, self.declaration.safe_mw))
         self.world.after(self.world.dice.uniform(2, 20), self.start_agent)
 
     def hang_agent(self) -> None:
@@ -179,7 +179,7 @@ class Node:
         self.world.after(self.declaration.watchdog_ms / 1000 * self.world.dice.uniform(0.5, 1.0), self.reboot)
 
     def sleep(self) -> None:
-        """The whole node stands still under its caps, but for a controller that ends leases (class hw)."""
+        """The whole node hangs under its caps, but for a controller that ends leases (class hw)."""
         if self.state != "up" or self.agent != "alive":
             return
         is_os, watchdog_s = self.declaration.lease_class == "os", self.declaration.watchdog_ms / 1000
@@ -190,7 +190,7 @@ class Node:
         def oversleep() -> None:
             if agent == self.agents and self.state == "asleep":
                 self.charged_at_most_mw = max(self.declaration.safe_mw, self.declaration.boot_mw)
-                self.act(self.acting_mw)
+                self.act(self.in_force_mw)
 
         if is_os and lasts_s > watchdog_s:
             self.world.after(watchdog_s, oversleep)
@@ -210,7 +210,7 @@ class Node:
 
     def _is_charged_in_full(self) -> None:
         self.charged_at_most_mw = NO_END
-        self.act(self.acting_mw)
+        self.act(self.in_force_mw)
 
     def reboot(self) -> None:
         """Its settings are gone, but for a sticky controller's."""

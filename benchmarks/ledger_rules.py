@@ -19,7 +19,7 @@ from cluster_agent.budget.ledger import Ledger
 from nodectl.member.lease import NodeLease
 from nodectl.wire.power_messages import Effect, Grant, Report
 
-ACTS: Final = (
+STEPS: Final = (
     "1 a grant not retired counts more than the cap that was confirmed",
     "1 what counts more is stored before it is sent",
     "1 nothing is stored where nothing counts more",
@@ -27,7 +27,7 @@ ACTS: Final = (
     "1 a raise waits for watts",
     "1 of several raises only some have room",
     "1 a fifth open grant is taken together with the lowest",
-    "1 a renewal is no more than what acts",
+    "1 a renewal is no more than what is in force",
     "2 a node takes a grant",
     "2 refused: it was made for another boot of this node",
     "2 refused: a newer cluster agent has taken over since",
@@ -50,7 +50,7 @@ ACTS: Final = (
     "5 a provisional cap counts what was measured",
     "6 a silent node fell to its safe cap",
     "6 a silent sticky node keeps its count",
-    "6 a sticky node may hold a grant whose time is over",
+    "6 a sticky node may keep a grant whose time is over",
     "6 a node known to be off counts nothing",
     "7 a silent node counts its boot power",
     "7 watts are set aside for reboots",
@@ -60,7 +60,7 @@ ACTS: Final = (
     "7 watts are set aside for a sticky node that is off",
     "8 a reboot voids a grant",
     "8 a report from before a reboot is void",
-    "8 a node that has confirmed nothing since its boot counts more than it holds",
+    "8 a node that has confirmed nothing since its boot counts more than its cap",
     "8 a node that joins counts its TDP",
     "8 a node never heard of counts its TDP",
     "8 a boot is granted",
@@ -85,7 +85,7 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
     """A ledger and a lease for ``World``, whose rules are counted in ``acted``."""
 
     def note(what: str, is_so: Any = True) -> None:
-        assert what in ACTS, what
+        assert what in STEPS, what
         if n := int(np.count_nonzero(is_so)):
             acted[what] += n
 
@@ -124,7 +124,7 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             is_over = (accounts.open_deadline_s[:, at] <= now_s) & (accounts.open_mw[:, at] >= 0)
             is_sticky = accounts.is_sticky[at]
             note("3 a grant can no longer be taken", is_over)
-            note("6 a sticky node may hold a grant whose time is over", is_over & is_sticky)
+            note("6 a sticky node may keep a grant whose time is over", is_over & is_sticky)
             is_above = accounts.open_mw[:, at] > accounts.safe_mw[at]
             note("4 a grant whose time is over is taken to have lapsed", is_over & ~is_sticky & is_above)
             super()._retire_overdue(now_s, at)
@@ -217,7 +217,7 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             )
             unconfirmed = by(~accounts.has_confirmed[at])
             note("8 a node that joins counts its TDP", unconfirmed & ~is_leased)
-            what = "8 a node that has confirmed nothing since its boot counts more than it holds"
+            what = "8 a node that has confirmed nothing since its boot counts more than its cap"
             note(what, unconfirmed & is_leased & (count_mw > leased_mw))
             what = "1 a grant not retired counts more than the cap that was confirmed"
             note(what, left & (count_mw > accounts.limit_mw[at]))
@@ -240,7 +240,7 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
 
         def _renewed_mw(self, at: Ints) -> Ints:
             renewed_mw = super()._renewed_mw(at)
-            note("1 a renewal is no more than what acts", renewed_mw < self.accounts.target_mw[at])
+            note("1 a renewal is no more than what is in force", renewed_mw < self.accounts.target_mw[at])
             return renewed_mw
 
         def _send(self, now_s: float, at: Ints, caps_mw: Ints) -> list[Grant]:

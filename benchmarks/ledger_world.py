@@ -9,8 +9,8 @@ reads one, which the tests see to.
 
 What the world keeps to, as the claim does: at most ``Terms.failing_together`` nodes are down at once (a node counts
 as down from its failure until it has confirmed a cap again and the ledger's reserve is whole); clock rates are within
-``CLOCK_RATE_ERROR``; nodes do what their class declares; a drop holds from its time or, if it was announced later than
-one settle time ahead, from one settle time after its announcement.
+``CLOCK_RATE_ERROR``; nodes do what their class declares; a drop is in force from its time or, if it was announced later
+than one settle time ahead, from one settle time after its announcement.
 
 One kind of world breaks one of these on purpose (``Faults.oversleeps``): nodes of class os are suspended for longer
 than their watchdog time, so that their caps act on when the ledger takes them for lowered. There a node is charged what
@@ -49,7 +49,7 @@ LONGEST_DELAY_S = 60.0
 class Faults:
     """How much goes wrong: probabilities per message, and mean seconds between events of all nodes together (0: never).
 
-    ``failing_together`` is what the ledger is told and the world keeps to.
+    ``failing_together`` is what the ledger assumes and the world keeps to.
     """
 
     loss: float = 0.05
@@ -125,15 +125,15 @@ class Totals:
 
 
 def proportional(ledger: Ledger, demand: Mapping[str, float]) -> Share:
-    """A sharer for the world: the same part of its wish above MOP for every node."""
+    """A sharer for the world: the same part of its need above MOP for every node."""
 
     def share(at: Ints, available_mw: int) -> Ints:
         low, high = ledger.accounts.mop_mw[at], ledger.accounts.tdp_mw[at]
         part_wished = np.array([demand.get(ledger.accounts.names[place], 1.0) for place in at.tolist()])
-        wish = low + ((high - low) * part_wished).astype(np.int64)
-        spread = int((wish - low).sum())
+        wanted = low + ((high - low) * part_wished).astype(np.int64)
+        spread = int((wanted - low).sum())
         part = min((available_mw - int(low.sum())) / spread, 1.0) if spread else 1.0
-        caps: Ints = low + np.floor((wish - low) * part).astype(np.int64)
+        caps: Ints = low + np.floor((wanted - low) * part).astype(np.int64)
         return caps
 
     return share
@@ -169,7 +169,7 @@ class World:
         self._cut_until_s: dict[str, float] = {}
         self._arrived: dict[int, list[Report]] = {}
         self.is_healed = False
-        self.holds_demand = False
+        self.keeps_demand = False
         self.nodes = {f"n{i:02d}": node_type(self, f"n{i:02d}", self._declaration(i)) for i in range(n)}
         self.expects_nodes = expects_nodes
         tdp = sum(node.declaration.tdp_mw for node in self.nodes.values())
@@ -202,12 +202,12 @@ class World:
 
     # --- running
 
-    def charge(self, node: str, mw: int, acting_mw: int) -> None:
+    def charge(self, node: str, mw: int, in_force_mw: int) -> None:
         """What a node may draw from now on, and what of it it is charged."""
         charged_mw, excused_mw = self._charged_mw.get(node, (0, 0))
         self.enforceable_mw += mw - charged_mw
-        self.excused_mw += acting_mw - mw - excused_mw
-        self._charged_mw[node] = mw, acting_mw - mw
+        self.excused_mw += in_force_mw - mw - excused_mw
+        self._charged_mw[node] = mw, in_force_mw - mw
 
     def after(self, wait_s: float, what: Callable[[], None]) -> None:
         self._number += 1
@@ -247,7 +247,7 @@ class World:
         self.heal()
         self.run_for(150)  # hung kernels, boots and late messages come to an end
         self.demand = dict.fromkeys(self.nodes, 1.0)
-        self.holds_demand = True
+        self.keeps_demand = True
         self.run_for(gaps * self.terms.lease_s)
         ledger = self.active()
         assert ledger is not None
@@ -341,7 +341,7 @@ class World:
             self.ledgers[which] = None
 
     def _plan(self) -> None:
-        for name in [] if self.holds_demand else self.dice.sample(sorted(self.nodes), min(8, len(self.nodes))):
+        for name in [] if self.keeps_demand else self.dice.sample(sorted(self.nodes), min(8, len(self.nodes))):
             self.demand[name] = self.dice.choice((0.0, 1.0, 1.0))
             self.nodes[name].draw = self.dice.uniform(0.3, 1.0)
         for i, ledger in enumerate(self.ledgers):
@@ -453,7 +453,7 @@ class World:
             self._cut_until_s[name] = self.now_s + self.dice.uniform(2, 60)
 
     def _change_budget(self) -> None:
-        """Announce a step. Upward it holds from its time on; downward see the module."""
+        """Announce a step. Upward it is in force from its time on; downward see the module."""
         ledger = self.active()
         if ledger is None:
             return
@@ -462,10 +462,10 @@ class World:
         at_s = self.now_s + self.dice.uniform(0, 60)
         self.line.announce(at_s, mw)
         before_mw = self.line.steps[-2][1] if len(self.line.steps) > 1 else self.line.budget_mw
-        holds_s = max(at_s, self.now_s + ledger.settle_s) if mw < before_mw else at_s
-        self._promises = [one for one in self._promises if one[0] < holds_s and one[2] < at_s]
+        from_s = max(at_s, self.now_s + ledger.settle_s) if mw < before_mw else at_s
+        self._promises = [one for one in self._promises if one[0] < from_s and one[2] < at_s]
         heapq.heapify(self._promises)
-        heapq.heappush(self._promises, (holds_s, mw, at_s))
+        heapq.heappush(self._promises, (from_s, mw, at_s))
         for one in self.ledgers:
             if one is not None:
                 plan(one, self.now_s, proportional(one, self.demand))

@@ -44,9 +44,9 @@ class Cable:
     """Two network namespaces and the cable between them, for as long as this process lives."""
 
     def __init__(self) -> None:
-        self._holders = [self._hold() for _ in range(2)]
-        self.head, self.far = ([*KILLED_WITH_US, "nsenter", f"--net=/proc/{one.pid}/ns/net"] for one in self._holders)
-        far = self._holders[1].pid
+        self._networks = [self._network() for _ in range(2)]
+        self.head, self.far = ([*KILLED_WITH_US, "nsenter", f"--net=/proc/{one.pid}/ns/net"] for one in self._networks)
+        far = self._networks[1].pid
         self._ip(self.head, f"link add cable0 type veth peer name cable1 netns {far}")
         for where, end, address in ((self.head, "cable0", HEAD), (self.far, "cable1", FAR)):
             self._ip(where, "link set lo up")
@@ -62,11 +62,11 @@ class Cable:
         self._ip(self.far, "link set cable1 up")
 
     def close(self) -> None:
-        for one in self._holders:
+        for one in self._networks:
             one.kill()
             one.wait()
 
-    def _hold(self) -> subprocess.Popen[bytes]:
+    def _network(self) -> subprocess.Popen[bytes]:
         """A process in a network of its own, once it is there."""
         made = subprocess.Popen([*KILLED_WITH_US, "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"],
                                 stdout=subprocess.PIPE)  # fmt: skip
@@ -115,14 +115,14 @@ def run(at: Path, n: int, cut_s: float) -> dict[str, Any]:
         cluster.until(lambda: cluster.are_at(cluster.near_ones, gained_w), is_kept=False)
         time.sleep(max(begin_s + cut_s - time.clock_gettime(time.CLOCK_BOOTTIME), 0.0))
         end_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        held_w = cluster.highest_w(end_s, end_s)
+        cut_w = cluster.highest_w(end_s, end_s)
         cluster.cable.plug()
         cluster.until(lambda: cluster.are_at(cluster.nodes, EACH_W), is_kept=False)
         back_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         time.sleep(1.0)
         return {
             "nodes": n, "cut_s": end_s - begin_s, "back_s": back_s - end_s, "budget_w": cluster.budget_w,
-            "cut_w": held_w, "highest_cut_w": cluster.highest_w(begin_s, end_s),
+            "cut_w": cut_w, "highest_cut_w": cluster.highest_w(begin_s, end_s),
             "highest_back_w": cluster.highest_w(end_s, back_s + 1.0),
         }  # fmt: skip
 
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     if why:
         print(f"not measured: {why}")
         return 0
-    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):  # keys are told there
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):  # with the keys
         row = run(Path(directory), *((6, 5.0) if is_quick else (16, 30.0)))
     print(f"{row['nodes']} real node agents, half of them cut off for {row['cut_s']:.1f} s, {row['budget_w']:.0f} W")
     print("the most that could be drawn: {highest_cut_w:.0f} W while they were away ({cut_w:.0f} W at the end), "

@@ -1,19 +1,19 @@
 """Ours against EASY++ corrected to the request: what it plans with, chosen on four logs and judged on the fifth.
 
-The bar is EASY-SJBF with the mean of the user's last two, corrected to the request, as published (``ties=sc15`` holds
-for all). Ours has one of 12 ways to plan (the last two of the user or of jobs alike, fixed at submission or at the
-start, running jobs planned by their estimate, twice that or their request) and one of nine bounds of the guard.
+The reference is EASY-SJBF with the mean of the user's last two, corrected to the request, as published (all with
+``ties=sc15``). Ours has one of 12 ways to plan (the last two of the user or of jobs alike, fixed at submission or at
+the start, running jobs planned by their estimate, twice that or their request) and one of nine bounds of the guard.
 
-The mean bounded slowdown of a log is one draw out of many: a second more or less at a submission changes which jobs
-meet later. So every policy runs on each log as recorded and on draws of it, in which each submission is a second
-later with a probability of 5 %, and it is always compared with the bar's policy on the same draw.
+The mean bounded slowdown of a log is one sample out of many: a second more or less at a submission changes which jobs
+meet later. So every policy runs on each log as recorded and on perturbed copies of it, in which each submission is a
+second later with a probability of 5 %, and it is always compared with the reference on the same copy.
 
 How one is chosen, without the log that it is judged on: its score on a log is the mean logarithm, over the log as
-recorded and the draws for choosing, of its mean bounded slowdown over the bar policy's. Best is the least mean score of
+recorded and the copies for choosing, of its mean bounded slowdown over the reference's. Best is the least mean score of
 the four logs. What is no worse than the best by more than the standard error of their difference, over the four logs,
 counts as equally good; of those the one with the least maximum slowdown, averaged alike, is taken. So the way to plan
 is chosen first, with a bound of 5, and then its bound. What comes of it is judged on the log as recorded, against the
-published figure, and on other draws, against the bar's policy.
+published figure, and on other copies, against the reference.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ FIRST_BOUND = 5
 BARS = {"KTH-SP2": 62.9, "CTC-SP2": 26.5, "SDSC-SP2": 65.1, "SDSC-BLUE": 16.8, "CEA-Curie": 21.3}
 """SJBF + Tsafrir's mean of two, corrected to the request, as published."""
 SLACK = 0.05
-"""The bars have one decimal."""
+"""The published figures have one decimal."""
 RECORDED = 0
 CHOOSING = (RECORDED, 1, 2, 3)
 JUDGING = tuple(range(101, 121))
-"""Seeds of draws."""
+"""Seeds of perturbed copies."""
 LATER = 0.05
-"""The share of submissions that are a second later in a draw."""
+"""The share of submissions that are a second later in a perturbed copy."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -84,13 +84,13 @@ class Fold(msgspec.Struct, frozen=True):
 
     @property
     def better(self) -> int:
-        """The draws on which it has the lower AVEbsld."""
+        """The perturbed copies on which it has the lower AVEbsld."""
         pairs = zip(self.chosen_draws, self.plain_draws, strict=True)
         return sum(chosen.ave_bsld < plain.ave_bsld for chosen, plain in pairs)
 
     @property
     def ratio(self) -> tuple[float, float, float]:
-        """AVEbsld over that of the bar's policy: geometric mean over draws, and its 95 % interval (Student's t)."""
+        """AVEbsld over that of the reference: geometric mean over copies, and its 95 % interval (Student's t)."""
         pairs = zip(self.chosen_draws, self.plain_draws, strict=True)
         middle, half = interval([math.log(chosen.ave_bsld / plain.ave_bsld) for chosen, plain in pairs])
         return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
@@ -114,7 +114,7 @@ def cell(workload: Workload, policy: str) -> Cell:
 
 
 class Log:
-    """A log, its draws for choosing, and what was measured on them."""
+    """A log, its perturbed copies for choosing, and what was measured on them."""
 
     def __init__(self, name: str, choosing: Sequence[int]) -> None:
         self.workload = workload_of(name)
@@ -127,7 +127,7 @@ class Log:
                 self.cells[policy] = {seed: cell(draw, policy) for seed, draw in self.draws.items()}
 
     def score(self, policy: str) -> tuple[float, float]:
-        """The mean logarithms of its mean and of its maximum slowdown over the bar policy's, over draws."""
+        """The mean logarithms of its mean and of its maximum slowdown over the reference's, over copies."""
         pairs = [(one, self.cells[PLAIN][seed]) for seed, one in self.cells[policy].items()]
         means = [math.log(one.ave_bsld / plain.ave_bsld) for one, plain in pairs]
         most = [math.log(one.max_bsld / plain.max_bsld) for one, plain in pairs]
@@ -198,12 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {"seeds": seeds, "folds": folds, "grid": {name: log.cells for name, log in logs.items()}}
     OUT.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     missed = sum(not one.is_met for one in folds)
-    print(f"{len(folds) - missed} of {len(folds)} at or below the bar; {OUT.relative_to(ROOT)}")
+    print(f"{len(folds) - missed} of {len(folds)} at or below the published figure; {OUT.relative_to(ROOT)}")
     return 1 if missed else 0
 
 
 def show_grid(logs: dict[str, Log]) -> None:
-    print("\nAVEbsld over the bar policy's, geometric mean over these draws; then the same of the maximum")
+    print("\nAVEbsld over the reference's, geometric mean over these copies; then the same of the maximum")
     print(f"{'':50}", *(f"{name:14}" for name in logs))
     for policy in sorted({policy for log in logs.values() for policy in log.cells if policy != PLAIN}):
         found = [log.score(policy) if policy in log.cells else None for log in logs.values()]

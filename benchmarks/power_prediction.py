@@ -1,11 +1,11 @@
 """Job power from submissions, on line: errors against looking up the same request, and what a prediction costs.
 
 *Eurora*: 4,735 jobs of which a power above 0 is known. The target is itself what the ISC'16 model of Borghesi et al.
-says of those jobs, not a measurement, so this tells how well a submission tells what that model says. The table knows
-no users and no names: all jobs count as one user's, and the text is the queue. Parameters were chosen on the first
-half.
+says of those jobs, not a measurement, so this shows how well a submission predicts what that model says. The table
+knows no users and no names: all jobs count as one user's, and the text is the queue. Parameters were chosen on the
+first half.
 
-*Generated*: users with a few applications each, whose names tell them apart and whose requests often do not. It shows
+*Generated*: users with a few applications each, whose names distinguish them and whose requests often do not. It shows
 what text and the user's own history are worth where they carry something, by construction, and nothing more.
 """
 
@@ -44,49 +44,49 @@ MOST_S: Final = 1e-3
 class Job:
     submit_s: float
     end_s: float
-    asked: Submission
+    submitted: Submission
     watts: float
 
 
 class Guess(Protocol):
-    def predict(self, asked: Submission) -> tuple[float, str]: ...
+    def predict(self, submitted: Submission) -> tuple[float, str]: ...
 
-    def learn(self, asked: Submission, watts: float) -> None: ...
+    def learn(self, submitted: Submission, watts: float) -> None: ...
 
 
 class SameRequest:
-    """The mean of all ended jobs that asked for just the same, else for the same nodes, cores and cards, else TDP."""
+    """The mean of all ended jobs that requested just the same, else for the same nodes, cores and cards, else TDP."""
 
     def __init__(self) -> None:
         self._past: dict[tuple[int, ...], list[float]] = {}
 
-    def predict(self, asked: Submission) -> tuple[float, str]:
-        for key in self._keys(asked):
+    def predict(self, submitted: Submission) -> tuple[float, str]:
+        for key in self._keys(submitted):
             if key in self._past:
                 total, count = self._past[key]
                 return total / count, "same request"
-        return tdp_w(NODES, asked), "TDP"
+        return tdp_w(NODES, submitted), "TDP"
 
-    def learn(self, asked: Submission, watts: float) -> None:
-        for key in self._keys(asked):
+    def learn(self, submitted: Submission, watts: float) -> None:
+        for key in self._keys(submitted):
             past = self._past.setdefault(key, [0.0, 0.0])
             past[0] += watts
             past[1] += 1
 
-    def _keys(self, asked: Submission) -> list[tuple[int, ...]]:
-        return [(*asked.request, asked.memory_kib, asked.request_s), asked.request]
+    def _keys(self, submitted: Submission) -> list[tuple[int, ...]]:
+        return [(*submitted.request, submitted.memory_kib, submitted.request_s), submitted.request]
 
 
 class Nearest:
     def __init__(self) -> None:
-        self._predictor = PowerPredictor(lambda asked: tdp_w(NODES, asked))
+        self._predictor = PowerPredictor(lambda submitted: tdp_w(NODES, submitted))
 
-    def predict(self, asked: Submission) -> tuple[float, str]:
-        found = self._predictor.predict(asked)
+    def predict(self, submitted: Submission) -> tuple[float, str]:
+        found = self._predictor.predict(submitted)
         return found.average_w, found.origin
 
-    def learn(self, asked: Submission, watts: float) -> None:
-        self._predictor.learn(asked, watts)
+    def learn(self, submitted: Submission, watts: float) -> None:
+        self._predictor.learn(submitted, watts)
 
 
 NODES = nodes_of(load_machine("eurora"))
@@ -112,8 +112,8 @@ def on_line(guess: Guess, jobs: Sequence[Job]) -> list[tuple[float, str]]:
     for at, job in enumerate(jobs):
         while running and running[0][0] <= job.submit_s:
             ended = jobs[heapq.heappop(running)[1]]
-            guess.learn(ended.asked, ended.watts)
-        found.append(guess.predict(job.asked))
+            guess.learn(ended.submitted, ended.watts)
+        found.append(guess.predict(job.submitted))
         heapq.heappush(running, (job.end_s, at))
     return found
 
@@ -164,21 +164,21 @@ def generated(count: int = GENERATED_JOBS) -> list[Job]:
         user = min(int(random.zipf(1.4)) - 1, len(users) - 1)
         name, units, cores, per_unit_w = users[user][int(random.integers(4))]
         run_s = float(random.uniform(300, 3600))
-        asked = Submission(f"user{user}", f"{name}_{at % 100:02}", units, cores * units, 0, 0, units << 24, 7200)
-        jobs.append(Job(now_s, now_s + run_s, asked, units * per_unit_w * float(random.lognormal(0, 0.08))))
+        submitted = Submission(f"user{user}", f"{name}_{at % 100:02}", units, cores * units, 0, 0, units << 24, 7200)
+        jobs.append(Job(now_s, now_s + run_s, submitted, units * per_unit_w * float(random.lognormal(0, 0.08))))
     return jobs
 
 
 def prediction_s() -> float:
-    """Median processor time of a prediction after 10^5 jobs have taught."""
-    predictor = PowerPredictor(lambda asked: tdp_w(NODES, asked))
-    past = [job.asked for job in generated(5000)]
+    """Median processor time of a prediction after learning from 10^5 jobs."""
+    predictor = PowerPredictor(lambda submitted: tdp_w(NODES, submitted))
+    past = [job.submitted for job in generated(5000)]
     for at in range(PAST_JOBS):
         predictor.learn(past[at % len(past)], 100.0)
     took_s = []
-    for asked in past[:1000]:
+    for submitted in past[:1000]:
         started_s = time.thread_time()
-        predictor.predict(asked)
+        predictor.predict(submitted)
         took_s.append(time.thread_time() - started_s)
     return float(np.median(took_s))
 
@@ -189,9 +189,9 @@ def rows() -> list[Row]:
         jobs = eurora()
         found += [judged("eurora", "same request", SameRequest(), jobs), judged("eurora", "nearest", Nearest(), jobs)]
     made = generated()
-    nameless = [replace(job, asked=replace(job.asked, text="")) for job in made]
-    userless = [replace(job, asked=replace(job.asked, user="")) for job in made]
-    neither = [replace(job, asked=replace(job.asked, user="", text="")) for job in made]
+    nameless = [replace(job, submitted=replace(job.submitted, text="")) for job in made]
+    userless = [replace(job, submitted=replace(job.submitted, user="")) for job in made]
+    neither = [replace(job, submitted=replace(job.submitted, user="", text="")) for job in made]
     found += [
         judged("generated", "same request", SameRequest(), made),
         judged("generated", "nearest, no user, no text", Nearest(), neither),
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors_pct = f"{row.median_pct:9.1f} {row.weighted_pct:11.1f} {second:>16}"
         print(f"{row.data:10} {row.way:26} {row.jobs:6} {errors_pct}  {origins}")
     took_s = prediction_s()
-    print(f"a prediction after {PAST_JOBS} jobs: {took_s * 1e6:.0f} us (asked: below {MOST_S * 1e6:.0f})")
+    print(f"a prediction after {PAST_JOBS} jobs: {took_s * 1e6:.0f} us (required: below {MOST_S * 1e6:.0f})")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_bytes(msgspec.json.format(msgspec.json.encode({"rows": found, "prediction_s": took_s}), indent=1))
     errors = {(row.data, row.way): (row.median_pct, row.weighted_pct) for row in found}

@@ -53,7 +53,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A policy under caps, and the metered policy that it is held against."""
+    """A policy under caps, and the metered policy that it is compared with."""
 
     what: str
     policy: str

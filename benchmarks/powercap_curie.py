@@ -74,7 +74,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def intervals(workload: Workload) -> list[Interval]:
-    """Ours. Of all starts at a full hour those whose queue never holds less than an hour of the whole machine. For 24
+    """Ours. Of all starts at a full hour those whose queue never has less than an hour of the whole machine. For 24
     hours the busiest; for 5, of the busier half, those whose submitted jobs are the widest, in the middle, and the
     narrowest but for one in twenty."""
     jobs = workload.jobs

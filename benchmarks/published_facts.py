@@ -1,8 +1,8 @@
 """The published A100 figures of REGALE D2.3 §3.4, on the twin: what was fitted, and what is predicted from the fit.
 
-Reference is a fixed 1410 MHz. *dmon* (REGALE's daemon, our `bdpo-gpu`) acts on SM occupancy, which NVML does not show
+Reference is a fixed 1410 MHz. *dmon* (REGALE's daemon, our `bdpo-gpu`) reacts to SM occupancy, which NVML does not show
 on an A100; here alone it is given the model's own occupancy, by a copy of the machine whose cards answer GPM. Energies
-are GPU boards. Fitted figures only show that the fit holds; predicted ones say something. All results are emulated.
+are GPU boards. Fitted figures only show that the fit is good; predicted ones say something. All results are emulated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FACTS = (
     Fact("qe-pw", "dmon", "predicted", -1.0, None),
 )
 LINEAR = 0.99
-"""Share of the variance of time that a line over the clock explains, for "linear" to hold (ours)."""
+"""Share of the variance of time that a line over the clock explains, to be "linear" (ours)."""
 
 LINEAR_CLOCKS = (1005, 1095, 1200, 1305, 1410)
 
@@ -91,13 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         energy = 100 * (result.joules("gpu") / reference.joules("gpu") - 1)
         time = 100 * (result.time_s / reference.time_s - 1)
         off = [abs(ours - theirs) for ours, theirs in ((energy, fact.energy), (time, fact.time)) if theirs is not None]
-        holds = max(off) <= TOLERANCE
-        failed += not holds
+        is_met = max(off) <= TOLERANCE
+        failed += not is_met
         print(
             f"{fact.workload:10}{fact.case:10}{fact.kind:11}{_pair(energy, fact.energy)}{_pair(time, fact.time)}"
-            f"  {'' if holds else f'off by {max(off):.1f} points'}"
+            f"  {'' if is_met else f'off by {max(off):.1f} points'}"
         )
-        rows.append({"fact": fact, "energy": energy, "time": time, "holds": holds})
+        rows.append({"fact": fact, "energy": energy, "time": time, "holds": is_met})
 
     edp = {
         case: of("easywave", case).joules("gpu") * of("easywave", case).time_s

@@ -1,10 +1,10 @@
-"""How long it takes to share a budget anew: from a change of it to the grants, decided and on the disk.
+"""How long it takes to share a budget again: from a change of it to the grants, decided and on the disk.
 
 ``plan`` with each sharer (which nodes are within reach, the view of nodes and jobs, the sharer in as many rounds as the
 reserve for reboots needs), then ``Ledger.grants`` for every node with its commit to SQLite: once all caps are lowered,
 once all are raised, which waits for no decrease. Nodes of three kinds, jobs of three tags, all nodes busy, 70 and 75 %
-of TDP, half of the nodes measured, each job's loss learned from its rate; generated, from a seed. Bounds hold for
-processor seconds, medians, of plan and grants together. Beside them: taking the reports that confirm the caps, and
+of TDP, half of the nodes measured, each job's loss learned from its rate; generated, from a seed. Bounds apply to
+processor seconds, medians, of plan and grants together. Next to them: taking the reports that confirm the caps, and
 encoding the grants as frames.
 """
 

@@ -1,7 +1,7 @@
 """Ten minutes of the real agent on emulated nodes, replayed: are all decisions the same, and how fast is it?
 
 Prints a table and writes ``out/bench/replay_speed.json``. Required: byte-equal decisions, and at least 50 times faster
-than the run, at the default period of 100 ms. Beside it: what the journal takes on the disk, and how long its 1 GB
+than the run, at the default period of 100 ms. In addition: what the journal takes on the disk, and how long its 1 GB
 therefore lasts. Emulated nodes; replay and journal are the real ones. Process CPU time is what is measured, so that
 other load on the machine does not count.
 """

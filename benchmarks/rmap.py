@@ -3,7 +3,7 @@
 The paper's table and traces are not published: the table is generated (``scheduler/cab_table``), the traces are drawn
 from it as its text says, 30 jobs each with Poisson arrivals, over several seeds. It gives no rate of arrivals; the mean
 gap here is ours. Every policy knows the table as it is, where the paper's adaptive had a model's predictions and the
-others the truth. ``near`` and ``th=inf`` are shown beside the three.
+others the truth. ``near`` and ``th=inf`` are shown next to the three.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How long a replay takes: the whole command, reading and writing included, as a user starts it, on one core.
 
-Bounds hold for processor seconds, which are what the wall clock shows on an idle core; the wall clock stands beside
-them and shows more when others use the machine. Machines differ, and shared ones from minute to minute: beside each
+Bounds apply to processor seconds, which are what the wall clock shows on an idle core; the wall clock stands next to
+them and shows more when others use the machine. Machines differ, and shared ones from minute to minute: next to each
 time stand the yardsticks (``tests.yardstick``: 120 to 150 us on a machine left to itself) measured just before and
 after each run. Compiled byte code is kept between the runs, as it is in every installation, wherever else Python may
 write it; the first run, which compiles, does not count.
 
-The generated log has the load and the size that are asked for and no other claim to be like a real one: Poisson
+The generated log has the load and the size that are requested and no other claim to be like a real one: Poisson
 arrivals, widths that are powers of two up to a 32nd of the machine, log-normal run times, and requests of one to ten
 times the run time, all drawn from the seed.
 """
@@ -56,7 +56,7 @@ YARDSTICKS = 100  # before and after each run
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One measurement beside its bound; ``wall_s`` is the median too, where there is a time."""
+    """One measurement and its bound; ``wall_s`` is the median too, where there is a time."""
 
     what: str
     median: float

@@ -3,7 +3,7 @@
 In process: encode, the platform on its host board, decode (at most 10 us is required of these), and the client with
 mailbox in virtual time. Shared memory: the client in this process, the controller with its plant in another, as an
 ordinary process and, with the right to it, as SCHED_FIFO. Serial: the rv32 image in QEMU, over a pty, its control loop
-running in QEMU's time, and standing still. ``--url scmi+serial:...`` adds a controller that runs somewhere else. Each
+running in QEMU's time, and stopped. ``--url scmi+serial:...`` adds a controller that runs somewhere else. Each
 call is timed by itself.
 """
 

@@ -3,7 +3,7 @@
 A closed loop: a backlog that never ends (the next jobs that fit start at once), 32 Curie nodes, four hours. A third
 of the jobs each is COMPUTE, MIXED and MEMORY; 1, 2 or 4 nodes, log-normal work of half an hour. The sharers' own code,
 the gap of a minute between updates (starts at once), and needs learned from measured draws; the ledger and its delays
-are left out, so caps act at once.
+are left out, so caps are in force at once.
 
 Tables of the tags: Curie's measured watts per P-state and degradations (``cluster_agent/machines/curie.toml``: linpack,
 nas, stream), where MIXED jobs draw 80 % and MEMORY jobs 62 % of the watts between idle and busy (ours, as in the twin's
@@ -11,7 +11,7 @@ workloads). MOP is the lowest P-state. The sharer knows only these tables; a job
 time is off by up to ±20 %, its watts above idle by up to ±10 %, and each node's by 2 % (standard deviation). Below a
 P-state's watts the true speed goes straight between two entries.
 
-What nodes report is what agents report: draw, whether the cap holds the node back, and the rate at which it works, off
+What nodes report is what agents report: power, whether the cap limits the node, and the rate at which it works, off
 by 1 % at each reading. ``progress`` is work done; ``instructions`` err: the lost time that they show is off by up to
 ±20 % of the job's own, all its life. Where jobs have phases, of three minutes or so, each draws 85 to 100 % of the
 watts, loses 0.8 to 1.2 times the job's time, and has another unit of work, by 10 % (standard deviation). Where jobs
@@ -259,18 +259,18 @@ class Partition:
     def _measure(self) -> None:
         self.measure_s = self.now_s + REPORT_S
         before = self.needs.need_mw, [self.rates.learned(job.name) for job in self.running]
-        told: list[tuple[Running, int, int, int]] = []
+        reports: list[tuple[Running, int, int, int]] = []
         for job in self.running:
             wanted_w = self.idle_w + job.scale * job.draws * (self.busy_w[0] - self.idle_w)
             for node, watts in zip(job.nodes, wanted_w.tolist(), strict=True):
                 cap_mw, tdp_mw = int(self.caps_mw[node]), int(self.tdp_mw[node])
-                power_mw, is_held = min(round(watts * 1000), cap_mw), round(watts * 1000) > cap_mw
+                power_mw, is_bound = min(round(watts * 1000), cap_mw), round(watts * 1000) > cap_mw
                 self.needs.hear(self.now_s, self.names[node], job.name, power_mw, cap_mw, tdp_mw,
-                                "yes" if is_held else "no")  # fmt: skip
-                told.append((job, node, power_mw, cap_mw if is_held else -1))
+                                "yes" if is_bound else "no")  # fmt: skip
+                reports.append((job, node, power_mw, cap_mw if is_bound else -1))
         need_mw = self.needs.need_mw
-        noise = 1 + RATE_NOISE * self.dice.standard_normal(len(told))
-        for (job, node, power_mw, cap_mw), factor in zip(told, noise.tolist(), strict=True):
+        noise = 1 + RATE_NOISE * self.dice.standard_normal(len(reports))
+        for (job, node, power_mw, cap_mw), factor in zip(reports, noise.tolist(), strict=True):
             if self.setting.rate:
                 error = job.rate_error if self.setting.rate == "instructions" else 0.0
                 rate = factor * job.counts / (1 + (1 / job.speed - 1) * (1 + error))
@@ -317,15 +317,15 @@ def table(
     return rows
 
 
-def is_as_asked(rows: list[dict[str, Any]]) -> bool:
+def is_as_required(rows: list[dict[str, Any]]) -> bool:
     """No sharer behind the one before it, and clearly ahead at 60 to 75 %."""
-    held = True
+    is_met = True
     for row in rows:
         mean, half = row["gain"]
         if row["sharer"] != SHARERS[0] and (mean + half < 0 or (row["budget"] <= 75 and mean - half <= 0)):
-            held = False
-            print(f"NOT as asked: {row['sharer']} at {row['budget']} %: {mean:.2f} ± {half:.2f} % on the one before")
-    return held
+            is_met = False
+            print(f"NOT as required: {row['sharer']} at {row['budget']} %: {mean:.2f} ± {half:.2f} % on the one before")
+    return is_met
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -335,11 +335,11 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"emulated: {NODES} nodes, {HOURS:g} h, backlog; gain: throughput over the sharer above it, paired by seed")
     seeds, budgets = (10, (60, 75)) if is_quick else (SEEDS, BUDGETS)
     rows = table(MAIN, seeds, HOURS, budgets)
-    held = is_as_asked(rows)
+    is_met = is_as_required(rows)
     for setting in () if is_quick else OTHERS:
         rows += table(setting, SEEDS, HOURS, (60, 75), SHARERS[1:])
     save("sharers", {"nodes": NODES, "hours": HOURS, "rows": rows})
-    return 0 if held else 1
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ are the world's. All of it is in one virtual time and comes out the same again f
 
 What goes wrong, beyond the world's network and cluster agents: a killed agent leaves its caps as they are until
 ``nodectl restore`` runs, at the latest when its lease ends; on a sticky node nothing runs until the next agent starts.
-A hung agent's node stands still under its last cap until it wakes, or until its watchdog kills it (class os). Kernels
+A hung agent's node stays under its last cap until it wakes, or until its watchdog kills it (class os). Kernels
 that hang and nodes that reboot are left to ``ledger_world``. Jobs come, and end when their work is done: throttled they
 take longer.
 
@@ -233,7 +233,7 @@ class TwinNode(Node):
         self.world.after(wait_s + self.world.dice.uniform(1, 20), self.start_agent)
 
     def hang_agent(self) -> None:
-        """It stands still; the watchdog ends it unless it wakes before."""
+        """It hangs; the watchdog ends it unless it wakes before."""
         if self.agent != "alive":
             return
         self.agent = "hung"
@@ -268,7 +268,7 @@ class TwinWorld(World):
         self.budget_w: Floats = np.full(self.steps, math.inf)
         self.ignores_caps_from_s = ignores_caps_from_s
         super().__init__(seed, n, faults, node_type=TwinNode)
-        self.holds_demand = True
+        self.keeps_demand = True
         self.most_mw -= (self.most_mw - self.least_mw) * 3 // 4  # of budgets to come: such as bind
         first_mw = (self.least_mw + self.most_mw) // 2
         self.line.steps, self._promises = [(60.0, first_mw)], [(60.0, first_mw, 60.0)]
@@ -379,13 +379,13 @@ def show(name: str, found: dict[str, Any]) -> None:
     )
 
 
-IGNORED: Final = "limits stop acting, and nobody sees it"
+IGNORED: Final = "limits lose their effect, and nobody sees it"
 SMALL: Final = (6, 180.0)
 """Nodes and seconds of the short run, under budgets that bind all the time after the first minute."""
 
 
 def short(seed: int, is_broken: bool) -> dict[str, Any]:
-    """The short run; broken: after 72 s no package limit acts any more, though all of them read back as written. That
+    """The short run; broken: after 72 s no package limit is in force, though all of them read back as written. That
     has to be seen, or the trial could not have failed."""
     n, seconds = SMALL
     return run(seed, n, seconds, **({"ignores_caps_from_s": 0.4 * seconds} if is_broken else {}))

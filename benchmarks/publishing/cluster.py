@@ -84,7 +84,7 @@ def _true_table(rows: Sequence[Row]) -> Cells:
     labels = {
         f"{true_power.NODES} nodes, {true_power.HOUR_S:g} s": f"{true_power.NODES} nodes, one hour",
         f"{n} nodes, {seconds:g} s": f"{n} nodes, 3 minutes, tighter budgets",
-        true_power.IGNORED: "the same, limits that stop acting unseen",
+        true_power.IGNORED: "the same, limits that lose their effect unseen",
     }
     for name, label in labels.items():
         row = next(row for row in rows if row["run"] == name)

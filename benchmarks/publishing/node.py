@@ -37,7 +37,7 @@ def _cpu_table(rows: Sequence[Row]) -> Cells:
             s = cpu_savings.summarise(own)
             cells.append(
                 [
-                    f"`{policy}`, {percent(bias)}" + (", progress told" if unit_s else ""),
+                    f"`{policy}`, {percent(bias)}" + (", progress reported" if unit_s else ""),
                     f"{s['worth']:.0f}",
                     percent(s["median_share"]),
                     percent(s["worst_share"]),

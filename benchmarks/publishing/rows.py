@@ -160,7 +160,7 @@ def data_hash(measurement: Measurement) -> str:
 
 @cache
 def meaning(path: Path) -> bytes:
-    """What of a source the computer acts on: a comment, a docstring or a line break put elsewhere changes no figure."""
+    """What of a source has an effect: a comment, a docstring or a line break put elsewhere changes no figure."""
     match path.suffix:
         case ".py":
             tree = ast.parse(path.read_text(), str(path))

@@ -316,7 +316,7 @@ def _eurora_table(rows: Sequence[Row]) -> Cells:
         return found
 
     def published(kind: str, of: str) -> list[str]:
-        values = eurora_capped.ASKED[kind, of]
+        values = eurora_capped.REQUIRED[kind, of]
         return [f"{value:.{1 if max(values) >= 10 else 2}f}" for value in values]
 
     for kind in EURORA_KINDS:

@@ -115,7 +115,7 @@ def test_a_policy_whose_file_has_changed_is_replayed_again(campaign: Path, monke
     assert [name for name in before if before[name] != after[name]] == ["log__mine"]
 
 
-def test_a_part_of_a_campaign_can_be_asked_for_with_a_policy_of_ones_own(
+def test_a_part_of_a_campaign_can_be_run_with_a_policy_of_ones_own(
     campaign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = campaign.parent / "out"

@@ -199,7 +199,7 @@ def test_every_policy_runs_in_a_closed_loop_and_decides_the_same_again(
 
 
 @pytest.mark.parametrize("rule", ["energybud", "reducepc"])
-def test_a_budget_of_joules_holds_in_a_closed_loop(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_of_joules_is_kept_in_a_closed_loop(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The window begins with the first job, and no job draws more than is planned with."""
     policy = f"energy-budget:rule={rule},joules=3e8,from_s=0,to_s=100000,tick_s=600"
     assert main(["replay", str(SAMPLE), "--policy", policy, *METERED, "--closed-loop", "queue=5", "--json"]) == 0

@@ -100,7 +100,7 @@ def test_strict_stops_at_the_first_line_and_a_useless_table_is_refused(table: Pa
     assert "\n" not in str(caught.value)
 
 
-def test_a_profile_of_caps_holds_from_the_start_and_for_ever(tmp_path: Path) -> None:
+def test_a_profile_of_caps_is_in_force_from_the_start_and_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "caps.csv"
     path.write_text("profile,offset_s,cap_w\na,100,2200\na,1000,4000\nb,5,1\n")
     cap = read_cap_profile(str(path), "a")
@@ -139,7 +139,7 @@ def test_the_shipped_machine_is_the_one_of_the_tables() -> None:
 
 
 @needs_recorded("eurora")
-def test_the_tables_hold_what_their_description_says() -> None:
+def test_the_tables_have_what_their_description_says() -> None:
     trace = read_jobs(str(DATA / "jobs.csv.gz"))
     assert len(trace.jobs) == 5930
     assert trace.jobs.knows_watts.mean() == pytest.approx(0.80, abs=0.01)  # 81 % less those of 0 W

@@ -110,7 +110,7 @@ def test_the_commands_log_and_check(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("rule", ["energybud", "reducepc"])
-def test_a_log_holds_what_the_meter_of_a_budget_read(
+def test_a_log_has_what_the_meter_of_a_budget_read(
     rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "events.log"

@@ -49,7 +49,7 @@ def replayed(policy: str, jobs: Jobs, caps: list[Cap], on: Machine) -> NativeRep
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=25)
 @given(jobs=traces(), caps=cap_lists(), on=machines, is_announced=st.booleans())
-def test_caps_hold_and_every_job_ends(
+def test_caps_are_kept_and_every_job_ends(
     policy: str, jobs: Jobs, caps: list[Cap], on: Machine, is_announced: bool
 ) -> None:
     """Caps known before every running job started; or, where jobs are killed for them, however late. The machine

@@ -75,7 +75,7 @@ def test_nodes_that_are_on_are_taken_before_those_that_are_off() -> None:
     assert replay.boots == 0
 
 
-def test_a_cap_holds_a_job_back_that_would_boot_too_many_nodes() -> None:
+def test_a_cap_delays_a_job_that_would_boot_too_many_nodes() -> None:
     """Planned with are a node's highest watts, 203.12 W: both together are 406.24 W."""
     jobs = jobs_of([(0, 2000, 2000, 1, 0), (1000, 20, 20, 1, 0)])
     composition = choose("powercap:mode=idle,idle_off_s=300").composition

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ledger import RULES
-from benchmarks.ledger_rules import ACTS, counting
+from benchmarks.ledger_rules import STEPS, counting
 from benchmarks.ledger_store import FaultyStore
 from benchmarks.ledger_world import KINDS, World
 from cluster_agent.budget.accounts import OPEN, Accounts, Ints
@@ -222,7 +222,7 @@ def test_what_is_fixed_is_paid_from_the_budget() -> None:
     assert (one.over_mw(0.0), one.breach_mw(0.0)) == (100_000, 100_000)
 
 
-def test_lower_caps_beyond_those_that_are_told_apart_count_what_the_highest_of_them_may_be() -> None:
+def test_lower_caps_beyond_those_that_are_distinguished_count_what_the_highest_of_them_may_be() -> None:
     one = ledger(900)
     confirmed(one, 0.0, {"a": 500})
     caps_w = [450, 400, 350, 300, 250]
@@ -389,7 +389,7 @@ def test_a_node_that_is_off_counts_nothing_and_is_switched_on_only_when_its_boot
     assert after.accounts["b"].count_mw >= 450_000, "it is on the disk before the node may boot"
 
 
-def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_holds_up_no_raise() -> None:
+def test_a_node_known_to_be_off_counts_nothing_after_a_restart_and_delays_no_raise() -> None:
     store = FaultyStore()
     confirmed(ledger(900, store=store), 0.0, {"b": 400})
     after = Ledger(store, Terms(0, 0), BudgetLine(900_000), 10.0)
@@ -547,8 +547,8 @@ def test_the_worlds_reach_everything_that_each_rule_does() -> None:
     for kind, events in REACHED_IN.items():
         world = World(1, faults=KINDS[kind], ledger_type=ledger_type, lease_type=lease_type)
         assert world.run(events).violations == 0
-    assert {act for act in ACTS if not acted[act]} == set()
-    assert {act.split(" ")[0] for act in ACTS} == {str(rule) for rule in range(1, 11)}
+    assert {act for act in STEPS if not acted[act]} == set()
+    assert {act.split(" ")[0] for act in STEPS} == {str(rule) for rule in range(1, 11)}
 
 
 def test_a_world_in_which_its_rules_are_counted_is_the_same_world() -> None:

@@ -51,7 +51,7 @@ def test_the_reserve_is_what_so_many_nodes_could_draw_beyond_their_counts(k: int
     assert one.reserve_with_mw(places(one, "b"), np.array([350_000])) == (0, 150_000, 250_000, 250_000)[min(k, 3)]
 
 
-def test_a_decrease_holds_after_a_lease_by_the_slower_clock_and_the_slowest_node() -> None:
+def test_a_decrease_is_in_force_after_a_lease_by_the_slower_clock_and_the_slowest_node() -> None:
     one = ledger(2000)
     assert one.settle_s == pytest.approx(HERE_S, abs=1e-9)
     one.expect(0.0, {"a": msgspec.structs.replace(OS, lease_class="hw")})
@@ -157,7 +157,7 @@ def test_each_lost_grant_is_over_at_its_own_time() -> None:
     assert (count_w(one, "a"), count_w(one, "b")) == (300, 200)
 
 
-def test_each_sticky_node_may_hold_its_own_lost_grant() -> None:
+def test_each_sticky_node_may_keep_its_own_lost_grant() -> None:
     one = ledger(3000)
     for name in ("a", "b"):
         one.expect(0.0, {name: STICKY})
@@ -202,7 +202,7 @@ def test_a_lost_grant_may_have_been_taken_and_lapsed_to_the_safe_cap() -> None:
     assert (count_w(one, "a"), count_w(one, "b")) == (200, 320), "the safe cap, which is more than the node has said"
 
 
-def test_a_sticky_node_may_have_taken_a_lost_grant_and_hold_it_still() -> None:
+def test_a_sticky_node_may_have_taken_a_lost_grant_and_keep_it() -> None:
     one = lost_grant(STICKY, 250)
     one.pass_time(one.settle_s)
     assert (count_w(one, "a"), count_w(one, "b")) == (400, 320)
@@ -417,7 +417,7 @@ def test_who_has_not_heard_of_this_epoch_is_granted_its_cap_under_it() -> None:
     assert caps_w(one.grants(1.0, ["a"])) == {"a": 300}
 
 
-def test_a_node_that_was_granted_nothing_holds_what_is_in_force_there_or_less_if_that_is_wanted() -> None:
+def test_a_node_that_was_granted_nothing_keeps_what_is_in_force_there_or_less_if_that_is_wanted() -> None:
     one = ledger(2000)
     one.expect(0.0, dict.fromkeys("abc", OS))
     one.hear(0.0, report("a", 1, 350), report("b", 1, 350), report("c", 1, 600))
@@ -425,7 +425,7 @@ def test_a_node_that_was_granted_nothing_holds_what_is_in_force_there_or_less_if
     assert caps_w(one.grants(0.0, ["a", "b", "c"])) == {"a": 350, "b": 320, "c": 500}
 
 
-def test_a_wanted_cap_that_is_not_to_be_had_as_a_raise_bounds_what_a_node_holds_meanwhile() -> None:
+def test_a_wanted_cap_that_cannot_be_raised_to_yet_bounds_what_a_node_keeps_meanwhile() -> None:
     one = ledger(400)
     one.expect(0.0, {"a": OS})
     one.hear(0.0, report("a", 1, 350))
@@ -565,7 +565,7 @@ def test_a_node_that_had_leave_and_reboots_without_its_agent_having_said_so_coun
     assert count_w(one, "a") == 450
 
 
-def test_a_sticky_node_needs_nothing_set_aside_beside_others_that_do() -> None:
+def test_a_sticky_node_needs_nothing_set_aside_among_others_that_do() -> None:
     one = ledger(5000, k=1)
     confirmed(one, 0.0, {"a": 440})
     one.hear(0.0, report("s", 1, 200, declaration=msgspec.structs.replace(STICKY, boot_mw=500_000)))

@@ -60,7 +60,7 @@ def test_an_estimate_fixed_at_the_start_follows_what_ends_while_the_job_waits(fi
     ("shadow", "wide_s", "beside_s"),
     [(1.0, 20, 25), (1.3, 20, 25), (1.4, 24, 12), (float("inf"), 24, 12)],
 )
-def test_jobs_may_run_beside_one_that_is_planned_for_longer(shadow: float, wide_s: int, beside_s: int) -> None:
+def test_jobs_may_run_next_to_one_that_is_planned_for_longer(shadow: float, wide_s: int, beside_s: int) -> None:
     starts = native_starts(Composition(estimate="mean2", backfill="easy", shadow=shadow), BESIDE)
     assert (starts[3], starts[4]) == (wide_s, beside_s)
 

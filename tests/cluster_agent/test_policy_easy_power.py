@@ -54,7 +54,7 @@ def test_a_job_whose_watts_the_trace_does_not_know_teaches_nothing() -> None:
     assert replayed("easy-power:rule=est", rows, 120.0).start_s.tolist() == [0, 20, 30]
 
 
-def test_a_prediction_beyond_every_cap_does_not_hold_a_job_back_for_ever() -> None:
+def test_a_prediction_beyond_every_cap_does_not_delay_a_job_for_ever() -> None:
     assert replayed("easy-power", [alike(0, 40.0, gpus=2)], 120.0).start_s.tolist() == [0]
 
 

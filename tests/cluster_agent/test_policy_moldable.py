@@ -41,7 +41,7 @@ def test_the_energy_rule_saves_joules_within_its_slowdown() -> None:
     assert replayed("energy,slowdown=2", (ONE_NODE, TWO_NODES)).chosen == (ONE_NODE,)
 
 
-def test_a_job_that_fits_nowhere_is_told_and_stops_nobody() -> None:
+def test_a_job_that_fits_nowhere_is_reported_and_stops_nobody() -> None:
     result = replayed("stock", (Configuration(3, 16, 115, 10, 100),), (ONE_NODE,))
     assert result.impossible == (0,) and result.start_s.tolist() == [-1, 1]
 

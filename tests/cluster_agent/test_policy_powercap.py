@@ -62,7 +62,7 @@ def test_a_job_left_on_a_node_that_should_be_off_leaves_less_under_the_cap() -> 
     assert replay.start_s.tolist() == [0, 0, 20]
 
 
-def test_a_cap_nobody_knew_of_kills_the_newest_job_only_if_asked_to() -> None:
+def test_a_cap_nobody_knew_of_kills_the_newest_job_only_on_request() -> None:
     rows = [(0, 30, 30, 2, 0), (1, 30, 30, 1, 0)]
     caps = [Cap(10, 20, 300.0, 10)]
     assert replayed("powercap:mode=idle", rows, caps).kills.tolist() == [0, 0]

@@ -37,7 +37,7 @@ def test_watts_go_with_the_number_of_units() -> None:
     assert power.predict(job(units=4)).average_w == pytest.approx(800.0)
 
 
-def test_the_text_tells_jobs_of_equal_requests_apart() -> None:
+def test_the_text_distinguishes_jobs_of_equal_requests() -> None:
     power = predictor()
     for _ in range(20):
         power.learn(job(text="gromacs_prod_01"), 300.0)

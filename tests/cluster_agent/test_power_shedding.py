@@ -30,7 +30,7 @@ def test_a_whole_chassis_or_rack_saves_more_than_its_nodes(nodes: int, saved_w: 
 
 
 @pytest.mark.parametrize("shed_w", [0.0, 1.0, 344.0, 345.0, 6691.0, 6693.0, 34000.0, 34361.0, 123456.0, 900000.0])
-def test_what_is_switched_off_sheds_what_was_asked_for(shed_w: float) -> None:
+def test_what_is_switched_off_sheds_what_was_requested(shed_w: float) -> None:
     nodes = switch_off(CURIE, shed_w).nodes
     off_w, fixed_w = off_watts(CURIE, nodes)
     assert CURIE.full_w - ((5040 - nodes) * 358 + off_w + fixed_w) >= shed_w

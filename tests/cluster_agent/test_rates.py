@@ -78,7 +78,7 @@ def test_instructions_are_believed_half_since_waiting_retires_them_too() -> None
     assert learned.doubt == pytest.approx(TABLE_ERROR / 2**0.5, rel=0.05)
 
 
-def test_progress_takes_the_place_of_instructions_once_it_is_told() -> None:
+def test_progress_takes_the_place_of_instructions_once_it_is_reported() -> None:
     course = Course(1.4, "instructions").run()
     course.kind = "progress"
     assert course.run().learned.loss == pytest.approx(1.4, abs=0.03)
@@ -120,7 +120,7 @@ def test_the_next_job_called_alike_begins_with_what_was_learned() -> None:
 
 
 @pytest.mark.parametrize("rates", [[0.0], [0.0, 1.0], [-1.0, 1.0], [1e-300, 1e300]])
-def test_whatever_rates_are_told_the_loss_stays_a_number(rates: list[float]) -> None:
+def test_whatever_rates_are_reported_the_loss_stays_a_number(rates: list[float]) -> None:
     heard, told = Rates(0.0, 0.0), cycle(rates)
     for at in range(40):
         cap_mw = LOW_MW if at % 2 else -1

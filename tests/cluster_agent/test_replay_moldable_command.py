@@ -54,7 +54,7 @@ def replay(*arguments: str, policy: str = "rmap:policy=traditional", table: str 
     return main(["replay", "log.swf", *given, *arguments])
 
 
-def test_a_log_run_time_is_that_on_the_nodes_asked_for_and_other_rows_follow_the_table(small: Path) -> None:
+def test_a_log_run_time_is_that_on_the_nodes_requested_and_other_rows_follow_the_table(small: Path) -> None:
     what = "jobs of an application without configurations"
     workload = prepare(read_swf("log.swf"), 16)
     jobs, kept, findings = moldable(workload, read_tables("table.csv"), cores=4)
@@ -86,7 +86,7 @@ def test_the_files_say_what_was_chosen_and_what_it_drew(small: Path, capsys: pyt
     assert manifest["configurations"]["given"] == "table.csv" and manifest["configurations"]["sha256"]
 
 
-def test_moldable_takes_the_row_of_fewest_joules_if_asked_to(small: Path) -> None:
+def test_moldable_takes_the_row_of_fewest_joules_on_request(small: Path) -> None:
     """60 s x 300 W = 18 kJ, 90 s x 180 W = 16.2 kJ, and 100 s x 150 W = 15 kJ, which is beyond 1.6 x 60 s."""
     assert replay("--out", "out", policy="moldable:rule=energy,slowdown=1.6") == 0
     with Path("out/jobs.csv").open(newline="") as file:
@@ -127,7 +127,7 @@ def test_jobs_run_as_the_table_says_not_as_the_model_thinks(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("policy", ["rmap", "rmap:policy=naive", "moldable"])
-def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_is_told_decides_the_same(
+def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_gets_the_events_decides_the_same(
     policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, swf = tmp_path / "out", tmp_path / "out.swf"

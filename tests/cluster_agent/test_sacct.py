@@ -108,7 +108,7 @@ def test_unknown_power_is_that_of_busy_nodes(text: Path) -> None:
     assert trace.jobs.watts.tolist() == [2 * 203.12]
 
 
-def test_missing_columns_and_strictness_are_answered_with_line_and_remedy(text: Path) -> None:
+def test_missing_columns_and_strictness_are_answered_with_line_and_fix(text: Path) -> None:
     text.write_text("JobID|User|Submit|Start|End\n")
     with pytest.raises(TraceError, match=r"history.txt:1: no column NNodes, NCPUS; add it to sacct's --format"):
         read_sacct(str(text))

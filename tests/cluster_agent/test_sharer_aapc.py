@@ -67,7 +67,7 @@ def test_what_is_left_over_is_shared_in_equal_watts_or_to_equal_parts_of_tdp() -
     assert parts.tolist() == [62_000, 248_000]
 
 
-def test_a_share_ends_at_the_cap_that_was_held_before() -> None:
+def test_a_share_ends_at_the_cap_that_was_in_force_before() -> None:
     nodes = view([100, 400], [20, 20], [Job("j", ["n0", "n1"], Tag.MEMORY)])
     assert registry.choose("aapc:memory=50").share(nodes, 450_000).caps_mw.tolist() == [100_000, 350_000]
 

@@ -197,7 +197,7 @@ def test_a_draw_below_the_cap_is_a_nodes_need_once_its_job_has_begun() -> None:
     assert _hear(Needs(), [(0, 120, 400), (5, 130, 400), (20, 250, 400), (30, 240, 400)]) == 250
 
 
-def test_a_need_outlives_a_cap_that_holds_it_back_and_grows_when_it_proves_too_small() -> None:
+def test_a_need_outlives_a_cap_that_limits_it_and_grows_when_it_proves_too_small() -> None:
     needs = Needs()
     assert _hear(needs, [(0, 0, 400), (20, 250, 400), (40, 200, 200)]) == 250
     assert _hear(needs, [(60, 262, 262)]) == 400  # held back above what it was said to need: it may want all
@@ -211,18 +211,18 @@ def test_a_hungry_phase_is_remembered_for_a_window() -> None:
     assert _hear(needs, [(150, 200, 400)]) == 200
 
 
-def test_the_next_job_has_to_be_measured_anew() -> None:
+def test_the_next_job_has_to_be_measured_again() -> None:
     needs = Needs()
     assert _hear(needs, [(0, 0, 400), (20, 250, 400)]) == 250
     assert _hear(needs, [(30, 100, 400)], job="next") == -1
     assert _hear(needs, [(31, 100, 400)], job="") == -1
 
 
-def test_a_node_held_back_from_its_start_has_no_known_need() -> None:
+def test_a_node_that_is_cap_bound_from_its_start_has_no_known_need() -> None:
     assert _hear(Needs(), [(0, 0, 200), (20, 200, 200), (60, 200, 200)]) == -1
 
 
-def test_a_node_that_does_not_say_whether_it_is_held_back_gets_the_watts_to_be_told_apart() -> None:
+def test_a_node_that_does_not_say_whether_it_is_cap_bound_gets_the_watts_that_show_it() -> None:
     needs = Needs()
     for now_s, cap_mw in ((0, 400_000), (20, 400_000)):
         needs.hear(now_s, "n", "j", 245_000, cap_mw, 400_000)

@@ -74,7 +74,7 @@ def test_a_commit_writes_the_blocks_of_the_changed_places_and_no_other(path: Pat
 
 
 @pytest.mark.parametrize("changed", [[], [0]])
-def test_who_was_deposed_is_told_both_epochs_and_has_stored_nothing(path: Path, changed: list[int]) -> None:
+def test_who_was_deposed_gets_both_epochs_and_has_stored_nothing(path: Path, changed: list[int]) -> None:
     store = SqliteLedgerStore(Database(path), "boot-1")
     store.take_over()
     message = re.escape(f"{path}: another cluster agent has taken over (epoch 2, ours was 1)") + "$"
@@ -189,7 +189,7 @@ def test_an_older_store_gets_each_migration_that_it_lacks_once(path: Path, monke
         (sqlite3.SQLITE_CORRUPT, ""),
     ],
 )
-def test_what_sqlite_says_is_one_line_with_the_file_and_a_remedy(path: Path, code: int, remedy: str) -> None:
+def test_what_sqlite_says_is_one_line_with_the_file_and_a_fix(path: Path, code: int, remedy: str) -> None:
     error = sqlite3.OperationalError("what it says")
     error.sqlite_errorcode = code
     message = re.escape(f"{path}: cannot write the store: what it says{remedy}") + "$"

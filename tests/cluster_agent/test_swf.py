@@ -141,7 +141,7 @@ def test_a_log_without_requests_needs_a_policy_without_requests(tmp_path: Path) 
         (line(2, run_s=21), r":2: jobs that ran beyond their request \(first of 1\): lower column 4 or raise column 9"),
     ],
 )
-def test_strict_stops_at_the_first_line_with_its_remedy(tmp_path: Path, bad: str, remedy: str) -> None:
+def test_strict_stops_at_the_first_line_with_its_fix(tmp_path: Path, bad: str, remedy: str) -> None:
     with pytest.raises(TraceError, match=remedy):
         workload(tmp_path, line(1), bad, line(3, run_s=0), is_strict=True)
 

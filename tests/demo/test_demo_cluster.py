@@ -46,7 +46,7 @@ def test_watts_above_the_budget_are_counted_when_their_mean_over_the_window_is_a
     assert over_budget(late, budget, 0.0, 10.0, window_s=5.0).ws == 0.0
 
 
-def test_a_node_is_held_against_the_highest_cap_that_may_act_on_it() -> None:
+def test_a_node_is_compared_with_the_highest_cap_that_may_be_in_force_on_it() -> None:
     good, bad = trace("a", [200.0] * 20, 200.0), trace("b", [201.0] * 20, 200.0)
     assert over_limits([good], 0.0, 20.0, 5.0).ws == 0.0
     assert over_limits([good, bad], 0.0, 20.0, 5.0).most_w == pytest.approx(1.0)
@@ -114,7 +114,7 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Proces
     return demo, children
 
 
-def test_a_demo_that_is_told_to_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_a_demo_that_gets_sigterm_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     demo, children = started(tmp_path)
     demo.send_signal(signal.SIGINT)
     assert demo.wait(60) == 130

@@ -74,7 +74,7 @@ def test_a_key_owns_no_jobs_but_an_admins_may_end_them(cluster, run_as):
     assert run_as("alice", "cancel", job).returncode == 0
 
 
-def test_keys_that_do_not_fit_are_told_so_at_once(run_as):
+def test_keys_that_do_not_fit_are_refused_at_once(run_as):
     began_s = time.monotonic()
     done = run_as("eve", "nodes")
     assert "our key is not on its list" in done.stderr and done.returncode == 1

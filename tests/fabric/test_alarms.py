@@ -106,7 +106,7 @@ def test_a_node_that_wakes_under_a_higher_cap_is_an_alarm_at_once():
     assert any("nodes could exceed the budget by 100 W" in alarm for alarm in capped.alarms)
 
 
-def test_a_draw_within_the_tolerance_of_a_cap_that_acts_is_no_alarm_and_one_above_it_is():
+def test_power_within_the_tolerance_of_a_cap_in_force_is_no_alarm_and_power_above_it_is():
     capped = Capped()
     capped.draws_mw[0] = 403_000
     capped.pass_to(30.0)

@@ -71,7 +71,7 @@ def configure(cluster: Cluster, at: Path, jobs: bool = False) -> Path:
     return config
 
 
-def test_a_job_outlives_the_agent_that_started_it_and_is_told_by_the_next(tmp_path):
+def test_a_job_outlives_the_agent_that_started_it_and_is_reported_by_the_next(tmp_path):
     with Cluster(tmp_path, 500.0, jobs={}) as cluster, ServedNode("skylake-6146", "--workload", "hpl") as node:
         cluster.allow("twin")
         cluster.serve()

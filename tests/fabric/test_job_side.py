@@ -77,7 +77,7 @@ class Side:
         return int(self.ask[Submit](caller, Submit(["true"], 600, "/", **given)))
 
 
-def test_nodes_that_report_are_asked_for_their_jobs_until_they_tell(tmp_path):
+def test_nodes_that_report_are_queried_for_their_jobs_until_they_answer(tmp_path):
     made = Side(tmp_path)
     made.silent = {"n1"}
     made.speak()
@@ -100,7 +100,7 @@ def test_nodes_are_not_heard_yet_just_after_a_start_and_unheard_of_later(tmp_pat
     assert made.side.node_state("n0")[2] == "it does not report"
 
 
-def test_a_node_of_an_older_protocol_is_told_nothing_and_counts_as_one_that_runs_no_jobs(tmp_path):
+def test_a_node_of_an_older_protocol_gets_no_message_and_counts_as_one_that_runs_no_jobs(tmp_path):
     made = Side(tmp_path)
     made.older = {"n0"}
     made.speak()
@@ -265,7 +265,7 @@ def test_tags_come_from_the_user_then_the_nodes_then_the_last_such_job(tmp_path)
     assert tags() == ["None "], "another user's job says nothing"
 
 
-def test_whatever_is_asked_of_jobs_is_answered_and_breaks_nothing(tmp_path):
+def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):
     dice = random.Random(9)
     made = Side(tmp_path)
     made.speak()
@@ -348,7 +348,7 @@ def job_start(job: int) -> JobStart:
     return JobStart(job, 1, 0, ["a"], "", "/", "o", "", {}, 60, 1, "", "", 0, ["n0"])
 
 
-def test_a_start_that_takes_its_time_does_not_hold_up_the_nodes_loop(tmp_path):
+def test_a_start_that_takes_its_time_does_not_delay_the_nodes_loop(tmp_path):
     backend, said = SlowBackend(), []
     desk = JobThread(backend, "n0", "boot", said.append)
     try:
@@ -415,7 +415,7 @@ class Asking:
         self.sent.append(news)
 
 
-def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_or_it_is_asked():
+def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_or_it_is_queried():
     backend, link = SlowBackend(), Asking()
     desk = JobThread(backend, "n0", "boot")
     exchange = JobExchange(link, desk)
@@ -436,7 +436,7 @@ def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_
     exchange.close()
 
 
-def test_a_node_that_is_known_to_be_idle_is_not_asked_every_time_it_says_nothing(tmp_path):
+def test_a_node_that_is_known_to_be_idle_is_not_queried_every_time_it_says_nothing(tmp_path):
     made = Side(tmp_path)
     made.speak()
     made.silent = {"n0", "n1"}

@@ -139,7 +139,7 @@ def test_a_script_brings_its_options_and_the_command_line_wins(cluster):
         (["--script", "/no/such", "--"], "cannot read the script"),
     ],
 )
-def test_a_wrong_submission_is_one_line_with_its_remedy(cluster, arguments, message):
+def test_a_wrong_submission_is_one_line_with_its_fix(cluster, arguments, message):
     done = cluster.ctl("submit", *arguments)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
@@ -192,7 +192,7 @@ def test_nobody_touches_the_jobs_of_another_or_the_nodes(cluster):
     assert (failed["uid"], failed["reason"]) == (eve, "n0 runs jobs of user 0 only, not of 12345")
 
 
-def test_jobs_are_exported_and_asked_for_by_state_and_user(cluster):
+def test_jobs_are_exported_and_filtered_by_state_and_user(cluster):
     good, bad = submit(cluster, "true", "-J", "good"), submit(cluster, "exit 3", "-J", "bad")
     wait(cluster, good, "done")
     wait(cluster, bad, "failed")

@@ -121,7 +121,7 @@ def test_a_key_of_another_role_reports_nothing(tmp_path):
         assert fabric.heard == []
 
 
-def test_a_peer_that_floods_is_held_to_its_rate_and_the_others_are_heard(tmp_path):
+def test_a_peer_that_floods_is_limited_to_its_rate_and_the_others_are_heard(tmp_path):
     with Fabric(tmp_path) as fabric:
         flood, quiet = fabric.dealer("n1"), fabric.link("n0")
         frame = pack("report", report("n1"))
@@ -152,7 +152,7 @@ def test_an_oversized_frame_ends_its_connection_and_nothing_else(tmp_path):
         big.close(0)
 
 
-def test_nodes_that_are_asked_say_what_runs_and_are_told_what_to_run(tmp_path):
+def test_nodes_that_are_queried_say_what_runs_and_get_what_to_run(tmp_path):
     with Fabric(tmp_path) as fabric:
         link, older = fabric.link("n0"), fabric.dealer("n1")
         fabric.tell(link, report())
@@ -393,7 +393,7 @@ def unpack_fields(kind, fields):
     return unpack(msgspec.msgpack.encode([PROTOCOL, PROTOCOL, kind, fields]))
 
 
-def test_without_keys_only_loopback_is_served_and_only_if_asked_for(tmp_path):
+def test_without_keys_only_loopback_is_served_and_only_on_request(tmp_path):
     for is_insecure, url in ((False, "tcp://127.0.0.1:*"), (True, "tcp://0.0.0.0:*")):
         with pytest.raises(UsageError):
             Router(url, None, Allowed(tmp_path), is_insecure=is_insecure)

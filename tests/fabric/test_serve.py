@@ -158,7 +158,7 @@ def test_a_raise_that_waits_says_what_for(tmp_path):
         made.why(2.0, "n7")
 
 
-def test_what_a_cap_waits_for_is_told_in_one_word_with_who_frees_the_watts(tmp_path):
+def test_what_a_cap_waits_for_is_one_word_with_who_frees_the_watts(tmp_path):
     made, _ = partition(tmp_path, [], gap_s=0.1)
     first, second = (NodeLease(f"n{n}", "boot-1", DECLARED, 500_000, 0) for n in range(2))
     told(made, 1.0, first)
@@ -175,7 +175,7 @@ def test_what_a_cap_waits_for_is_told_in_one_word_with_who_frees_the_watts(tmp_p
     assert "waiting for 450 W: the store cannot be written" in made.why(3.2, "n1").lines
 
 
-def test_a_node_that_says_nothing_is_told_so_with_what_it_counts(tmp_path):
+def test_a_silent_node_is_listed_as_such_with_what_it_counts(tmp_path):
     made, _ = partition(tmp_path, [])
     lease = NodeLease("n0", "boot-1", DECLARED, 500_000, 0)
     made.hear(1.0, [lease.report(1 * S, 400_000)])
@@ -315,7 +315,7 @@ def test_settings_without_keys_say_how_to_make_them(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("watts", ["4kW", "-5", "nan", "0", "1e13", "-.5W"])
-def test_what_is_no_budget_is_told_the_unit_and_an_example(capsys, watts):
+def test_what_is_no_budget_is_refused_with_the_unit_and_an_example(capsys, watts):
     assert main(["budget", "set", watts]) == 2
     error = capsys.readouterr().err
     assert error == (

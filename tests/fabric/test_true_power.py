@@ -6,7 +6,7 @@ import pytest
 from benchmarks.true_power import STEP_S, judged, running_average, short
 
 
-def test_true_power_stays_below_the_budget_and_limits_that_stop_acting_are_seen():
+def test_true_power_stays_below_the_budget_and_limits_that_lose_their_effect_are_seen():
     whole = short(1, is_broken=False)
     assert whole["over_ws"] == 0
     assert whole["used"] > 0.6

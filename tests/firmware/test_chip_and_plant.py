@@ -38,7 +38,7 @@ def test_the_network_has_76_states_and_loses_heat_only_to_ambient() -> None:
     assert (t[heat_network.AIR] - 25.0) * heat_network.CASE_FAN_W_PER_K == pytest.approx(250.0, rel=1e-9)
 
 
-def test_250_w_are_held_at_about_80_degrees() -> None:
+def test_250_w_are_reached_at_about_80_degrees() -> None:
     assert heat_network.steady(np.full(CORES, 250.0 / CORES), 25.0)[:CORES].max() == pytest.approx(80.0, abs=3.0)
 
 

@@ -32,7 +32,7 @@ def test_a_cap_is_met_within_two_slots_and_used_to_95_percent(klass: int, before
     assert plant.unsafe_steps == 0
 
 
-def test_a_cap_is_held_without_hunting_between_voltage_levels() -> None:
+def test_a_cap_is_kept_without_hunting_between_voltage_levels() -> None:
     host, plant = joined()
     cap(host, 300.0)
     host.advance_slots(400)
@@ -84,7 +84,7 @@ def test_no_core_passes_nine_watts() -> None:
     assert all(r & REASON_CORE_POWER for r in host.view().reasons)
 
 
-def test_heat_is_held_at_the_set_point() -> None:
+def test_heat_is_kept_at_the_set_point() -> None:
     host, plant = joined(CLASSES[3])
     plant.settle(np.full(CORES, 8.0))
     host.advance(3.0)
@@ -106,7 +106,7 @@ def test_an_emergency_drops_to_the_floor_and_ends_only_when_cool() -> None:
 
 
 @pytest.mark.parametrize("reading", [-(2**31), 0, 500_000])
-def test_an_unreadable_or_absurd_temperature_is_replaced_and_told(reading: int) -> None:
+def test_an_unreadable_or_absurd_temperature_is_replaced_and_reported(reading: int) -> None:
     host = HostController()
     host.wires["temperature_mk"][:] = 330_000
     host.wires["capacitance_ff"][:] = 1_500_000
@@ -190,7 +190,7 @@ def test_an_emergency_begins_and_ends_at_its_bounds(options: HostOptions, enter_
     assert seen == [False, True, True, False, False]
 
 
-def test_without_power_sensors_the_cap_is_held_by_the_model_alone() -> None:
+def test_without_power_sensors_the_cap_is_kept_by_the_model_alone() -> None:
     host, plant = joined()
     plant.power_fault[:] = 1
     host.advance_slots(20)

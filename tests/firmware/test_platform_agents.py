@@ -76,7 +76,7 @@ def test_an_agent_is_its_channel_whatever_the_doorbell_says() -> None:
 # ---- notifications ----
 
 
-def test_changes_are_told_to_those_who_asked_with_the_agent_that_made_them() -> None:
+def test_changes_are_notified_to_subscribers_with_the_agent_that_made_them() -> None:
     host, _ = joined()
     for domain in range(4):
         must(host, PERFORMANCE, 0xA, domain, 1, channel=1)
@@ -95,7 +95,7 @@ def test_changes_are_told_to_those_who_asked_with_the_agent_that_made_them() -> 
     assert events(host, 0) == []
 
 
-def test_power_that_leaves_its_band_is_told_once() -> None:
+def test_power_that_leaves_its_band_is_notified_once() -> None:
     host, _ = joined()
     cap(host, 100.0)
     host.advance_slots(200)
@@ -108,7 +108,7 @@ def test_power_that_leaves_its_band_is_told_once() -> None:
     assert ask(host, POWERCAP, 0xB, 0, 1, 2, 1)[0] == INVALID_PARAMETERS
 
 
-def test_a_temperature_trip_point_is_told_when_crossed() -> None:
+def test_a_temperature_trip_point_is_notified_when_crossed() -> None:
     host, plant = joined()
     cap(host, 60.0)
     host.advance_slots(200)
@@ -148,7 +148,7 @@ def test_a_command_is_answered_once_and_the_area_is_handed_back() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 3, 137, 0xFFFFFFFF])
-def test_a_length_that_cannot_be_is_a_channel_error_and_told_to_those_who_asked(length: int) -> None:
+def test_a_length_that_cannot_be_is_a_channel_error_and_notified_to_subscribers(length: int) -> None:
     host = HostController()
     must(host, BASE, 0x8, 1, channel=2)
     host.send(0, command(BASE, 0x0))
@@ -234,7 +234,7 @@ def test_an_agent_that_does_not_reach_the_memory_is_offered_no_fast_channels() -
 # ---- telemetry and leases ----
 
 
-def test_telemetry_tells_reasons_and_the_margin_under_the_cap() -> None:
+def test_telemetry_has_reasons_and_the_margin_under_the_cap() -> None:
     host, plant = joined()
     cap(host, 100.0)
     host.advance_slots(100)

@@ -127,7 +127,7 @@ def test_another_user_is_refused_even_where_the_socket_lets_it_in(controller: Po
     "options",
     [("--registers", "0xA4,0xA0"), ("--areas", "0x400,0"), ("--areas", "0x40,0x1000", "--registers", "0x100,0x180")],
 )
-def test_areas_and_registers_lie_where_they_are_asked_to(folder: Path, options: tuple[str, ...]) -> None:
+def test_areas_and_registers_lie_where_the_options_say(folder: Path, options: tuple[str, ...]) -> None:
     controller = PosixController(folder, *options)
     client = open_client(controller.url(2))
     assert Controller(client).identity.sub_vendor == "controlpulp"
@@ -249,7 +249,7 @@ def test_the_watchdog_ends_a_controller_that_hangs(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without the right")
-def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_asked(folder: Path) -> None:
+def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_requested(folder: Path) -> None:
     program = folder / "controlpulp-posix"
     shutil.copy(PROGRAM, program)
     folder.chmod(0o777)
@@ -309,7 +309,7 @@ def test_what_is_missing_is_one_line_and_status_1(folder: Path) -> None:
         assert expected in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_told(folder: Path) -> None:
+def test_a_path_that_is_too_long_for_a_socket_is_an_error(folder: Path) -> None:
     long = folder / ("x" * 100)
     long.mkdir()
     with pytest.raises(LinkError, match="File name too long"):

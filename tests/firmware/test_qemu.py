@@ -251,7 +251,7 @@ def test_another_program_on_the_line_is_recognised_as_the_wrong_device() -> None
         other.stdout.close()
 
 
-def test_the_scenarios_hold_over_frames_alone(start: Any) -> None:
+def test_the_scenarios_pass_over_frames_alone(start: Any) -> None:
     """The rig for FPGAs, with QEMU in the FPGA's place: nothing but the line joins the two."""
     controller = start(TIME_BY_LINE)
     ran = subprocess.run(

@@ -94,7 +94,7 @@ def test_a_failed_prolog_keeps_the_job_from_running(tmp_path: Path, runner: JobR
     assert not (tmp_path / "ran").exists()
 
 
-def test_at_the_end_of_its_walltime_a_job_is_told_and_after_its_grace_killed_with_all_it_started(
+def test_at_the_end_of_its_walltime_a_job_gets_a_signal_and_after_its_grace_is_killed_with_all_it_started(
     tmp_path: Path, runner: JobRunner
 ) -> None:
     command = "trap 'echo told' TERM; setsid sleep 1000 & echo $! >pid; while :; do sleep 0.1; done"
@@ -221,7 +221,7 @@ def test_agents_killed_while_jobs_run_lose_none_and_run_none_twice(tmp_path: Pat
 TICKS = f"PYTHONPATH={ROOT} {sys.executable} -c 'from nodectl.progress import tick; tick(7)'"
 
 
-def test_a_job_tells_its_progress_in_a_file_that_is_gone_when_it_has_ended(tmp_path: Path, runner: JobRunner) -> None:
+def test_a_job_reports_its_progress_in_a_file_that_is_gone_when_it_has_ended(tmp_path: Path, runner: JobRunner) -> None:
     runner.start(start(tmp_path, f"{TICKS}; {TICKS}; touch told; while [ ! -e go ]; do sleep 0.01; done"))
     until((tmp_path / "told").exists)
     counter = runner.counter(1, 1)

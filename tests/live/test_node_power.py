@@ -119,7 +119,7 @@ def test_a_boot_waits_for_its_watts() -> None:
     site.until(lambda: job.state == "done")
 
 
-def test_a_wish_to_boot_ends_with_the_job_that_it_was_for() -> None:
+def test_a_request_to_boot_ends_with_the_job_that_it_was_for() -> None:
     site = Site(1)
     site.until(lambda: site.count("off") == 1)
     site.has_watts = lambda: False

@@ -460,7 +460,7 @@ def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
         fake.partition.submit(1000, "someone", msgspec.structs.replace(spec, nodes=3))
 
 
-def test_beside_emulated_nodes_a_job_waits_for_a_node_that_runs_it() -> None:
+def test_among_emulated_nodes_a_job_waits_for_a_node_that_runs_it() -> None:
     fake = Fake(3)
     fake.emulated = {"n00", "n01"}
     fake.report()

@@ -188,7 +188,7 @@ def test_what_an_emulated_node_says_of_itself_is_what_its_hungriest_and_most_fru
     assert watts.rest_w < watts.mop_w < watts.safe_w < watts.tdp_w
 
 
-def test_a_job_tells_its_progress_if_it_is_submitted_so_and_the_next_one_begins_anew(tmp_path: Path) -> None:
+def test_a_job_reports_its_progress_if_it_is_submitted_so_and_the_next_one_begins_again(tmp_path: Path) -> None:
     node = Node()
     node.jobs.start(start(tmp_path, "twin-workload", "nas", "10s", "50ms"))
     first = node.jobs.counter(1, 1)

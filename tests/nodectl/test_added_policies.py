@@ -266,7 +266,7 @@ def test_a_state_that_no_journal_can_keep_costs_the_journal_and_not_the_run(tmp_
     assert "journal stopped: site-clock: a policy's state has a set, which a journal cannot store" in said
 
 
-def test_two_files_of_one_name_cannot_be_told_apart_by_a_journal_and_are_refused(tmp_path):
+def test_two_files_of_one_name_cannot_be_distinguished_by_a_journal_and_are_refused(tmp_path):
     paths = []
     for folder, side in (("a", "cpu"), ("b", "gpu")):
         (tmp_path / folder).mkdir()

@@ -155,7 +155,7 @@ def test_a_dry_run_journals_what_it_would_do(tmp_path):
     assert records[5].values.tolist() == [1_200_000, 1_200_000]
 
 
-def test_a_cap_holds_whatever_the_policy_wishes(tmp_path):
+def test_a_cap_is_kept_whatever_the_policy_requests(tmp_path):
     with node("curie", "hpl") as inside:
         capped = settings(tmp_path, cpu_policy=fixed(0), caps={"cpu_max_khz": 2_050_000})
         agent = Agent.open(inside.ports, capped)
@@ -292,7 +292,7 @@ def test_the_energy_of_a_run_is_that_of_the_node(tmp_path):
             assert part.joules == pytest.approx(truth[name], rel=0.03), part.name
 
 
-def test_a_journal_that_cannot_be_kept_is_an_error_only_when_it_was_asked_for(tmp_path):
+def test_a_journal_that_cannot_be_kept_is_an_error_only_when_it_was_requested(tmp_path):
     (tmp_path / "journal").write_text("in the way")
     with node("curie", "hpl") as inside:
         _, said = run(inside, settings(tmp_path, mode="monitor"), 0.5)
@@ -322,7 +322,7 @@ def test_what_a_killed_agent_left_is_restored_even_if_the_next_one_is_refused(tm
 
 
 @pytest.mark.parametrize("given", [{"mode": "monitor"}, {"dry_run": True}])
-def test_a_run_that_only_looks_says_what_a_killed_one_left_and_not_what_a_running_one_holds(tmp_path, given):
+def test_a_run_that_only_looks_says_what_a_killed_one_left_and_not_what_a_running_one_has_moved(tmp_path, given):
     with node("curie", "hpl") as inside:
         first = Agent.open(inside.ports, settings(tmp_path, cpu_policy=fixed(1_500_000)))
         first.tick()

@@ -69,7 +69,7 @@ def test_an_agent_that_costs_too_much_doubles_its_period_says_so_and_comes_back(
     assert beat.period_ns == 10 * MS
 
 
-def test_the_period_never_backs_off_beyond_its_longest_nor_comes_back_below_what_was_asked():
+def test_the_period_never_backs_off_beyond_its_longest_nor_comes_back_below_the_setting():
     beat = pace(SteppedClock())
     for _ in range(10 * TICKS_JUDGED):
         beat.spent(1000 * MS)

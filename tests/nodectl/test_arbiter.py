@@ -31,16 +31,16 @@ def settle(wish: int, cap: int = 0, thermal: int = 0, missing: bool = False, ste
     return int(clocks[0]), int(bounds[0])
 
 
-def test_nothing_asked_runs_free():
+def test_without_a_request_a_clock_runs_free():
     assert settle(0) == (0, FREE)
 
 
-def test_a_wish_is_rounded_up_so_that_its_slowdown_bound_holds():
+def test_a_request_is_rounded_up_so_that_its_slowdown_bound_is_kept():
     assert settle(1111) == (1215, POLICY)
     assert settle(1215) == (1215, POLICY)
 
 
-def test_a_cap_is_rounded_down_so_that_its_watts_hold():
+def test_a_cap_is_rounded_down_so_that_its_watts_are_kept():
     assert settle(0, cap=1214) == (1110, CAP)
     assert settle(1410, cap=1214) == (1110, CAP)
 
@@ -55,7 +55,7 @@ def test_when_two_opinions_agree_the_policy_is_named():
     assert settle(1215, cap=1215, thermal=1215) == (1215, POLICY)
 
 
-def test_a_missing_sensor_voids_the_wish_but_not_the_cap():
+def test_a_missing_sensor_voids_the_request_but_not_the_cap():
     assert settle(1005, missing=True) == (0, MISSING)
     assert settle(1005, cap=1305, missing=True) == (1305, CAP)
 
@@ -79,7 +79,7 @@ def test_no_limit_is_exceeded_and_every_clock_is_one_the_hardware_has(wish, cap,
 
 
 @given(wish=st.integers(1, 2000), cap=clock)
-def test_a_policy_is_slowed_below_its_wish_only_by_a_limit(wish, cap):
+def test_a_policy_is_slowed_below_its_request_only_by_a_limit(wish, cap):
     value, bound = settle(wish, cap)
     assert value >= min(wish, 1410) or bound == CAP
 
@@ -97,12 +97,12 @@ def shared_clocks() -> SharedClocks:
 
 
 @given(st.lists(st.integers(1, 3000), min_size=4, max_size=4))
-def test_a_shared_clock_follows_the_fastest_wish_of_its_cpus(khz):
+def test_a_shared_clock_follows_the_fastest_request_of_its_cpus(khz):
     shared = shared_clocks()
     assert shared.fastest(np.array(khz)).tolist() == [max(khz[0], khz[1]), max(khz[2], khz[3])]
 
 
-def test_a_cpu_without_a_wish_frees_the_clock_it_shares():
+def test_a_cpu_without_a_request_frees_the_clock_it_shares():
     assert shared_clocks().fastest(np.array([0, 1200, 1300, 1400])).tolist() == [0, 1400]
 
 

@@ -34,7 +34,7 @@ def complaint(capsys, *arguments: str) -> str:
     return captured.err.strip()
 
 
-def test_a_setting_that_no_file_gives_is_asked_of_the_file_that_is_not_there(monkeypatch):
+def test_a_setting_that_no_file_gives_names_the_file_that_is_not_there(monkeypatch):
     monkeypatch.setattr("nodectl.commands.run.DEFAULT_PATH", "/nowhere/nodectl.toml")
     with pytest.raises(ConfigError, match=r"^/nowhere/nodectl.toml \(which is not there\): cluster.tdp_w: is missing"):
         configure(None, {("cluster", "url"): ("--cluster", "tcp://h:7410"), ("mode",): ("--mode", "optimize")})
@@ -103,7 +103,7 @@ def test_wrong_use_is_one_line_that_says_what_would_be_right(capsys, arguments, 
     assert complaint(capsys, *arguments).startswith(expected)
 
 
-def test_an_option_stands_over_the_file_and_each_mistake_names_its_own_place(tmp_path):
+def test_an_option_overrules_the_file_and_each_mistake_names_its_own_place(tmp_path):
     file = tmp_path / "n.toml"
     file.write_text('mode = "optimize"\nperiod_ms = 50\n[journal]\nmax_bytes = 2000000\n')
     config = configure(file, {("period_ms",): ("--period", 20.0), ("journal", "dir"): ("--journal", "/j")})

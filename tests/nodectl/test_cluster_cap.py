@@ -120,7 +120,7 @@ class CappedNode:
         self.agent._actuation._writer.close()
 
 
-def test_a_grant_is_held_confirmed_by_its_effect_and_over_with_its_lease(tmp_path):
+def test_a_grant_is_in_force_confirmed_by_its_effect_and_over_with_its_lease(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         made = CappedNode(inside, tmp_path)
         made.ticks(3)
@@ -201,7 +201,7 @@ def test_a_wrong_cluster_setting_is_named(tmp_path, wrong, message):
         settings(tmp_path, **wrong)
 
 
-def test_a_node_says_whether_its_cap_holds_it_back(tmp_path):
+def test_a_node_reports_whether_it_is_cap_bound(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         capped = CappedNode(inside, tmp_path)
         try:

@@ -170,7 +170,7 @@ def test_a_report_goes_out_every_second() -> None:
     assert [one.report_id for one in made.wire.sent] == [sent[0], sent[10], sent[20]]
 
 
-def test_that_a_cap_held_the_node_back_even_for_a_moment_is_in_the_next_report_and_only_there() -> None:
+def test_that_a_node_was_cap_bound_even_for_a_moment_is_in_the_next_report_and_only_there() -> None:
     made = Alone()
     made.tick(300.0)
     for held in ("no", "unsure", "yes", "unsure", "no", *["no"] * 14, "unsure", *["no"] * 10):
@@ -501,7 +501,7 @@ def test_messages_about_jobs_are_passed_on_and_the_job_says_how_far_it_is() -> N
     assert desk.is_closed and made.wire.is_closed
 
 
-def test_jobs_are_said_only_to_who_has_asked_and_at_once() -> None:
+def test_jobs_are_reported_only_on_request_and_at_once() -> None:
     made, desk = with_jobs()
     made.wire.wants_jobs = False
     made.tick(300.0)

@@ -159,7 +159,7 @@ def test_our_firmware_says_whether_it_ends_leases_which_is_set_and_how_low_its_c
     assert proof(hw, other) == ""
 
 
-def test_a_controller_that_is_not_there_or_holds_no_cap_ends_no_lease(tmp_path):
+def test_a_controller_that_is_not_there_or_enforces_no_cap_ends_no_lease(tmp_path):
     assert "no controller enforces the cap" in cap_controller(Scmi()).why
     gone = cap_controller(Scmi(f"scmi+shm:{tmp_path}/gone.sock", {"node/cap_mw": "package"}))
     assert "cannot be reached" in gone.why

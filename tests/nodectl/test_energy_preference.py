@@ -162,7 +162,7 @@ def test_a_number_that_somebody_has_set_is_put_back_as_that_number(tmp_path):
     assert ports.files.read(f"{folder}/energy_performance_preference").strip() == "128"
 
 
-def test_default_counts_as_held_by_whatever_word_the_processor_had_at_boot():
+def test_default_matches_whatever_word_the_processor_had_at_boot():
     with node("client", "hpl") as inside:
         prefer(inside, "power")
         knob = open_knob(inside.ports, FIRST)
@@ -178,7 +178,7 @@ def test_a_journal_with_preferences_replays_to_the_same_bytes(tmp_path):
     assert report.is_equal and report.decided > 10 and report.policies == ("fixed-epp",)
 
 
-def test_a_node_without_preferences_names_the_reason_when_they_are_asked_for(tmp_path):
+def test_a_node_without_preferences_names_the_reason_when_they_are_requested(tmp_path):
     with (
         node("curie", "hpl") as inside,
         pytest.raises(NodectlError, match=r"no energy preferences to move: no cpufreq"),

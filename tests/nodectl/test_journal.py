@@ -162,7 +162,7 @@ def test_each_segment_can_be_read_on_its_own(tmp_path):
         assert np.array_equal(record.previous.counters, entries[record.sequence - 1][0].counters)
 
 
-def test_the_bound_holds_and_the_oldest_goes_first(tmp_path):
+def test_the_bound_is_kept_and_the_oldest_goes_first(tmp_path):
     source = Source(small_layout())
     writer = JournalWriter(tmp_path, source.layout, Settings(), 60_000)
     for _ in range(800):

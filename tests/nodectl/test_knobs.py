@@ -204,7 +204,7 @@ def test_an_idle_cpu_is_not_blamed_for_a_low_clock(bench, tmp_path):
         instruments.close()
 
 
-def test_a_clock_out_of_range_is_refused_by_the_kernel_or_held_at_its_bound(bench):
+def test_a_clock_out_of_range_is_refused_by_the_kernel_or_clipped_to_its_bound(bench):
     outcome = bench("curie", "hpl").set({CLOCK: 1})[CLOCK]
     assert outcome.status in ("refused", "no-effect") and outcome.detail
 
@@ -254,7 +254,7 @@ def test_a_lost_gpu_has_vanished_and_stays_in_the_save(bench):
     assert list(read_save(node.save_path).knobs) == [LOCK]
 
 
-def test_a_board_limit_is_captured_held_and_put_back(bench):
+def test_a_board_limit_is_captured_enforced_and_put_back(bench):
     node = bench("xh2415", "easywave")
     captured = open_knob(node.ports, BOARD).read()
     assert node.set({BOARD: 250_000})[BOARD].status == "written"
@@ -269,7 +269,7 @@ def test_a_board_limit_out_of_range_is_refused(bench):
     assert outcome.status == "refused" and "1 mW" in outcome.detail
 
 
-def test_a_package_limit_is_held_to_its_eighth_of_a_watt_and_kept(bench):
+def test_a_package_limit_is_rounded_to_its_eighth_of_a_watt_and_kept(bench):
     node = bench("curie", "hpl")
     assert node.set({LONG_TERM: 60_000_001})[LONG_TERM].status == "written"
     assert node.see(60, period_s=0.5) == []  # its time window is 10 s
@@ -304,7 +304,7 @@ def test_a_known_lock_is_found_before_any_write(bench, tmp_path):
     assert LONG_TERM not in [knob.name for knob in knobs]
 
 
-def test_a_limit_above_its_memory_mapped_twin_is_told_at_once(bench):
+def test_a_limit_above_its_memory_mapped_twin_is_reported_at_once(bench):
     node = bench("client", "hpl")
     mmio_uw = value(node, f"{POWERCAP}/intel-rapl-mmio:0/constraint_0_power_limit_uw")
     above = node.set({LONG_TERM: mmio_uw + 5_000_000})[LONG_TERM]

@@ -84,7 +84,7 @@ def test_an_agent_starts_without_a_lease() -> None:
     assert lease_at(limit_mw=400_000).lapse(100 * S)
 
 
-def test_reports_sent_at_one_time_are_still_told_apart() -> None:
+def test_reports_sent_at_one_time_are_still_distinguished() -> None:
     lease = lease_at()
     names = [lease.report(101 * S, -1).report_id for _ in range(3)]
     assert names == [101 * S, 101 * S + 1, 101 * S + 2], "and none says a later time than it must"

@@ -48,7 +48,7 @@ def test_agents_with_state_directories_of_their_own_still_share_one_node(tmp_pat
         pass
 
 
-def test_a_refused_agent_holds_nothing_and_leaks_no_descriptor(tmp_path, node):
+def test_a_refused_agent_locks_nothing_and_leaks_no_descriptor(tmp_path, node):
     before = len(os.listdir("/proc/self/fd"))
     with NodeLock(state(tmp_path, "a"), node), pytest.raises(LockError):
         NodeLock(state(tmp_path, "b"), node).acquire()
@@ -76,7 +76,7 @@ def test_a_full_disk_costs_the_number_in_a_message_and_not_the_lock(tmp_path):
 
 
 @needs_root
-def test_who_may_not_lock_the_node_is_told_in_one_line(tmp_path, node):
+def test_who_may_not_lock_the_node_gets_one_line(tmp_path, node):
     os.makedirs(os.path.dirname(node), mode=0o700)
     os.seteuid(65534)
     try:
@@ -86,7 +86,7 @@ def test_who_may_not_lock_the_node_is_told_in_one_line(tmp_path, node):
         os.seteuid(0)
 
 
-def test_a_state_directory_that_is_a_file_is_told_as_such(tmp_path):
+def test_a_state_directory_that_is_a_file_is_reported_as_such(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(LockError, match=r"cannot use the lock .*/file/lock: its directory is a file$"):
         NodeLock(str(tmp_path / "file")).acquire()

@@ -80,7 +80,7 @@ def test_limits_go_step_by_step_when_a_controller_takes_the_cap():
     assert walk(0.0, [300.0]) == [0], "no cap, no limit"
 
 
-def test_rapl_limits_hold_the_cap_and_are_as_before_at_the_end(tmp_path):
+def test_rapl_limits_enforce_the_cap_and_are_as_before_at_the_end(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         limit_uw = int(inside.ports.files.read(LONG_TERM))
         free, _ = run(inside, settings(tmp_path / "free", mode="monitor"), 2.0)
@@ -101,7 +101,7 @@ def test_rapl_limits_hold_the_cap_and_are_as_before_at_the_end(tmp_path):
         assert not any("ALARM" in line or "cap" in line for line in said)
 
 
-def test_a_cap_that_nothing_here_can_hold_is_refused(tmp_path):
+def test_a_cap_that_nothing_here_can_enforce_is_refused(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         found = survey(inside.ports)
         found.knobs.clear()

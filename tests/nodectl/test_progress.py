@@ -118,7 +118,7 @@ def test_python_programs_tell_by_the_same_header(counter: tuple[Path, CounterFil
     assert Path(printed.stdout.strip()) == HEADERS
 
 
-def test_a_run_around_a_program_counts_what_it_tells_and_leaves_no_file(program: Path, tmp_path: Path) -> None:
+def test_a_run_around_a_program_counts_what_it_reports_and_leaves_no_file(program: Path, tmp_path: Path) -> None:
     script = f"echo $NODECTL_PROGRESS; for i in 1 2 3 4; do {program} 100; sleep 0.15; done"
     run = [*RUN, "--json", "--state-dir", str(tmp_path / "state"), "--", "sh", "-c", script]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
@@ -131,7 +131,7 @@ def test_a_run_around_a_program_counts_what_it_tells_and_leaves_no_file(program:
     assert replay(open_journal(tmp_path / "state" / "journal")).is_equal
 
 
-def test_a_program_that_tells_nothing_leaves_no_word_about_progress(tmp_path: Path) -> None:
+def test_a_program_that_reports_nothing_leaves_no_word_about_progress(tmp_path: Path) -> None:
     run = [*RUN, "--json", "--state-dir", str(tmp_path / "state"), "--", "sleep", "0.3"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stderr.splitlines()[-1])["progress"] is None
@@ -196,7 +196,7 @@ def test_every_count_comes_back_from_the_journal_and_each_segment_stands_alone(t
         assert head.previous.progress == told[head.sequence - 1]
 
 
-def test_a_journal_in_which_nobody_tells_is_written_as_before_there_was_progress(tmp_path: Path) -> None:
+def test_a_journal_in_which_nobody_reports_is_written_as_before_there_was_progress(tmp_path: Path) -> None:
     from nodectl.journal.format import CappedRecord, PackedRecord, ProgressRecord, decode_record, encode_record
 
     old = encode_record(CappedRecord(5, 6, 7, True, b"row", [], 240_000, False))
@@ -209,7 +209,7 @@ def test_a_journal_in_which_nobody_tells_is_written_as_before_there_was_progress
         assert record.raw.progress == NO_RAW_PROGRESS
 
 
-def test_a_keyframe_of_an_older_journal_says_that_nothing_was_told(tmp_path: Path) -> None:
+def test_a_keyframe_of_an_older_journal_says_that_nothing_was_reported(tmp_path: Path) -> None:
     from nodectl.journal.format import Keyframe, decode_keyframe, encode_keyframe
 
     told_journal(tmp_path, [RawProgress(1, 5)])
@@ -223,7 +223,7 @@ def test_a_keyframe_of_an_older_journal_says_that_nothing_was_told(tmp_path: Pat
 # --- on the emulated node ---
 
 
-def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_path: Path) -> None:
+def test_what_an_emulated_program_reports_reaches_sample_journal_and_table(tmp_path: Path) -> None:
     machine = load_machine("curie")
     twin = Twin(machine, load_workload("nas", machine, duration_s=30, progress_s=0.02))
     config = Config(mode="optimize", state_dir=str(tmp_path), journal=JournalSettings())
@@ -252,7 +252,7 @@ def test_what_an_emulated_program_tells_reaches_sample_journal_and_table(tmp_pat
     assert len(rows) >= 79 and np.sum([float(row) for row in rows]) == units[-1]
 
 
-def test_on_a_served_node_the_waiting_program_tells_what_the_emulated_load_has_done(tmp_path: Path) -> None:
+def test_on_a_served_node_the_waiting_program_reports_what_the_emulated_load_has_done(tmp_path: Path) -> None:
     try:
         host_needs.require()
     except TwinError as missing:

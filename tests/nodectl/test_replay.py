@@ -88,7 +88,7 @@ def test_a_journal_that_lost_its_beginning_and_a_piece_still_replays(tmp_path):
     assert len(report.problems) == 1
 
 
-def test_two_runs_in_one_journal_are_told_apart(tmp_path):
+def test_two_runs_in_one_journal_are_distinguished(tmp_path):
     for _ in range(2):
         directory = record(tmp_path, machine="curie", workload="nas", seconds=5)
     runs = {entry.keyframe.run for entry in open_journal(directory)}
@@ -197,7 +197,7 @@ def test_csv_has_a_row_per_part_and_no_zero_for_what_is_missing(journal, tmp_pat
     assert sum(row["part"] == "agent" for row in rows) == len(entries)
 
 
-def test_parquet_holds_the_same_as_csv(journal, tmp_path):
+def test_parquet_has_the_same_as_csv(journal, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: install nodectl[export]")
     for name in ("run.csv", "run.parquet"):
         assert main(["replay", str(journal), "--export", str(tmp_path / name)]) == 0

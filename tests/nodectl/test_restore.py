@@ -217,7 +217,7 @@ def test_one_agent_per_node_and_the_message_names_the_other(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_who_may_not_look_for_a_save_is_told_so_and_not_that_there_is_none(moved, state_dir, tmp_path, capsys):
+def test_who_may_not_look_for_a_save_gets_that_error_and_not_that_there_is_none(moved, state_dir, tmp_path, capsys):
     assert main(["restore", "--state-dir", str(tmp_path / "none")]) == 0  # and all modules are loaded now
     capsys.readouterr()
     tmp_path.chmod(0o755)

@@ -63,7 +63,7 @@ def test_a_knob_at_anything_else_is_somebody_elses_and_left_to_them() -> None:
     assert knob.explained[1:] == [(3000, 1100)], "with none of ours, the captured one"
 
 
-def test_a_knob_that_temperature_holds_down_is_put_back_all_the_same() -> None:
+def test_a_knob_that_temperature_keeps_low_is_put_back_all_the_same() -> None:
     knob = PlainKnob(text="1100", why=HOT)
     assert row(put_back(knob, CAPTURED)) == ("restored", "1100 to 3000", "")
     knob = PlainKnob(text="1200", most=900, why=HOT)
@@ -71,7 +71,7 @@ def test_a_knob_that_temperature_holds_down_is_put_back_all_the_same() -> None:
     assert knob.explained == [(3000, 900)]
 
 
-def test_a_knob_that_holds_something_else_after_the_restore_without_a_cause_is_not_back() -> None:
+def test_a_knob_that_shows_something_else_after_the_restore_without_a_cause_is_not_back() -> None:
     knob = PlainKnob(text="1200", most=900)
     assert row(put_back(knob, CAPTURED)) == ("no-effect", "requested 3000, still at 900", "firmware")
 
@@ -116,7 +116,7 @@ class Shared(PlainKnob):
         self.text = str(self.theirs)
 
 
-def test_what_another_agent_holds_stays_when_ours_is_withdrawn() -> None:
+def test_what_another_agent_has_set_stays_when_ours_is_withdrawn() -> None:
     knob = Shared(text="1200")
     detail = "our value was withdrawn; 900 is somebody else's and stays"
     assert row(put_back(knob, Captured("disabled", (1000, 1200)))) == ("restored", detail, "")
@@ -171,7 +171,7 @@ def test_a_knob_above_its_safe_value_goes_down_to_it() -> None:
     assert knob.log == ["1000"]
 
 
-def test_a_knob_that_does_not_go_down_to_its_safe_value_is_not_held() -> None:
+def test_a_knob_that_does_not_go_down_to_its_safe_value_is_not_at_its_restore_limit() -> None:
     knob = PlainKnob(text="1200", step=300)
     assert put_to_limit(knob, HELD).status == "held", "900 is what the hardware makes of 1000"
     knob = PlainKnob(text="1200", most=950)
@@ -223,7 +223,7 @@ def test_a_knob_that_fails_is_an_outcome_and_the_others_go_back() -> None:
     assert not Restoration(outcomes).is_complete
 
 
-def test_a_restore_is_complete_where_each_knob_is_back_left_or_held() -> None:
+def test_a_restore_is_complete_where_each_knob_is_back_left_or_at_its_restore_limit() -> None:
     assert Restoration().is_complete
     assert Restoration([Outcome(NAME, "restored"), Outcome(NAME, "left"), Outcome(NAME, "held")]).is_complete
     assert not Restoration([Outcome(NAME, "restored"), Outcome(NAME, "no-effect")]).is_complete
@@ -291,7 +291,7 @@ def test_a_damaged_line_is_a_remark_and_the_others_are_restored(tmp_path: Path) 
     assert result == Restoration([Outcome(NAME, "restored", "1200 to 3000")], [f"{path}:4: line is damaged, skipped"])
 
 
-def test_under_a_grant_a_restore_holds_the_knob_and_keeps_the_save_until_the_leave(tmp_path: Path) -> None:
+def test_under_a_grant_a_restore_limits_the_knob_and_keeps_the_save_until_the_leave(tmp_path: Path) -> None:
     path, knob = saved(tmp_path), PlainKnob(text="1200")
     Save(path, "boot-1").limit_restores({NAME: 1000})
     result = restore_saved(path, "boot-1", lambda _: knob)

@@ -176,7 +176,7 @@ def points(root: Path, disk: RecordedOs) -> Iterator[Point]:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_whatever_a_crash_leaves_of_the_save_tells_what_every_moved_knob_was(tmp_path: Path) -> None:
+def test_whatever_a_crash_leaves_of_the_save_has_what_every_moved_knob_was(tmp_path: Path) -> None:
     with recorded() as disk:
         a_long_run(Hardware(disk), tmp_path)
     kinds = {type(one).__name__ for one in disk.operations}
@@ -257,7 +257,7 @@ def test_after_a_kill_at_any_point_a_restore_puts_every_knob_back_and_a_second_o
 
 
 @pytest.mark.usefixtures("small_files")
-def test_after_a_kill_at_any_point_a_restore_raises_no_knob_that_a_grant_holds(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_point_a_restore_raises_no_knob_above_its_grant(tmp_path: Path) -> None:
     with recorded() as disk:
         a_long_run(Hardware(disk), tmp_path)
     n_held = 0

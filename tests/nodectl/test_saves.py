@@ -47,7 +47,7 @@ def test_the_first_capture_of_a_knob_stands(tmp_path):
     assert read_save(save.path).knobs["k"].value == "original"
 
 
-def test_a_restored_knob_may_be_captured_anew(tmp_path):
+def test_a_restored_knob_may_be_captured_again(tmp_path):
     save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"k": "1", "other": "2"})
     save.restored(["k"])
@@ -126,7 +126,7 @@ def test_the_file_is_private(tmp_path):
     assert os.stat(saved(tmp_path)).st_mode & 0o777 == 0o600
 
 
-def test_an_emulated_node_beside_the_real_one_has_a_name_of_its_own() -> None:
+def test_an_emulated_node_on_a_real_one_has_a_name_of_its_own() -> None:
     """Both share the boot; a save of the one must never be put back on the other."""
     real, emulated = node_id("/run/nodectl/lock"), node_id("/run/nodectl/lock-fuse-0:40")
     assert real == boot_id()
@@ -141,7 +141,7 @@ def test_a_lock_whose_name_ends_in_lock_names_a_node_of_its_own() -> None:
     assert node_id("/run/nodectl/lock-of-the-clock") == boot_id() + "-of-the-clock"
 
 
-def test_a_boot_without_a_name_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_without_a_name_is_an_error_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "BOOT_ID_PATH", "/nowhere/boot_id")
     with pytest.raises(SaveError, match=r"^/nowhere/boot_id: No such file or directory; is /proc mounted\?$"):
         boot_id()
@@ -184,7 +184,7 @@ def test_a_line_of_an_unknown_kind_is_skipped_and_reported_and_what_follows_is_r
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 7])
-def test_a_save_of_a_newer_version_is_refused_with_the_remedy(tmp_path: Path, version: int) -> None:
+def test_a_save_of_a_newer_version_is_refused_with_the_fix(tmp_path: Path, version: int) -> None:
     path = saved(tmp_path, knobs=1)
     appended(path, f'{{"kind":"capture","v":{version},"boot":"b","knob":"k","value":"5"}}')
     if version <= 2:
@@ -208,7 +208,7 @@ def test_lines_that_speak_of_a_knob_that_is_not_captured_change_nothing(tmp_path
     assert after.knobs["cpu/policy0/max_khz"].ours == (1_200_000, 1_300_000)
 
 
-def test_a_grant_holds_knobs_captured_before_it_and_after_it_until_the_next_one(tmp_path: Path) -> None:
+def test_a_grant_limits_knobs_captured_before_it_and_after_it_until_the_next_one(tmp_path: Path) -> None:
     save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"a": "9", "b": "9"})
     save.limit_restores({"a": 1, "c": 3})
@@ -250,7 +250,7 @@ def test_each_line_has_the_form_that_the_manual_shows(tmp_path: Path) -> None:
     ]
 
 
-def test_a_save_is_written_anew_only_above_its_limit_and_keeps_all_that_counts(
+def test_a_save_is_compacted_only_above_its_limit_and_keeps_all_that_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = Save(str(tmp_path / "save"), BOOT)
@@ -378,12 +378,12 @@ def test_the_first_sync_after_opening_is_of_the_names_too_and_a_directory_of_oth
     assert synced == [save.path, str(tmp_path / "state")] and "b" in read_save(save.path).knobs
 
 
-def test_a_save_that_was_never_opened_is_not_written_anew(tmp_path: Path) -> None:
+def test_a_save_that_was_never_opened_is_not_compacted(tmp_path: Path) -> None:
     Save(str(tmp_path / "save"), BOOT).compact({}, {})
     assert os.listdir(tmp_path) == []
 
 
-def test_a_save_whose_place_is_taken_when_it_is_written_anew_says_so(
+def test_a_save_whose_place_is_taken_when_it_is_compacted_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saves, "COMPACT_BYTES", 1)

@@ -203,7 +203,7 @@ def test_a_lease_that_ends_while_its_agent_lives_is_news_for_nobody(tmp_path):
         capped.agent.stop()
 
 
-def test_a_controller_that_was_started_again_is_told_the_lease_before_the_cap(tmp_path):
+def test_a_controller_that_was_started_again_gets_the_lease_before_the_cap(tmp_path):
     with under(tmp_path) as capped:
         node = capped.node
         end_ns = capped.grant(240.0)

@@ -140,7 +140,7 @@ def runtime(served: Served) -> Iterator[Client]:
     one.close()
 
 
-def test_it_tells_where_each_agent_connects(served: Served) -> None:
+def test_it_prints_where_each_agent_connects(served: Served) -> None:
     assert served.told == [
         "EMULATED controlpulp, 36 cores with instructions of class 3",
         f"ospm: vhost-user {served.guest_path}",

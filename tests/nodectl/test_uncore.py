@@ -180,7 +180,7 @@ def test_a_run_without_an_uncore_policy_has_no_uncore_rows(tmp_path):
         assert record.keyframe.layout.ranges == ()
 
 
-def test_a_node_without_the_knob_names_it_when_its_policy_is_asked_for(tmp_path):
+def test_a_node_without_the_knob_names_it_when_its_policy_is_requested(tmp_path):
     with node("curie", "hpl") as inside, pytest.raises(NodectlError, match=r"no uncore clock limits to move: .*driver"):
         Agent.open(inside.ports, uncore(tmp_path))
 

@@ -36,7 +36,7 @@ def test_a_capped_node_reports_fewer_instructions_a_second_in_the_measure_of_its
     assert found["hpl"] < found["stream"] - 0.1
 
 
-def test_units_that_a_job_tells_are_counted_on_and_a_gap_is_no_slow_second(tmp_path):
+def test_units_that_a_job_reports_are_counted_on_and_a_gap_is_no_slow_second(tmp_path):
     with node("skylake-6146", "hpl") as inside:
         told = RawProgress(1, 0)
 
@@ -57,7 +57,7 @@ def test_units_that_a_job_tells_are_counted_on_and_a_gap_is_no_slow_second(tmp_p
         assert counted < made.wire.sent[-1].units < counted + 200, "counted on, in units of the new one"
 
 
-def test_a_node_whose_job_tells_nothing_has_no_units_and_one_whose_gpus_work_no_instructions():
+def test_a_node_whose_job_reports_nothing_has_no_units_and_one_whose_gpus_work_no_instructions():
     told = {}
     for machine, load in (("skylake-6146", "hpl"), ("genoa-h100", "easywave")):
         with node(machine, load) as inside:

@@ -168,7 +168,7 @@ def test_another_value_is_tried_at_once(node, save_path):
     assert statuses(writer.apply({NAMES[0]: 1_200_000})) == ["written"]
 
 
-def test_a_write_without_effect_is_told_by_reading_back(node, save_path):
+def test_a_write_without_effect_is_found_by_reading_back(node, save_path):
     node.files.deaf.add(limit_path(0))
     writer = writer_for(node, save_path)
     writer.start()
@@ -188,7 +188,7 @@ def test_a_limit_of_the_firmware_is_named(node, save_path):
     assert "bios_limit" in outcome.detail
 
 
-def test_a_limit_held_down_by_temperature_is_not_taken_for_somebody_elses(node, save_path):
+def test_a_limit_lowered_by_temperature_is_not_taken_for_somebody_elses(node, save_path):
     writer = writer_for(node, save_path)
     writer.start()
     writer.apply({NAMES[0]: 2_400_000})
@@ -244,7 +244,7 @@ def test_some_knobs_can_be_put_back_while_the_rest_goes_on(node, save_path):
     assert list(read_save(save_path).knobs) == [NAMES[0], NAMES[2], NAMES[3]]
 
 
-def test_a_knob_left_to_somebody_is_not_captured_anew(node, save_path):
+def test_a_knob_left_to_somebody_is_not_captured_again(node, save_path):
     writer = writer_for(node, save_path)
     writer.start()
     writer.apply({NAMES[0]: 1_200_000})
@@ -327,7 +327,7 @@ def test_a_vanished_knob_comes_back_after_a_while(node, save_path):
     assert statuses(writer.apply({NAMES[0]: 1_300_000})) == ["written"]
 
 
-def test_the_save_is_written_anew_before_it_grows_without_bound(node, save_path, monkeypatch):
+def test_the_save_is_compacted_before_it_grows_without_bound(node, save_path, monkeypatch):
     monkeypatch.setattr("nodectl.write.saves.COMPACT_BYTES", 2_000)
     writer = writer_for(node, save_path)
     writer.start()

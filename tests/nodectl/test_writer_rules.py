@@ -52,7 +52,7 @@ def node(tmp_path: Path) -> Node:
 # --- apply
 
 
-def test_each_wish_has_one_outcome_in_its_order(node: Node) -> None:
+def test_each_request_has_one_outcome_in_its_order(node: Node) -> None:
     assert node.apply(b=1000, z=5, a=1100, y=0, c=0) == [
         ("written", "1000", ""),
         ("vanished", "this node has no such knob", ""),
@@ -63,7 +63,7 @@ def test_each_wish_has_one_outcome_in_its_order(node: Node) -> None:
     assert [outcome.knob for outcome in node.writer.apply({B: 1000, "z": 5, A: 1200})] == [B, "z", A]
 
 
-def test_a_written_knob_is_left_alone_while_the_wish_stays(node: Node) -> None:
+def test_a_written_knob_is_left_alone_while_the_request_stays(node: Node) -> None:
     assert node.apply(a=1000) == [("written", "1000", "")]
     assert node.apply(a=1000) == [("unchanged", "", "")]
     assert node.knobs[A].log == ["1000"]
@@ -101,7 +101,7 @@ def test_a_write_that_changes_nothing_is_the_firmwares_and_one_that_ends_elsewhe
     assert {one.status for one in node.writer.restore_all()} == {"no-effect", "restored"}
 
 
-def test_what_a_write_is_compared_with_is_what_the_knob_held_at_the_last_look(node: Node) -> None:
+def test_what_a_write_is_compared_with_is_what_the_knob_was_at_the_last_look(node: Node) -> None:
     node.apply(a=2000)
     node.knobs[A].most = 2000
     assert node.apply(a=2500)[0][1:] == (
@@ -109,7 +109,7 @@ def test_what_a_write_is_compared_with_is_what_the_knob_held_at_the_last_look(no
     )  # fmt: skip
 
 
-def test_a_limit_that_another_one_overrules_is_held_without_effect(node: Node) -> None:
+def test_a_limit_that_another_one_overrules_has_no_effect(node: Node) -> None:
     node.knobs[A].most_elsewhere = 900
     outcome = ("no-effect", "is at 1000 mW, but 900 is in force", "second RAPL interface")
     assert node.apply(a=1000) == [outcome]
@@ -220,12 +220,12 @@ def test_a_knob_that_is_gone_is_looked_for_again_after_a_second(node: Node) -> N
 
 
 @pytest.mark.parametrize("value", [1, 2**40])
-def test_whatever_number_is_the_first_wish_is_written(node: Node, value: int) -> None:
+def test_whatever_number_is_the_first_request_is_written(node: Node, value: int) -> None:
     assert node.statuses(a=value) == ["written"]
     assert node.knobs[A].log == [str(value)]
 
 
-def test_another_wish_is_tried_at_once_and_waits_a_second_again(node: Node) -> None:
+def test_another_request_is_tried_at_once_and_waits_a_second_again(node: Node) -> None:
     node.knobs[A].fails["set"] = REFUSED
     for _ in range(8):
         node.statuses(a=1000)
@@ -254,7 +254,7 @@ def test_after_a_write_that_came_through_trouble_begins_with_a_second_again(node
     assert node.statuses(a=1100) == ["written"]
 
 
-def test_a_refusal_of_one_wish_does_not_keep_the_knob_from_its_former_value(node: Node) -> None:
+def test_a_refusal_of_one_request_does_not_keep_the_knob_from_its_former_value(node: Node) -> None:
     node.apply(a=1000)
     node.knobs[A].fails["set"] = REFUSED
     assert node.statuses(a=1100) == ["refused"]
@@ -297,7 +297,7 @@ def test_zero_for_a_knob_that_was_never_moved_ends_its_trouble(node: Node) -> No
 
 
 @pytest.mark.parametrize("value", [1, 1000])
-def test_whatever_number_is_the_first_wish_after_a_knob_was_put_back_is_written(node: Node, value: int) -> None:
+def test_whatever_number_is_the_first_request_after_a_knob_was_put_back_is_written(node: Node, value: int) -> None:
     node.apply(a=1000)
     assert node.writer.restore([A])[0].status == "restored"
     assert node.statuses(a=value) == ["written"]
@@ -401,7 +401,7 @@ def test_a_knob_that_this_node_has_no_more_waits_in_the_save_and_disturbs_nothin
 # --- grants
 
 
-def test_a_grant_is_on_the_disk_once_and_holds_knobs_captured_before_it_and_after_it(node: Node) -> None:
+def test_a_grant_is_on_the_disk_once_and_limits_knobs_captured_before_it_and_after_it(node: Node) -> None:
     node.apply(a=1000)
     assert node.writer.restore_limits == {}
     node.writer.limit_restores({A: 800, B: 900})
@@ -425,7 +425,7 @@ def test_a_grant_is_known_while_one_of_its_knobs_has_been_moved(node: Node) -> N
     assert node.writer.restore_limits == {A: 800}
 
 
-def test_a_grant_of_knobs_that_were_never_moved_holds_nothing(node: Node) -> None:
+def test_a_grant_of_knobs_that_were_never_moved_limits_nothing(node: Node) -> None:
     node.writer.limit_restores({B: 900})
     node.apply(a=1000)
     assert node.writer.restore_limits == {}
@@ -469,7 +469,7 @@ def test_a_safe_value_that_stays_in_force_is_not_noted_as_ours(node: Node) -> No
 
 
 @pytest.mark.parametrize("trouble", ["moved", "refused", "no getter"])
-def test_a_safe_value_that_the_hardware_does_not_hold_is_not_noted_as_ours(node: Node, trouble: str) -> None:
+def test_a_safe_value_that_the_hardware_does_not_keep_is_not_noted_as_ours(node: Node, trouble: str) -> None:
     restarted_under(node, 800)
     if trouble == "moved":
         node.knobs[A].text = "750"
@@ -488,7 +488,7 @@ def test_a_block_puts_back_what_a_killed_run_left_before_it_begins(node: Node) -
         assert node.knobs[A].text == "3000"
 
 
-def test_trouble_at_rest_is_repeated_for_the_same_wish_until_it_is_time(node: Node) -> None:
+def test_trouble_at_rest_is_repeated_for_the_same_request_until_it_is_time(node: Node) -> None:
     node.apply(a=1000)
     node.knobs[A].fails["read_back"] = REFUSED
     assert [one.status for one in node.writer.apply({})] == ["refused"]
@@ -501,7 +501,7 @@ def test_trouble_at_rest_is_repeated_for_the_same_wish_until_it_is_time(node: No
 # --- the save
 
 
-def test_a_save_that_cannot_be_written_anew_serves_as_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_cannot_be_compacted_serves_as_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise SaveError("the disk is full")
 

@@ -115,7 +115,7 @@ def test_stalls_may_be_an_event_that_the_pmu_lists(tmp_path: Path, have: type_ha
     assert counters.how("stalls") == "cpu/cycle_activity.stalls_mem_any/"
 
 
-def test_a_processor_with_two_kinds_of_core_is_asked_for_each(tmp_path: Path, have: type_have) -> None:
+def test_a_processor_with_two_kinds_of_core_gets_events_for_each(tmp_path: Path, have: type_have) -> None:
     have((0, 4 << 32 | STALLED_BACKEND), (0, 4 << 32 | CYCLES), (0, 10 << 32 | CYCLES))
     counters = PerfCounters(grow(tmp_path, HYBRID))
     assert counters.how("cycles") == "cycles"

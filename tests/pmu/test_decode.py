@@ -241,7 +241,7 @@ def test_without_a_usable_energy_counter_joules_are_estimated_from_power(after_m
     assert gpu.quality.tolist() == [Quality.MEASURED, Quality.ESTIMATED]
 
 
-def test_absurd_gpu_readings_are_held_at_their_bounds() -> None:
+def test_absurd_gpu_readings_are_clipped_to_their_bounds() -> None:
     def exaggerate(before: RawSweep, after: RawSweep) -> None:
         after.gpu[0, COLUMN["power_mw"]] = 4_000_000
         after.gpu[1, COLUMN["gpu_utilization_pct"]] = 255

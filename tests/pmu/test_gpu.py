@@ -90,7 +90,7 @@ def rig() -> Iterator[Callable[[str], Rig]]:
         each.close()
 
 
-def test_a_card_tells_its_ladder_limits_and_whether_it_has_gpm(rig: Callable[[str], Rig]) -> None:
+def test_a_card_reports_its_ladder_limits_and_whether_it_has_gpm(rig: Callable[[str], Rig]) -> None:
     a100 = rig("xh2415")
     assert len(a100.gpus) == 4 and [card.index for card in a100.gpus] == [0, 1, 2, 3]
     card = a100.gpus[0]
@@ -157,7 +157,7 @@ def test_closing_frees_the_gpm_buffers(rig: Callable[[str], Rig]) -> None:
     assert h100.nvml.calls["nvmlGpmSampleFree"] == 2 * len(h100.gpus)
 
 
-def test_a_lost_gpu_is_missing_asked_rarely_and_comes_back(rig: Callable[[str], Rig]) -> None:
+def test_a_lost_gpu_is_missing_read_rarely_and_comes_back(rig: Callable[[str], Rig]) -> None:
     a100 = rig("xh2415")
     a100.sweep()
     fault = a100.faults.add(Fault("gpu-lost", "gpu:1"))
@@ -172,7 +172,7 @@ def test_a_lost_gpu_is_missing_asked_rarely_and_comes_back(rig: Callable[[str], 
     assert (table[1, BEFORE_HOPPER] != RAW_MISSING).all()
 
 
-def test_power_that_ceases_is_missing_alone_and_asked_again_later(rig: Callable[[str], Rig]) -> None:
+def test_power_that_ceases_is_missing_alone_and_read_again_later(rig: Callable[[str], Rig]) -> None:
     a100 = rig("xh2415")
     a100.sweep()
     fault = a100.faults.add(Fault("missing", "gpu:0:power"))
@@ -185,7 +185,7 @@ def test_power_that_ceases_is_missing_alone_and_asked_again_later(rig: Callable[
     assert a100.sweep(after_s=gpu.RETRY_NS / SECOND)[0, COLUMN["power_mw"]] != RAW_MISSING
 
 
-def test_a_reading_that_never_worked_is_not_asked_again(rig: Callable[[str], Rig]) -> None:
+def test_a_reading_that_never_worked_is_not_read_again(rig: Callable[[str], Rig]) -> None:
     a100 = rig("xh2415")
     a100.nvml.errors["nvmlDeviceGetTotalEnergyConsumption"] = gpu.NOT_SUPPORTED
     assert (a100.sweep()[:, COLUMN["energy_mj"]] == RAW_MISSING).all()

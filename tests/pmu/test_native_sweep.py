@@ -124,7 +124,7 @@ def test_cells_without_a_source_stay_missing() -> None:
 
 
 @counting
-def test_more_events_than_a_group_holds_are_merged_into_the_same_row() -> None:
+def test_more_events_than_fit_a_group_are_merged_into_the_same_row() -> None:
     groups = PerfGroups(CPUS, [[CPU_CLOCK] * 11] * len(CPUS))
     assert len(groups._groups) == 2 * len(CPUS)
     assert (swept(groups, 11) != RAW_MISSING).all()

@@ -47,7 +47,7 @@ def test_a_count_is_read_as_it_is_now(path: Path) -> None:
 
 
 @pytest.mark.parametrize("units", [2**63 - 1, 2**63, 2**64 - 1])
-def test_a_count_beyond_what_can_be_kept_is_held_at_the_end_of_the_range(path: Path, units: int) -> None:
+def test_a_count_beyond_what_can_be_kept_stays_at_the_end_of_the_range(path: Path, units: int) -> None:
     put(path, units)
     assert CounterFile(path).read() == RAW_HIGHEST
 
@@ -108,7 +108,7 @@ def test_units_are_believed_up_to_the_fastest_loop() -> None:
         (RawProgress(1, 5), RawProgress(1, RAW_MISSING)),
     ],
 )
-def test_what_nobody_told_is_missing(before: RawProgress, now: RawProgress) -> None:
+def test_progress_that_nobody_reported_is_missing(before: RawProgress, now: RawProgress) -> None:
     told = decoded(before, now).progress
     assert math.isnan(told.units) and told.quality == Quality.MISSING
 

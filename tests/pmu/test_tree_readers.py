@@ -67,12 +67,12 @@ def policy(number: int, cpus: str, **more: str | int) -> type_tree:
     return {f"{CPU}/cpufreq/policy{number}/{name}": value for name, value in (files | more).items()}
 
 
-def test_a_domain_holds_positions_not_cpu_numbers(tmp_path: Path) -> None:
+def test_a_domain_lists_positions_not_cpu_numbers(tmp_path: Path) -> None:
     domains, _ = cpufreq.find(grow(tmp_path, policy(8, "8 9") | policy(0, "0 1")), (0, 8, 9))
     assert [(domain.policy, domain.cpus) for domain in domains] == [(0, (0,)), (8, (1, 2))]
 
 
-def test_the_nominal_clock_is_what_the_driver_tells(tmp_path: Path) -> None:
+def test_the_nominal_clock_is_what_the_driver_reports(tmp_path: Path) -> None:
     intel = grow(tmp_path / "intel", policy(0, "0", base_frequency=2_400_000))
     amd = grow(tmp_path / "amd", policy(0, "0") | {f"{CPU}/cpu0/acpi_cppc/nominal_freq": 2800})
     turbo = grow(tmp_path / "acpi", policy(0, "0", scaling_available_frequencies="2701000 2700000 2600000 1200000"))
@@ -158,7 +158,7 @@ def test_sensors_are_named_by_chip_and_label_and_have_units(tmp_path: Path) -> N
     assert (power.name, power.value, power.unit) == ("hwmon1/power_meter/power1", 412.0, "W")
 
 
-def test_what_a_sensor_shows_is_told_when_it_is_found(tmp_path: Path) -> None:
+def test_what_a_sensor_shows_is_reported_when_it_is_found(tmp_path: Path) -> None:
     whys = [finding.why for finding in sensors_of(grow(tmp_path, CHIPS)).findings()]
     assert whys == ["46 C now", "/sys/class/hwmon/hwmon0/temp2_input: shows 255 C", "412 W now"]
 

@@ -43,7 +43,7 @@ def test_a_high_ipc_frees_the_clock_at_once() -> None:
     assert (reason == HIGH_IPC).all()
 
 
-def test_between_the_thresholds_the_clock_is_held() -> None:
+def test_between_the_thresholds_the_clock_is_unchanged() -> None:
     node = layout()
     state, before, _ = run(node, [with_ipc(node, 0.3)] * 6)
     _, after, _ = run(node, [with_ipc(node, 0.6)] * 20, state)
@@ -57,7 +57,7 @@ def test_the_clock_never_falls_below_the_floor() -> None:
     assert (target <= PARAMS.floor * MAX_KHZ + 100_000).all()
 
 
-def test_an_idle_sibling_does_not_hold_its_busy_core_up() -> None:
+def test_an_idle_sibling_does_not_keep_its_busy_core_at_a_higher_clock() -> None:
     node = layout(cpus=4, cpus_per_domain=2)
     half_idle = sample(node, np.full(4, MAX_KHZ), 1.0, ipc_at_top=0.3, busy=np.array([1.0, 0.0, 1.0, 0.0]))
     _, target, reason = run(node, [half_idle] * 6)

@@ -57,7 +57,7 @@ def test_a_memory_bound_phase_gets_a_low_clock_and_most_of_the_bound() -> None:
     assert 0.02 < slowdown <= 0.03
 
 
-def test_two_alternating_phases_are_told_apart() -> None:
+def test_two_alternating_phases_are_distinguished() -> None:
     phases = ([0.1] * 50 + [0.95] * 50) * 10
     _, slowdown, (memory, compute) = drive(layout(), phases, Params())
     assert memory < 0.85
@@ -148,7 +148,7 @@ def test_where_little_is_to_be_had_little_is_lost() -> None:
     assert slowdown <= Params().small_bound + 0.002
 
 
-def test_the_promise_tells_a_memory_bound_job_from_a_clock_bound_one() -> None:
+def test_the_promise_distinguishes_a_memory_bound_job_from_a_clock_bound_one() -> None:
     memory, _, _ = drive(layout(), [0.15] * 100, Params())
     compute, _, _ = drive(layout(), [0.97] * 100, Params())
     assert memory.plan.promise > 5 * Params().full_saving
@@ -169,7 +169,7 @@ def test_work_that_may_be_bound_by_the_clock_is_taken_for_it() -> None:
     assert likely[1] <= 0.01 < 0.02 < clear[1]
 
 
-def test_phases_that_look_alike_at_the_highest_clock_are_told_apart_by_what_they_show_below_it() -> None:
+def test_phases_that_look_alike_at_the_highest_clock_are_distinguished_by_what_they_show_below_it() -> None:
     betas = ([0.1] * 60 + [0.9] * 40 + [0.3] * 60 + [0.9] * 40) * 6
     ipc = {0.1: 1.0, 0.3: 0.96, 0.9: 1.5}
     state, _, (least, little, _) = drive(layout(), betas, Params(), has_stalls=False, ipc_at_top=ipc)

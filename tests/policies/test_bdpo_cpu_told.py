@@ -73,7 +73,7 @@ def truly(before_s: float, after_s: float) -> ProgressSample:
 
 
 @pytest.mark.parametrize(("beta", "bias"), [(0.3, -0.4), (0.15, 0.4)])
-def test_what_the_program_tells_puts_right_what_its_instructions_get_wrong(beta: float, bias: float) -> None:
+def test_what_the_program_reports_corrects_what_its_instructions_get_wrong(beta: float, bias: float) -> None:
     silent, telling = Job(beta, bias), Job(beta, bias)
     silent.run(800)
     telling.run(800, truly)
@@ -139,7 +139,7 @@ def test_another_programs_units_are_not_compared_with_the_last_ones() -> None:
 
 
 @pytest.mark.parametrize("units", [0.0, 1.0, 1e11])
-def test_a_program_that_tells_nonsense_misleads_clocks_within_their_limits_and_breaks_nothing(units: float) -> None:
+def test_a_program_that_reports_nonsense_misleads_clocks_within_their_limits_and_breaks_nothing(units: float) -> None:
     job = Job(0.9, 0.0)
     job.run(300, lambda before, after: ProgressSample(units, 1, Quality.MEASURED))
     assert np.isfinite(job.state.facts).all()
@@ -147,7 +147,7 @@ def test_a_program_that_tells_nonsense_misleads_clocks_within_their_limits_and_b
     assert job.slowdown <= (0.031 if units == 0 else 1.0)
 
 
-def test_a_job_that_tells_resumes_from_a_journal_and_decides_the_same() -> None:
+def test_a_job_that_reports_progress_resumes_from_a_journal_and_decides_the_same() -> None:
     job = Job(0.2, 0.1)
     job.run(100, truly)
     resumed = decode_state(encode_state(job.state), ["nodectl.policies.bdpo_cpu_bounded"])
@@ -158,7 +158,7 @@ def test_a_job_that_tells_resumes_from_a_journal_and_decides_the_same() -> None:
     assert encode_state(one[0]) == encode_state(other[0])
 
 
-def test_deciding_leaves_what_was_told_as_it_was() -> None:
+def test_deciding_leaves_reported_progress_as_it_was() -> None:
     job = Job(0.2, 0.1)
     job.run(50, truly)
     before = encode_state(job.state)
@@ -170,6 +170,6 @@ def test_deciding_leaves_what_was_told_as_it_was() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"told_least_saving": 0.02}, {"told_least_saving": -1.0}, {"told_share": 1.0}, {"told_s": -1.0}]
 )
-def test_what_is_asked_of_progress_has_bounds(wrong: dict[str, float]) -> None:
+def test_parameters_of_progress_have_bounds(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="told_"):
         Params(**wrong)

@@ -39,7 +39,7 @@ def decider(node: Layout, **given) -> Decider:
     return Decider(node, Config(mode="optimize", **given))
 
 
-def test_a_fixed_clock_is_asked_for_on_every_cpu_and_gpu_at_every_tick():
+def test_a_fixed_clock_is_requested_on_every_cpu_and_gpu_at_every_tick():
     node = layout()
     policy, params = fixed.CPU_POLICY, FixedCpuParams(clock_khz=1_600_000)
     held = policy.initial(params, node)
@@ -55,7 +55,7 @@ def test_a_fixed_clock_of_zero_is_the_highest_there_is():
     assert wish("fixed", "gpu", node, sample(node)).target.tolist() == [CLOCKS_MHZ[-1]] * 2
 
 
-def test_a_cpu_without_a_clock_domain_and_a_gpu_without_a_ladder_get_no_wish():
+def test_a_cpu_without_a_frequency_domain_and_a_gpu_without_a_ladder_get_no_request():
     node = layout()
     bare = msgspec.structs.replace(node.gpus[0], clocks_mhz=())
     node = msgspec.structs.replace(node, domains=node.domains[:1], gpus=(bare, node.gpus[1]))
@@ -101,7 +101,7 @@ def test_a_fixed_clock_is_given_back_where_its_readings_are_missing():
     assert both.decide(one).values.tolist() == [0, 1_600_000, 1095, 1095], "its domain, and no other"
 
 
-def test_a_cap_holds_over_a_fixed_clock_and_over_the_firmware():
+def test_a_cap_overrules_a_fixed_clock_and_the_firmware():
     node = layout()
     capped = decider(
         node,

@@ -60,7 +60,7 @@ def test_time_in_which_no_kernel_runs_is_not_stretched() -> None:
     assert (beliefs.mean <= 0.35 * BANK.stretch + 1e-9).all()
 
 
-def test_the_loss_at_one_clock_tells_most_about_its_neighbours() -> None:
+def test_the_loss_at_one_clock_says_most_about_its_neighbours() -> None:
     loss = 0.6 * BANK.stretch
     correlation = BANK.weigh(*measured(loss, [0, 6], 0.01), 1.0).correlation(6)
     assert correlation[6] == pytest.approx(1.0)

@@ -73,7 +73,7 @@ def test_looks_that_prove_no_lower_clock_worth_its_time_come_to_an_end() -> None
     assert unlimited > 2.0 * limited
 
 
-def test_work_that_the_clock_binds_is_left_alone_though_traffic_tells_a_fifth_less(
+def test_work_that_the_clock_binds_is_left_alone_though_traffic_shows_a_fifth_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """QE-PW on A100 again, as counters may show it. Believed as they are, they cost the bound."""

@@ -114,7 +114,7 @@ def test_an_overdrawn_account_is_earned_back_at_the_highest_uncore():
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(3, 40)), min_size=1, max_size=8))
-def test_the_bound_holds_over_phases_of_any_kind(phases):
+def test_the_bound_is_kept_over_phases_of_any_kind(phases):
     """But for the one interval of each phase that begins to wait while the uncore is slow."""
     layout, state = node(), warm(node())
     time_s, lost_s = 0.1, 0.0

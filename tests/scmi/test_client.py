@@ -96,7 +96,7 @@ def test_an_older_platform_is_spoken_to_in_its_own_versions(link):
         controller.disable_cap(controller.cap_domains[0])
 
 
-def test_a_newer_platform_is_asked_for_a_version_that_the_client_speaks(link, platform):
+def test_a_newer_platform_gets_a_request_for_a_version_that_the_client_speaks(link, platform):
     platform.versions[Protocol.POWERCAP] = 0x30000
     assert Controller(Client(link)).identity.versions[Protocol.POWERCAP] == 0x20000
     assert platform.versions[Protocol.POWERCAP] == 0x20000
@@ -207,7 +207,7 @@ def test_limits_and_averaging_intervals_are_read_back(controller):
         controller.set_averaging_interval_us(controller.cap_domains[0], 20_000)
 
 
-def test_a_lost_reply_is_asked_for_again_with_a_new_token(controller, link):
+def test_a_lost_reply_is_requested_again_with_a_new_token(controller, link):
     link.faults.extend(["lose", "lose"])
     assert controller.client.request(LevelGet(0)).level == 400_000
     tokens = [int.from_bytes(message[:4], "little") >> 18 for message in link.sent[-3:]]
@@ -286,7 +286,7 @@ def test_a_platform_that_contradicts_itself_is_refused(link, platform, monkeypat
         _ = Controller(Client(link)).cap_domains
 
 
-def test_a_platform_that_never_stops_talking_holds_nobody(link):
+def test_a_platform_that_never_stops_talking_blocks_nobody(link):
     class Chatter(Faulty):
         def receive(self, timeout_s: float) -> bytes | None:
             self.clock.sleep(0.0001)

@@ -64,7 +64,7 @@ def test_a_cap_and_a_level_pass_without_a_message_and_are_seen_in_force(firmware
     assert controller.level(domain) == 800_000
 
 
-def test_a_value_that_the_word_holds_already_is_sent_as_a_message(firmware):
+def test_a_value_that_the_word_has_already_is_sent_as_a_message(firmware):
     """The controller sees a word only when it changes."""
     controller, platform = opened(firmware)
     package = controller.cap_domains[PACKAGE]
@@ -75,7 +75,7 @@ def test_a_value_that_the_word_holds_already_is_sent_as_a_message(firmware):
     assert (again.enforced, again.is_fast, platform.sets) == (100_000, False, 2)
 
 
-def test_another_agents_lower_cap_in_force_is_told_by_a_message(firmware):
+def test_another_agents_lower_cap_in_force_is_reported_by_a_message(firmware):
     """What is in force already proves nothing about the own request."""
     controller, _ = opened(firmware)
     other, _ = opened(firmware, channel=1)

@@ -75,7 +75,7 @@ def test_a_cap_is_rounded_down_enforced_refused_and_disabled(controller):
     assert controller.disable_cap(package) == 0
 
 
-def test_of_two_agents_the_lower_cap_and_the_higher_level_hold(firmware, controller):
+def test_of_two_agents_the_lower_cap_and_the_higher_level_are_in_force(firmware, controller):
     other = Controller(Client(InProcess(firmware, channel=1)))
     package, domain = controller.cap_domains[0], controller.speed_domains[0]
     assert (controller.identity.agent, other.identity.agent) == (1, 2)
@@ -112,7 +112,7 @@ def test_a_controller_that_stands_still_is_waited_for_and_its_late_answer_droppe
 
 @settings(max_examples=150)
 @given(st.data())
-def test_whatever_is_asked_the_answer_is_one_whole_message(data):
+def test_whatever_is_requested_the_answer_is_one_whole_message(data):
     firmware = host.HostController()
     wire = data.draw(st.sampled_from(COMMANDS))
     small = st.integers(0, 5)

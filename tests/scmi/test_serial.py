@@ -164,7 +164,7 @@ def test_a_missing_device_and_a_closed_port_are_one_line():
     assert "cannot be opened" in complaint("scmi+serial:nonsense://x", RequestError)
 
 
-def test_a_port_that_another_program_holds_and_a_host_that_does_not_answer_are_one_line(device):
+def test_a_port_that_another_program_uses_and_a_host_that_does_not_answer_are_one_line(device):
     holder = open_transport(f"scmi+serial://{device.path}")
     assert "another program uses it" in complaint(f"scmi+serial://{device.path}", LinkError)
     holder.close()
@@ -254,7 +254,7 @@ def test_a_reply_to_an_earlier_command_is_dropped():
     assert line.receive(0.02) is None
 
 
-def test_a_device_that_never_stops_talking_holds_nobody():
+def test_a_device_that_never_stops_talking_blocks_nobody():
     class Flood(ScriptedPort):
         in_waiting = 60
 

@@ -217,7 +217,7 @@ def test_without_protocol_features_a_queue_runs_from_its_kick_on(
     assert turn(server) == [(AGENT, COMMAND)]
 
 
-def test_a_stopped_queue_goes_on_where_it_was_and_an_unanswered_command_is_asked_again(
+def test_a_stopped_queue_goes_on_where_it_was_and_an_unanswered_command_is_sent_again(
     server: VhostUserServer, machine: VirtualMachine
 ) -> None:
     machine.set_up()
@@ -326,7 +326,7 @@ def test_a_chain_that_breaks_a_rule_stops_its_queue_and_says_so(
     assert machine.reply() == (Request.GET_FEATURES, NUMBER.pack(FEATURES)), "the connection stays"
 
 
-def test_a_queue_that_was_stopped_for_a_fault_can_be_set_up_anew(
+def test_a_queue_that_was_stopped_for_a_fault_can_be_set_up_again(
     server: VhostUserServer, machine: VirtualMachine
 ) -> None:
     machine.set_up()
@@ -520,7 +520,7 @@ def test_a_header_that_is_none_ends_the_connection(
     assert machine.is_disconnected()
 
 
-def test_half_a_message_holds_nothing_up_and_is_taken_when_it_is_whole(
+def test_half_a_message_delays_nothing_and_is_taken_when_it_is_whole(
     server: VhostUserServer, machine: VirtualMachine
 ) -> None:
     for byte in struct.pack("<III", Request.GET_QUEUE_NUM, 1, 0):

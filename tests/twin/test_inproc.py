@@ -115,7 +115,7 @@ def test_a_kept_file_follows_and_is_enodev_once_its_device_is_gone(curie: InProc
 # ---- counters ------------------------------------------------------------------------------------------------------
 
 
-def test_counters_begin_at_zero_and_count_the_asked_cpus(curie: InProcess) -> None:
+def test_counters_begin_at_zero_and_count_the_requested_cpus(curie: InProcess) -> None:
     curie.twin.advance(1.0)
     counters = curie.ports.counters.open((3, 0), ("instructions", "cycles"))
     out = np.empty((2, 2), np.int64)

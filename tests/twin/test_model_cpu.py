@@ -179,7 +179,7 @@ def test_the_progress_of_work_is_known_at_any_time() -> None:
     assert shares == pytest.approx(np.linspace(0.1, 1.0, 10), abs=0.01)
 
 
-def test_replacing_a_workload_starts_its_account_anew() -> None:
+def test_replacing_a_workload_resets_its_account() -> None:
     machine = load_machine("curie")
     twin = Twin(machine, load_workload("hpl", machine, duration_s=5.0))
     twin.advance(3.0)

@@ -46,7 +46,7 @@ def test_every_machine_runs_every_workload_it_can(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", machine_names())
-def test_every_number_of_a_machine_has_its_source_beside_it_or_at_its_table(name: str) -> None:
+def test_every_number_of_a_machine_has_its_source_on_its_line_or_at_its_table(name: str) -> None:
     """By the rule of docs/twin.md; a table in brackets passes its source on to those of the same name after it."""
     table, sourced = "", {"": True}
     bare = []

@@ -69,12 +69,12 @@ def test_reference_cycles_count_at_the_rate_that_pmu_takes_them_for(name: str) -
     assert khz == pytest.approx(machine.tsc_khz, rel=2e-3)
 
 
-def test_the_processors_name_tells_the_rate_where_the_driver_does_not() -> None:
+def test_the_processors_name_has_the_rate_where_the_driver_does_not() -> None:
     files = TreeFiles(SysfsTree(Twin(load_machine("curie"))))
     assert cpufreq.reference_khz(files, ()) == (2_700_000, "the processor's name")
 
 
-def test_stat_counts_busy_and_idle_time_of_the_model_beside_the_hosts_other_lines() -> None:
+def test_stat_counts_busy_and_idle_time_of_the_model_next_to_the_hosts_other_lines() -> None:
     machine = load_machine("curie")
     node = Twin(machine, load_workload("hpl", machine))
     host = "cpu  1 2 3 4\ncpu0 1 2 3 4\nintr 5\nbtime 1700000000\n"
@@ -111,7 +111,7 @@ def test_served_and_in_process_show_the_same_processors() -> None:
 # ---- words of the command line -------------------------------------------------------------------------------------
 
 
-def test_the_help_of_fault_add_tells_every_target_reading_and_setting() -> None:
+def test_the_help_of_fault_add_lists_every_target_reading_and_setting() -> None:
     text = CliRunner().invoke(command, ["fault", "add", "--help"]).output
     for word in ("/sys/GLOB", "perf:EVENT[:CPU]", "gpu:N[:READING]", "every=", "for=", "at=", "value=", *GPU_READINGS):
         assert word in text, word

@@ -25,7 +25,7 @@ def ticked(workload: str, khz: int, progress_s: float | None, seconds: float = 4
     return twin, units
 
 
-def test_shipped_programs_tell_nothing_unless_they_are_asked_to() -> None:
+def test_shipped_programs_report_no_progress_unless_it_is_switched_on() -> None:
     for name in ("nas", "hpl", "stream", "mixed-cpu:3"):
         twin = Twin(CURIE, load_workload(name, CURIE, duration_s=10))
         twin.advance(1.0)
@@ -73,7 +73,7 @@ def test_a_unit_that_is_under_way_when_a_phase_ends_is_finished_in_the_next() ->
     assert counts[0] == 0 and (np.diff(counts) >= 0).all()
 
 
-def test_a_workload_file_says_what_its_program_tells(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_workload_file_says_what_its_program_reports(tmp_path) -> None:  # type: ignore[no-untyped-def]
     text = """
 name = "loop"
 summary = "one loop"

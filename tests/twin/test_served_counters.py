@@ -249,7 +249,7 @@ def test_a_faulty_counter_shows_its_fault_until_it_ends(
     assert words(fds[0]) == (10,)
 
 
-def test_a_slow_counter_does_not_hold_up_the_others(counters: Counters, fds: list[int]) -> None:
+def test_a_slow_counter_does_not_delay_the_others(counters: Counters, fds: list[int]) -> None:
     fds += [counters.open(column=0), counters.open(column=1)]
     lib.events_set_fault(counters.table, 0, 0, {"kind": lib.COUNTER_WELL, "delay_us": 1_500_000})
     slow = threading.Thread(target=words, args=(fds[0],))

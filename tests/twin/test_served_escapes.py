@@ -138,7 +138,7 @@ def test_a_new_devtmpfs_shows_the_runs_devices(node: ServedNode, escapes: str) -
         assert shell(node, f"{made} >/dev/null; ls $at") == shell(node, "ls /dev")
 
 
-def test_what_is_mounted_anew_is_unmounted_as_one_thing(node: ServedNode) -> None:
+def test_what_is_mounted_again_is_unmounted_as_one_thing(node: ServedNode) -> None:
     for kind in ("sysfs", "proc"):
         assert shell(node, f"mount -t {kind} none $at; umount $at; ls $at; grep -c $at /proc/mounts || true") == "0"
 
@@ -316,7 +316,7 @@ def test_a_sysctl_takes_the_numbers_that_the_kernel_takes(node: ServedNode) -> N
     assert "Permission denied" in failing(node, "sh", "-c", "echo 1 >/proc/sys/kernel/random/uuid")
 
 
-def test_what_acts_at_once_is_refused(tmp_path: Path) -> None:
+def test_what_takes_effect_at_once_is_refused(tmp_path: Path) -> None:
     trigger = "/proc/sysrq-trigger"
     copy = mirror.Mirror((trigger,))
     if copy.roots:
@@ -453,7 +453,7 @@ def test_a_sysfs_that_the_host_has_mounted_a_second_time_is_the_twins_in_a_run(t
     assert (done.stdout.strip(), done.stderr) == (TOP_KHZ, "")
 
 
-def test_a_device_is_shown_when_it_is_asked_for(stand_ins: None) -> None:
+def test_a_device_is_shown_when_it_is_requested(stand_ins: None) -> None:
     command = twin_command("run", "--machine", "curie", "--device", "/dev/rfkill", "--", "ls", "/dev/rfkill")
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "/dev/rfkill\n"

@@ -125,7 +125,7 @@ def test_perf_stat_without_events_is_sane_on_96_cpus(xh2415: ServedNode) -> None
     assert 0 < found["cycles"] < found["cpu-clock"] * 1e-3 * 2.9e9  # its highest step is 2.8 GHz
 
 
-def test_perf_record_is_told_that_there_is_no_sampling(curie: ServedNode) -> None:
+def test_perf_record_gets_an_error_since_there_is_no_sampling(curie: ServedNode) -> None:
     needs("perf", "linux-perf")
     done = curie.run("perf", "record", "-o", "/dev/null", "-a", "-e", "cycles", "sleep", "0.01")
     assert done.returncode != 0
@@ -214,7 +214,7 @@ def test_cpupower_reads_the_clock_and_sets_it(curie: ServedNode) -> None:
         curie.run("cpupower", "frequency-set", "-u", "2700MHz")
 
 
-def test_cpupower_holds_a_speed_with_the_userspace_governor(curie: ServedNode) -> None:
+def test_cpupower_sets_a_speed_with_the_userspace_governor(curie: ServedNode) -> None:
     needs("cpupower", "linux-cpupower")
     try:
         curie.output("cpupower", "frequency-set", "-g", "userspace")
@@ -445,7 +445,7 @@ def test_single_readings_of_a_gpu_fail_while_programs_read_it(xh2415: ServedNode
     assert within(PATIENCE_S, is_well)
 
 
-def test_a_slow_file_does_not_hold_up_the_others(curie: ServedNode) -> None:
+def test_a_slow_file_does_not_delay_the_others(curie: ServedNode) -> None:
     slow, quick = (f"/sys/class/powercap/intel-rapl:{package}/energy_uj" for package in (0, 1))
     number = curie.twin("fault", "add", "slow", slow, "value=0.5").strip()
     timed = f"begin=$(date +%s%N); cat {quick} > /dev/null; echo $(($(date +%s%N) - begin))"

@@ -126,7 +126,7 @@ def test_the_command_gets_standard_input_signals_and_limits_unchanged() -> None:
     assert served.stdout == plain.stdout
 
 
-def test_the_report_tells_the_truth_about_the_workload(tmp_path: Path) -> None:
+def test_the_report_has_the_truth_about_the_workload(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     drawn = ["--workload", "hpl", "--seed", "7", "--bias", "0.4"]
     assert twin("run", "--machine", MACHINE, *drawn, "--report", str(path), "--", "sleep", "0.3").returncode == 0
@@ -240,7 +240,7 @@ def test_clean_removes_what_a_killed_run_left() -> None:
     assert not os.path.exists(record)
 
 
-def test_a_run_is_asked_from_outside_by_the_number_of_its_launcher() -> None:
+def test_a_run_is_queried_from_outside_by_the_number_of_its_launcher() -> None:
     run = start(*SLEEP, options=("--fault", "stuck /sys/class/powercap/intel-rapl:0/energy_uj at=60"))
     try:
         status = json.loads(twin("status", "--json", "--run", str(run.pid)).stdout)[0]

@@ -170,7 +170,7 @@ def test_intel_pstate_has_two_governors_of_its_own_and_no_table(intel_pstate: Po
     assert "scaling_available_frequencies" not in intel_pstate.tree.listdir(POLICY)
 
 
-def test_the_performance_governor_of_intel_pstate_holds_the_energy_preference(intel_pstate: Policy) -> None:
+def test_the_performance_governor_of_intel_pstate_fixes_the_energy_preference(intel_pstate: Policy) -> None:
     intel_pstate["energy_performance_preference"] = "power"
     assert intel_pstate["energy_performance_preference"] == "power"
     assert intel_pstate.errno_of("energy_performance_preference", "green") == errno.EINVAL
@@ -195,7 +195,7 @@ def test_turbo_off_and_a_per_cent_limit_lower_every_clock_of_intel_pstate(intel_
     assert refusal.value.errno == errno.EBUSY
 
 
-def test_acpi_boost_off_holds_the_base_clock_behind_an_unchanged_limit() -> None:
+def test_acpi_boost_off_enforces_the_base_clock_behind_an_unchanged_limit() -> None:
     taurus = Policy("taurus")
     taurus.twin.advance(BENCH_S)
     assert (taurus["scaling_cur_freq"], taurus["scaling_max_freq"]) == ("2600000", "2301000")  # turbo's name and clock
@@ -214,7 +214,7 @@ def test_amd_pstate_names_its_mode_and_boost_lowers_the_limits() -> None:
     assert int(genoa["scaling_cur_freq"]) <= genoa.tree.policies[0].domain.base_khz
 
 
-def test_amd_firmware_tells_the_nominal_clock_of_each_cpu() -> None:
+def test_amd_firmware_reports_the_nominal_clock_of_each_cpu() -> None:
     tree = Policy("genoa-h100").tree
     assert tree.read("/sys/devices/system/cpu/cpu383/acpi_cppc/nominal_freq") == b"2400\n"
     assert tree.read("/sys/devices/system/cpu/cpu383/acpi_cppc/highest_perf") == b"255\n"

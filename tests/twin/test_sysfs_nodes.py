@@ -37,7 +37,7 @@ def test_a_number_too_large_for_its_type_is_erange() -> None:
     assert refusal.value.errno == errno.ERANGE
 
 
-def test_booleans_are_told_by_their_first_letters() -> None:
+def test_booleans_are_recognised_by_their_first_letters() -> None:
     assert [boolean(text) for text in ("1\n", "yes", "on", "T")] == [True] * 4
     assert [boolean(text) for text in ("0", "no", "off\n", "False")] == [False] * 4
     with pytest.raises(OSError):

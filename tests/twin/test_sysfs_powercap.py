@@ -85,7 +85,7 @@ def test_a_window_is_kept_as_the_register_s_fraction_of_a_power_of_two(tree: Sys
 
 
 @given(st.integers(0, 10**13))
-def test_what_a_register_holds_is_held_unchanged_when_written_again(value: int) -> None:
+def test_a_registers_value_is_unchanged_when_written_again(value: int) -> None:
     window = register_window_us(value)
     assert register_window_us(window) == window
     power = register_power_uw(value)
@@ -159,7 +159,7 @@ def test_a_peak_limit_has_no_window() -> None:
 
 
 @pytest.mark.parametrize("name", machine_names())
-def test_limits_at_start_are_what_their_registers_can_hold(name: str) -> None:
+def test_limits_at_start_are_what_their_registers_can_store(name: str) -> None:
     windows = {(1 << y) * (4 + f) * 976 // 4 for y in range(32) for f in range(4)}
     for limit in [limit for zone in SysfsTree(Twin(load_machine(name))).zones.values() for limit in zone]:
         assert register_power_uw(limit.power_uw) == limit.power_uw

@@ -50,7 +50,7 @@ def test_every_link_of_the_classes_leads_to_a_directory(machine: str) -> None:
             assert tree.kind(tree.realpath(f"{folder}/{name}")) == "dir"
 
 
-def test_smt_siblings_and_packages_are_told_both_ways(blade: SysfsTree) -> None:
+def test_smt_siblings_and_packages_are_shown_both_ways(blade: SysfsTree) -> None:
     assert read(blade, f"{CPU}/online") == "0-95"
     assert read(blade, f"{CPU}/smt/active") == "1"
     assert read(blade, f"{CPU}/cpu50/topology/thread_siblings_list") == "2,50"

@@ -283,7 +283,7 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
     shared->pcie_tx_kbps = gpu->shown_pcie_kbps / 2;
     shared->pcie_rx_kbps = gpu->shown_pcie_kbps;
     int32_t group = m->unit_group[unit_of(m, g)];
-    shared->memory_used_mib = has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card holds 4 MiB */
+    shared->memory_used_mib = has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card uses 4 MiB */
     shared->throttle_reasons = gpu->reasons;
     shared->violation_power_us = (uint64_t)(gpu->limited_s * 1e6);
     shared->violation_thermal_us = (uint64_t)(gpu->overheated_s * 1e6);

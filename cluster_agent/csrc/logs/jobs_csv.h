@@ -34,7 +34,7 @@ int64_t jobs_csv_longest(const job_rows_t *rows);
 
 /*
  * The column allocated_resources alone: the text of job j is out[offsets[j]] to out[offsets[j + 1] - 1]. The bytes
- * written, at most 24 per interval; `offsets` holds n_jobs + 1.
+ * written, at most 24 per interval; `offsets` has n_jobs + 1.
  */
 int64_t jobs_csv_processors(const job_rows_t *rows, int64_t *offsets, char *out);
 

@@ -16,7 +16,7 @@ static int is_digit(char c)
 
 /*
  * A decimal number from `*at`, which is moved behind it. Nonzero if it is one and ends at a blank or at `end`. The
- * fraction that some logs give (seconds, kilobytes) is cut off; *is_cut tells whether it was more than zeros.
+ * fraction that some logs give (seconds, kilobytes) is cut off; *is_cut is whether it was more than zeros.
  */
 static int number(const char **at, const char *end, int64_t *value, int *is_cut)
 {

@@ -61,7 +61,7 @@ def test_a_metric_is_the_mean_share_between_two_samples_in_percent(
     assert got.metrics[2].metricInfo.unit == b"%"
 
 
-def test_two_samples_of_one_instant_hold_no_data(nvml: Any, handles: list[Any], samples: list[Any]) -> None:
+def test_two_samples_of_one_instant_have_no_data(nvml: Any, handles: list[Any], samples: list[Any]) -> None:
     for sample in samples:
         nvml.nvmlGpmSampleGet(handles[1], sample)
     got = nvml.nvmlGpmMetricsGet(request(nvml, *samples))

@@ -116,7 +116,7 @@ print(mhz, mw < 0.85 * free_mw, free_mw > 200_000)
 """
 
 
-def test_another_process_acts_on_a_model_that_runs_in_real_time(
+def test_another_process_changes_a_model_that_runs_in_real_time(
     library: Any, run_in_node: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     machine = load_machine("xh2415")

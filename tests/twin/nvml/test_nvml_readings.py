@@ -202,7 +202,7 @@ def test_the_ladder_is_listed_descending_under_the_one_memory_clock(nvml: Any, g
         nvml.nvmlDeviceGetSupportedGraphicsClocks(handles[0], 877)
 
 
-def test_a_short_buffer_is_told_the_size_it_needs(library: ctypes.CDLL, nvml: Any, handles: list[Any]) -> None:
+def test_a_short_buffer_gets_the_size_it_needs(library: ctypes.CDLL, nvml: Any, handles: list[Any]) -> None:
     count, buffer = ctypes.c_uint(4), (ctypes.c_uint * 4)()
     answer = library.nvmlDeviceGetSupportedGraphicsClocks(handles[0], 1593, ctypes.byref(count), buffer)
     assert (answer, count.value, list(buffer)) == (nvml.NVML_ERROR_INSUFFICIENT_SIZE, 81, [0] * 4)

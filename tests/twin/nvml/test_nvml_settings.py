@@ -79,7 +79,7 @@ def test_a_reset_unlocks_and_so_does_an_unlimited_range(nvml: Any, gpus: Any, ha
     assert gpus.gpu[0].lock_seq == 4
 
 
-def test_a_symbolic_bound_beside_a_number_is_invalid(nvml: Any, gpus: Any, handles: list[Any]) -> None:
+def test_a_symbolic_bound_together_with_a_number_is_invalid(nvml: Any, gpus: Any, handles: list[Any]) -> None:
     for low, high in ((nvml.NVML_CLOCK_LIMIT_ID_TDP, 1410), (210, nvml.NVML_CLOCK_LIMIT_ID_UNLIMITED)):
         with raises(nvml, "INVALID_ARGUMENT"):
             nvml.nvmlDeviceSetGpuLockedClocks(handles[0], low, high)
