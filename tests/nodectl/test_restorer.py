@@ -136,6 +136,47 @@ def test_python_and_c_do_the_same_with_a_knob_and_say_the_same(
     assert said[:2] == said[2:]
 
 
+def at_random(node: Ports, path: Path, chance: random.Random, policies: int) -> list[str]:
+    """Clocks and package limits at values near each other, so that all that the rule tells apart comes up."""
+    clocks = [f"cpu/policy{policy}/max_khz" for policy in range(policies)]
+    names = [
+        *clocks,
+        *(f"rapl/package-{package}/{term}_uw" for package in range(4) for term in ("long_term", "short_term")),
+    ]
+    chance.shuffle(names)
+    values = [str(chance.choice((900_000, 1_000_000, 1_100_000, 1_225_000))) for _ in names]
+    save = Save(str(path), BOOT, lambda name: recipe_of(name, lambda one: open_knob(node, one)))
+    save.capture(dict(zip(names, values, strict=True)))
+    for _ in range(3):
+        some = chance.sample(names, len(names) // 2)
+        save.wrote({name: chance.choice((900_000, 1_000_000, 1_100_000, 1_225_001)) for name in some})
+    save.limit_restores({name: chance.choice((950_000, 1_000_000)) for name in chance.sample(names, len(names) // 4)})
+    save.close()
+    for name in names:
+        present = chance.choice((900_000, 950_000, 1_000_000, 1_100_000, 1_225_000, 1_350_000, "off"))
+        node.files.put(open_knob(node, name).path, present)  # type: ignore[attr-defined]
+    return names
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_python_and_c_agree_on_knobs_at_random(restorer: Path, tmp_path: Path, seed: int) -> None:
+    rows_of: dict[str, list[list[str]]] = {}
+    trees: dict[str, list[str]] = {}
+    for who in ("python", "c"):
+        node, path = file_node(tmp_path / who / "node", policies=60, packages=4), tmp_path / who / "captured.jsonl"
+        names = at_random(node, path, random.Random(seed), 60)
+        if who == "python":
+            done = restore_saved(str(path), BOOT, lambda name, on=node: open_knob(on, name))
+            rows_of[who] = [[one.knob, one.status, one.detail] for one in done.outcomes]
+        else:
+            rows_of[who] = rows(restore(restorer, node, path))
+        trees[who] = [node.files.read(open_knob(node, name).path).strip() for name in names]  # type: ignore[attr-defined]
+    assert len({status for _, status, _ in rows_of["python"]}) == 3, "restored, left and at its limit"
+    assert rows_of["python"] == rows_of["c"] and trees["python"] == trees["c"]
+    state, other = (read_save(str(tmp_path / who / "captured.jsonl")) for who in ("python", "c"))
+    assert state.knobs == other.knobs and state.restore_limits == other.restore_limits
+
+
 def moved(node: Ports, path: Path, policies: int = 4) -> None:
     """A run that moved the clocks of a node and was then killed."""
     names = [f"cpu/policy{policy}/max_khz" for policy in range(policies)]
