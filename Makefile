@@ -58,4 +58,4 @@ lint: setup
 
 clean:
 	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info .venv/nodectl.stamp
-	find pmu nodectl twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix | xargs rm -f
+	find pmu nodectl twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix -o -name nodectl-restorer | xargs rm -f

@@ -1,4 +1,5 @@
-"""Builds the native parts: seven cffi modules, the emulated NVML library, the ControlPULP process and its plant.
+"""Builds the native parts: seven cffi modules, the emulated NVML library, the ControlPULP process, its plant, and the
+restorer.
 
 Everything else is in pyproject.toml.
 """
@@ -20,6 +21,7 @@ class BuildNative(build_ext):
         """Build the extensions, then the rest."""
         super().run()
         import firmware_bridge.build_posix
+        import nodectl.build_restorer
         import twin.nvml.build
         import twin.pulp.build
 
@@ -27,6 +29,7 @@ class BuildNative(build_ext):
         twin.nvml.build.build(target / "twin" / "nvml")
         twin.pulp.build.build(target / "twin" / "pulp")
         firmware_bridge.build_posix.build(target / firmware_bridge.build_posix.PROGRAM)
+        nodectl.build_restorer.build(target / "nodectl" / nodectl.build_restorer.PROGRAM)
 
 
 setup(

@@ -14,6 +14,7 @@ LISTS = {
     f"{FIRMWARE}/firmware.h": "*.c",
     f"{TWIN}/model_internal.h": "model*.c",
     f"{TWIN}/serve_internal.h": "serve*.c",
+    "nodectl/csrc/restorer.h": "*.c",
 }
 """Headers with a list of units, and the source files that it is about."""
 

@@ -39,6 +39,14 @@ class NumberFile(WholeNumber):
             raise KnobError(f"{self.path} has {text!r}, not a number of {SIGNS[self.unit]}")
         return text
 
+    def check(self) -> None:
+        """``KnobError`` if the file is gone. One that is there and cannot be read is still put back."""
+        try:
+            read_text(self._files, self.path)
+        except KnobError as error:
+            if error.status == "vanished":
+                raise
+
     def set(self, value: int) -> None:
         """Write ``value``, in the knob's unit."""
         write_text(self._files, self.path, str(value))

@@ -142,7 +142,7 @@ def _names(files: Files, layout: Layout) -> tuple[Sequence[str], str]:
 
 def _open(ports: Ports, name: re.Match[str]) -> ClockLimit:
     limit = ClockLimit(ports.files, int(name["policy"]))
-    limit.read()
+    limit.check()
     return limit
 
 

@@ -76,7 +76,7 @@ def below_hardware(knobs: Sequence[Knob]) -> list[str]:
     name, values = low[0]
     more = f" and {len(low) - 1} more" if len(low) > 1 else ""
     return [
-        f"{name}{more}: found below what the hardware can do ({values}), and no reason is known: an administrator's "
+        f"{name}{more}: found below what the hardware can do ({values}), and no reason is known: an administrator's"
         " limit, or what a run left whose save is lost; it counts as the highest allowed"
     ]
 

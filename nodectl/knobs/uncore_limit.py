@@ -108,7 +108,7 @@ def _find(files: Files, layout: Layout) -> tuple[Sequence[str], str]:
 
 def _open(ports: Ports, name: re.Match[str]) -> UncoreLimit:
     limit = UncoreLimit(ports.files, name["folder"])
-    limit.read()
+    limit.check()
     return limit
 
 

@@ -25,7 +25,7 @@ _U64 = struct.Struct("<Q")
 
 
 class Generation:
-    """This process's turn on the node: from ``begin`` until somebody else's. ``path``: beside the node's lock."""
+    """This process's turn on the node: from ``begin`` until somebody else's. ``path``: next to the node's lock."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -47,8 +47,8 @@ class Generation:
         _U64.pack_into(self._map, _NUMBER_AT, self._mine)
 
     def is_mine(self) -> bool:
-        """Whether nobody has taken the node since ``begin``. Always, where there was none."""
-        return self._map is None or self._number() == self._mine
+        """Whether nobody has taken the node since ``begin``. Before ``begin`` always, after ``end`` never."""
+        return not self._mine if self._map is None else self._number() == self._mine
 
     def renew(self, lease_s: float) -> None:
         """Claim the node for so long from now on; without another claim the restorer takes it then."""

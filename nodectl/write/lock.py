@@ -125,6 +125,11 @@ class NodeLock:
         """Whether nobody has taken the node since ``acquire``: the restorer does so from a process that is stopped."""
         return self._generation is None or self._generation.is_mine()
 
+    def renew(self, lease_s: float) -> None:
+        """Claim the node for so long from now on; a restorer that is the parent takes it when that is over."""
+        if self._generation:
+            self._generation.renew(lease_s)
+
     def _begin(self, generation: Generation) -> None:
         try:
             generation.begin()

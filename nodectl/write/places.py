@@ -1,8 +1,8 @@
 """Where the saves of a node are.
 
-A save belongs to the node and not to a state directory: whoever comes next finds it. It is beside the node's lock in
+A save belongs to the node and not to a state directory: whoever comes next finds it. It is next to the node's lock in
 /run, which a boot empties as it does the settings. What an SCMI controller was given outlives the kernel, so those
-knobs have a save in /var/lib, which is applied after a boot too. An emulated node has both in one file beside its own
+knobs have a save in /var/lib, which is applied after a boot too. An emulated node has both in one file next to its own
 lock; a node that only this process can reach (no lock) has one in the state directory.
 """
 

@@ -36,6 +36,7 @@ SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
 
 _UNREAD = "cannot be read (no getter)"
+_UNREADABLE = "unreadable"
 
 type_find = Callable[[str], Knob]
 """Gives the knob of a name; KnobError when this node has none."""
@@ -195,7 +196,7 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
             return Outcome(knob.name, "left", detail, "foreign writer")
     if dry_run:
-        is_readable = number is not None or knob.read_back() is not None
+        is_readable = number is not None or present == _UNREADABLE or knob.read_back() is not None
         way = f"go from {present} to {captured.value}" if is_readable else f"be {captured.value}; where it is {_UNREAD}"
         return Outcome(knob.name, "restored", f"would {way}")
     knob.restore(captured.value)
@@ -281,7 +282,7 @@ def _present(knob: Knob) -> str:
     except KnobError as error:
         if error.status == "vanished":
             raise
-        return "unreadable"
+        return _UNREADABLE
 
 
 def _put_back_named(name: str, captured: Captured, find: type_find, dry_run: bool, leaves_cluster: bool) -> Outcome:

@@ -295,8 +295,8 @@ def test_a_clock_limit_below_the_hardwares_without_a_known_reason_is_reported(tm
     node.files.put(limit_path(1).replace("scaling_max_freq", "bios_limit"), 1_200_000)
     assert below_hardware(knobs) == [
         "cpu/policy0/max_khz and 1 more: found below what the hardware can do (1200000 kHz of 3200000 kHz), and no"
-        " reason is known: an administrator's limit, or what a run left whose save is lost; it counts as the highest"
-        " allowed"
+        " reason is known: an administrator's limit, or what a run left whose save is lost; it counts as the"
+        " highest allowed"
     ]
 
 

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from nodectl.build_restorer import build
 from pmu.system import LOCK_DIRECTORY
 from tests.sealed_systemd import SealedSystemd, sealed_systemd
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
 JOBS = ROOT / "systemd" / "jobs.conf"
+RESTORE = ROOT / "systemd" / "nodectl-restore.service"
 OTHERS = ("clusterctl", "clusterctl-metrics", "nodectl-metrics")
-UNITS = [UNIT, *(ROOT / "systemd" / f"{name}.service" for name in OTHERS)]
+UNITS = [UNIT, *(ROOT / "systemd" / f"{name}.service" for name in OTHERS), RESTORE]
+RESTORER = "/usr/lib/nodectl/nodectl-restorer"
 SEALED_TO = 1.5
 """Exposure on systemd's scale of 0 to 10; an ordinary service without any protection is at 9.6."""
 
@@ -36,7 +39,7 @@ def settings():
 def installed(directory, program, unit=UNIT):
     """The unit with another program in place of the installed one."""
     path = directory / unit.name
-    path.write_text(re.sub(r"/opt/nodectl/bin/(nodectl|clusterctl)", program, unit.read_text()))
+    path.write_text(re.sub(rf"/opt/nodectl/bin/(nodectl|clusterctl)|{RESTORER}", program, unit.read_text()))
     return path
 
 
@@ -84,7 +87,7 @@ def test_the_unit_is_sealed_as_far_as_its_work_allows(unit, tmp_path):
     assert len(json.loads(done.stdout)) > 50
 
 
-@pytest.mark.parametrize("unit", UNITS[1:], ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", CLUSTER_UNITS, ids=lambda unit: unit.stem)
 def test_what_serves_the_cluster_is_nobody_special(unit):
     lines = unit.read_text().splitlines()
     assert "CapabilityBoundingSet=" in lines
@@ -131,8 +134,8 @@ def test_wrong_settings_and_a_failing_policy_start_no_unit_again():
 def test_a_stopped_or_killed_agent_is_followed_by_a_restore():
     unit = dict(settings())
     assert unit["Type"] == "notify" and "WatchdogSec" in unit and unit["Restart"] == "on-failure"
-    assert unit["ExecStopPost"].endswith("nodectl restore")
-    assert unit["StateDirectory"] == "nodectl"  # where `nodectl restore` looks
+    assert unit["ExecStopPost"] == f"{RESTORER} restore --rest-by /opt/nodectl/bin/nodectl"
+    assert unit["StateDirectory"] == "nodectl"  # where the save of a controller's knobs is
 
 
 def test_the_nodes_lock_is_where_the_unit_may_write_and_outlives_the_service():
@@ -147,14 +150,17 @@ AGENT = """
 import os, time
 from nodectl.knobs import open_knob
 from nodectl.shell.notify import Notifier
-from nodectl.write.restore import save_path
+from nodectl.write.lock import NodeLock
+from nodectl.write.places import save_places
 from nodectl.write.saves import node_id
 from nodectl.write.writer import Writer
 from pmu.system import system_ports
 
 ports = system_ports()
 node = node_id(ports.lock_path)
-writer = Writer([open_knob(ports, "cpu/policy0/max_khz")], save_path("/var/lib/nodectl"), node, ports.clock)
+NodeLock("/var/lib/nodectl", ports.lock_path).acquire()
+places = save_places("/var/lib/nodectl", ports.lock_path)
+writer = Writer([open_knob(ports, "cpu/policy0/max_khz")], places, node, ports.clock)
 writer.start()
 try:
     open("/etc/forbidden", "w")
@@ -172,6 +178,13 @@ while True:
 """
 
 LIMIT = "devices/system/cpu/cpufreq/policy0/scaling_max_freq"
+
+
+SETTINGS = (
+    "[Service]\n"
+    f"Environment=PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1\n"
+    "ProtectHome=no\nReadWritePaths=/srv\n"  # the checkout may be in one
+)
 
 
 class Node(SealedSystemd):
@@ -192,17 +205,12 @@ def systemd(tmp_path):
     (tmp_path / "sys" / LIMIT).parent.mkdir(parents=True)
     (tmp_path / "sys" / LIMIT).write_text("3200000\n")
     (tmp_path / "agent.py").write_text(AGENT)
-    node.add(
-        UNIT,
-        "[Service]\n"
-        f"Environment=PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1\n"
-        "ProtectHome=no\n"  # the checkout may be in one
-        "WatchdogSec=1s\nRestartSec=500ms\nReadWritePaths=/srv\n",
-        {
-            "/opt/nodectl/bin/nodectl run": f"{sys.executable} /srv/agent.py",
-            "/opt/nodectl/bin/nodectl": f"{sys.executable} -m nodectl.cli",
-        },
-    )
+    build(tmp_path / "nodectl-restorer")
+    program = tmp_path / "opt/nodectl/bin/nodectl"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} /srv/agent.py\n")
+    program.chmod(0o755)
+    node.add(UNIT, SETTINGS + "WatchdogSec=1s\nRestartSec=500ms\n", {RESTORER: "/srv/nodectl-restorer"})
     return node
 
 
@@ -228,4 +236,27 @@ def test_an_agent_that_hangs_is_ended_by_the_watchdog_and_its_knobs_are_put_back
     with systemd:
         systemd.assert_comes(lambda: systemd.limit == 1_200_000, "a lowered clock limit")
         systemd.assert_comes(lambda: systemd.limit == 3_200_000, "the captured limit")
-        systemd.assert_comes(lambda: "1200000 to 3200000" in systemd.log, "what nodectl restore says")
+        systemd.assert_comes(lambda: "1200000 to 3200000" in systemd.log, "what the restorer says")
+
+
+def test_the_knobs_are_put_back_while_the_virtual_environment_is_away(systemd):
+    with systemd:
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000 and systemd.agents(), "a lowered clock limit")
+        assert systemd.run("mv", "/opt/nodectl", "/opt/away").returncode == 0
+        os.kill(systemd.agents()[0], signal.SIGKILL)
+        systemd.assert_comes(lambda: systemd.limit == 3_200_000, "the captured limit")
+        systemd.assert_comes(lambda: "1200000 to 3200000" in systemd.log, "what the restorer says")
+
+
+def test_what_could_not_be_put_back_at_once_is_put_back_by_the_unit_that_tries_again(systemd):
+    systemd.add(RESTORE, SETTINGS + "RestartSec=300ms\n", {RESTORER: "/srv/nodectl-restorer"})
+    with systemd:
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000 and systemd.agents(), "a lowered clock limit")
+        for what in ("mv /opt/nodectl /opt/away", "mv /srv/nodectl-restorer /srv/away"):
+            assert systemd.run(*f"{what}".split()).returncode == 0
+        os.kill(systemd.agents()[0], signal.SIGKILL)
+        systemd.assert_comes(lambda: not systemd.agents(), "the end of the agent")
+        assert systemd.limit == 1_200_000, "neither the agent nor the restorer can start"
+        assert systemd.run("mv", "/srv/away", "/srv/nodectl-restorer").returncode == 0
+        done = systemd.run("systemctl", "start", "nodectl-restore")
+        systemd.assert_comes(lambda: systemd.limit == 3_200_000, f"the captured limit {done}")

@@ -1,0 +1,219 @@
+/* A knob as its recipe describes it (nodectl/knobs/recipe.py): reading, putting back, comparing. */
+#include "restorer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define UNLOCKED "unlocked" /* nodectl/knobs/gpu_limits.py */
+
+static void text_member(span_t recipe, const char *name, char *out, size_t size)
+{
+    span_t value;
+
+    if (!json_member(recipe, name, &value) || !json_text(value, out, size))
+        out[0] = 0;
+}
+
+static int64_t whole_member(span_t recipe, const char *name, int64_t otherwise)
+{
+    span_t value;
+    int64_t number;
+
+    return json_member(recipe, name, &value) && json_whole(value, &number) ? number : otherwise;
+}
+
+static bool parse_words(span_t recipe, knob_t *knob)
+{
+    span_t words, key, word;
+    size_t place = 0;
+
+    if (!json_member(recipe, "words", &words))
+        return true;
+    while (json_next(words, &place, &key, &word)) {
+        if (knob->n_words == MOST_WORDS || !json_text(word, knob->words[knob->n_words], sizeof knob->words[0]))
+            return false;
+        knob->n_words++;
+    }
+    return true;
+}
+
+static bool parse_hidden(span_t recipe, knob_t *knob)
+{
+    span_t pair, key, path, text;
+    size_t place = 0;
+
+    if (!json_member(recipe, "hidden_by", &pair))
+        return true;
+    return json_next(pair, &place, &key, &path) && json_next(pair, &place, &key, &text) &&
+           json_text(path, knob->hidden_by, PATH) && json_text(text, knob->hidden_text, TEXT);
+}
+
+/* A recipe that says what it wants written must name an absolute path without "..". */
+static bool is_path(const char *path)
+{
+    return path[0] == '/' && strstr(path, "/../") == NULL;
+}
+
+static bool parse_file(span_t recipe, knob_t *knob)
+{
+    char rounding[TEXT];
+
+    knob->kind = KIND_FILE;
+    text_member(recipe, "path", knob->path, PATH);
+    text_member(recipe, "limited_by", knob->limited_by, PATH);
+    text_member(recipe, "rounding", rounding, TEXT);
+    knob->rounding = strcmp(rounding, "within") == 0 ? WITHIN : strcmp(rounding, "down") == 0 ? DOWN : EXACT;
+    knob->step = whole_member(recipe, "step", 1);
+    knob->raw = whole_member(recipe, "raw", 0);
+    knob->any_word = whole_member(recipe, "any_word", 0);
+    span_t cooled;
+    knob->is_cooled = json_member(recipe, "is_cooled", &cooled) && span_is(cooled, "true");
+    return is_path(knob->path) && knob->step > 0 && parse_words(recipe, knob) && parse_hidden(recipe, knob);
+}
+
+bool knob_parse(span_t recipe, knob_t *knob)
+{
+    char kind[TEXT], call[TEXT];
+
+    memset(knob, 0, sizeof *knob);
+    knob->kind = KIND_OTHER;
+    if (recipe.length == 0)
+        return true;
+    text_member(recipe, "kind", kind, TEXT);
+    if (strcmp(kind, "file") == 0)
+        return parse_file(recipe, knob);
+    if (strcmp(kind, "nvml") != 0)
+        return true;
+    text_member(recipe, "call", call, TEXT);
+    knob->kind = strcmp(call, "clock_lock") == 0 ? KIND_LOCK : KIND_BOARD;
+    knob->gpu = whole_member(recipe, "gpu", -1);
+    return knob->gpu >= 0 && (knob->kind == KIND_LOCK || strcmp(call, "power_limit") == 0);
+}
+
+bool knob_number(const knob_t *knob, const char *text, int64_t *number)
+{
+    if (text[0] >= '0' && text[0] <= '9' && json_whole((span_t){text, strlen(text)}, number)) {
+        *number += knob->n_words ? knob->raw : 0;
+        return true;
+    }
+    for (int word = 0; word < knob->n_words; word++) {
+        if (strcmp(text, knob->words[word]) == 0) {
+            *number = word + 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_hidden(const world_t *world, const knob_t *knob)
+{
+    char text[TEXT], why[LINE];
+
+    return knob->hidden_by[0] && file_read(world, knob->hidden_by, text, why) == FINE && strcmp(text, knob->hidden_text) == 0;
+}
+
+access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], char why[LINE])
+{
+    access_t found;
+    int64_t number;
+
+    if (knob->kind == KIND_LOCK) {
+        snprintf(text, TEXT, UNLOCKED);
+        return nvml_look(knob->gpu, why);
+    }
+    if (knob->kind == KIND_BOARD) {
+        found = nvml_limit(knob->gpu, &number, why);
+        snprintf(text, TEXT, "%" PRId64, number);
+        return found;
+    }
+    found = file_read(world, knob->path, text, why);
+    if (found == FINE && knob->n_words == 0 && !knob_number(knob, text, &number)) {
+        snprintf(why, LINE, "%s has '%s', not a number", knob->path, text);
+        return REFUSED;
+    }
+    if (found == FINE && is_hidden(world, knob)) {
+        snprintf(why, LINE, "%s: %s is %s, which hides it", knob->path, knob->hidden_by, knob->hidden_text);
+        return REFUSED;
+    }
+    return found;
+}
+
+access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *present, char why[LINE])
+{
+    char text[TEXT];
+    access_t found;
+
+    if (knob->kind == KIND_LOCK)
+        return NO_GETTER;
+    if (knob->kind == KIND_BOARD)
+        return nvml_limit(knob->gpu, present, why);
+    found = file_read(world, knob->path, text, why);
+    if (found == FINE && !knob_number(knob, text, present)) {
+        snprintf(why, LINE, "%s has '%s', which is no value of it", knob->path, text);
+        return REFUSED;
+    }
+    return found;
+}
+
+access_t knob_put(const world_t *world, const knob_t *knob, const char *captured, char why[LINE])
+{
+    int64_t number;
+
+    if (knob->kind == KIND_LOCK && strcmp(captured, UNLOCKED) == 0)
+        return nvml_unlock(knob->gpu, why);
+    if (knob->kind == KIND_BOARD && knob_number(knob, captured, &number))
+        return nvml_set_limit(knob->gpu, number, why);
+    if (knob->kind != KIND_FILE) {
+        snprintf(why, LINE, "the saved state '%s' is not one this knob can have captured", captured);
+        return REFUSED;
+    }
+    return file_write(world, knob->path, captured, why);
+}
+
+access_t knob_set(const world_t *world, const knob_t *knob, int64_t value, char why[LINE])
+{
+    char text[TEXT];
+
+    if (knob->n_words && (value < 1 || value > knob->n_words)) {
+        snprintf(why, LINE, "%s: it has no word number %" PRId64, knob->path, value);
+        return REFUSED;
+    }
+    if (knob->n_words)
+        return file_write(world, knob->path, knob->words[value - 1], why);
+    snprintf(text, sizeof text, "%" PRId64, value);
+    return knob_put(world, knob, text, why);
+}
+
+bool knob_matches(const knob_t *knob, int64_t requested, int64_t present)
+{
+    int64_t apart = requested > present ? requested - present : present - requested;
+
+    if (knob->any_word && requested == knob->any_word)
+        return true;
+    if (knob->rounding == WITHIN)
+        return apart <= knob->step;
+    if (knob->rounding == DOWN)
+        return requested / knob->step == present / knob->step;
+    return apart == 0;
+}
+
+bool knob_explain(const world_t *world, const knob_t *knob, int64_t requested, int64_t present, char text[LINE])
+{
+    int64_t limit;
+    char cooling[LINE];
+
+    if (is_hidden(world, knob)) {
+        snprintf(text, LINE, "%s is %s, which hides it", knob->hidden_by, knob->hidden_text);
+        return true;
+    }
+    if (knob->limited_by[0] && file_whole(world, knob->limited_by, &limit) && limit < requested && present >= limit) {
+        snprintf(text, LINE, "the firmware limits this domain to %" PRId64 " kHz (bios_limit)", limit);
+        return true;
+    }
+    if (knob->is_cooled && present <= requested && file_cooling(world, cooling)) {
+        snprintf(text, LINE, "%.1900s keeps the clock lower", cooling);
+        return true;
+    }
+    return false;
+}

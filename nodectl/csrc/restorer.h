@@ -1,0 +1,181 @@
+/*
+ * nodectl-restorer: puts back what a killed agent left moved, without Python and without its virtual environment.
+ *
+ * It follows the recipes of the save (nodectl/write/saves.py, version 2) by the one rule of nodectl/write/restore.py.
+ * Memory is bounded: one save of at most MOST_BYTES and MOST_KNOBS. Whatever the save says, nothing outside of it is
+ * read, and a value is written only where its recipe says.
+ *
+ * Files, from the bottom up. A file calls only files below it.
+ *
+ *   json
+ *   save
+ *   device_file, device_nvml
+ *   knob
+ *   rule
+ *   turn
+ *   restore
+ *   supervise
+ *   main
+ */
+#ifndef NODECTL_RESTORER_H
+#define NODECTL_RESTORER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MOST_KNOBS = 8192,
+    MOST_BYTES = 16 * 1024 * 1024, /* a save is rewritten above 4 MB */
+    TEXT = 256,                    /* of a name or value, with its zero */
+    PATH = 1024,
+    LINE = 4096, /* what is said of one knob */
+};
+
+/* ---------------------------------------------------------------- json: reading without copying */
+
+typedef struct {
+    const char *at;
+    size_t length;
+} span_t;
+
+bool json_member(span_t object, const char *name, span_t *value);
+/* The next element of an array, or member of an object (key as it stands there, with its quotes). *place begins at 0. */
+bool json_next(span_t container, size_t *place, span_t *key, span_t *value);
+bool json_text(span_t value, char *out, size_t size); /* false: no string, or longer than the room */
+bool json_whole(span_t value, int64_t *out);
+bool span_is(span_t span, const char *text);
+bool span_equal(span_t a, span_t b);
+
+/* ---------------------------------------------------------------- save */
+
+typedef struct {
+    span_t name, value, recipe; /* as they stand in the save; recipe.length is 0 where there is none */
+    int64_t ours[2];
+    int n_ours;
+    bool has_limit, is_settled;
+    int64_t limit;
+} record_t;
+
+typedef struct {
+    char path[PATH];
+    char *data;
+    size_t size, n;
+    record_t records[MOST_KNOBS]; /* in the order of their capture */
+    span_t limits;                /* of the last grant */
+    char boot[TEXT], lost[LINE];
+    int64_t version;
+    uint8_t *found; /* a bit for each line number */
+    int64_t most_lines, lines;
+    bool has_any, has_head, is_there;
+} save_t;
+
+typedef void (*say_t)(const char *line);
+
+/* False: it cannot be read, or a newer version wrote it; ``error`` says which. An absent save is an empty one. */
+bool save_read(save_t *save, const char *path, char error[LINE], say_t say);
+void save_free(save_t *save);
+/* Write what is not settled again, or remove the save where nothing is left; first give a damaged one another name. */
+bool save_settle(save_t *save, char error[LINE], say_t say);
+bool save_set_aside(save_t *save, char aside[PATH], char error[LINE]);
+
+/* ---------------------------------------------------------------- knob */
+
+typedef enum { FINE, NO_GETTER, REFUSED, VANISHED } access_t;
+
+enum { MOST_WORDS = 16 };
+
+typedef struct {
+    enum { KIND_FILE, KIND_LOCK, KIND_BOARD, KIND_OTHER } kind;
+    char path[PATH], limited_by[PATH], hidden_by[PATH], hidden_text[TEXT];
+    enum { EXACT, WITHIN, DOWN } rounding;
+    int64_t step, raw, any_word, gpu;
+    char words[MOST_WORDS][64];
+    int n_words;
+    bool is_cooled;
+} knob_t;
+
+typedef struct {
+    const char *root; /* put before every path; "" but for tests */
+} world_t;
+
+/* Each answers FINE, or why not, with words in ``why``. */
+access_t file_read(const world_t *world, const char *path, char out[TEXT], char why[LINE]);
+access_t file_write(const world_t *world, const char *path, const char *text, char why[LINE]);
+bool file_whole(const world_t *world, const char *path, int64_t *out);
+/* The cooling device of a processor that is in use now, in words. */
+bool file_cooling(const world_t *world, char out[LINE]);
+
+access_t nvml_unlock(int64_t gpu, char why[LINE]);
+access_t nvml_look(int64_t gpu, char why[LINE]);
+access_t nvml_limit(int64_t gpu, int64_t *milliwatts, char why[LINE]);
+access_t nvml_set_limit(int64_t gpu, int64_t milliwatts, char why[LINE]);
+
+bool knob_parse(span_t recipe, knob_t *knob);
+bool knob_number(const knob_t *knob, const char *text, int64_t *number);
+access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], char why[LINE]);
+access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *present, char why[LINE]);
+access_t knob_put(const world_t *world, const knob_t *knob, const char *captured, char why[LINE]);
+access_t knob_set(const world_t *world, const knob_t *knob, int64_t value, char why[LINE]);
+bool knob_matches(const knob_t *knob, int64_t requested, int64_t present);
+bool knob_explain(const world_t *world, const knob_t *knob, int64_t requested, int64_t present, char text[LINE]);
+
+/* ---------------------------------------------------------------- rule */
+
+typedef enum { RESTORED, LEFT, AT_LIMIT, NO_EFFECT, WAS_REFUSED, HAS_VANISHED } status_t;
+
+typedef struct {
+    status_t status;
+    char detail[LINE];
+    bool needs_python;
+} outcome_t;
+
+extern const char *const STATUS_NAMES[];
+
+void rule_put_back(const world_t *world, const record_t *record, bool dry_run, bool leaves_cluster, outcome_t *outcome);
+
+/* ---------------------------------------------------------------- turn: the node's lock and whose turn it is */
+
+typedef struct {
+    int lock;
+    volatile uint64_t *shared; /* magic, number, until when its writer claims to be at work */
+} turn_t;
+
+bool turn_paths(char lock[PATH]); /* of this node */
+void turn_save_path(const char *lock, char save[PATH]);
+bool turn_boot(const char *lock, char boot[TEXT]);
+bool turn_take(turn_t *turn, const char *lock, char error[LINE], bool *is_taken);
+void turn_next(turn_t *turn); /* a writer that was stopped finds that it is no longer its turn */
+bool turn_is_over(const turn_t *turn, uint64_t number);
+uint64_t turn_number(const turn_t *turn);
+void turn_release(turn_t *turn);
+
+/* ---------------------------------------------------------------- restore, supervise */
+
+typedef struct {
+    world_t world;
+    char lock[PATH], boot[TEXT];
+    char saves[4][PATH];  /* the node's is the first */
+    const char *boots[4]; /* that the save must be of */
+    int n_saves;
+    bool dry_run, leaves_cluster, if_idle;
+    const char *rest_by; /* the nodectl that does what needs Python; NULL: nobody */
+    double lease_s;
+} options_t;
+
+typedef struct {
+    bool is_complete, needs_python, has_any;
+} restoration_t;
+
+extern bool is_with_a_program; /* whose output must not be mixed with ours */
+void say(const char *line);
+/* With the lock taken. Each knob is a line on standard output. */
+restoration_t restore_all(const options_t *options);
+/* A writer may be stopped between its look at whose turn it is and its write, which then comes when it goes on. So what
+   the node's save has before a restore is remembered, and put back once more after the writer has gone on. */
+void restore_remember(const options_t *options);
+void restore_again(const options_t *options);
+int restore_command(options_t *options);
+int supervise(const options_t *options, char *const program[]);
+
+#endif

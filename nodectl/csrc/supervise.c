@@ -1,0 +1,161 @@
+/*
+ * The parent of the program that writes: it has the node's lock, outlives the program, and puts the knobs back when the
+ * program dies, is stopped for longer than its lease, or lets a lease run out that it claimed
+ * (nodectl/write/generation.py).
+ */
+#include "restorer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_NS = 100000000, SETTLE_NS = 200000000, NO_PROGRAM = 127, NOT_EXECUTABLE = 126, BY_SIGNAL = 128 };
+
+typedef struct {
+    const options_t *options;
+    turn_t turn;
+    pid_t child;
+    uint64_t stopped_ns, again_ns; /* since when it is stopped; when to look once more after it went on. 0: no */
+    int stop_signal;
+    bool is_taken;
+} watch_t;
+
+static uint64_t boottime_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void complain(const char *line)
+{
+    fprintf(stderr, "nodectl-restorer: %s\n", line);
+}
+
+static void take_node(watch_t *watch, const char *why)
+{
+    complain(why);
+    watch->is_taken = true;
+    turn_next(&watch->turn);
+    restore_remember(watch->options);
+    if (!restore_all(watch->options).is_complete)
+        complain("a knob could not be put back yet; its captured value is kept: run `nodectl restore`");
+}
+
+static void become(const watch_t *watch, char *const program[], const sigset_t *before)
+{
+    char number[16];
+
+    snprintf(number, sizeof number, "%d", watch->turn.lock);
+    setenv("NODECTL_LOCK_FD", number, 1);
+    fcntl(watch->turn.lock, F_SETFD, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* a restorer that was killed restores nothing: let the program do it */
+    sigprocmask(SIG_SETMASK, before, NULL);
+    execvp(program[0], program);
+    fprintf(stderr, "nodectl-restorer: %s: %s\n", program[0], strerror(errno));
+    _exit(errno == ENOENT ? NO_PROGRAM : NOT_EXECUTABLE);
+}
+
+/* What has happened to the child; true once it has ended. */
+static bool look_at_child(watch_t *watch, int *status)
+{
+    pid_t got;
+
+    while ((got = waitpid(watch->child, status, WNOHANG | WUNTRACED | WCONTINUED)) == watch->child) {
+        if (WIFEXITED(*status) || WIFSIGNALED(*status))
+            return true;
+        if (WIFSTOPPED(*status)) {
+            watch->stopped_ns = boottime_ns();
+            watch->stop_signal = WSTOPSIG(*status);
+        } else {
+            watch->stopped_ns = 0;
+            watch->again_ns = watch->is_taken ? boottime_ns() + SETTLE_NS : 0;
+        }
+    }
+    return false;
+}
+
+static void look_at_lease(watch_t *watch)
+{
+    uint64_t now_ns = boottime_ns(), lease_ns = (uint64_t)(watch->options->lease_s * 1e9);
+    uint64_t number = turn_number(&watch->turn);
+
+    if (watch->again_ns && now_ns >= watch->again_ns) {
+        watch->again_ns = 0;
+        restore_again(watch->options);
+    }
+    if (watch->is_taken)
+        return;
+    if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns) {
+        take_node(watch, "the program was stopped for longer than its lease: its knobs are put back");
+        if (watch->stop_signal == SIGTSTP) /* by Ctrl-Z: a shell waits for this process to stop too */
+            raise(SIGSTOP);
+    } else if (turn_is_over(&watch->turn, number)) {
+        take_node(watch, "the program has not renewed its lease: its knobs are put back");
+    }
+}
+
+/* Signals of a terminal go to the whole group, so the program has them already. */
+static void pass_on(const watch_t *watch, const siginfo_t *info)
+{
+    if (info->si_signo != SIGCHLD && info->si_code != SI_KERNEL)
+        kill(watch->child, info->si_signo);
+}
+
+static int watch_child(watch_t *watch, const sigset_t *signals)
+{
+    struct timespec look = {0, LOOK_NS};
+    siginfo_t info;
+    int status = 0;
+
+    while (!look_at_child(watch, &status)) {
+        if (sigtimedwait(signals, &info, &look) > 0)
+            pass_on(watch, &info);
+        look_at_lease(watch);
+    }
+    return status;
+}
+
+int supervise(const options_t *options, char *const program[])
+{
+    static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCHLD};
+    watch_t watch = {.options = options};
+    sigset_t signals, before;
+    char error[LINE];
+    bool is_taken;
+    int status;
+
+    if (!turn_take(&watch.turn, options->lock, error, &is_taken)) {
+        complain(error);
+        return 1;
+    }
+    is_with_a_program = true;
+    sigemptyset(&signals);
+    for (size_t at = 0; at < sizeof passed / sizeof passed[0]; at++)
+        sigaddset(&signals, passed[at]);
+    sigprocmask(SIG_BLOCK, &signals, &before);
+    watch.child = fork();
+    if (watch.child == 0)
+        become(&watch, program, &before);
+    if (watch.child < 0) {
+        complain(strerror(errno));
+        turn_release(&watch.turn);
+        return 1;
+    }
+    status = watch_child(&watch, &signals);
+    turn_next(&watch.turn);
+    if (!restore_all(options).is_complete)
+        complain("a knob could not be put back yet; its captured value is kept: run `nodectl restore`");
+    if (watch.is_taken)
+        restore_again(options);
+    turn_release(&watch.turn);
+    return WIFSIGNALED(status) ? BY_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+}

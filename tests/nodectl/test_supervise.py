@@ -1,0 +1,179 @@
+"""``nodectl-restorer run -- PROGRAM``: the parent of the program that writes outlives it and puts its knobs back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodectl.build_restorer import build
+from nodectl.write.lock import is_locked
+from tests.nodectl.file_tree import MAX_KHZ, file_node, limit_path
+from tests.waiting import PATIENCE_S, within
+
+ROOT = Path(__file__).parents[2]
+
+WRITER = """
+import os, signal, sys, time
+from nodectl.knobs import open_knob
+from nodectl.write.lock import NodeLock
+from nodectl.write.places import save_places
+from nodectl.write.saves import node_id
+from nodectl.write.writer import Writer
+from tests.nodectl.file_tree import RealClock, RootedFiles, reopen
+root, lock, lease_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+node, taken = reopen(RootedFiles(root)), NodeLock(os.path.dirname(lock) + "/state", lock)
+taken.acquire()
+names = [f"cpu/policy{policy}/max_khz" for policy in range(2)]
+knobs = [open_knob(node, name) for name in names]
+writer = Writer(knobs, save_places("/nowhere", lock), node_id(lock), RealClock(), taken.is_current)
+writer.start()
+print(os.getpid(), flush=True)
+if lease_s:
+    taken.renew(lease_s)
+for step in range(10**9):
+    outcomes = writer.apply({name: 1_200_000 + 1000 * (step % 500) for name in names})
+    if outcomes[0].status == "refused":
+        print("refused", flush=True)
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def restorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("restorer") / "nodectl-restorer")
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    assert within(PATIENCE_S, holds), f"did not come: {what}"
+
+
+class Supervised:
+    """A writer that moves two clocks of a node of files, below its restorer."""
+
+    def __init__(self, restorer: Path, folder: Path, lease_s: float = 0.0, stopped_s: float = 0.3) -> None:
+        self.node = file_node(folder / "node", policies=2)
+        self.lock, self.save = folder / "lock", folder / "captured.jsonl"
+        where = ["--lock", str(self.lock), "--root", str(self.node.files.root), "--lease", str(stopped_s)]
+        writer = [sys.executable, "-c", WRITER, str(self.node.files.root), str(self.lock), str(lease_s)]
+        self.process = subprocess.Popen(
+            [restorer, "run", *where, "--", *writer],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout
+        self.said = self.process.stdout
+        self.writer = int(self.said.readline())
+        if not lease_s:
+            until(lambda: max(self.khz) < MAX_KHZ, "the clocks are lowered")
+
+    @property
+    def khz(self) -> list[int]:
+        texts = [self.node.files.read(limit_path(policy)) for policy in range(2)]
+        return [int(text or 0) for text in texts]  # empty: it is being written
+
+    def is_back(self) -> bool:
+        return self.khz == [MAX_KHZ] * 2 and not self.save.exists()
+
+    def end(self) -> None:
+        for pid in (self.writer, self.process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.communicate()
+
+
+@pytest.fixture
+def supervised(restorer: Path, tmp_path: Path) -> Iterator[Supervised]:
+    one = Supervised(restorer, tmp_path)
+    yield one
+    one.end()
+
+
+def test_a_killed_writer_leaves_every_knob_as_it_was(supervised: Supervised) -> None:
+    os.kill(supervised.writer, signal.SIGKILL)
+    out, err = supervised.process.communicate(timeout=60)
+    assert supervised.process.returncode == 128 + signal.SIGKILL
+    assert supervised.is_back() and not is_locked(str(supervised.lock))
+    assert out == "" and err.count("restored") == 2, "the output is the program's"
+
+
+def test_a_writer_that_is_stopped_for_longer_than_its_lease_loses_the_node_and_writes_nothing_any_more(
+    supervised: Supervised,
+) -> None:
+    os.kill(supervised.writer, signal.SIGSTOP)
+    until(supervised.is_back, "the knobs are put back")
+    assert is_locked(str(supervised.lock)), "the restorer has it as long as the program is there"
+    os.kill(supervised.writer, signal.SIGCONT)
+    for _ in range(3):
+        assert supervised.said.readline() == "refused\n"
+    until(supervised.is_back, "what the writer had begun when it was stopped is put back too")
+    for _ in range(3):
+        assert supervised.said.readline() == "refused\n"
+    assert supervised.is_back()
+
+
+def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path: Path) -> None:
+    supervised = Supervised(restorer, tmp_path, stopped_s=600)
+    try:
+        os.kill(supervised.writer, signal.SIGSTOP)
+        os.kill(supervised.writer, signal.SIGCONT)
+        seen = supervised.khz
+        until(lambda: supervised.khz != seen, "it moves the clocks again")
+        os.kill(supervised.process.pid, signal.SIGTERM)
+        assert supervised.process.wait(60) == 128 + signal.SIGTERM, "the signal is passed on"
+        assert supervised.is_back()
+    finally:
+        supervised.end()
+
+
+def test_a_writer_that_does_not_renew_its_lease_loses_the_node(restorer: Path, tmp_path: Path) -> None:
+    supervised = Supervised(restorer, tmp_path, lease_s=1.5)
+    try:
+        assert supervised.said.readline() == "refused\n"
+        until(supervised.is_back, "the knobs are put back")
+    finally:
+        supervised.end()
+
+
+def test_when_the_restorer_itself_is_killed_its_program_ends_and_the_next_restore_finds_the_save(
+    restorer: Path, supervised: Supervised
+) -> None:
+    supervised.process.kill()
+    until(lambda: not is_locked(str(supervised.lock)), "the writer has ended too")
+    where = ("--lock", str(supervised.lock), "--root", str(supervised.node.files.root))
+    done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert supervised.is_back()
+
+
+def test_all_killed_in_the_middle_of_a_restore_the_next_one_finishes_it(restorer: Path, tmp_path: Path) -> None:
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        supervised = Supervised(restorer, folder)
+        try:
+            os.kill(supervised.writer, signal.SIGKILL)
+            time.sleep(number * 0.0005)
+        finally:
+            supervised.end()
+        where = ("--lock", str(supervised.lock), "--root", str(supervised.node.files.root))
+        done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and supervised.is_back(), done.stdout + done.stderr
+
+
+def test_a_programs_exit_status_is_the_restorers(restorer: Path, tmp_path: Path) -> None:
+    def status(*program: str) -> int:
+        command = [restorer, "run", "--lock", tmp_path / "lock", "--", *program]
+        return subprocess.run(command, capture_output=True, timeout=60).returncode
+
+    assert status("true") == 0
+    assert status("sh", "-c", "exit 7") == 7
+    assert status(str(tmp_path / "none")) == 127
+    assert status(str(tmp_path)) == 126
