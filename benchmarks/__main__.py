@@ -33,6 +33,7 @@ NAMES = (
     "fabric",
     "network_cut",
     "job_kills",
+    "kill_campaign",
     "jobs_turn",
     "rebalance",
     "sharers",

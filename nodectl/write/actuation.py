@@ -73,7 +73,7 @@ class Actuation:
     ) -> None:
         """``remote``: a writer in a process of its own, which locks the node itself; it moves no delegated knobs."""
         self._clock = ports.clock
-        self._lock = None if remote else NodeLock(config.state_dir, ports.lock_path)
+        self._lock = NodeLock(config.state_dir, ports.lock_path)
         self._remote = remote
         self._delegation = delegation
         delegated = delegation.knobs if delegation else []
@@ -88,7 +88,7 @@ class Actuation:
 
     def start(self) -> tuple[list[Outcome], list[str]]:
         """Lock the node and restore what an earlier run left moved; outcomes, and remarks on its save."""
-        if self._lock:
+        if not self._remote:
             self._lock.acquire()
         if self._delegation:
             self._delegation.start()
@@ -188,7 +188,6 @@ class Actuation:
             return self._writer.restore_all()
         finally:
             self._writer.close()
-            if self._lock:
-                self._lock.release()
+            self._lock.release()
             if self._delegation:
                 self._delegation.stop()
