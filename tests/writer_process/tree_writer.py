@@ -24,7 +24,7 @@ from pmu.system import system_ports
 import socket
 ports = system_ports(sys.argv[1])
 with Interruptions(ports.clock) as stop:
-    served = Served(ports, sys.argv[2])
+    served = Served(ports, sys.argv[2], sys.argv[1])
     Session(served, lambda line: print(line, file=sys.stderr, flush=True)).serve(
         Channel(socket.socket(fileno=int(sys.argv[3]))), stop
     )
