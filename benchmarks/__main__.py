@@ -15,6 +15,7 @@ NAMES = (
     "twin_served",
     "sweep_cost",
     "agent_cost",
+    "writer_cost",
     "replay_speed",
     "replay_exact",
     "energy_budget",

@@ -134,3 +134,39 @@ def test_the_agent_writes_no_file_even_as_root(tmp_path: Path) -> None:
             os.write(descriptor, b"1")
     writer.close()
     assert limit_path(tree).read_text() == "150000000\n"
+
+
+@needs_root
+def test_a_stranger_is_refused_and_the_agents_user_is_served(open_folder: Path) -> None:
+    path = open_folder / "socket"
+    command = [sys.executable, "-m", "nodectl.cli", "writer", "--socket", str(path), "--user", "nobody"]
+    writer = subprocess.Popen([*command, "--state-dir", str(open_folder / "state")], stderr=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert within(PATIENCE_S, path.exists)
+        assert (path.stat().st_mode & 0o777, path.stat().st_uid) == (0o600, 65534)
+        path.chmod(0o666)  # as if somebody had: the kernel's word counts, not the file's mode
+        assert says_hello(path, 12345) == "refused"
+        assert says_hello(path, 65534) == says_hello(path, 0) == "welcome"
+    finally:
+        writer.terminate()
+        _, log = writer.communicate(timeout=PATIENCE_S)
+    assert b"refused a connection of uid 12345" in log and writer.returncode == 0
+
+
+def says_hello(path: Path, uid: int) -> str:
+    code = f"""
+import os
+from nodectl.writer_process.channel import ChannelError
+from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer
+os.setresuid({uid}, {uid}, {uid})
+try:
+    RemoteWriter(lambda: connect_writer({str(path)!r})).close()
+    print("welcome")
+except ChannelError:
+    print("refused")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=PATIENCE_S
+    )
+    return done.stdout.strip() or done.stderr
