@@ -332,7 +332,7 @@ def main(arguments: list[str] | None = None) -> int:
     result: dict[str, Any] = {"events": rows}
     if options.only in (None, "restart"):
         result["restarts"] = row = restarts(n, 2, 5)
-        holds &= row["longest_gap_ms"] <= GAP_MS and row["over_w"] == 0
+        is_met &= row["longest_gap_ms"] <= GAP_MS and row["over_w"] == 0
         print("front process aborted {times} times with {agents} nodes: nobody listens for {gap_ms:.0f} ms (longest "
               "{longest_gap_ms:.0f}); half of the nodes are heard again after {half_s:.1f} s, all after {all_s:.1f} s "
               "(longest {last_s:.1f}); {over_w:.0f} W over the budget (load {load:.1f}, yardstick {yardstick_us:.0f} "

@@ -223,7 +223,6 @@ class TwinNode(Node):
         assert self.cap is not None
         left_s = max((self.cap._lease.lease_end_ns - self.now_ns()) / 1e9, 0.0)
         actuation = self.agent_now._actuation
-        assert actuation._lock is not None
         actuation._lock.release()
         actuation._writer.close()
         self.agent, self.agent_now, self.agents = "none", None, self.agents + 1

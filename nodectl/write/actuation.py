@@ -73,18 +73,13 @@ class Actuation:
     ) -> None:
         """``remote``: a writer in a process of its own, which locks the node itself; it moves no delegated knobs."""
         self._clock = ports.clock
+        self._lock = NodeLock(config.state_dir, ports.lock_path)
         self._remote = remote
         self._delegation = delegation
         delegated = delegation.knobs if delegation else []
         knobs = [*survey.knobs, *delegated]
-        self._lock: NodeLock | None = None
-        self._writer: Writer | RemoteWriter
-        if remote:
-            self._writer = remote
-        else:
-            lock = self._lock = NodeLock(config.state_dir, ports.lock_path)
-            places = save_places(config.state_dir, ports.lock_path)
-            self._writer = Writer(knobs, places, node_id(ports.lock_path), ports.clock, lock.is_current)
+        places = save_places(config.state_dir, ports.lock_path)
+        self._writer = remote or Writer(knobs, places, node_id(ports.lock_path), ports.clock, self._lock.is_current)
         self._watch = EffectWatch(survey.knobs, survey.layout)
         self._own = {knob.name for knob in survey.knobs}
         self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}
@@ -94,7 +89,7 @@ class Actuation:
 
     def start(self) -> tuple[list[Outcome], list[str]]:
         """Lock the node and restore what an earlier run left moved; outcomes, and remarks on its save."""
-        if self._lock:
+        if not self._remote:
             self._lock.acquire()
         if self._delegation:
             self._delegation.start()
@@ -194,7 +189,6 @@ class Actuation:
             return self._writer.restore_all()
         finally:
             self._writer.close()
-            if self._lock:
-                self._lock.release()
+            self._lock.release()
             if self._delegation:
                 self._delegation.stop()

@@ -83,25 +83,21 @@ class Link:
     process: subprocess.Popen[bytes] | None = None
     pidfd: int = -1
 
-    def close(self, patience_s: float) -> None:
-        """Hang up, wait for the process to put the knobs back and to end, and kill it if it does not."""
+    def close(self) -> None:
+        """Hang up, and wait for the process to put the knobs back and to end. One that needs longer goes on."""
         self.channel.close()
         if self.process:
-            try:
-                self.process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                self._kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
 
-    def _kill(self) -> None:
-        """The writer itself, not the process that supervises it and repairs what is left."""
-        if self.pidfd >= 0 and self.process:
+    def kill(self) -> None:
+        """Kill the writer itself, not a process that supervises it and repairs what it leaves."""
+        if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(END_S)
 
 
 def writer_command(state_dir: str, descriptor: int) -> list[str]:
@@ -162,6 +158,7 @@ class RemoteWriter:
         self.restore_limits: Mapping[str, int] = {}
         self.lease_s = LEASE_S
         self.expired = 0
+        self.answer_s = ANSWER_S
         self.opened: dict[str, int] = {}
         self.movable: frozenset[str] = frozenset()
         self._number_of: dict[str, int] = {}
@@ -214,7 +211,7 @@ class RemoteWriter:
     def close(self) -> None:
         """Hang up; the writer process ends once every knob is back."""
         if self._link:
-            self._link.close(END_S)
+            self._link.close()
             self._link = None
         for descriptor in self.opened.values():
             os.close(descriptor)
@@ -266,22 +263,26 @@ class RemoteWriter:
         self.captured, self.restore_limits = started.captured, started.restore_limits
         return Restoration(started.outcomes, started.remarks)
 
-    def _ask(self, request: type_request, answer: type[R], patience_s: float = ANSWER_S) -> R:
+    def _ask(self, request: type_request, answer: type[R], patience_s: float) -> R:
         return self._ask_now(lambda: request, answer, patience_s)
 
-    def _ask_now(self, request: Callable[[], type_request], answer: type[R], patience_s: float = ANSWER_S) -> R:
-        """Ask, and once more where the writer has to be started again; the request is made again, with a new time."""
+    def _ask_now(self, request: Callable[[], type_request], answer: type[R], patience_s: float = 0.0) -> R:
+        """Ask and wait for ``answer_s``, or longer where the request takes long. Ask once more where the writer has to
+        be started again; the request is made again, with a new time."""
         if self._link is None:
             raise WriterLostError("the writer process is closed")
         try:
-            return self._exchange(request(), answer, patience_s)
+            return self._exchange(request(), answer, patience_s or self.answer_s)
         except ChannelError as lost:
             self._start_again(str(lost))
-            return self._exchange(request(), answer, patience_s)
+            return self._exchange(request(), answer, patience_s or self.answer_s)
 
     def _exchange(self, request: type_request, answer: type[R], patience_s: float) -> R:
         assert self._link
-        self._link.channel.send(encode(request))
+        try:
+            self._link.channel.send(encode(request))
+        except ChannelError:
+            patience_s = 0.0  # it may have said why before it ended
         data, _ = self._link.channel.receive(patience_s)
         reply: type_reply = decode_reply(data)
         if isinstance(reply, Failed):
@@ -299,7 +300,8 @@ class RemoteWriter:
         if len(self._restarts) > RESTARTS:
             raise WriterLostError(f"the writer process was lost {RESTARTS} times within {RESTARTS_WITHIN_S:g} s: {why}")
         if self._link:
-            self._link.close(0.0)
+            self._link.kill()
+            self._link.close()
         try:
             self._open()
             result = self._started(self._exchange(Start(), Started, START_S)) if self._is_started else Restoration()

@@ -62,8 +62,9 @@ RETRY_S, RETRIES = 1.0, 10
 class Served:
     """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
 
-    def __init__(self, ports: Ports, state_dir: str) -> None:
-        self.ports, self.state_dir = ports, state_dir
+    def __init__(self, ports: Ports, state_dir: str, root: str = "") -> None:
+        """``root``: the directory that the paths of ``ports`` are below."""
+        self.ports, self.state_dir, self.root = ports, state_dir, root
         layout, _ = discover(dataclasses.replace(ports, counters=_NoCounters()))
         self.knobs, _ = find_knobs(ports, layout)
         found = ranges(ports.files, layout, self.knobs)
@@ -106,6 +107,16 @@ class Session:
             self.end(why)
         if stop.is_over():
             _say_goodbye(channel)
+
+    def _pass_files(self, channel: Channel) -> None:
+        for first in range(0, len(self._files), MOST_DESCRIPTORS):
+            part = self._files[first : first + MOST_DESCRIPTORS]
+            opened = open_root_files(part, self._served.root)
+            try:
+                channel.send(encode(Descriptors(part, [path in opened for path in part])), list(opened.values()))
+            finally:
+                for descriptor in opened.values():
+                    os.close(descriptor)
 
     def answer(self, request: type_request) -> type_reply:
         """Carry out one request. Expected failures are an answer too."""
@@ -156,7 +167,7 @@ class Session:
         reply = self.answer(request)
         channel.send(encode(reply))
         if isinstance(reply, Welcome):
-            _pass_files(channel, self._files)
+            self._pass_files(channel)
 
     def _answer(self, request: type_request) -> type_reply:
         if isinstance(request, Hello):
@@ -173,7 +184,7 @@ class Session:
                 if not self._permission.begin(request.made_ns, 1_000_000_000):
                     raise SaveError("limits of restores that were requested too long ago are not recorded")
                 self._permission.end()
-                writer.limit_restores(request.values)
+                writer.limit_restores({name: self._limit_in_range(name, at) for name, at in request.values.items()})
                 return Done()
             case Restore():
                 names = self._names(request.knobs)
@@ -187,7 +198,7 @@ class Session:
     def _welcome(self, request: Hello) -> type_reply:
         if request.version != VERSION:
             raise ProtocolError(f"the agent speaks version {request.version} of this protocol, the writer {VERSION}")
-        self._files = find_root_files()
+        self._files = find_root_files(self._served.root)
         return Welcome(VERSION, os.getpid(), self._served.entries, len(self._files))
 
     def _start(self) -> type_reply:
@@ -232,6 +243,11 @@ class Session:
         numbers = zip(request.knobs, request.values, strict=True)
         return [min(max(value, entries[at].low), entries[at].high) if value else 0 for at, value in numbers]
 
+    def _limit_in_range(self, name: str, value: int) -> int:
+        """What a restore may set a knob to; the node's cap, which is no knob, stays as it is."""
+        entry = next((one for one in self._served.entries if one.name == name), None)
+        return min(max(value, entry.low), entry.high) if entry else value
+
     def _applied(self, request: Apply, names: list[str], outcomes: list[Outcome]) -> Applied:
         """The answer, short: numbers for knobs that were written as requested, nothing for those left unchanged."""
         wanted = {name: (at, str(value)) for name, at, value in zip(names, request.knobs, request.values, strict=True)}
@@ -268,17 +284,6 @@ class _NoCounters:
 
     def open(self, cpus: tuple[int, ...], events: tuple[str, ...]) -> CounterSet:
         raise NotImplementedError
-
-
-def _pass_files(channel: Channel, paths: list[str]) -> None:
-    for first in range(0, len(paths), MOST_DESCRIPTORS):
-        part = paths[first : first + MOST_DESCRIPTORS]
-        opened = open_root_files(part)
-        try:
-            channel.send(encode(Descriptors(part, [path in opened for path in part])), list(opened.values()))
-        finally:
-            for descriptor in opened.values():
-                os.close(descriptor)
 
 
 def _say_goodbye(channel: Channel) -> None:

@@ -1,0 +1,118 @@
+"""What the writer process costs: one round of 384 clocks from the agent and back, its idleness, and false lease ends.
+
+*Round*: `RemoteWriter.apply` that changes 384 clock limits, from the call to its return. The writer process saves what
+it is about to write, looks for foreign writers, writes each file and reads it back. The files are a tree in memory
+(tmpfs), whose open, read and write cost about what sysfs costs. Beside it the same in the agent's own process, and a
+round that renews leases and changes nothing. *Idle*: the writer's processor time and wake-ups without leases.
+*False ends*: leases of one second that ended although the agent lived, renewed every 100 ms, with 25 busy processes
+next to it. Target: p50 at most 2 ms where a yardstick takes 130 us.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.experiment import save
+from nodectl.knobs import open_knob
+from nodectl.write.writer import Writer
+from pmu.system import system_ports
+from tests.writer_process.tree_writer import make_tree, writer_on
+from tests.yardstick import yardstick_us
+
+CLOCKS, MOST_MS, AT_YARDSTICK_US = 384, 2.0, 130.0
+NAMES = [f"cpu/policy{policy}/max_khz" for policy in range(CLOCKS)]
+VALUES_KHZ = (1_500_000, 1_800_000)
+BUSY, PERIOD_S = 25, 0.1
+
+
+def rounds_ms(apply: Callable[[dict[str, int]], object], settings: Sequence[dict[str, int]]) -> list[float]:
+    """Milliseconds of each round; the first one, which captures, is not counted."""
+    apply(settings[0])
+    took = []
+    for setting in settings[1:]:
+        began_ns = time.perf_counter_ns()
+        apply(setting)
+        took.append((time.perf_counter_ns() - began_ns) / 1e6)
+    return took
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.writer_cost", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, and shorter")
+    quick = parser.parse_args(arguments).quick
+    rounds, idle_s, busy_s = (50, 2.0, 10.0) if quick else (300, 10.0, 60.0)
+    moving = [dict.fromkeys(NAMES, VALUES_KHZ[n % 2]) for n in range(rounds)]
+    still = [moving[0]] * rounds
+    folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=folder) as directory:
+        at = Path(directory)
+        tree = make_tree(at / "node", CLOCKS)
+        ports = system_ports(str(tree))
+        own = Writer([open_knob(ports, name) for name in NAMES], str(at / "own"), "boot", ports.clock)
+        own.start()
+        writer = writer_on(tree, at / "state")
+        writer.start()
+        assert writer._link and writer._link.process
+        process = psutil.Process(writer._link.process.pid)
+        figures = {"in process": rounds_ms(own.apply, moving)}
+        own.restore_all()
+        own.close()
+        figures |= {"writer process": rounds_ms(writer.apply, moving), "renewal only": rounds_ms(writer.apply, still)}
+        yardstick = yardstick_us(50)
+        writer.restore_all()
+        idle = _idle(process, idle_s)
+        load = _busy_rounds(writer.apply, busy_s)
+        expired = writer.expired
+        writer.restore_all()
+        writer.close()
+    rows = {name: [float(at) for at in np.percentile(took, [50, 99])] for name, took in figures.items()}
+    for name, (p50_ms, p99_ms) in rows.items():
+        print(f"{CLOCKS} clocks, {name:16} p50 {p50_ms:7.2f} ms  p99 {p99_ms:7.2f} ms")
+    in_yardsticks = rows["writer process"][0] * 1e3 / yardstick
+    most = MOST_MS * 1e3 / AT_YARDSTICK_US
+    print(f"yardstick {yardstick:.0f} us; p50 is {in_yardsticks:.1f} of them (target {most:.1f})")
+    print(f"idle writer: {idle['cpu_s']:.3f} s of processor time, {idle['wakeups']} wake-ups in {idle_s:g} s")
+    print(f"leases that ended while the agent lived: {expired} in {busy_s:g} s at a load of {load:.1f}")
+    content = {"rows": rows, "yardstick_us": yardstick, "idle": idle, "expired": expired, "load": load}
+    print("JSON:", save("writer_cost", content))
+    return int(in_yardsticks > most or idle["cpu_s"] > 0 or idle["wakeups"] > 0)
+
+
+def _idle(process: psutil.Process, seconds: float) -> dict[str, float]:
+    time.sleep(0.2)
+    before, switches = process.cpu_times(), process.num_ctx_switches()
+    time.sleep(seconds)
+    after = process.cpu_times()
+    used_s = after.user + after.system - before.user - before.system
+    return {"cpu_s": used_s, "wakeups": process.num_ctx_switches().voluntary - switches.voluntary}
+
+
+def _busy_rounds(apply: Callable[[dict[str, int]], object], seconds: float) -> float:
+    """Renew every 100 ms next to busy processes; the load at the end."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    end_s, rounds = time.monotonic() + seconds, 0
+    try:
+        while time.monotonic() < end_s:
+            apply(dict.fromkeys(NAMES, VALUES_KHZ[rounds % 2]))
+            rounds += 1
+            time.sleep(PERIOD_S)
+        return psutil.getloadavg()[0]
+    finally:
+        for one in busy:
+            one.kill()
+        for one in busy:
+            one.wait()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
