@@ -144,7 +144,8 @@ class Rows:
         """A line for each bad row and for the gap."""
         noun = TABLES[table].noun
         for row, problem in self.bad:
-            key = "" if table in ("owner", "budget") else f" {str(row[0])[:40]!r}"
+            key = str(row[0])[:40]
+            key = "" if table in ("owner", "budget") else f" {key if key.isprintable() else ascii(key)}"
             yield f"{noun}{key}: {problem}"
         if self.torn:
             yield f"table {table}: some records cannot be read: {self.torn}"

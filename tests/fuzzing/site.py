@@ -103,7 +103,9 @@ class Honest:
     def reboot(self, now_ns: int) -> None:
         self.boot += 1
         self.lease = self._booted(now_ns)
-        self.parts.clear()
+        for key, part in self.parts.items():  # what had begun is on the node's disk
+            if part.phase == "running":
+                self.parts[key] = msgspec.structs.replace(part, phase="lost", detail="it rebooted")
 
     def may_draw_mw(self) -> int:
         return self.lease.limit_mw
@@ -180,6 +182,13 @@ class Site:
         self.server.database.close()
         self.doors.sent.clear()
         self.server = self._served()
+
+    def pass_time(self, seconds: float) -> None:
+        """Honest nodes fall to their safe caps when their leases are over."""
+        self.now_s += seconds
+        for node in self.nodes.values():
+            if node.lease.lapse(self.now_ns):
+                node.lease.confirm("seen")
 
     # --- what nodes and people send
 
@@ -259,15 +268,13 @@ class Site:
 
 def wait(site: Site, number: Numbers) -> None:
     """Time passes; honest nodes report, and do what they are told."""
-    site.now_s += (0.05, 0.3, 1.0, 3.0, 11.0, 40.0)[min(number() % 16, 5) if number() % 4 == 0 else 2]
+    site.pass_time((0.05, 0.3, 1.0, 3.0, 11.0, 40.0)[min(number() % 16, 5) if number() % 4 == 0 else 2])
     _report_honestly(site, number())
     site.turn(number() if number() % 3 == 0 else 0)
 
 
 def _report_honestly(site: Site, silent: int) -> None:
     for n, node in enumerate(site.nodes.values()):
-        if node.lease.lapse(site.now_ns):
-            node.lease.confirm("seen")
         if silent >> n & 5 == 5:
             continue
         site.send(node.lease.report(site.now_ns, node.may_draw_mw()))
@@ -379,7 +386,7 @@ def reboot(site: Site, number: Numbers) -> None:
     """An honest node loses its power, and what it ran."""
     node = site.nodes[HONEST[number() % 2]]
     site.touched |= {job for job, _ in node.parts}
-    site.now_s += 60.0
+    site.pass_time(60.0)
     node.reboot(site.now_ns)
     site.turn()
 
