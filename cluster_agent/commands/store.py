@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -31,7 +30,7 @@ def store() -> None:
 @store.command()
 @store_option
 @config_option
-def check(path: Path | None, config: Path) -> None:
+def check(path: Path | None, config: Path) -> int:
     """Compare every record with its checksum; the agent may run. A line for each finding, and exit status 1."""
     from cluster_agent.store.mending import examine
 
@@ -40,9 +39,10 @@ def check(path: Path | None, config: Path) -> None:
     for line in found.lines:
         click.echo(f"{place}: {line}")
     if found.lines:
-        sys.exit(1)
+        return 1
     rows = {table: len(rows.good) for table, rows in found.rows.items()}
     click.echo(f"{place}: in order: {rows.get('member', 0)} nodes, {rows.get('job', 0)} jobs")
+    return 0
 
 
 @store.command()
@@ -68,13 +68,13 @@ def repair(path: Path | None, config: Path, give_up_jobs: bool) -> None:
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
 @store_option
 @config_option
-def backup(target: Path, path: Path | None, config: Path) -> None:
+def backup(target: Path, path: Path | None, config: Path) -> int:
     """Copy the store to FILE, whole and at one instant; the agent may run. Exit status 1 if the copy is damaged."""
     from cluster_agent.store.mending import backup as back_up
 
     found = back_up(_store(path, config), target)
     for line in found.lines:
         click.echo(f"{target}: {line}")
-    if found.lines:
-        sys.exit(1)
-    click.echo(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
+    if not found.lines:
+        click.echo(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
+    return 1 if found.lines else 0

@@ -192,6 +192,8 @@ class Server:
         reports = self.router.receive(now_s)
         self._send(self.partition.hear(now_s, reports))
         if self.jobs:
+            if not self.partition.is_observing:
+                self.jobs.store.own(self.partition.ledger.epoch)  # which a report may have raised
             self.jobs.hear(self.router.job_news(), reports, self._bound)
         for descriptor in waiting:
             self.admin.serve(now_s, descriptor)

@@ -75,7 +75,7 @@ class Findings:
     @property
     def is_damaged(self) -> bool:
         """Whether the store itself is, and not only its copy, which a start writes again."""
-        return len(self.lines) > (self.copy.damaged > 0)
+        return len(self.lines) > (self.copy.damaged > 0) + (LOST_JOBS in self.lines)
 
     @property
     def has_lost_jobs(self) -> bool:
@@ -132,6 +132,8 @@ def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_lar
         return
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
         found.asides = connection.execute("SELECT unix_s, of_table, why, record FROM set_aside").fetchall()
+    if any(why == LOST_JOBS for _, _, why, _ in found.asides):
+        found.lines.append(LOST_JOBS)
     numbers = [number for (number,) in connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'job'")]
     if all(isinstance(number, int) for number in numbers):
         found.sequence = max(numbers, default=0)
@@ -230,7 +232,7 @@ def repair(path: Path, gives_up_jobs: bool = False) -> list[str]:
         found = _all_lost(path)
     else:
         raise ClusterError(f"{path}: there is no store")
-    done = mend(path, found) if found.lines else []
+    done = mend(path, found) if found.is_damaged or found.copy.damaged else []
     if gives_up_jobs:
         with _alone(path), contextlib.closing(Database(path)) as database, database.writing() as connection:
             connection.execute("DELETE FROM set_aside WHERE why = ?", (LOST_JOBS,))
@@ -422,8 +424,8 @@ def _members(found: Findings) -> tuple[list[tuple[str, Declaration]], list[str]]
             most_mw = max(largest_mw, counts_mw.get(place, 0), 1)
             name, declared = f"lost-{place}", Declaration(most_mw, most_mw, most_mw, most_mw, "sticky")
             lines.append(
-                f"the name of the node at place {place} is lost: {name} counts {most_mw / 1000:g} W for it, until"
-                f" `clusterctl nodes forget {name} --is-off`"
+                f"the name of the node at place {place} is lost: {name} counts for it, at most {most_mw / 1000:g} W,"
+                f" until `clusterctl nodes forget {name} --is-off`"
             )
         names.add(name)
         members.append((name, declared))

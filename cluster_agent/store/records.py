@@ -11,7 +11,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +25,7 @@ Row: TypeAlias = tuple[Any, ...]
 Place: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=96)]
 Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
 StoredCount: TypeAlias = Annotated[int, Meta(ge=-1, lt=1 << 62)]
 
 _COUNTS: Final = msgspec.json.Decoder(list[StoredCount])
@@ -44,8 +45,12 @@ def _is_count(block: int, counts_mw: bytes) -> None:
     _COUNTS.decode(counts_mw)
 
 
+def _is_owner(one: int, epoch: int, boot_id: str) -> None:
+    msgspec.convert((one, epoch, boot_id), tuple[Literal[1], Count, str])
+
+
 def _is_budget(one: int, budget_mw: int, steps: bytes) -> None:
-    msgspec.convert(budget_mw, Number)
+    msgspec.convert((one, budget_mw), tuple[Literal[1], Number])
     _STEPS.decode(steps)
 
 
@@ -53,6 +58,14 @@ def _is_job(number: int, uid: int, state: str, ended_s: float | None, body: byte
     job = _JOB.decode(body)
     if (job.id, job.uid, job.state, job.ended_s) != (number, uid, state, ended_s):
         raise ValueError("its columns differ from its record")
+
+
+def _is_change(*row: object) -> None:
+    msgspec.convert(row, tuple[int, Seconds, str, str])
+
+
+def _is_drained_node(*row: object) -> None:
+    msgspec.convert(row, tuple[Name, str, int])
 
 
 def _is_node_power(name: str, body: bytes) -> None:
@@ -76,16 +89,13 @@ class Table:
 
 
 TABLES: Final[Mapping[str, Table]] = {
-    "owner": Table("the epoch", ("one", "epoch", "boot_id"), lambda _, epoch, boot_id: msgspec.convert(
-        (epoch, boot_id), tuple[Count, str])),
+    "owner": Table("the epoch", ("one", "epoch", "boot_id"), _is_owner),
     "member": Table("node", ("place", "name", "declaration"), _is_member),
     "count": Table("block of counts", ("block", "counts_mw"), _is_count),
     "budget": Table("the budget", ("one", "budget_mw", "steps"), _is_budget),
-    "change": Table("change of the budget", ("id", "unix_s", "who", "what"), lambda *row: msgspec.convert(
-        row, tuple[int, float, str, str])),
+    "change": Table("change of the budget", ("id", "unix_s", "who", "what"), _is_change),
     "job": Table("job", ("id", "uid", "state", "ended_s", "body"), _is_job),
-    "drained_node": Table("drained node", ("name", "reason", "uid"), lambda *row: msgspec.convert(
-        row, tuple[Name, str, int])),
+    "drained_node": Table("drained node", ("name", "reason", "uid"), _is_drained_node),
     "node_power": Table("power of node", ("name", "body"), _is_node_power),
 }  # fmt: skip
 """The tables whose rows carry a checksum."""
@@ -100,7 +110,7 @@ known, and would be told to kill them."""
 
 def checksum(table: str, *values: Any) -> int:
     """Of a row. SQLite returns a whole number of a REAL column as a float, whatever was stored."""
-    same = [int(one) if isinstance(one, float) and one.is_integer() else one for one in values]
+    same = [int(one) if isinstance(one, float) and abs(one) < 2**53 and one.is_integer() else one for one in values]
     return zlib.crc32(msgspec.msgpack.encode((table, *same)))
 
 
@@ -134,7 +144,8 @@ class Rows:
         """A line for each bad row and for the gap."""
         noun = TABLES[table].noun
         for row, problem in self.bad:
-            key = "" if table in ("owner", "budget") else f" {str(row[0])[:40]!r}"
+            key = str(row[0])[:40]
+            key = "" if table in ("owner", "budget") else f" {key if key.isprintable() else ascii(key)}"
             yield f"{noun}{key}: {problem}"
         if self.torn:
             yield f"table {table}: some records cannot be read: {self.torn}"

@@ -181,7 +181,11 @@ def _take(state: SavedState, count: _Count, line: bytes, path: str, number: int,
         how = "cut short" if is_last else "damaged"
         state.problems.append(f"{path}:{number}: line is {how}, skipped")
         return
-    version = msgspec.json.decode(payload, type=_Version).v
+    try:
+        version = msgspec.json.decode(payload, type=_Version).v
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
+        return
     if version > SCHEMA_VERSION:
         raise SaveError(
             f"{path}:{number}: written by a newer nodectl (save version {version}, this one knows {SCHEMA_VERSION}); "
@@ -189,7 +193,7 @@ def _take(state: SavedState, count: _Count, line: bytes, path: str, number: int,
         )
     try:
         entry = _DECODER.decode(payload)
-    except msgspec.ValidationError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
         return
     state.boot_id = state.boot_id or entry.boot

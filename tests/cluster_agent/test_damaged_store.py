@@ -1,0 +1,412 @@
+"""A damaged store: whatever is flipped, torn or cut, the agent starts, and no count is lower than it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from cluster_agent.budget.accounts import NONE
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.cli import main
+from cluster_agent.errors import ClusterError
+from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.store.database import MIGRATIONS, Database
+from cluster_agent.store.ledger_store import BLOCK, BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.mending import backup, examine, mend, open_store, repair
+from cluster_agent.store.records import LOST_JOBS
+from nodectl.wire.power_messages import Declaration
+
+NODES, JOBS, ALIVE = BLOCK + 44, 24, 16
+NAMES = [f"n{n:03}" for n in range(NODES)]
+BUDGET_MW = 60_000_000
+FILES = ("", "-wal", "-copy")
+PAGE = 4096
+
+
+def declared(n: int) -> Declaration:
+    return Declaration(500_000 + n, 100_000, 150_000, 450_000, "os", watchdog_ms=8000)
+
+
+def filled(path: Path, is_logged: bool) -> dict[str, bytes]:
+    """The files of a store as of a killed agent, with the last commits in its log or all of them."""
+    database = Database(path)
+    store, rng = SqliteLedgerStore(database, "boot-1"), random.Random(1)
+    epoch = store.take_over().epoch
+    counts_mw = np.array([rng.randint(100_000, 400_000) for _ in NAMES])
+    store.commit(epoch, {n: (name, declared(n)) for n, name in enumerate(NAMES)}, np.arange(NODES), counts_mw)
+    jobs = JobStore(database)
+    jobs.own(epoch)
+    for n in range(JOBS):
+        spec = JobSpec(["run", "x" * rng.randint(1, 1500)], 100, "/w")
+        jobs.add(job := Job(id=0, uid=1000, user="u", spec=spec, submitted_s=1.0 * n))
+        job.state, job.ended_s = ("done", 50.0 + n) if n % 3 == 0 else ("queued", None)
+        jobs.save(job)
+    jobs.drain("n003", "why", 0)
+    BudgetStore(database).change(Change(5.0, "root", "set 60000 W"), BUDGET_MW, [(1e9, 50_000_000)])
+    with database.writing() as connection:  # leaves free pages
+        connection.execute("CREATE TABLE gone (a)")
+        connection.executemany("INSERT INTO gone VALUES (?)", [("y" * 3000,)] * 6)
+    with database.writing() as connection:
+        connection.execute("DROP TABLE gone")
+    if not is_logged:
+        database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    counts_mw[[5, NODES - 1]] += 7  # a last commit, which is in the log only
+    store.commit(epoch, {}, np.array([5, NODES - 1]), counts_mw)
+    files = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in FILES}
+    database.close()
+    return files
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, bytes]]:
+    return {is_logged: filled(tmp_path_factory.mktemp("filled") / "a.db", is_logged) for is_logged in (False, True)}
+
+
+def put(at: Path, files: dict[str, bytes]) -> Path:
+    at.mkdir(exist_ok=True)
+    for suffix, data in files.items():
+        (at / f"a.db{suffix}").write_bytes(data)
+    return at / "a.db"
+
+
+def counts(path: Path, say: Callable[[str], None]) -> tuple[dict[str, int], int]:
+    """What each node counts at a start of the agent on this store, and how many jobs it finds."""
+    database = open_store(path, say)
+    try:
+        ledger = Ledger(SqliteLedgerStore(database, "boot-1"), Terms(), BudgetLine(10**9), 0.0)
+        stored = BudgetStore(database).load()
+        assert stored is not None and stored[0] == BUDGET_MW, "no damage sets another budget"
+        try:
+            alive = len(JobStore(database).alive())
+        except ClusterError as error:
+            assert LOST_JOBS in str(error)
+            alive = -1
+        return dict(zip(ledger.accounts, ledger.accounts.count_mw.tolist(), strict=True)), alive
+    finally:
+        database.close()
+
+
+@pytest.fixture(scope="module")
+def true_mw(stores: dict[bool, dict[str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    said: list[str] = []
+    found, alive = counts(put(tmp_path_factory.mktemp("true"), stores[True]), said.append)
+    assert (said, alive, len(found)) == ([], ALIVE, NODES)
+    return found
+
+
+def bit(rng: random.Random, raw: bytearray, at: int) -> None:
+    raw[at] ^= 1 << rng.randrange(8)
+
+
+def byte(rng: random.Random, raw: bytearray, at: int) -> None:
+    raw[at] ^= rng.randrange(1, 256)
+
+
+def page(rng: random.Random, raw: bytearray, at: int) -> None:
+    raw[at // PAGE * PAGE : at // PAGE * PAGE + PAGE] = rng.randbytes(PAGE)
+
+
+def end(rng: random.Random, raw: bytearray, at: int) -> None:
+    del raw[at:]
+
+
+def header(rng: random.Random, raw: bytearray, at: int) -> None:
+    """Of the first page: of the file, and of its table of tables; of a log: of itself, and of its first frame."""
+    bit(rng, raw, at % 400)
+
+
+@pytest.mark.parametrize("damage", [bit, byte, page, end, header])
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_whatever_is_damaged_no_count_is_lower_and_what_is_lost_is_said(
+    damage: Callable[[random.Random, bytearray, int], None],
+    suffix: str,
+    stores: dict[bool, dict[str, bytes]],
+    true_mw: dict[str, int],
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(f"{damage.__name__}{suffix}")
+    n_mended = 0
+    for n in range(16):
+        files = dict(stores[suffix == "-wal"])
+        raw = bytearray(files[suffix])
+        at = rng.randrange(len(raw))
+        damage(rng, raw, at)
+        files[suffix] = bytes(raw)
+        path, said = put(tmp_path / str(n), files), list[str]()
+        found_mw, alive = counts(path, said.append)
+        assert found_mw.keys() == true_mw.keys(), (at, said)
+        assert [name for name in NAMES if found_mw[name] < true_mw[name]] == [], (at, said)
+        if not said:  # it was in a place that holds nothing
+            assert (found_mw, alive) == (true_mw, ALIVE), at
+            continue
+        n_mended += 1
+        assert all(line.startswith(f"ALARM: {path}: ") and line.isprintable() for line in said)
+        assert examine(path).lines in ([], [LOST_JOBS]), "what was mended is in order"
+        shutil.rmtree(tmp_path / str(n))
+    assert n_mended >= 3
+
+
+def test_a_damaged_copy_is_said_and_written_again(stores: dict[bool, dict[str, bytes]], tmp_path: Path) -> None:
+    files = dict(stores[False])
+    raw = bytearray(files["-copy"])
+    raw[200] ^= 4
+    path, said = put(tmp_path, files | {"-copy": bytes(raw)}), list[str]()
+    assert examine(path).lines == ["1 lines of a.db-copy are damaged"]
+    found_mw, alive = counts(path, said.append)
+    assert said == [f"ALARM: {path}: 1 lines of a.db-copy are damaged"]
+    assert (len(found_mw), alive, examine(path).lines) == (NODES, ALIVE, [])
+
+
+def changed(path: Path, statement: str, *values: object) -> None:
+    """By hand, behind the back of the checksums."""
+    database = Database(path)
+    database.rows(statement, values)
+    database.close()
+
+
+def test_one_bit_in_a_count_makes_the_nodes_of_its_block_count_their_tdp_and_is_kept(
+    stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
+) -> None:
+    path, said = put(tmp_path, stores[False]), list[str]()
+    (block,) = Database(path).rows("SELECT counts_mw FROM count WHERE block = 1")[0]
+    changed(path, "UPDATE count SET counts_mw = ? WHERE block = 1", b"[1" + block[2:])
+    found_mw, alive = counts(path, said.append)
+    assert said == [
+        f"ALARM: {path}: block of counts 1: its checksum is wrong",
+        f"ALARM: {path}: mended; the damaged one is {path}.damaged-1",
+    ]
+    assert alive == ALIVE
+    for n, name in enumerate(NAMES):
+        assert found_mw[name] == (true_mw[name] if n < BLOCK else 500_000 + n)
+    database = Database(path)
+    ((table, why, record),) = database.rows("SELECT of_table, why, record FROM set_aside")
+    database.close()
+    assert (table, why, msgspec.msgpack.decode(record)[0]) == ("count", "its checksum is wrong", 1)
+
+
+def test_a_node_whose_name_is_damaged_is_known_from_the_copy_and_without_it_counts_under_another(
+    stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
+) -> None:
+    for n, suffixes in enumerate((FILES, ("", "-wal"))):
+        path, said = put(tmp_path / str(n), {suffix: stores[False][suffix] for suffix in suffixes}), list[str]()
+        changed(path, "UPDATE member SET name = 'n9' WHERE place = 7")
+        found_mw, _ = counts(path, said.append)
+        assert sum(found_mw.values()) >= sum(true_mw.values())
+        assert ("n007" in found_mw, "lost-7" in found_mw) == ((True, False), (False, True))[n]
+        assert found_mw["n007" if n == 0 else "lost-7"] == true_mw["n007"]
+        assert any("`clusterctl nodes forget lost-7 --is-off`" in line for line in said) == (n == 1)
+
+
+def test_an_older_copy_of_the_store_is_recognised_and_its_counts_are_not_believed(
+    stores: dict[bool, dict[str, bytes]], tmp_path: Path
+) -> None:
+    path, said = put(tmp_path, stores[False]), list[str]()
+    Path(f"{path}-wal").write_bytes(b"")
+    found_mw, alive = counts(path, said.append)
+    assert said[0] == f"ALARM: {path}: 1 commits are missing: its log is damaged, or it is an older copy"
+    assert found_mw == {name: 500_000 + n for n, name in enumerate(NAMES)}, "each its TDP"
+    assert alive == ALIVE
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_store_that_is_empty_or_gone_gives_each_known_node_its_tdp_and_continues_the_epoch(
+    is_there: bool, stores: dict[bool, dict[str, bytes]], tmp_path: Path
+) -> None:
+    path, said = put(tmp_path, {"": b"", "-copy": stores[False]["-copy"]}), list[str]()
+    if not is_there:
+        path.unlink()
+    found_mw, alive = counts(path, said.append)
+    assert found_mw == {name: 500_000 + n for n, name in enumerate(NAMES)}
+    assert alive == (-1 if is_there else 0), "nobody removes a store by flipping bits"
+    database = Database(path)
+    assert database.rows("SELECT epoch FROM owner") == [(2,)], "the one after that of the copy"
+    database.close()
+
+
+def test_where_nothing_can_be_read_and_no_copy_is_there_one_line_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(
+        ClusterError, match=r"nothing in it can be read, and it has no copy: put back a backup, or move"
+    ):
+        open_store(path, print)
+    assert path.read_bytes() == b"not a database" * 1000
+
+
+def test_lost_jobs_are_neither_started_nor_ended_until_somebody_gives_them_up(
+    stores: dict[bool, dict[str, bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, said = put(tmp_path, {"": b"", "-copy": stores[False]["-copy"]}), list[str]()
+    assert counts(path, said.append)[1] == -1
+    assert main(["store", "check", "--store", str(path)]) == 1
+    assert capsys.readouterr().out == f"{path}: {LOST_JOBS}\n"
+    assert main(["store", "repair", "--give-up-jobs", "--store", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{path}: the jobs before are given up: jobs are accepted again"
+    assert counts(path, said.append)[1] == 0
+    database = Database(path)
+    job = Job(id=0, uid=1, user="u", spec=JobSpec(["a"], 1, "/"), submitted_s=0.0)
+    JobStore(database).add(job)
+    database.close()
+    assert job.id > 1_000_000_000, "a node may still know an older job by any smaller number"
+
+
+def test_an_agent_that_is_killed_while_it_mends_a_store_mends_it_at_its_next_start(
+    stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = put(tmp_path, stores[True]), list[str]()
+    changed(path, "UPDATE job SET uid = 5 WHERE id = 3")
+    replace = os.replace
+
+    def killed(before: object, after: object) -> None:
+        if str(after) == str(path):
+            raise KeyboardInterrupt
+        replace(before, after)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        open_store(path, said.append)
+    monkeypatch.undo()
+    assert Path(f"{path}-mended").exists()
+    assert counts(path, said.append) == (true_mw, ALIVE - 1), "all but the damaged job"
+    assert examine(path).lines == []
+
+
+def test_a_store_that_an_agent_uses_is_checked_and_backed_up_and_not_repaired(
+    stores: dict[bool, dict[str, bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, stores[True])
+    script = "import sys; from pathlib import Path; from cluster_agent.store.database import Database\n"
+    script += "d = Database(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=-1, stdout=-1, cwd=Path(__file__).parents[2]
+    ) as one:
+        assert one.stdout is not None and one.stdin is not None
+        one.stdout.readline()
+        assert main(["store", "check", "--store", str(path)]) == 0
+        assert capsys.readouterr().out == f"{path}: in order: {NODES} nodes, {JOBS} jobs\n"
+        assert main(["store", "backup", str(tmp_path / "kept.db"), "--store", str(path)]) == 0
+        assert main(["store", "backup", str(tmp_path / "kept.db"), "--store", str(path)]) == 2
+        assert "exists already; a backup replaces nothing" in capsys.readouterr().err
+        found = examine(path)
+        found.lines.append("anything")
+        with pytest.raises(ClusterError, match="a cluster agent uses it: stop that first"):
+            mend(path, found)
+        one.stdin.close()
+    assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob("kept.db[-.]*")), "one file"
+    database = Database(tmp_path / "kept.db")
+    assert SqliteLedgerStore(database, "boot-1").take_over().names == NAMES
+    database.close()
+
+
+def test_check_says_each_finding_and_repair_sets_it_aside(
+    stores: dict[bool, dict[str, bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, stores[False])
+    at = ["--store", str(path)]
+    assert main(["store", "repair", *at]) == 0
+    assert capsys.readouterr().out == f"{path}: in order: nothing to repair\n"
+    changed(path, "UPDATE job SET body = ? WHERE id = 4", b"{}")
+    changed(path, "UPDATE change SET who = 'bob'")
+    changed(path, "UPDATE drained_node SET checksum = 'x'")
+    lines = [
+        f"{path}: {what}: its checksum is wrong" for what in ("change of the budget 1", "job 4", "drained node n003")
+    ]
+    assert main(["store", "check", *at]) == 1
+    assert capsys.readouterr().out.splitlines() == lines
+    assert main(["store", "repair", *at]) == 0
+    assert capsys.readouterr().out.splitlines() == [*lines, f"{path}: mended; the damaged one is {path}.damaged-1"]
+    assert main(["store", "check", *at]) == 0
+    assert capsys.readouterr().out == f"{path}: in order: {NODES} nodes, {JOBS - 1} jobs\n"
+    assert main(["store", "check", "--store", str(tmp_path / "none")]) == 1
+    assert re.search(r"none: there is no store$", capsys.readouterr().err.strip())
+
+
+def test_a_store_of_the_version_before_checksums_opens_and_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = tmp_path / "a.db", list[str]()
+    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", MIGRATIONS[:4])
+    old = Database(path)
+    old.rows("UPDATE owner SET epoch = 7, boot_id = 'boot-1'")
+    old.rows("INSERT INTO member VALUES (0, 'a', ?)", (msgspec.json.encode(declared(0)),))
+    old.rows("INSERT INTO count VALUES (0, '[123000]')")
+    old.rows("INSERT INTO budget VALUES (1, 5000, '[]')")
+    old.rows("INSERT INTO change (unix_s, who, what) VALUES (1, 'alice', 'set 5 W')")
+    spec = JobSpec(["a"], 1, "/")
+    for number in (1, 2):
+        body = msgspec.json.encode(
+            Job(id=number, uid=1000, user="u", spec=spec, submitted_s=0.0, ended_s=3.0, state="done")
+        )
+        old.rows("INSERT INTO job (uid, state, ended_s, body) VALUES (1000, 'done', 3, ?)", (body[: 900 // number],))
+    old.rows("UPDATE job SET body = substr(body, 1, 50) WHERE id = 2")
+    old.close()
+    monkeypatch.undo()
+    database = open_store(path, said.append)
+    assert said[0].startswith(f"ALARM: {path}: job 2: it cannot be: "), "what was damaged before"
+    snapshot = SqliteLedgerStore(database, "boot-1").take_over()
+    assert (snapshot.epoch, snapshot.names, snapshot.counts_mw.tolist(), snapshot.is_certain) == (
+        8,
+        ["a"],
+        [123000],
+        True,
+    )
+    assert [job.id for job in JobStore(database).find()] == [1]
+    assert BudgetStore(database).load() == (5000, [])
+    database.close()
+    assert examine(path).lines == []
+
+
+def test_counts_of_nodes_are_theirs_where_a_whole_block_before_them_was_never_granted_anything(tmp_path: Path) -> None:
+    """Blocks without any granted node are not stored; the ones after them once moved up, to other nodes."""
+    database = Database(tmp_path / "a.db")
+    store = SqliteLedgerStore(database, "boot-1")
+    epoch, nodes = store.take_over().epoch, {n: (f"n{n}", declared(n)) for n in range(2 * BLOCK + 5)}
+    counts_mw = np.full(len(nodes), NONE)
+    counts_mw[BLOCK + 3] = 123_000
+    store.commit(epoch, nodes, np.array([BLOCK + 3]), counts_mw)
+    ledger = Ledger(store, Terms(), BudgetLine(10**9), 0.0)
+    accounts = ledger.accounts
+    assert np.flatnonzero(accounts.is_leased).tolist() == [BLOCK + 3]
+    assert accounts.count_mw[[0, 3, BLOCK + 3, 2 * BLOCK + 4]].tolist() == [500_000, 500_003, 123_000, 500_516]
+    database.close()
+
+
+def test_a_restored_backup_raises_no_count_that_has_risen_since(
+    stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
+) -> None:
+    path, said = put(tmp_path, stores[True]), list[str]()
+    backup(path, tmp_path / "kept.db")
+    database = open_store(path, said.append)
+    store = SqliteLedgerStore(database, "boot-1")
+    snapshot = store.take_over()
+    risen_mw = snapshot.counts_mw.copy()
+    risen_mw[0] += 50_000
+    store.commit(snapshot.epoch, {}, np.array([0]), risen_mw)
+    database.close()
+    os.replace(tmp_path / "kept.db", path)
+    found_mw, _ = counts(path, said.append)
+    assert found_mw[NAMES[0]] >= risen_mw[0]
+    assert "commits are missing" in said[0]
+    assert json.dumps(said).isprintable()
+
+
+def test_what_cannot_be_mended_while_it_is_whole_stays_as_it_is(
+    stores: dict[bool, dict[str, bytes]], tmp_path: Path
+) -> None:
+    path = put(tmp_path, stores[False])
+    assert repair(path) == []
+    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-copy"]
