@@ -25,6 +25,11 @@ COMMANDS: Final = {
     "policies": ("nodectl.commands.policies", "policies", "The policies, their parameters and sources."),
     "metrics": ("nodectl.commands.metrics", "metrics", "This node for Prometheus."),
     "config": ("nodectl.commands.config", "config", "Check the settings."),
+    "install-service": (
+        "nodectl.commands.install_service",
+        "install_service",
+        "The systemd units of an installation by pip.",
+    ),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),
