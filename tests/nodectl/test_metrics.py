@@ -12,7 +12,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodectl import __version__
@@ -82,10 +81,9 @@ def test_the_page_has_joules_as_counters_that_agree_with_the_summary(tmp_path: P
 
 
 def test_without_the_setting_nothing_is_published(tmp_path: Path) -> None:
-    with made("taurus", "hpl") as node:
-        with Agent.open(ports(node, tmp_path), settings(tmp_path, metrics={})) as agent:
-            agent.run(until_ns=node.twin.time_ns + 2_000_000_000)
-            assert list(tmp_path.rglob("metrics*")) == []
+    with made("taurus", "hpl") as node, Agent.open(ports(node, tmp_path), settings(tmp_path, metrics={})) as agent:
+        agent.run(until_ns=node.twin.time_ns + 2_000_000_000)
+        assert list(tmp_path.rglob("metrics*")) == []
     assert metrics_path("/run/nodectl/lock-fuse-0:44") == "/run/nodectl/metrics-fuse-0:44.prom"
     assert metrics_path("") == "", "a node in this process, which no other reaches"
 
@@ -93,10 +91,9 @@ def test_without_the_setting_nothing_is_published(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_costs_the_metrics_and_not_the_run(tmp_path: Path) -> None:
     (tmp_path / "run" / "metrics.prom.new").mkdir(parents=True)
     said: list[str] = []
-    with made("taurus", "hpl") as node:
-        with Agent.open(ports(node, tmp_path), settings(tmp_path), said.append) as agent:
-            agent.run(until_ns=node.twin.time_ns + 3_000_000_000)
-            assert agent.summary().ticks > 20
+    with made("taurus", "hpl") as node, Agent.open(ports(node, tmp_path), settings(tmp_path), said.append) as agent:
+        agent.run(until_ns=node.twin.time_ns + 3_000_000_000)
+        assert agent.summary().ticks > 20
     assert sum("no metrics: " in line for line in said) == 1
 
 
@@ -134,5 +131,3 @@ def test_the_command_answers_prometheus_and_ends_at_sigterm(tmp_path: Path) -> N
     process.stderr.close()
     done = subprocess.run(command[:4], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2 and "set [metrics] listen" in done.stderr
-
-
