@@ -61,7 +61,7 @@ files >"$work/all.files"
 sed -i "1s|^#!.*|#!/$env/bin/python|" $(grep -lI '^#!.*python' "$root/$env"/bin/* | grep -v '/python')
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$(/usr/bin/python3 -c 'import platform; print(platform.python_version())')" \
     >"$root/$env/pyvenv.cfg"
-find "$site" -name '*.so*' -type f -exec strip --strip-unneeded {} +
+find "$site" \( -name '*.so' -o -name '*.so.[0-9]*' \) -type f -exec strip --strip-unneeded {} +
 
 # --- which file belongs to which package
 ours="$env/lib/python3.[0-9]*/site-packages"
