@@ -9,9 +9,24 @@ import sys
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = pathlib.Path(__file__).parent.resolve()
 sys.path.insert(0, str(ROOT))
+
+
+class BuildWithUnits(build_py):
+    """Takes the systemd units into the package, where `nodectl install-service` finds them."""
+
+    def run(self) -> None:
+        """Copy the modules, then the units."""
+        super().run()
+        if not self.editable_mode:
+            target = pathlib.Path(self.build_lib) / "nodectl" / "systemd"
+            self.mkpath(str(target))
+            for name in ("*.service", "*.conf", "*.sysusers"):
+                for unit in (ROOT / "systemd").glob(name):
+                    self.copy_file(str(unit), str(target / unit.name))
 
 
 class BuildNative(build_ext):
@@ -42,5 +57,5 @@ setup(
         "firmware_bridge/build_firmware.py:ffibuilder",
         "cluster_agent/build_native.py:ffibuilder",
     ],
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative, "build_py": BuildWithUnits},
 )

@@ -26,6 +26,11 @@ COMMANDS: Final = {
     "metrics": ("nodectl.commands.metrics", "metrics", "This node for Prometheus."),
     "config": ("nodectl.commands.config", "config", "Check the settings."),
     "writer": ("nodectl.commands.writer_service", "writer", "Write knobs for an agent, and put them back after it."),
+    "install-service": (
+        "nodectl.commands.install_service",
+        "install_service",
+        "The systemd units of an installation by pip.",
+    ),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),

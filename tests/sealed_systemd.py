@@ -17,6 +17,8 @@ from typing import Self, TypeVar
 
 import pytest
 
+from tests.installed_wheel import install_wheel, this_wheel
+
 ROOT = Path(__file__).parents[1]
 
 INIT = """
@@ -178,16 +180,17 @@ NEEDED = (
 """What the product imports: names below site-packages."""
 
 
-def install(stage: Path, *entry_points: str) -> None:
-    """The product in /opt/nodectl in there, as systemd/README.md has it: a virtual environment of the system's Python,
-    which every user may read. What it needs is copied from the environment that runs the tests."""
+def install(stage: Path, wheel: Path | None = None, place: str = "opt") -> Path:
+    """The product's wheel (of this tree, if none is given) in /opt/nodectl in there: a virtual environment of the
+    system's Python, which every user may read. What it needs is copied from the environment that runs the tests.
+    ``place``: where below the stage it waits, if it is to be moved to /opt later. Returns the environment."""
     python = "/usr/bin/python3"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     show = "import sys; print('%d.%d' % sys.version_info[:2])"
     found = subprocess.run([python, "-c", show], capture_output=True, text=True)
     if found.stdout.strip() != version:
         pytest.skip(f"{python} is not Python {version}: its modules are not those of the tests")
-    root = stage / "opt" / "nodectl"
+    root = stage / place / "nodectl"
     subprocess.run([python, "-m", "venv", "--without-pip", str(root)], check=True)
     site = root / "lib" / f"python{version}" / "site-packages"
     import zmq
@@ -196,15 +199,5 @@ def install(stage: Path, *entry_points: str) -> None:
     for name in NEEDED:
         for path in packages.glob(name):
             (shutil.copytree if path.is_dir() else shutil.copy2)(path, site / path.name)
-    for name in ("nodectl", "pmu", "cluster_agent", "firmware_bridge"):
-        shutil.copytree(ROOT / name, site / name, ignore=shutil.ignore_patterns("__pycache__", "csrc", "boards"))
-    info = next(packages.glob("nodectl-*.dist-info"))
-    shutil.copytree(info, site / info.name)
-    for entry in entry_points:
-        name, _, target = entry.partition("=")
-        module, _, function = target.partition(":")
-        program = root / "bin" / name
-        program.write_text(
-            f"#!/opt/nodectl/bin/python\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
-        )
-        program.chmod(0o755)
+    install_wheel(wheel or this_wheel(), root, "/opt/nodectl")
+    return root

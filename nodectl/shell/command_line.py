@@ -28,6 +28,9 @@ EXTRAS: Final = {
 }  # fmt: skip
 """Modules that come with an extra of this package (pyproject.toml), and which."""
 
+EMULATED: Final = ("lab", "twin")
+"""Packages that an installation for production leaves out (debian/README.md)."""
+
 _HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What click (since 8.2) raises when a group is called without a command; its message is the help text."""
 
@@ -96,7 +99,12 @@ def call(
     except NodectlError as error:
         return _complain(who, str(error), error.exit_status)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRAS:
+        module = (error.name or "").partition(".")[0]
+        if module in EMULATED:
+            return _complain(
+                who, "needs the emulated node, which is not installed: install the package nodectl-twin", 1
+            )
+        if module not in EXTRAS:
             raise
         return _complain(who, needs_extras([error.name or ""]), 1)
     except expected as error:

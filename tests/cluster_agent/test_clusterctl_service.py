@@ -36,9 +36,9 @@ NODE = Path(__file__).parents[1] / "fabric" / "scripted_node.py"
 
 @pytest.fixture
 def head(tmp_path: Path) -> SealedSystemd:
-    """A head node as systemd/README.md makes it."""
+    """A head node as docs/operations.md makes it."""
     systemd = sealed_systemd(tmp_path)
-    install(tmp_path, "clusterctl=cluster_agent.start:clusterctl")
+    install(tmp_path)
     etc = tmp_path / "etc"
     for name, line in (("passwd", f"{USER}:x:{UID}:{UID}::/:/usr/sbin/nologin"), ("group", f"{USER}:x:{UID}:")):
         (etc / name).write_text(Path("/etc", name).read_text() + line + "\n")

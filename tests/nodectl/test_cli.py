@@ -46,6 +46,11 @@ def test_a_setting_that_no_file_gives_names_the_file_that_is_not_there(monkeypat
         (("nodectl", "demo"), "matplotlib", "nodectl demo: needs matplotlib: pip install 'nodectl[plots]'\n"),
         (("nodectl", "demo", "--scmi"), "matplotlib", "nodectl demo: needs matplotlib: pip install 'nodectl[plots]'\n"),
         (("nodectl", "demo"), "pynvml", "nodectl demo: needs pynvml: pip install 'nodectl[nvidia]'\n"),
+        (
+            ("nodectl", "demo"),
+            "lab",
+            "nodectl demo: needs the emulated node, which is not installed: install the package nodectl-twin\n",
+        ),
         (("cluster_agent", "serve"), "zmq", "clusterctl serve: needs zmq: pip install 'nodectl[cluster]'\n"),
         (("cluster_agent", "keys", "list"), "zmq", "clusterctl keys: needs zmq: pip install 'nodectl[cluster]'\n"),
     ],

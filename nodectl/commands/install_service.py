@@ -1,0 +1,154 @@
+"""``nodectl install-service``: the units of an installation by pip, with the paths of that installation.
+
+The Debian packages bring the same units; this command is for everything else. It writes only files that it can
+recognise as its own, so it may be called again after each upgrade, and ``--remove`` takes back just these.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+import nodectl
+from nodectl.shell.errors import NodectlError, UsageError
+
+MARK: Final = "# Written by `nodectl install-service`. Change it by `systemctl edit`, not here.\n"
+PROGRAMS: Final = "/opt/nodectl/bin/"
+"""Where the units as shipped find the programs."""
+
+HIDDEN: Final = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
+"""What the units do not see (ProtectHome=, PrivateTmp=)."""
+
+KEYS: Final = Path("/etc/nodectl/keys")
+
+
+@click.command("install-service")
+@click.option("--head", is_flag=True, help="The head node's units (cluster agent, its metrics) and their user.")
+@click.option("--jobs", is_flag=True, help="Also the drop-in of nodes that run the cluster's jobs.")
+@click.option("--remove", is_flag=True, help="Stop and disable the units, and remove what was written.")
+@click.option(
+    "--root", type=click.Path(path_type=Path), default="/", help="Write below this directory, of an image for example."
+)
+def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
+    """Install the systemd units of this installation; nothing is enabled or started.
+
+    Settings, keys and saved values are never written or removed. Without --head the units are those of a node.
+    """
+    if head and jobs:
+        raise UsageError("--jobs is for nodes, not for the head node")
+    is_live = root == Path("/")
+    if is_live and os.geteuid() != 0:
+        raise UsageError("needs root: it writes /etc/systemd/system")
+    files = dict(_files(head, jobs))
+    if remove:
+        _remove({place: root / place.relative_to("/") for place in dict(_files(head, True))}, is_live)
+        return
+    _check_programs("clusterctl" if head else "nodectl")
+    changed = [place for place, text in files.items() if _write(root / place.relative_to("/"), text)]
+    if is_live:
+        if head:
+            _run("systemd-sysusers", "/etc/sysusers.d/clusterctl.conf")
+            _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
+        _run("systemctl", "daemon-reload")
+    program, unit = ("clusterctl", "clusterctl") if head else ("nodectl", "nodectl-agent")
+    if changed and is_live and _is_active(unit):
+        click.echo(f"{unit} runs as before: `systemctl restart {unit}` takes what was written")
+    else:
+        click.echo(f"next: `{program} config check`, then `systemctl enable --now {unit}`")
+
+
+def _files(head: bool, jobs: bool) -> Iterator[tuple[Path, str]]:
+    """Where each file goes, and its text."""
+    source, units = _shipped(), Path("/etc/systemd/system")
+    for unit in sorted(source.glob("clusterctl*.service" if head else "nodectl-*.service")):
+        yield units / unit.name, MARK + unit.read_text().replace(PROGRAMS, f"{sysconfig.get_path('scripts')}/")
+    if head:
+        yield Path("/etc/sysusers.d/clusterctl.conf"), MARK + (source / "clusterctl.sysusers").read_text()
+    if jobs:
+        yield units / "nodectl-agent.service.d" / "jobs.conf", MARK + (source / "jobs.conf").read_text()
+
+
+def _shipped() -> Path:
+    """The units: in the package, or in the checkout that it was installed from (pip install -e)."""
+    package = Path(nodectl.__file__).parent
+    return next(place for place in (package / "systemd", package.parent / "systemd") if place.is_dir())
+
+
+def _check_programs(name: str) -> None:
+    """``UsageError`` where systemd could not start the program, or another user could change what root starts."""
+    program = Path(sysconfig.get_path("scripts")) / name
+    if not program.exists():
+        raise UsageError(f"{program} is not there: install nodectl into a virtual environment, e.g. /opt/nodectl")
+    if str(program).startswith(HIDDEN):
+        raise UsageError(f"{program}: services see neither homes nor /tmp: install into /opt/nodectl")
+    for place in (program, *program.parents):
+        found = place.stat()
+        is_shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        if found.st_uid != 0 or is_shared:
+            raise UsageError(f"{place}: another user than root may change it, and root would run it: install as root")
+
+
+def _write(path: Path, text: str) -> bool:
+    """Write the file if it differs; returns whether it did. Refuses to overwrite what is not ours."""
+    before = _ours(path)
+    if before == text:
+        click.echo(f"unchanged {path}")
+        return False
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replacement = path.with_name(f".{path.name}.new")
+        replacement.write_text(text)
+        replacement.chmod(0o644)
+        replacement.replace(path)
+    except OSError as error:
+        raise NodectlError(f"{path}: cannot write: {error.strerror}") from None
+    click.echo(f"wrote {path}")
+    return True
+
+
+def _ours(path: Path) -> str | None:
+    """The text of a file that this command wrote; None if there is none; ``UsageError`` if it is somebody else's."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NodectlError(f"{path}: cannot read: {error}") from None
+    if not text.startswith(MARK):
+        raise UsageError(f"{path}: was not written by this command: move it away, or keep it and do without")
+    return text
+
+
+def _remove(places: dict[Path, Path], is_live: bool) -> None:
+    found = {place: path for place, path in places.items() if _ours(path) is not None}
+    units = [place.name for place in found if place.suffix == ".service"]
+    if is_live and units:
+        _run("systemctl", "disable", "--now", *units)
+    for path in found.values():
+        path.unlink()
+        click.echo(f"removed {path}")
+        if path.parent.suffix == ".d" and not any(path.parent.iterdir()) and path.parent.name != "sysusers.d":
+            path.parent.rmdir()
+    if is_live and found:
+        _run("systemctl", "daemon-reload")
+    click.echo("nothing was installed" if not found else "settings, keys, state and users are kept")
+
+
+def _is_active(unit: str) -> bool:
+    return subprocess.run(["systemctl", "is-active", "--quiet", unit]).returncode == 0
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise NodectlError(f"{command[0]} is missing: these are units of systemd") from None
+    if done.returncode != 0:
+        raise NodectlError(f"{' '.join(command)}: {done.stderr.strip() or f'exit status {done.returncode}'}")

@@ -1,0 +1,115 @@
+#!/bin/sh
+# The Debian packages nodectl, clusterctl and nodectl-twin, into build/deb. debian/README.md says what is in which.
+#
+#   scripts/deb.sh [DIRECTORY]       DEB_VERSION=0.1.1 gives them another version (tests of upgrades)
+#
+# Python packages come from build/wheelhouse, which is filled once from the package index and checked against the hashes
+# of requirements.lock each time. Needs .venv (scripts/setup.sh core), dpkg-deb and strip.
+set -eu
+cd "$(dirname "$0")/.."
+out=${1:-build/deb}
+venv=.venv/bin/python
+wheelhouse=build/wheelhouse
+node_extras="nvidia cluster serial cli"
+twin_extras="twin plots export"
+version=${DEB_VERSION:-$($venv -c 'import nodectl; print(nodectl.__version__)')}
+arch=$(dpkg --print-architecture)
+work=build/deb-work
+root=$work/all # everything, as it will lie on the machine
+env=opt/nodectl
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
+[ "$(/usr/bin/python3 -c 'import sys; print(*sys.version_info[:2])')" = "$($venv -c 'import sys; print(*sys.version_info[:2])')" ] || {
+    echo "deb: /usr/bin/python3 and $venv are not the same version of Python" >&2
+    exit 1
+}
+rm -rf "$work"
+mkdir -p "$work" "$out"
+
+# --- the Python packages of the lock, as files
+# shellcheck disable=SC2086 # lists of words
+$venv debian/locked.py $node_extras >"$work/node.lock"
+# shellcheck disable=SC2086
+$venv debian/locked.py $node_extras $twin_extras >"$work/all.lock"
+if [ ! -f "$wheelhouse/lock" ] || ! cmp -s "$work/all.lock" "$wheelhouse/lock"; then
+    mkdir -p "$wheelhouse"
+    $venv -m pip download -q --no-deps --require-hashes --only-binary :all: -r "$work/all.lock" -d "$wheelhouse"
+    cp "$work/all.lock" "$wheelhouse/lock"
+fi
+
+# --- ours, as a wheel: built from a copy, so that nothing of an earlier build gets in
+mkdir "$work/source"
+git ls-files -z -- nodectl pmu firmware_bridge cluster_agent calibration twin lab systemd setup.py pyproject.toml README.md \
+    LICENSE NOTICE docs debian | xargs -0 cp --parents -t "$work/source"
+$venv -m pip wheel -q --no-index --no-deps --no-build-isolation -w "$work/wheel" "$work/source"
+
+# --- the environment
+/usr/bin/python3 -m venv --without-pip "$root/$env"
+rm -f "$root/$env"/bin/activate* "$root/$env"/bin/Activate*
+site=$(echo "$root/$env"/lib/python3.*/site-packages)
+install_() { $venv -m pip --python "$root/$env/bin/python" install -q --no-index --no-deps --no-compile "$@"; }
+compile_() { # with the paths of the installed files; never checked against the source, so nothing is ever written there
+    $venv -m compileall -q --invalidation-mode unchecked-hash -s "$root" -p / "$site"
+}
+files() { (cd "$root" && find . -mindepth 1 \( -type f -o -type l \) | LC_ALL=C sort); }
+install_ --find-links "$wheelhouse" --require-hashes -r "$work/node.lock"
+install_ "$work"/wheel/*.whl
+compile_
+files >"$work/node.files"
+install_ --find-links "$wheelhouse" --require-hashes -r "$work/all.lock"
+compile_
+files >"$work/all.files"
+sed -i "1s|^#!.*|#!/$env/bin/python|" $(grep -lI '^#!.*python' "$root/$env"/bin/* | grep -v '/python')
+printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$(/usr/bin/python3 -c 'import platform; print(platform.python_version())')" \
+    >"$root/$env/pyvenv.cfg"
+find "$site" \( -name '*.so' -o -name '*.so.[0-9]*' \) -type f -exec strip --strip-unneeded {} +
+
+# --- which file belongs to which package
+ours="$env/lib/python3.[0-9]*/site-packages"
+LC_ALL=C comm -13 "$work/node.files" "$work/all.files" >"$work/nodectl-twin.files"
+grep -E "^./$ours/(twin|lab)/" "$work/node.files" >>"$work/nodectl-twin.files"
+grep -E "^./$ours/cluster_agent/|^./$env/bin/clusterctl$" "$work/node.files" >"$work/clusterctl.files"
+LC_ALL=C sort "$work/nodectl-twin.files" "$work/clusterctl.files" >"$work/others.files"
+LC_ALL=C comm -23 "$work/node.files" "$work/others.files" >"$work/nodectl.files"
+
+# --- the packages
+place() { install -D -m "$1" "$2" "$tree/$3"; }
+for package in nodectl clusterctl nodectl-twin; do
+    tree=$work/$package
+    mkdir -p "$tree/DEBIAN"
+    (cd "$root" && xargs -d '\n' cp -a --parents -t "../$package") <"$work/$package.files"
+    case $package in
+    nodectl)
+        place 644 debian/nodectl/nodectl.toml etc/nodectl/nodectl.toml
+        for unit in systemd/nodectl-*.service; do place 644 "$unit" "lib/systemd/system/$(basename "$unit")"; done
+        place 644 systemd/jobs.conf usr/share/nodectl/jobs.conf
+        mkdir -p "$tree/usr/bin"
+        ln -s "/$env/bin/nodectl" "$tree/usr/bin/nodectl"
+        for page in configuration operations security; do place 644 "docs/$page.md" "usr/share/doc/nodectl/$page.md"; done
+        ;;
+    clusterctl)
+        place 644 debian/clusterctl/cluster.toml etc/nodectl/cluster.toml
+        for unit in systemd/clusterctl*.service; do place 644 "$unit" "lib/systemd/system/$(basename "$unit")"; done
+        place 644 systemd/clusterctl.sysusers usr/lib/sysusers.d/clusterctl.conf
+        mkdir -p "$tree/usr/bin"
+        ln -s "/$env/bin/clusterctl" "$tree/usr/bin/clusterctl"
+        for page in cluster ledger; do place 644 "docs/$page.md" "usr/share/doc/clusterctl/$page.md"; done
+        ;;
+    esac
+    place 644 debian/copyright "usr/share/doc/$package/copyright"
+    gzip -9nc CHANGELOG.md >"$work/changelog.gz"
+    place 644 "$work/changelog.gz" "usr/share/doc/$package/changelog.gz"
+    [ ! -f "debian/$package/lintian-overrides" ] ||
+        place 644 "debian/$package/lintian-overrides" "usr/share/lintian/overrides/$package"
+    for script in postinst prerm postrm; do
+        [ ! -f "debian/$package/$script" ] || place 755 "debian/$package/$script" "DEBIAN/$script"
+    done
+    [ ! -f "debian/$package/conffiles" ] || place 644 "debian/$package/conffiles" DEBIAN/conffiles
+    find "$tree" -type d -exec chmod 755 {} +
+    find "$tree" -type f -perm /022 -exec chmod go-w {} +
+    (cd "$tree" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | LC_ALL=C sort -z | xargs -0 md5sum) >"$work/md5sums"
+    place 644 "$work/md5sums" DEBIAN/md5sums
+    size=$(du -ks --exclude=DEBIAN "$tree" | cut -f1)
+    sed "s/@VERSION@/$version/g; s/@ARCH@/$arch/; s/@SIZE@/$size/" "debian/$package/control" >"$tree/DEBIAN/control"
+    dpkg-deb --root-owner-group -Zxz -z1 --build "$tree" "$out/${package}_${version}_$arch.deb" >/dev/null
+    echo "$out/${package}_${version}_$arch.deb"
+done

@@ -1,0 +1,17 @@
+#!/bin/sh
+# A Debian of its own in build/debian, for tests of the packages: a minimal system with python3, systemd and lintian.
+# debootstrap is unpacked into build, never installed; all mounts are in a namespace of their own. Needs root.
+set -eu
+cd "$(dirname "$0")/.."
+target=$PWD/build/debian
+[ -f "$target/complete" ] && exit 0
+rm -rf "$target" build/debootstrap
+mkdir -p build/debootstrap
+(cd build/debootstrap && apt-get download -qq debootstrap >/dev/null 2>&1 && dpkg-deb -x debootstrap_*.deb .)
+# perl-openssl-defaults: debootstrap finds no package by a name that it only provides
+DEBOOTSTRAP_DIR=$PWD/build/debootstrap/usr/share/debootstrap unshare --mount --pid --fork --mount-proc \
+    sh build/debootstrap/usr/sbin/debootstrap --variant=minbase \
+    --include=python3,systemd,lintian,xz-utils,perl-openssl-defaults "${1:-bookworm}" "$target" \
+    "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >build/debootstrap/log 2>&1 ||
+    { tail -5 build/debootstrap/log >&2; exit 1; }
+touch "$target/complete"

@@ -1,0 +1,91 @@
+"""The product as a wheel: of this tree, and of the version before it. Built once, then taken from build/wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "build" / "wheels"
+PARTS = ("nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab", "systemd")
+FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+BUILT = ("*.so", "*.so.*", "*.o", "__pycache__", "_native.c", "_progress.c", "_model.c", "_kernel.c", "_pulp.c",
+         "_controlpulp.c", "controlpulp-posix")  # fmt: skip
+
+BEFORE = "17014d79f7"
+"""The version before, as long as no release is tagged: the last commit before services were tested as installed."""
+
+
+def this_wheel() -> Path:
+    """The wheel of this tree."""
+    return wheel(ROOT)
+
+
+def tree_before(directory: Path) -> Path:
+    """The tree of the version before, in a new folder; skips where the history is not there."""
+    git = ["git", "-C", str(ROOT)]
+    tagged = subprocess.run([*git, "describe", "--tags", "--abbrev=0", "HEAD^"], capture_output=True, text=True)
+    commit = tagged.stdout.strip() if tagged.returncode == 0 else BEFORE
+    done = subprocess.run([*git, "archive", commit, *PARTS, *FILES], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"the version before ({commit}) is not in this checkout's history")
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+def wheel(tree: Path) -> Path:
+    """The wheel of a source tree."""
+    files = [tree / name for name in FILES]
+    for part in PARTS:
+        files += [path for path in (tree / part).rglob("*") if path.is_file() and not _is_built(path)]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(tree)} {path.stat().st_mode & 0o111} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    directory = KEPT / digest.hexdigest()[:16]
+    if not directory.exists():
+        _build(tree, directory)
+    (found,) = directory.glob("*.whl")
+    return found
+
+
+def install_wheel(found: Path, environment: Path, place: str) -> None:
+    """Into a virtual environment that lies elsewhere when it is used: at ``place``."""
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "-q"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(found)], check=True)
+    for program in ("nodectl", "clusterctl"):
+        path = environment / "bin" / program
+        _, _, rest = path.read_text().partition("\n")
+        path.write_text(f"#!{place}/bin/python\n{rest}")
+
+
+def _is_built(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in BUILT) or "__pycache__" in path.parts
+
+
+def _build(tree: Path, directory: Path) -> None:
+    """From a copy, since a build leaves files in its tree."""
+    work = directory.with_name(f"{directory.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    source = work / "source"
+    source.mkdir(parents=True)
+    for part in PARTS:
+        shutil.copytree(tree / part, source / part, ignore=shutil.ignore_patterns(*BUILT))
+    for name in FILES:
+        shutil.copy2(tree / name, source / name)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--disable-pip-version-check", "-w", str(work / "out"), str(source)], check=True)
+    try:
+        (work / "out").rename(directory)
+    except OSError:
+        assert directory.exists(), "another test run has built it meanwhile"
+    shutil.rmtree(work)

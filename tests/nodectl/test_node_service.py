@@ -1,0 +1,337 @@
+"""The node's units under a real systemd, with the product's wheel: a node of plain files, and its cluster agent.
+
+The node has two CPUs of which nothing is read, and a package whose RAPL limit holds the cap. A grant is seen where it
+counts: in ``constraint_0_power_limit_uw``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_agent.cli import main
+from tests.installed_wheel import tree_before, wheel
+from tests.sealed_systemd import ROOT, SealedSystemd, install, sealed_systemd
+
+UNITS = ROOT / "systemd"
+USER, UID = "clusterctl", 64990
+ZONE = "devices/virtual/powercap/intel-rapl/intel-rapl:0"
+LIMIT = f"{ZONE}/constraint_0_power_limit_uw"
+FOUND_UW = 250_000_000
+REST_W = 60.0
+NODECTL, CLUSTERCTL = "/opt/nodectl/bin/nodectl", "/opt/nodectl/bin/clusterctl"
+
+CLUSTER = """
+mode = "cap"
+listen = "tcp://127.0.0.1:7410"
+keys = "/etc/nodectl/keys"
+[budget]
+w = 1000.0
+[nodes]
+tdp_w = 500.0
+lease_s = 2.0
+failing_together = 0
+[jobs]
+"""
+
+NODE = f"""
+mode = "optimize"
+cpu_policy = {{ name = "none" }}
+gpu_policy = {{ name = "none" }}
+[caps]
+rest_w = {REST_W}
+[cluster]
+url = "tcp://127.0.0.1:7410"
+key = "/etc/nodectl/node/n0.key"
+server_key = "/etc/nodectl/node/cluster.pub"
+name = "n0"
+tdp_w = 500.0
+mop_w = 150.0
+safe_w = 200.0
+boot_w = 300.0
+settle_s = 0.5
+watchdog_s = 4.0
+jobs = true
+[metrics]
+listen = "127.0.0.1:9742"
+"""
+
+QUIET = "[Service]\nEnvironment=PYTHONDONTWRITEBYTECODE=1\n"
+IMPATIENT = QUIET + "WatchdogSec=2s\nRestartSec=200ms\n"
+
+
+class Site(SealedSystemd):
+    """A node, and the head node, on one machine."""
+
+    @property
+    def limit_w(self) -> float:
+        return int((self.stage / "sys" / LIMIT).read_text() or 0) / 1e6
+
+    def agent(self) -> int:
+        (pid,) = self.pids(f"{NODECTL}\0run")
+        return pid
+
+    def node(self) -> Any:
+        """The node as ``clusterctl nodes`` shows it; None while nobody answers or it is not there yet."""
+        done = self.run(CLUSTERCTL, "nodes", "--json")
+        rows = json.loads(done.stdout) if done.returncode == 0 else []
+        return next((row for row in rows if row["name"] == "n0"), None)
+
+    def is_capped_to(self, budget_w: float) -> bool:
+        """Granted, in force by the node's own report, and in the register."""
+        row = self.node()
+        return (
+            row is not None
+            and row["state"] == "capped"
+            and row["in_force_w"] <= budget_w
+            and self.limit_w <= budget_w - REST_W
+        )
+
+    def shown(self, unit: str, *names: str) -> dict[str, str]:
+        done = self.run("systemctl", "show", unit, f"--property={','.join(names)}")
+        return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+    def assert_unit(self, unit: str, **expected: str) -> None:
+        self.assert_comes(lambda: self.shown(unit, *expected) == expected, f"{unit}: {expected}")
+
+    def upgrade(self) -> None:
+        """Move the environment and the units that wait in /srv to their places, as a package does: with units stopped
+        or not, files are replaced by others of the same name."""
+        move = (
+            "rm -rf /opt/nodectl && cp -a /srv/new/nodectl /opt/nodectl &&"
+            " cp /srv/new/*.service /etc/systemd/system/ && cp /srv/new/jobs.conf"
+            " /etc/systemd/system/nodectl-agent.service.d/jobs.conf && systemctl daemon-reload"
+        )
+        done = self.run("sh", "-ec", move)
+        assert done.returncode == 0, done.stderr
+
+
+def put(stage: Path, path: str, text: object) -> None:
+    file = stage / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{text}\n")
+
+
+def hardware(stage: Path) -> None:
+    """A package with a limit, in the places where the kernel has it."""
+    put(stage, f"sys/{ZONE}/name", "package-0")
+    put(stage, f"sys/{ZONE}/enabled", 1)
+    put(stage, f"sys/{ZONE}/energy_uj", 1_000_000)
+    put(stage, f"sys/{ZONE}/max_energy_range_uj", 262_143_328_850)
+    for number, (term, limit_uw, window_us) in enumerate(
+        (("long_term", FOUND_UW, 99_942), ("short_term", 300_000_000, 2_440))
+    ):
+        put(stage, f"sys/{ZONE}/constraint_{number}_name", term)
+        put(stage, f"sys/{ZONE}/constraint_{number}_power_limit_uw", limit_uw)
+        put(stage, f"sys/{ZONE}/constraint_{number}_time_window_us", window_us)
+        put(stage, f"sys/{ZONE}/constraint_{number}_max_power_uw", 300_000_000)
+    by_class = stage / "sys/class/powercap"
+    by_class.mkdir(parents=True)
+    (by_class / "intel-rapl:0").symlink_to("../../devices/virtual/powercap/intel-rapl/intel-rapl:0")
+
+
+def boot(tmp_path: Path, settings: str = NODE, units: Path = UNITS, version: Path | None = None) -> Site:
+    site = sealed_systemd(tmp_path, Site)
+    install(tmp_path, version)
+    hardware(tmp_path)
+    etc = tmp_path / "etc"
+    for name, line in (("passwd", f"{USER}:x:{UID}:{UID}::/:/usr/sbin/nologin"), ("group", f"{USER}:x:{UID}:")):
+        (etc / name).write_text(Path("/etc", name).read_text() + line + "\n")
+    keys, node = etc / "nodectl" / "keys", etc / "nodectl" / "node"
+    assert main(["keys", "new", "cluster", "--dir", str(keys)]) == 0
+    assert main(["keys", "new", "n0", "--role", "node", "--dir", str(keys)]) == 0
+    shutil.copytree(keys, node)
+    (node / "cluster.pub").write_text((keys / "cluster.key").read_text().splitlines()[0] + "\n")
+    for path in (keys, *keys.rglob("*")):
+        os.chown(path, UID, UID)
+    (etc / "nodectl" / "cluster.toml").write_text(CLUSTER)
+    (etc / "nodectl" / "nodectl.toml").write_text(settings)
+    site.add(units / "clusterctl.service", QUIET)
+    site.add(units / "nodectl-agent.service", IMPATIENT)
+    shutil.copy(units / "jobs.conf", etc / "systemd/system/nodectl-agent.service.d/jobs.conf")
+    return site
+
+
+def comes(site: Site, condition: Callable[[], object], what: str) -> None:
+    site.assert_comes(condition, what, seconds=120.0)
+
+
+def test_the_node_unit_with_its_drop_in_for_jobs_keeps_a_granted_cap_through_hang_kill_restart_and_stop(
+    tmp_path: Path,
+) -> None:
+    with boot(tmp_path) as site:
+        site.assert_unit("nodectl-agent", ActiveState="active", SubState="running")  # Type=notify: it has said READY
+        comes(site, lambda: site.is_capped_to(500.0), "the first grant")
+        assert site.run(CLUSTERCTL, "budget", "set", "300").returncode == 0
+        comes(site, lambda: site.is_capped_to(300.0), "a cap within the budget")
+        first = site.agent()
+        os.kill(first, signal.SIGSTOP)
+        comes(site, lambda: f"{NODECTL}\0run" and first not in site.pids(f"{NODECTL}\0run"), "the watchdog")
+        comes(site, lambda: site.is_capped_to(300.0), "the cap after a hang")
+        os.kill(site.agent(), signal.SIGKILL)
+        comes(site, lambda: site.shown("nodectl-agent", "NRestarts") == {"NRestarts": "2"}, "the second restart")
+        comes(site, lambda: site.is_capped_to(300.0), "the cap after a kill")
+        assert site.run("systemctl", "restart", "nodectl-agent").returncode == 0
+        comes(site, lambda: site.is_capped_to(300.0), "the cap after a restart")
+        assert site.run(CLUSTERCTL, "budget", "set", "1000").returncode == 0
+        comes(site, lambda: (site.node() or {}).get("in_force_w", 0) > 300.0, "a raise")
+        assert site.run("systemctl", "stop", "nodectl-agent").returncode == 0
+        assert site.shown("nodectl-agent", "ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
+        assert site.limit_w == FOUND_UW / 1e6, "its cluster has let it go: the register is as it was found"
+        assert not (tmp_path / "sys" / LIMIT).with_name("captured.jsonl").exists()
+
+
+def test_a_job_goes_on_while_the_agent_that_started_it_is_killed_and_restarted(tmp_path: Path) -> None:
+    def job() -> Any:
+        done = site.run(CLUSTERCTL, "jobs", "1", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    with boot(tmp_path) as site:
+        comes(site, lambda: (site.node() or {}).get("jobs") == "idle", "a node for jobs")
+        script = "echo begun; while [ ! -e /srv/go ]; do sleep 0.1; done; echo ended"
+        submit = ["submit", "--workdir", "/srv", "-t", "00:10:00", "--", "/bin/sh", "-c", script]
+        assert site.run(CLUSTERCTL, *submit).returncode == 0
+        comes(site, lambda: site.pids("/srv/go"), "the job")
+        (before,) = site.pids("/srv/go")
+        os.kill(site.agent(), signal.SIGKILL)
+        comes(site, lambda: site.shown("nodectl-agent", "NRestarts") == {"NRestarts": "1"}, "the restart")
+        assert site.run("systemctl", "restart", "nodectl-agent").returncode == 0
+        assert site.pids("/srv/go") == [before]
+        (tmp_path / "go").touch()
+        comes(site, lambda: job().get("row", {}).get("state") == "done", "its end")
+        assert (tmp_path / "job-1.out").read_text() == "begun\nended\n"
+
+
+def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) -> None:
+    before = tree_before(tmp_path / "before")
+    old = wheel(before)
+    assert old != wheel(ROOT)
+    site = boot(tmp_path, NODE.partition("[metrics]")[0], before / "systemd", old)
+    install(tmp_path, place="new")
+    for unit in [*UNITS.glob("*.service"), UNITS / "jobs.conf"]:
+        shutil.copy(unit, tmp_path / "new" / unit.name)
+    (tmp_path / "etc/systemd/system/nodectl-agent.service.d/jobs.conf").write_text(
+        (before / "systemd/jobs.conf").read_text()
+    )
+    with site:
+        comes(site, lambda: site.is_capped_to(500.0), "the first grant by the version before")
+        assert site.run(CLUSTERCTL, "budget", "set", "300").returncode == 0
+        comes(site, lambda: site.is_capped_to(300.0), "a cap within the budget")
+        submit = ["submit", "--workdir", "/srv", "-t", "00:10:00", "--", "/bin/sleep", "3600"]
+        assert site.run(CLUSTERCTL, *submit).returncode == 0
+        comes(site, lambda: site.pids("/bin/sleep\x003600"), "the job")
+        (job,) = site.pids("/bin/sleep\x003600")
+        for unit in ("nodectl-agent", "clusterctl"):
+            assert site.run("systemctl", "stop", unit).returncode == 0
+        site.upgrade()
+        for unit in ("clusterctl", "nodectl-agent"):
+            assert site.run("systemctl", "start", unit).returncode == 0, site.log
+        comes(site, lambda: site.is_capped_to(300.0), "the cap under the new version")
+        assert site.run(NODECTL, "config", "check").returncode == 0, "a command that the version before has not"
+        assert site.pids("/bin/sleep\x003600") == [job]
+        comes(site, lambda: (site.node() or {}).get("jobs") == "allocated", "its job")
+        assert max(int(found) for found in re.findall(r"epoch (\d+)", site.log)) == 2
+
+
+def test_the_metrics_unit_answers_prometheus_through_kill_restart_and_stop_while_the_agent_has_no_network(
+    tmp_path: Path,
+) -> None:
+    fetch = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9742/metrics').read().decode())"
+    alone = 'mode = "optimize"\n[caps]\nnode_w = 200.0\nrest_w = 60.0\n[metrics]\nlisten = "127.0.0.1:9742"\n'
+    alone += '[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n'
+    site = boot(tmp_path, alone)
+    (tmp_path / "etc/systemd/system/nodectl-agent.service.d/jobs.conf").unlink()
+    site.add(UNITS / "nodectl-metrics.service", QUIET + "RestartSec=200ms\n")
+
+    def scraped() -> str:
+        return site.run("/opt/nodectl/bin/python", "-c", fetch).stdout
+
+    with site:
+        comes(site, lambda: "nodectl_cap_watts 200.0" in scraped(), "the cap as Prometheus reads it")
+        assert "nodectl_up 1.0" in scraped() and "nodectl_energy" in scraped()
+        (killed,) = site.pids(f"{NODECTL}\0metrics")
+        os.kill(killed, signal.SIGKILL)
+        comes(site, lambda: "nodectl_up 1.0" in scraped(), "the metrics after a kill")
+        assert site.run("systemctl", "restart", "nodectl-metrics").returncode == 0
+        comes(site, lambda: "nodectl_up 1.0" in scraped(), "the metrics after a restart")
+        assert site.run("systemctl", "stop", "nodectl-agent").returncode == 0
+        assert "nodectl_up 0.0" in scraped() and "nodectl_cap_watts" not in scraped()
+        assert site.run("systemctl", "stop", "nodectl-metrics").returncode == 0
+        assert site.shown("nodectl-metrics", "ActiveState", "Result") == {
+            "ActiveState": "inactive",
+            "Result": "success",
+        }
+
+
+FAILS = """
+import msgspec
+from nodectl.policies.api import Policy
+class Params(msgspec.Struct, frozen=True):
+    pass
+def initial(params, layout):
+    return layout.nothing
+def decide(params, layout, state, sample):
+    return state, None
+POLICY = Policy("site-epp", "epp", Params, initial, decide, ("set",))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('mode = "optimize"', 'mode = "optimise"', "nodectl.toml:2: no mode is called 'optimise' (nearest: optimize)"),
+        ("node/n0.key", "node/gone.key", "/etc/nodectl/node/gone.key: cannot read the key"),
+        ('cpu_policy = { name = "none" }', 'cpu_policy = { name = "/etc/nodectl/mine.py" }', "/etc/nodectl/mine.py"),
+    ],
+)
+def test_settings_that_cannot_work_are_one_line_and_the_node_unit_is_not_started_again(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    assert old in NODE
+    (tmp_path / "etc/nodectl").mkdir(parents=True)
+    site = boot(tmp_path, NODE.replace(old, new))
+    (tmp_path / "etc/nodectl/mine.py").write_text(FAILS)
+    with site:
+        site.assert_unit("nodectl-agent", ActiveState="failed", Result="exit-code", NRestarts="0", ExecMainStatus="2")
+        assert sum(said in line for line in site.log.splitlines()) == 1, site.log
+        assert site.limit_w == FOUND_UW / 1e6
+
+
+def test_install_service_writes_units_that_run_and_remove_takes_back_just_these(tmp_path: Path) -> None:
+    site = sealed_systemd(tmp_path, Site)
+    install(tmp_path)
+    hardware(tmp_path)
+    target = tmp_path / "etc/systemd/system/nodectl-test.target"
+    target.write_text("[Unit]\nDefaultDependencies=no\n")
+
+    def units() -> set[str]:
+        listed = site.run("sh", "-c", "cd /etc/systemd/system && find . -type f -o -type l").stdout.split()
+        return {name for name in listed if "nodectl-agent" in name or "nodectl-metrics" in name}
+
+    with site:
+        comes(site, lambda: site.run("systemctl", "is-system-running").stdout.strip() != "initializing", "systemd")
+        before = units()
+        for written in ("wrote", "unchanged"):
+            done = site.run(NODECTL, "install-service", "--jobs")
+            assert done.returncode == 0, done.stderr
+            assert f"{written} /etc/systemd/system/nodectl-agent.service\n" in done.stdout
+        assert site.run("systemctl", "enable", "nodectl-agent").returncode == 0
+        assert units() - before >= {"./nodectl-agent.service", "./nodectl-agent.service.d/jobs.conf"}
+        text = site.run("systemctl", "cat", "nodectl-agent").stdout
+        assert "ExecStart=/opt/nodectl/bin/nodectl run" in text and "KillMode=process" in text
+        done = site.run(NODECTL, "install-service", "--remove")
+        assert done.returncode == 0, done.stderr
+        assert units() == before
+        assert "LoadState=not-found" in site.run("systemctl", "show", "nodectl-agent").stdout
+        assert "nothing was installed" in site.run(NODECTL, "install-service", "--remove").stdout
+        site.run("sh", "-c", "echo '# mine' > /etc/systemd/system/nodectl-agent.service")
+        done = site.run(NODECTL, "install-service")
+        assert done.returncode == 2 and "was not written by this command" in done.stderr

@@ -1,0 +1,94 @@
+"""The command blocks of docs/operations.md, run in their order under a real systemd.
+
+What only the package index can give is there already: lines that make an environment or call pip take this tree's wheel
+instead. Blocks of type ``console`` need other machines and are not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.nodectl.test_node_service import FOUND_UW, LIMIT, Site, hardware
+from tests.sealed_systemd import DROP_IN, ROOT, install, sealed_systemd
+
+PAGE = ROOT / "docs" / "operations.md"
+UNITS = ("nodectl-agent", "nodectl-metrics", "clusterctl", "clusterctl-metrics")
+FROM_INDEX = re.compile(r"^(python3 -m venv /opt/nodectl|/opt/nodectl/bin/pip install .*)$", re.MULTILINE)
+FETCH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{}/metrics').read().decode())"
+
+
+def blocks() -> list[tuple[str, str]]:
+    """(heading, commands) of each block that is run."""
+    found, heading, lines = [], "", None
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        elif lines is None and re.fullmatch(r"```sh( pip)?", line):
+            lines = []
+        elif lines is not None and line == "```":
+            found.append((heading, "\n".join(lines)))
+            lines = None
+        elif lines is not None:
+            lines.append(line)
+    return found
+
+
+def test_each_section_of_the_page_has_a_block_that_is_run() -> None:
+    headings = [line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")]
+    only_words = {"What happens when something ends", "Move the head"}
+    assert [one for one in headings if one not in only_words] == list(dict.fromkeys(heading for heading, _ in blocks()))
+
+
+def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+    site = sealed_systemd(tmp_path, Site)
+    install(tmp_path, place="new")
+    hardware(tmp_path)
+    units = tmp_path / "etc/systemd/system"
+    (units / "nodectl-test.target").write_text("[Unit]\nDefaultDependencies=no\n")
+    for unit in UNITS:
+        (units / f"{unit}.service.d").mkdir()
+        (units / f"{unit}.service.d/test.conf").write_text(DROP_IN + "Environment=PYTHONDONTWRITEBYTECODE=1\n")
+    with site:
+        site.assert_comes(lambda: site.run("systemctl", "list-units").returncode == 0, "systemd")
+        for heading, commands in blocks():
+            script = FROM_INDEX.sub("rm -rf /opt/nodectl; cp -a /srv/new/nodectl /opt/nodectl", commands)
+            done = site.run("sh", "-exc", f"PATH=/usr/local/bin:/opt/nodectl/bin:/usr/bin:/bin\n{script}")
+            assert done.returncode == 0, f"{heading}:\n{done.stdout}\n{done.stderr}\n{site.log}"
+            AFTER.get(heading, lambda site: None)(site)
+    left = [path for unit in UNITS for path in units.rglob(f"{unit}*") if path.name != "test.conf" and path.is_file()]
+    assert left == []
+
+
+def _alone(site: Site) -> None:
+    site.assert_comes(lambda: site.limit_w == 200.0, "the cap of the settings", 120.0)
+
+
+def _joined(site: Site) -> None:
+    def is_done() -> bool:
+        return '"done"' in site.run("/opt/nodectl/bin/clusterctl", "jobs", "--all", "--json").stdout
+
+    site.assert_comes(is_done, "the end of the job", 180.0)
+    site.assert_comes(
+        lambda: '"capped"' in site.run("/opt/nodectl/bin/clusterctl", "nodes", "--json").stdout, "a grant"
+    )
+
+
+def _watched(site: Site) -> None:
+    for port, metric in ((9742, "nodectl_up 1.0"), (9741, "clusterctl_up 1.0")):
+        fetch = ["/opt/nodectl/bin/python", "-c", FETCH.format(port)]
+        site.assert_comes(lambda fetch=fetch, metric=metric: metric in site.run(*fetch).stdout, metric, 120.0)  # type: ignore[misc]
+
+
+def _removed(site: Site) -> None:
+    assert (site.stage / "sys" / LIMIT).read_text().strip() == str(FOUND_UW)
+
+
+AFTER: dict[str, Callable[[Site], None]] = {
+    "A node by itself": _alone,
+    "A node joins": _joined,
+    "Watch": _watched,
+    "Remove": _removed,
+}
+"""What is looked at after each block of a section, beyond the exit status of its commands."""
