@@ -82,6 +82,8 @@ for package in nodectl clusterctl nodectl-twin; do
         place 644 debian/nodectl/nodectl.toml etc/nodectl/nodectl.toml
         for unit in systemd/nodectl-*.service; do place 644 "$unit" "lib/systemd/system/$(basename "$unit")"; done
         place 644 systemd/jobs.conf usr/share/nodectl/jobs.conf
+        # outside of the environment, so that knobs are put back while that is away
+        place 755 "$(echo "$tree"/$ours/nodectl/nodectl-restorer)" usr/lib/nodectl/nodectl-restorer
         mkdir -p "$tree/usr/bin"
         ln -s "/$env/bin/nodectl" "$tree/usr/bin/nodectl"
         for page in configuration operations security; do place 644 "docs/$page.md" "usr/share/doc/nodectl/$page.md"; done

@@ -6,7 +6,9 @@ recognise as its own, so it may be called again after each upgrade, and ``--remo
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
 import subprocess
 import sysconfig
@@ -25,6 +27,9 @@ PROGRAMS: Final = "/opt/nodectl/bin/"
 
 HIDDEN: Final = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 """What the units do not see (ProtectHome=, PrivateTmp=)."""
+
+RESTORER: Final = Path("/usr/lib/nodectl/nodectl-restorer")
+"""Outside of the virtual environment, so that knobs are put back while that is away."""
 
 KEYS: Final = Path("/etc/nodectl/keys")
 
@@ -48,10 +53,15 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
         raise UsageError("needs root: it writes /etc/systemd/system")
     files = dict(_files(head, jobs))
     if remove:
-        _remove({place: root / place.relative_to("/") for place in dict(_files(head, True))}, is_live)
+        found = _remove({place: root / place.relative_to("/") for place in dict(_files(head, True))}, is_live)
+        if found and not head:
+            _remove_restorer(root / RESTORER.relative_to("/"))
+        click.echo("settings, keys, state and users are kept" if found else "nothing was installed")
         return
     _check_programs("clusterctl" if head else "nodectl")
     changed = [place for place, text in files.items() if _write(root / place.relative_to("/"), text)]
+    if not head:
+        _install_restorer(root / RESTORER.relative_to("/"))
     if is_live:
         if head:
             _run("systemd-sysusers", "/etc/sysusers.d/clusterctl.conf")
@@ -61,7 +71,8 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
     if changed and is_live and _is_active(unit):
         click.echo(f"{unit} runs as before: `systemctl restart {unit}` takes what was written")
     else:
-        click.echo(f"next: `{program} config check`, then `systemctl enable --now {unit}`")
+        restore = "" if head else " nodectl-restore"
+        click.echo(f"next: `{program} config check`, then `systemctl enable --now{restore} {unit}`")
 
 
 def _files(head: bool, jobs: bool) -> Iterator[tuple[Path, str]]:
@@ -126,7 +137,26 @@ def _ours(path: Path) -> str | None:
     return text
 
 
-def _remove(places: dict[Path, Path], is_live: bool) -> None:
+def _install_restorer(path: Path) -> None:
+    """Copy the program that the units call after the agent's end."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replacement = path.with_name(f".{path.name}.new")
+        shutil.copyfile(Path(nodectl.__file__).parent / RESTORER.name, replacement)
+        replacement.chmod(0o755)
+        replacement.replace(path)
+    except OSError as error:
+        raise NodectlError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def _remove_restorer(path: Path) -> None:
+    with contextlib.suppress(OSError):  # not there, or its directory has other files
+        path.unlink()
+        path.parent.rmdir()
+
+
+def _remove(places: dict[Path, Path], is_live: bool) -> bool:
+    """Remove what this command wrote; returns whether there was any of it."""
     found = {place: path for place, path in places.items() if _ours(path) is not None}
     units = [place.name for place in found if place.suffix == ".service"]
     if is_live and units:
@@ -138,7 +168,7 @@ def _remove(places: dict[Path, Path], is_live: bool) -> None:
             path.parent.rmdir()
     if is_live and found:
         _run("systemctl", "daemon-reload")
-    click.echo("nothing was installed" if not found else "settings, keys, state and users are kept")
+    return bool(found)
 
 
 def _is_active(unit: str) -> bool:
