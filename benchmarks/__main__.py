@@ -33,6 +33,7 @@ NAMES = (
     "fabric",
     "network_cut",
     "job_kills",
+    "chaos",
     "jobs_turn",
     "rebalance",
     "sharers",
