@@ -35,6 +35,7 @@ NAMES = (
     "network_cut",
     "job_kills",
     "kill_campaign",
+    "chaos",
     "jobs_turn",
     "rebalance",
     "sharers",

@@ -81,12 +81,13 @@ class Cable:
 class CutCluster(Cluster):
     """The cluster agent and half of its nodes at one end of a cable, the others at the far end."""
 
-    def __init__(self, at: Path, n: int) -> None:
+    def __init__(self, at: Path, n: int, more_w: float = 0.0, **settings: Any) -> None:
+        """``more_w`` of budget for others than these ``n``."""
         self.cable = Cable()
         self.nodes = [f"n{i}" for i in range(n)]
         self.far_ones, self.near_ones = self.nodes[: n // 2], self.nodes[n // 2 :]
         url = f"tcp://{HEAD}:{PORT}"
-        super().__init__(at, n * EACH_W, listen=url)
+        super().__init__(at, n * EACH_W + more_w, listen=url, **settings)
         self.url = url
 
     def start(self, *command: str, log: str, within: list[str] | None = None) -> subprocess.Popen[bytes]:

@@ -121,6 +121,8 @@ def test_the_budget_epoch_and_grants_outlive_the_process_that_holds_the_links(tm
         assert budget["epoch"] == epoch
         assert any("the process that holds the links ended" in alarm for alarm in budget["alarms"])
         assert serve.poll() is None
+        threads = {task.read_text() for task in Path(f"/proc/{serve.pid}/task").glob("*/comm")}
+        assert not any(one.startswith("ZMQ") for one in threads), "libzmq has no thread in the cluster agent"
 
 
 def test_no_front_process_outlives_its_cluster_agent_not_even_a_stopped_one(tmp_path):

@@ -1,0 +1,39 @@
+"""Kills, stops, partitions, full disks, clock jumps, a damaged store and nodes that lie, all at once, for a while."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import chaos
+from benchmarks.network_cut import why_not
+from tests.fabric.cluster import ROOT
+
+WHY_NOT = why_not()
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_whatever_goes_wrong_the_budget_holds_and_no_job_is_lost_run_twice_or_wrongly_recorded():
+    command = [sys.executable, "-m", "benchmarks.chaos", "--seconds", "20", "--nodes", "6"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert found["worst_w"] <= found["budget_w"]
+    assert (found["lost"], found["twice"], found["wrong"], found["tracebacks"]) == (0, 0, 0, 0), found
+    assert found["jobs"] > 0 and found["counted"] and done.returncode == 0
+
+
+def test_a_finding_of_any_kind_is_a_failure():
+    good = {"worst_w": 1.0, "budget_w": 1.0, "jobs": 1, "lost": 0, "twice": 0, "wrong": 0, "tracebacks": 0}
+    good |= {"counted": {"agent's exit -9": 3}}
+    assert chaos.holds(good)
+    for found in (
+        {"worst_w": 1.1},
+        {"jobs": 0},
+        {"lost": 1},
+        {"twice": 1},
+        {"wrong": 1},
+        {"tracebacks": 1},
+        {"counted": {"agent's exit 2": 1}},
+    ):
+        assert not chaos.holds(good | found)
