@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,10 +13,14 @@ from nodectl.config import Config
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
+from nodectl.knobs.api import SIGNS
+from nodectl.knobs.known_tools import Names
 from nodectl.loop.survey import Survey
+from nodectl.write.ceilings import under
 from nodectl.write.lock import NodeLock
 from nodectl.write.restore import save_path
 from nodectl.write.saves import node_id
+from nodectl.write.site_lock import SiteLocks
 from nodectl.write.writer import Writer
 from pmu.layout import Layout
 from pmu.ports import Ports
@@ -68,7 +73,12 @@ class Actuation:
         self._delegation = delegation
         delegated = delegation.knobs if delegation else []
         knobs = [*survey.knobs, *delegated]
-        self._writer = Writer(knobs, save_path(config.state_dir), node_id(ports.lock_path), ports.clock)
+        path, node = save_path(config.state_dir), node_id(ports.lock_path)
+        self._writer = Writer(knobs, path, node, ports.clock, config.may_raise, config.foreign)
+        self._site_locks = SiteLocks(survey.knobs, survey.layout.gpus, config.gpu)
+        self._names = Names(ports.files, ports.clock)
+        self._notices: list[str] = []
+        self._logged: set[tuple[str, str]] = set()
         self._watch = EffectWatch(survey.knobs, survey.layout)
         self._own = {knob.name for knob in survey.knobs}
         self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}
@@ -82,6 +92,7 @@ class Actuation:
         if self._delegation:
             self._delegation.start()
         earlier = self._writer.start()
+        self._site_locks.inherit(self._writer.captured)
         if self._delegation:
             self._delegation.look_for_lease(self._writer.captured)
         return earlier.outcomes, earlier.remarks
@@ -133,10 +144,11 @@ class Actuation:
 
     def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
         """Check that the clocks of this interval followed the last writes, then write what has changed."""
+        self._notices += self._site_locks.look(sample)
         outcomes, knobs = self._watch.judge(sample), self._cap_knobs
         if decisions.knobs is not self._knobs:
             self._find_rows(decisions.knobs)
-        settings = dict(zip(self._names, decisions.values[self._rows].tolist(), strict=True))
+        settings = dict(zip(self._row_names, decisions.values[self._rows].tolist(), strict=True))
         if knobs.rapl and CAP_ROW in settings:
             share_uw = settings[CAP_ROW] * 1000 // knobs.n_packages if decisions.cap.is_local else 0
             settings |= dict.fromkeys(knobs.rapl, share_uw)
@@ -145,23 +157,63 @@ class Actuation:
             outcomes += self._delegation.outcomes()
             settings = self._delegation.settings(settings)
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
+        settings = self._within_the_sites_limits(settings)
         written = self._writer.apply(settings)
         self._watch.wrote(written, settings, self._clock.now_ns())
         enforcing = {*knobs.rapl, *knobs.boards, *knobs.controller}
         wrong = (one for one in (*outcomes, *written) if one.knob in enforcing and one.status in TROUBLE)
         self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
-        return outcomes + written
+        return self._names.named(outcomes + written)
+
+    def most_w(self) -> tuple[float, list[float]]:
+        """The most that the packages together, and each GPU board, may be set to; inf where nothing limits that."""
+        knobs, ceilings = self._cap_knobs, self._writer.ceilings.values
+        packages_uw = [ceilings.get(name, math.inf) for name in knobs.rapl] or [math.inf]
+        return sum(packages_uw) / 1e6, [ceilings.get(name, math.inf) / 1e3 for name in knobs.boards]
+
+    def _within_the_sites_limits(self, settings: Mapping[str, int]) -> dict[str, int]:
+        """The settings that may be written: no limit above its ceiling, and no lock on a GPU whose site's lock is not
+        known. The first time that changes something, it is logged."""
+        bounded = under(self._writer.ceilings.values, settings)
+        site, unknown = self._writer.ceilings.site, self._site_locks.unknown
+        kept = [name for name, value in bounded.items() if value < settings[name] and value == site.get(name)]
+        if kept:
+            unit = kept[0].rpartition("_")[2]
+            self._log_once(
+                "ceiling",
+                kept,
+                f"stays at {bounded[kept[0]]} {SIGNS.get(unit, unit)}, which the site or another program has set;"
+                f" {settings[kept[0]]} were requested (may_raise would allow them)",
+            )
+        if waiting := [name for name in bounded if name in unknown]:
+            self._log_once(
+                "lock",
+                [name for name in waiting if bounded[name]],
+                "left alone until its clock shows under load whether the site has locked it, which NVML cannot say;"
+                " [gpu] locked_clock_mhz can (0: not locked)",
+            )
+            bounded = {name: value for name, value in bounded.items() if name not in unknown}
+        return bounded
+
+    def _log_once(self, what: str, names: Sequence[str], text: str) -> None:
+        """One line on those of these knobs for which ``what`` has not been logged yet."""
+        news = [name for name in names if (what, name) not in self._logged]
+        if news:
+            self._logged.update((what, name) for name in news)
+            others = f" and {len(news) - 1} more" if len(news) > 1 else ""
+            self._notices.append(f"{news[0]}{others}: {text}")
 
     def _find_rows(self, knobs: tuple[str, ...]) -> None:
         """Which rows of the decisions can be moved here; the decider gives the same tuple at each tick."""
         self._knobs = knobs
         rows = [row for row, name in enumerate(knobs) if name in self._movable]
         self._rows = np.array(rows, np.int64)
-        self._names = [knobs[row] for row in rows]
+        self._row_names = [knobs[row] for row in rows]
 
     def notices(self) -> list[str]:
-        """What people should know of the link to a controller, each line once."""
-        return self._delegation.notices() if self._delegation else []
+        """What people should know of the site's limits and of the link to a controller, each line once."""
+        lines, self._notices = self._notices, []
+        return lines + (self._delegation.notices() if self._delegation else [])
 
     def stop(self) -> list[Outcome]:
         """Restore every knob and release the node."""

@@ -89,6 +89,13 @@ class Captured:
     ours: tuple[int, ...] = ()
     restore_limit: int | None = None
     """Under a cluster's grant: the most that a restore may set, until the node may leave its cluster."""
+    ceiling: int | None = None
+    """The limit that somebody else has set, where that is below the captured value."""
+
+    @property
+    def to_restore(self) -> str:
+        """What a restore sets. In the file this is the captured value."""
+        return self.value if self.ceiling is None else str(self.ceiling)
 
     def note(self, value: int) -> None:
         """Remember a value of ours."""
@@ -215,14 +222,17 @@ class Save:
 
     def compact(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """Once the file has grown large, replace it by one with only what still counts."""
-        if self._size <= COMPACT_BYTES:
-            return
+        if self._size > COMPACT_BYTES:
+            self.rewrite(knobs, restore_limits)
+
+    def rewrite(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+        """Replace the file by one with only what still counts; on return it is on the disk."""
         new_path = f"{self.path}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new_path)
         replacement = Save(new_path, self._boot)
         try:
-            replacement.capture({name: knob.value for name, knob in knobs.items()})
+            replacement.capture({name: knob.to_restore for name, knob in knobs.items()})
             replacement.limit_restores(restore_limits)
             for age in (-2, -1):
                 values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}
