@@ -97,15 +97,15 @@ class Cluster(msgspec.Struct, frozen=True):
 
 class GpuSettings(msgspec.Struct, frozen=True):
     """``locked_clock_mhz``: the clock that the site itself has locked its GPUs to, 0 for none; one number for all, or
-    by index or UUID. NVML cannot say it. None: it is observed (``nodectl.write.site_lock``)."""
+    by index or UUID. NVML cannot say it. -1: not declared, so it is observed (``nodectl.write.site_lock``)."""
 
-    locked_clock_mhz: int | dict[str, int] | None = None
+    locked_clock_mhz: int | dict[str, int] = -1
 
-    def baseline_mhz(self, index: int, uuid: str) -> int | None:
-        """What is declared of one GPU."""
+    def baseline_mhz(self, index: int, uuid: str) -> int:
+        """What is declared of one GPU; -1: nothing."""
         declared = self.locked_clock_mhz
         if isinstance(declared, dict):
-            return declared.get(uuid, declared.get(str(index)))
+            return declared.get(uuid, declared.get(str(index), -1))
         return declared
 
 
@@ -261,10 +261,10 @@ KNOB_KINDS: Final = ("cpu", "gpu", "rapl", "uncore", "epp", "scmi")
 
 def _limit_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     declared = config.gpu.locked_clock_mhz
-    clocks = declared if isinstance(declared, dict) else {"": declared or 0}
+    clocks = declared if isinstance(declared, dict) else {"": declared}
     for gpu, clock_mhz in clocks.items():
-        if not 0 <= clock_mhz <= 100_000:
-            yield ("gpu", "locked_clock_mhz", *([gpu] if gpu else [])), f"{clock_mhz} is no clock in MHz; 0: no lock"
+        if not -1 <= clock_mhz <= 100_000:
+            yield ("gpu", "locked_clock_mhz", *([gpu] if gpu else [])), f"{clock_mhz} is no clock; 0: no lock"
         if gpu and not gpu.isdigit() and not gpu.startswith(("GPU-", "MIG-")):
             yield ("gpu", "locked_clock_mhz", gpu), f"{gpu!r} is no index or UUID of a GPU"
     if not 1 <= config.foreign.times <= 1000:

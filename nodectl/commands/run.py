@@ -74,6 +74,9 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
     metavar="DOMAIN=NAME|FILE.py[:NAME][:KEY=VALUE,...]",
     help=f"The policy of another domain of knobs: {', '.join(OTHER_DOMAINS) or 'none is registered'}.",
 )
+@click.option(
+    "--gpu-locked-mhz", type=int, metavar="MHZ", help="The clock that the site has locked its GPUs to; 0: not locked."
+)
 @click.option("--cap-w", type=float, metavar="WATTS", help="Cap the whole node's mean power; 0 is no cap.")
 @click.option("--cluster", metavar="URL", help="Be capped by the cluster agent there, e.g. tcp://head:7410.")
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
@@ -89,6 +92,7 @@ def run(
     cpu_policy: str | None,
     gpu_policy: str | None,
     others: tuple[str, ...],
+    gpu_locked_mhz: int | None,
     cap_w: float | None,
     cluster: str | None,
     duration: float | None,
@@ -107,6 +111,7 @@ def run(
         ("period_ms",): ("--period", period),
         ("cpu_policy",): ("--cpu-policy", cpu_policy and policy_choice(cpu_policy, "--cpu-policy")),
         ("gpu_policy",): ("--gpu-policy", gpu_policy and policy_choice(gpu_policy, "--gpu-policy")),
+        ("gpu", "locked_clock_mhz"): ("--gpu-locked-mhz", gpu_locked_mhz),
         ("caps", "node_w"): ("--cap-w", cap_w),
         ("cluster", "url"): ("--cluster", cluster),
         ("journal", "dir"): ("--journal", journal),

@@ -70,7 +70,7 @@ class SiteLocks:
             if lock is None:
                 continue
             declared = settings.baseline_mhz(gpu.index, gpu.uuid)
-            if declared is None:
+            if declared < 0:
                 self.unknown[lock.name] = _Watched(lock, row, gpu)
             else:
                 lock.baseline_mhz = declared
