@@ -39,6 +39,7 @@ class _CapKnobs:
     """The knobs of this run that keep a cap in watts, by name."""
 
     boards: list[str]  # power limits of GPUs
+    all_boards: list[str]  # the same of all GPUs, whether they can be set or not
     rapl: list[str]  # long-term limits of packages
     n_packages: int
     controller: set[str]  # caps of an SCMI controller
@@ -53,6 +54,7 @@ class _CapKnobs:
         lowest_khz = {f"cpu/policy{domain.policy}/max_khz": domain.min_khz for domain in layout.domains}
         return cls(
             boards=[name for name in boards if name in own],
+            all_boards=boards,
             rapl=[name for name in limits if name in own],
             n_packages=max(len(packages), 1),
             controller={knob.name for knob in delegated if knob.name.endswith("/cap_mw")},
@@ -168,8 +170,10 @@ class Actuation:
     def most_w(self) -> tuple[float, list[float]]:
         """The most that the packages together, and each GPU board, may be set to; inf where nothing limits that."""
         knobs, ceilings = self._cap_knobs, self._writer.ceilings.values
-        packages_uw = [ceilings.get(name, math.inf) for name in knobs.rapl] or [math.inf]
-        return sum(packages_uw) / 1e6, [ceilings.get(name, math.inf) / 1e3 for name in knobs.boards]
+        packages_uw = [ceilings.get(name, math.inf) for name in knobs.rapl]
+        if len(packages_uw) < knobs.n_packages:
+            packages_uw = [math.inf]
+        return sum(packages_uw) / 1e6, [ceilings.get(name, math.inf) / 1e3 for name in knobs.all_boards]
 
     def _within_the_sites_limits(self, settings: Mapping[str, int]) -> dict[str, int]:
         """The settings that may be written: no limit above its ceiling, and no lock on a GPU whose site's lock is not

@@ -45,6 +45,7 @@ class Ceilings:
         )
         self._site: dict[str, int] = {}
         self._least: dict[str, int] = {}
+        self._highest: dict[str, int] = {}
         self._asked: set[str] = set()
         self._unexplained: set[tuple[Limit, int]] = set()
 
@@ -75,7 +76,9 @@ class Ceilings:
             if name not in self._asked:
                 with contextlib.suppress(KnobError):
                     self._asked.add(name)
-                    self._lower(self._least, name, limit.highest(knob))
+                    if highest := limit.highest(knob):
+                        self._highest[name] = highest
+                        self._lower(self._least, name, highest)
             if not self._is_explained(knob, limit, text):
                 self.note(name, limit.found(knob, text))
 
@@ -85,6 +88,10 @@ class Ceilings:
             return False
         self._lower(self._least, name, value)
         return self._lower(self._site, name, value)
+
+    def highest(self, name: str) -> int | None:
+        """The most that the hardware takes; None where it does not report that."""
+        return self._highest.get(name)
 
     def is_limit(self, name: str) -> bool:
         """Whether higher values of this knob allow more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
 
+from nodectl.config import Caps, Cluster, Config
+from nodectl.decide.shares import NodeShares
 from nodectl.knobs import Knob, open_knob
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.knobs.registry import KINDS, kind_of
@@ -22,7 +25,9 @@ from nodectl.write.restore import restore_saved
 from nodectl.write.saves import SaveError, read_save
 from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import MAX_KHZ, POWERCAP, StillClock, file_node, limit_path
+from tests.nodectl.small_node import layout, sample
 from tests.nodectl.test_agent import node, run, settings
+from tests.nodectl.test_cluster_cap import CappedNode
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -93,6 +98,40 @@ def test_a_limit_that_may_be_raised_is_raised_to_the_hardwares_most_and_comes_ba
         assert highest_uw == most
         assert package_uw(inside) == 95 * W
     assert not [line for line in said if "may_raise" in line]
+
+
+# --- a cluster's grant
+
+
+def test_a_grant_above_the_sites_limit_leaves_it_and_the_report_says_what_is_of_use(tmp_path):
+    with limited(95, 95) as inside:
+        made = CappedNode(inside, tmp_path)
+        made.ticks(2)
+        made.wire.grant(500.0, 1)
+        made.ticks(5)
+        assert (package_uw(inside), package_uw(inside, 1)) == (95 * W, 95 * W)
+        made.wire.grant(200.0, 2)
+        made.ticks(15)
+        assert package_uw(inside) == 70 * W
+        assert {one.useful_mw for one in made.wire.sent} == {2 * 95_000 + 60_000}
+        made.wire.grant(520.0, 3)
+        made.ticks(5)
+        assert package_uw(inside) == 95 * W
+        made.wire.on_wait = lambda: made.wire.grant(520.0, 4, is_leave=True)
+        made.agent.stop()
+        assert package_uw(inside) == 95 * W
+
+
+def test_what_one_device_may_not_draw_goes_to_the_others():
+    shares = NodeShares(layout(n_gpus=2), Config(cluster=Cluster(mop_w=300.0, safe_w=300.0), caps=Caps(rest_w=50.0)))
+    busy = sample(layout(n_gpus=2))
+    assert shares.bound(math.inf, [math.inf] * 2) == -1, "nobody says what the package can draw"
+    assert shares.bound(120.0, [250.0, math.inf]) == (50 + 120 + 250 + 400) * 1000
+    share = shares.of(770.0, busy)
+    assert share.boards_mw[0] == 250_000 < 300_000 < share.boards_mw[1], "both draw 300 W"
+    assert share.packages_mw + sum(share.boards_mw) == 720_000
+    assert shares.bound(120.0, [250.0, 300.0]) == (50 + 120 + 250 + 300) * 1000
+    assert shares.of(770.0, busy).boards_mw == (250_000, 300_000), "at once"
 
 
 # --- values that somebody else sets during a run
