@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nodectl.config import Config, PolicyChoice
+from nodectl.config import Config, GpuSettings, PolicyChoice
 from nodectl.journal import DEFAULT_MAX_BYTES, open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.loop.agent import Agent
@@ -42,7 +42,7 @@ def record(state_dir: str, machine_name: str, workload_name: str, run_s: int) ->
     machine = load_machine(machine_name)
     twin = Twin(machine, load_workload(workload_name, machine, duration_s=2.0 * run_s))
     gpu_policy = Config().gpu_policy if machine.gpus else PolicyChoice(registry.NONE)
-    config = Config(mode="optimize", state_dir=state_dir, gpu_policy=gpu_policy)
+    config = Config(mode="optimize", state_dir=state_dir, gpu_policy=gpu_policy, gpu=GpuSettings(0))
     with InProcess(twin) as node, Agent.open(node.ports, config) as agent:
         agent.run(until_ns=node.ports.clock.now_ns() + run_s * 10**9)
     return config.journal_dir

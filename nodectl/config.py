@@ -95,6 +95,39 @@ class Cluster(msgspec.Struct, frozen=True):
     jobs: bool = False
 
 
+class GpuSettings(msgspec.Struct, frozen=True):
+    """``locked_clock_mhz``: the clock that the site itself has locked its GPUs to, 0 for none; one number for all, or
+    by index or UUID. NVML cannot say it. -1: not declared, so it is observed (``nodectl.write.site_lock``)."""
+
+    locked_clock_mhz: int | dict[str, int] = -1
+
+    def baseline_mhz(self, index: int, uuid: str) -> int:
+        """What is declared of one GPU; -1: nothing."""
+        declared = self.locked_clock_mhz
+        if isinstance(declared, dict):
+            return declared.get(uuid, declared.get(str(index), -1))
+        return declared
+
+
+type_action = Literal["yield", "reassert", "alarm"]
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """What is done when another program moves a knob that this agent has set (``nodectl.write.foreign_writers``).
+
+    ``times``: how often ``reassert`` sets a knob again before it yields. ``kinds``: another action for some kinds of
+    knobs, by the first part of their names; "scmi" for those behind a controller.
+    """
+
+    action: type_action = "yield"
+    times: int = 3
+    kinds: dict[str, type_action] = {}
+
+    def of(self, knob: str) -> type_action:
+        """The action for the knob of that name."""
+        return self.kinds.get("scmi" if "#" in knob else knob.partition("/")[0], self.action)
+
+
 class Budget(msgspec.Struct, frozen=True):
     """What the agent may cost: ``core_share`` of one CPU, on average; 0 = no limit.
 
@@ -127,6 +160,11 @@ class Config(msgspec.Struct, frozen=True):
     cluster: Cluster = Cluster()
     budget: Budget = Budget()
     metrics: Metrics = Metrics()
+    gpu: GpuSettings = GpuSettings()
+    foreign: Foreign = Foreign()
+    may_raise: tuple[str, ...] = ()
+    """Knobs by name, or patterns such as "rapl/*", that may be set above what the site had them at."""
+
     state_dir: str = "/var/lib/nodectl"
 
     def choice(self, domain: str) -> PolicyChoice:
@@ -226,6 +264,30 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("metrics", "listen"), str(error)
     yield from _scmi_problems(config.scmi)
     yield from _cluster_problems(config)
+    yield from _limit_problems(config)
+
+
+KNOB_KINDS: Final = ("cpu", "gpu", "rapl", "uncore", "epp", "scmi")
+"""The first parts of knobs' names, by which ``foreign.kinds`` and ``may_raise`` name them."""
+
+
+def _limit_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    declared = config.gpu.locked_clock_mhz
+    clocks = declared if isinstance(declared, dict) else {"": declared}
+    for gpu, clock_mhz in clocks.items():
+        if not -1 <= clock_mhz <= 100_000:
+            yield ("gpu", "locked_clock_mhz", *([gpu] if gpu else [])), f"{clock_mhz} is no clock; 0: no lock"
+        if gpu and not gpu.isdigit() and not gpu.startswith(("GPU-", "MIG-")):
+            yield ("gpu", "locked_clock_mhz", gpu), f"{gpu!r} is no index or UUID of a GPU"
+    if not 1 <= config.foreign.times <= 1000:
+        yield ("foreign", "times"), f"{config.foreign.times} is outside 1..1000"
+    for kind in config.foreign.kinds:
+        if kind not in KNOB_KINDS:
+            yield ("foreign", "kinds", kind), f"there are no knobs of this kind{nearest(kind, KNOB_KINDS)}"
+    for pattern in config.may_raise:
+        kind = "scmi" if "#" in pattern else pattern.partition("/")[0]
+        if pattern != "*" and kind not in KNOB_KINDS:
+            yield ("may_raise",), f"{pattern!r} names no knob, such as rapl/*{nearest(kind, KNOB_KINDS)}"
 
 
 def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

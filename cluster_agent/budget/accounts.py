@@ -18,7 +18,7 @@ only while a node is lowered again and again without confirming. ``OPEN`` entrie
 lowest, which counts too much rather than too little.
 
 Cost. O(1) to find a node by name, O(OPEN) per node for a grant, amortised O(1) to add a node: columns are views of
-arrays with spare room, which at least doubles when it is used up. A node takes 256 bytes of columns. The grants that
+arrays with spare room, which at least doubles when it is used up. A node takes 266 bytes of columns. The grants that
 follow a change of the budget of 10 000 nodes took 9 ms, against 204 ms with an object per node (``fspc``,
 docs/benchmarks-cluster.md).
 
@@ -122,6 +122,8 @@ class Accounts(Mapping[str, Account]):
     """When it becomes silent unless it reports again; inf: never heard, or already handled."""
     has_confirmed = _column(np.bool_)
     """Whether it has confirmed a grant in this boot."""
+    useful_mw = _column(np.int64, UNBOUNDED)
+    """The highest cap that it can use, as it reports."""
     is_leaving = _column(np.bool_)
     has_left = _column(np.bool_)
     is_off = _column(np.bool_)
@@ -178,6 +180,11 @@ class Accounts(Mapping[str, Account]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.places
+
+    def most_mw(self, at: Ints) -> Ints:
+        """The highest cap of use to these nodes: their TDP, or what their own sites' limits allow, but at least their
+        MOP."""
+        return np.maximum(np.minimum(self.tdp_mw[at], self.useful_mw[at]), self.mop_mw[at])
 
     @property
     def is_forgotten(self) -> Bools:

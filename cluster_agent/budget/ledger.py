@@ -412,6 +412,7 @@ class Ledger:
             self._new_boot(at[is_new_boot], [reports[n].boot_id for n in np.flatnonzero(is_new_boot).tolist()])
         accounts.report_id[at], accounts.seen_epoch[at], accounts.heard_s[at] = report_id, seen_epoch, now_s
         accounts.is_leaving[at] = is_leaving
+        accounts.useful_mw[at] = [one.useful_mw if one.useful_mw >= 0 else UNBOUNDED for one in reports]
         self._note_off(at[accounts.is_off[at]], False)
         is_back = accounts.has_left[at] & ~is_leaving  # its agent runs again
         accounts.has_left[at] &= ~is_back

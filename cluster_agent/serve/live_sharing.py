@@ -50,7 +50,7 @@ class Sharing:
         accounts = ledger.accounts
         if self._last is None or at is not self._at:  # a plan calls this several times with the same nodes
             names = [accounts.names[place] for place in at.tolist()]
-            view = View.of(names, accounts.tdp_mw[at], accounts.mop_mw[at], self._jobs(), self._need_mw())
+            view = View.of(names, accounts.most_mw(at), accounts.mop_mw[at], self._jobs(), self._need_mw())
         else:
             view = self._last[0]
         shares = self._shared(view, available_mw)

@@ -116,6 +116,7 @@ def node_config(plan: NodePlan, state_dir: str) -> Config:
     if not plan.machine.gpus:
         own["gpu_policy"] = {"name": "none"}
     journal = settings.get("journal", {}).get("dir")
+    own["gpu"] = {"locked_clock_mhz": 0}  # nobody has locked an emulated GPU
     own["journal"] = {"dir": f"{journal}/{plan.name}"} if journal else {"max_bytes": 0}
     for table, values in own.items():
         settings[table] = {**settings.get(table, {}), **values} if isinstance(values, dict) else values

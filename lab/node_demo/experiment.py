@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from nodectl.config import Budget, Config, JournalSettings, PolicyChoice
+from nodectl.config import Budget, Config, GpuSettings, JournalSettings, PolicyChoice
 from nodectl.loop.agent import Agent
 from nodectl.policies.registry import NONE
 from pmu.ports import Ports
@@ -131,5 +131,6 @@ def _config(experiment: Experiment, state_dir: str) -> Config:
         gpu_policy=PolicyChoice(experiment.gpu_policy, experiment.gpu_params),
         journal=JournalSettings(max_bytes=0),
         budget=Budget(core_share=0.0),
+        gpu=GpuSettings(0),
         state_dir=state_dir,
     )

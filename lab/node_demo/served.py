@@ -15,7 +15,7 @@ import msgspec
 
 from lab.node_demo.comparison import Case
 from lab.node_demo.experiment import Experiment, run, workload_of
-from nodectl.config import Budget, Config, JournalSettings
+from nodectl.config import Budget, Config, GpuSettings, JournalSettings
 from nodectl.loop.agent import Agent
 from nodectl.loop.summary import Summary
 from nodectl.shell.errors import NodectlError
@@ -91,7 +91,8 @@ def _served(case: Case, journal: Path, report: Path) -> tuple[Summary, Report]:
             *nodectl, "twin", "run", "--machine", case.machine, "--workload", case.workload,
             "--seed", str(case.seed), "--bias", str(case.bias), "--duration", str(case.duration_s),
             "--report", str(report), "--",
-            *nodectl, "run", "--mode", "optimize", "--journal", str(journal), "--state-dir", state, "--json", "--",
+            *nodectl, "run", "--mode", "optimize", "--gpu-locked-mhz", "0",
+            "--journal", str(journal), "--state-dir", state, "--json", "--",
             *nodectl, "twin", "wait",
         ]  # fmt: skip
         done = subprocess.run(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
@@ -111,6 +112,7 @@ def _virtual(case: Case, journal: Path) -> tuple[Summary, Report]:
             mode="optimize",
             state_dir=state,
             journal=JournalSettings(dir=str(journal)),
+            gpu=GpuSettings(0),
             budget=Budget(core_share=0.0),  # a budget of real CPU time says nothing in virtual time
         )
         with Agent.open(ports(twin), config) as agent:

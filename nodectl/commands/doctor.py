@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,17 @@ import msgspec
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.controller import delegation
+from nodectl.knobs import known_tools
+from nodectl.knobs.api import SIGNS
 from nodectl.knobs.find import below_hardware
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.text_table import render
-from nodectl.write.restore import left_behind
-from nodectl.write.saves import node_id
+from nodectl.write.ceilings import Ceilings
+from nodectl.write.places import SavePlaces, save_places
+from nodectl.write.restore import left_behind, read_node
+from nodectl.write.saves import SavedState, node_id
 from pmu.node import Finding
 from pmu.system import system_ports
 
@@ -55,10 +60,13 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     is_doubted = declared.hw_doubt(config, found.layout, controller)
     proof = "" if is_doubted else declared.proof(config, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
+    ceilings = _ceilings(found, save_places(state_dir, ports.lock_path), node_id(ports.lock_path))
+    others = [*_site_limits(ceilings, config), *_site_locks(found, config)]
+    others += known_tools.remarks(ports.files, [row.name for row in found.knob_rows])
     if as_json:
-        click.echo(
-            msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts, proof, low)), indent=2)
-        )
+        report = _report(found, verdicts, left, doubts, proof, low)
+        report |= {"ceilings": dict(ceilings.site), "others": others}
+        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
         return
     layout = found.layout
     click.echo(
@@ -70,10 +78,52 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     click.echo()
     for mode, verdict in verdicts.items():
         click.echo(f"{mode}: {verdict}")
+    for line in others:
+        click.echo(line)
     for line in [*doubts, *([proof] if proof else [])]:
         click.echo(f"[cluster]: {line}")
     for line in [*low, *([left] if left else [])]:
         click.echo(line)
+
+
+def _ceilings(found: Survey, places: SavePlaces, node: str) -> Ceilings:
+    """The ceilings of a run that would start now; of knobs that a run has moved, what that run has captured."""
+    ceilings = Ceilings(found.knobs)
+    try:
+        state = read_node(places, node)
+    except NodectlError:
+        state = SavedState()
+    ceilings.start(state.knobs)
+    return ceilings
+
+
+def _site_limits(ceilings: Ceilings, config: Config) -> list[str]:
+    """What the site or another program has set below the hardware's most; equal limits share a line."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for name, value in ceilings.site.items():
+        highest, unit = ceilings.highest(name), SIGNS[name.rpartition("_")[2]]
+        if highest is not None and value >= highest:
+            continue
+        most = f" (the hardware: {highest} {unit})" if highest else ""
+        is_raised = any(fnmatchcase(name, pattern) for pattern in config.may_raise)
+        bound = "may_raise lets caps and policies set more" if is_raised else "no cap, grant or policy sets more"
+        lines.setdefault((_blank(name), f"{value} {unit}{most}: {bound}"), []).append(name)
+    return [f"ceiling: {_with_ranges(names)}: {text}" for (_, text), names in lines.items()]
+
+
+def _site_locks(found: Survey, config: Config) -> list[str]:
+    """What is known of the clock locks of the site, for each GPU."""
+    lines: dict[str, list[str]] = {}
+    for gpu in found.layout.gpus:
+        declared = config.gpu.baseline_mhz(gpu.index, gpu.uuid)
+        text = f"declared as locked to {declared} MHz" if declared else "declared as not locked"
+        if declared < 0:
+            text = (
+                "not declared: a run observes it under load, and leaves the GPU alone until it knows"
+                " ([gpu] locked_clock_mhz, 0: not locked)"
+            )
+        lines.setdefault(text, []).append(f"gpu/{gpu.index}")
+    return [f"clock lock of the site: {_with_ranges(names)}: {text}" for text, names in lines.items()]
 
 
 def grouped(rows: Iterable[Finding]) -> list[Finding]:

@@ -77,6 +77,9 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
     metavar="DOMAIN=NAME|FILE.py[:NAME][:KEY=VALUE,...]",
     help=f"The policy of another domain of knobs: {', '.join(OTHER_DOMAINS) or 'none is registered'}.",
 )
+@click.option(
+    "--gpu-locked-mhz", type=int, metavar="MHZ", help="The clock that the site has locked its GPUs to; 0: not locked."
+)
 @click.option("--cap-w", type=float, metavar="WATTS", help="Cap the whole node's mean power; 0 is no cap.")
 @click.option("--cluster", metavar="URL", help="Be capped by the cluster agent there, e.g. tcp://head:7410.")
 @click.option("--duration", callback=milliseconds, metavar="TIME", help="End after this time, e.g. 10s.")
@@ -93,6 +96,7 @@ def run(
     cpu_policy: str | None,
     gpu_policy: str | None,
     others: tuple[str, ...],
+    gpu_locked_mhz: int | None,
     cap_w: float | None,
     cluster: str | None,
     duration: float | None,
@@ -112,6 +116,7 @@ def run(
         ("period_ms",): ("--period", period),
         ("cpu_policy",): ("--cpu-policy", cpu_policy and policy_choice(cpu_policy, "--cpu-policy")),
         ("gpu_policy",): ("--gpu-policy", gpu_policy and policy_choice(gpu_policy, "--gpu-policy")),
+        ("gpu", "locked_clock_mhz"): ("--gpu-locked-mhz", gpu_locked_mhz),
         ("caps", "node_w"): ("--cap-w", cap_w),
         ("cluster", "url"): ("--cluster", cluster),
         ("journal", "dir"): ("--journal", journal),
@@ -120,21 +125,28 @@ def run(
     given |= dict(policy_of_domain(text) for text in others)
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
     try:
-        return _run(config, writer_at, duration, as_json, command)
+        return _run(config, file, writer_at, duration, as_json, command)
     except ExtensionFailedError as error:  # at the next start it would fail again, and move clocks until then
         raise UsageError(f"{error}: correct this policy or choose another") from error
     except KeyFileError as error:
         raise UsageError(str(error)) from error
 
 
-def _run(config: Config, writer_at: str | None, duration: float | None, as_json: bool, command: tuple[str, ...]) -> int:
+def _run(
+    config: Config,
+    file: Path | None,
+    writer_at: str | None,
+    duration: float | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> int:
     ports = system_ports()
     with (
         Interruptions(ports.clock) as interruptions,
         progress_file() if command else contextlib.nullcontext() as progress,
     ):
         source = progress_of(CounterFile(progress)) if progress else None
-        writer = open_writer(config, writer_at)
+        writer = open_writer(config, file, writer_at)
         with (
             contextlib.closing(writer) if writer else contextlib.nullcontext(),
             open_cluster(config, ports) or contextlib.nullcontext() as link,
@@ -148,7 +160,7 @@ def _run(config: Config, writer_at: str | None, duration: float | None, as_json:
             return _serve(agent, interruptions, ports.clock, duration, as_json)
 
 
-def open_writer(config: Config, path: str | None) -> RemoteWriter | None:
+def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWriter | None:
     """The process that writes for this run: one that listens at ``path``, or one of our own. None for a run that writes
     nothing, and for one with a controller, whose link belongs to the agent's process and so do all writes then."""
     if not config.writes:
@@ -159,7 +171,7 @@ def open_writer(config: Config, path: str | None) -> RemoteWriter | None:
         return None
     from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer
 
-    return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir))
+    return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir, file))
 
 
 def agent_ports(ports: Ports, writer: RemoteWriter | None) -> Ports:

@@ -7,11 +7,13 @@ import os
 import pwd
 import select
 import socket
+from pathlib import Path
 from typing import Final
 
 import click
 
-from nodectl.config import Config
+from nodectl.commands.run import configure
+from nodectl.config import DEFAULT_PATH, Config
 from nodectl.loop.interruptions import Interruptions
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.log import logger
@@ -23,18 +25,22 @@ _log: Final = logger("nodectl writer")
 
 
 @click.command()
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
+)
 @click.option("--descriptor", type=int, help="A socket that this process was started with, connected or listening.")
 @click.option("--socket", "path", metavar="PATH", help="Listen at this path.")
 @click.option("--user", metavar="NAME", help="The user that agents run as, if not root.")
 @click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where the save is.")
-def writer(descriptor: int | None, path: str | None, user: str | None, state_dir: str) -> int:
+def writer(file: Path | None, descriptor: int | None, path: str | None, user: str | None, state_dir: str) -> int:
     """Write knobs for an agent, and put them back when it is gone or does not renew their leases.
 
     `nodectl run` starts one by itself. Run this by hand, or as a service, for an agent that is not root:
-    `nodectl run --writer PATH`.
+    `nodectl run --writer PATH`. Of the settings it takes `may_raise` and `[foreign]`.
     """
     if (descriptor is None) == (path is None):
         raise click.UsageError("one of --descriptor and --socket is needed")
+    config = configure(file, {})
     agent_uid = _uid_of(user) if user else os.geteuid()
     if path is not None:
         listener: socket.socket | None = _listen(path, agent_uid)
@@ -47,7 +53,7 @@ def writer(descriptor: int | None, path: str | None, user: str | None, state_dir
         listener, connection = (given, None) if is_listening else (None, given)
     ports = system_ports()
     with Interruptions(ports.clock) as stop:
-        served = Served(ports, state_dir)
+        served = Served(ports, state_dir, may_raise=config.may_raise, foreign=config.foreign)
         if connection:
             Session(served, _log).serve(Channel(connection), stop)
             connection.close()

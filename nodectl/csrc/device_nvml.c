@@ -17,6 +17,7 @@ static struct {
     int (*handle)(unsigned, device_t *);
     int (*clock)(device_t, int, unsigned *);
     int (*unlock)(device_t);
+    int (*lock)(device_t, unsigned, unsigned);
     int (*limit)(device_t, unsigned *);
     int (*set_limit)(device_t, unsigned);
 } nvml;
@@ -47,6 +48,7 @@ static bool load(void)
         !find(library, "nvmlDeviceGetHandleByIndex_v2", &nvml.handle) ||
         !find(library, "nvmlDeviceGetClockInfo", &nvml.clock) ||
         !find(library, "nvmlDeviceResetGpuLockedClocks", &nvml.unlock) ||
+        !find(library, "nvmlDeviceSetGpuLockedClocks", &nvml.lock) ||
         !find(library, "nvmlDeviceGetPowerManagementLimit", &nvml.limit) ||
         !find(library, "nvmlDeviceSetPowerManagementLimit", &nvml.set_limit)) {
         snprintf(nvml.why, sizeof nvml.why, "libnvidia-ml.so.1 lacks a function: the NVIDIA driver is too old");
@@ -93,6 +95,15 @@ access_t nvml_unlock(int64_t gpu, char why[LINE])
     access_t found = find_device(gpu, &device, why);
 
     return found == FINE ? answer(nvml.unlock(device), gpu, "unlock clocks", why) : found;
+}
+
+access_t nvml_lock(int64_t gpu, int64_t mhz, char why[LINE])
+{
+    device_t device;
+    unsigned clock = (unsigned)mhz;
+    access_t found = find_device(gpu, &device, why);
+
+    return found == FINE ? answer(nvml.lock(device, clock, clock), gpu, "lock clocks", why) : found;
 }
 
 access_t nvml_limit(int64_t gpu, int64_t *milliwatts, char why[LINE])

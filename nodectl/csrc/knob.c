@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define UNLOCKED "unlocked" /* nodectl/knobs/gpu_limits.py */
+#define LOCKED "locked "
 
 static void text_member(span_t recipe, const char *name, char *out, size_t size)
 {
@@ -159,9 +160,13 @@ access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *prese
 access_t knob_put(const world_t *world, const knob_t *knob, const char *captured, char why[LINE])
 {
     int64_t number;
+    int end = 0;
 
     if (knob->kind == KIND_LOCK && strcmp(captured, UNLOCKED) == 0)
         return nvml_unlock(knob->gpu, why);
+    if (knob->kind == KIND_LOCK && sscanf(captured, LOCKED "%5" SCNd64 "%n", &number, &end) == 1 && number > 0 &&
+        captured[end] == 0)
+        return nvml_lock(knob->gpu, number, why);
     if (knob->kind == KIND_BOARD && knob_number(knob, captured, &number))
         return nvml_set_limit(knob->gpu, number, why);
     if (knob->kind != KIND_FILE) {

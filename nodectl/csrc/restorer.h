@@ -107,6 +107,7 @@ bool file_whole(const world_t *world, const char *path, int64_t *out);
 bool file_cooling(const world_t *world, char out[LINE]);
 
 access_t nvml_unlock(int64_t gpu, char why[LINE]);
+access_t nvml_lock(int64_t gpu, int64_t mhz, char why[LINE]);
 access_t nvml_look(int64_t gpu, char why[LINE]);
 access_t nvml_limit(int64_t gpu, int64_t *milliwatts, char why[LINE]);
 access_t nvml_set_limit(int64_t gpu, int64_t milliwatts, char why[LINE]);

@@ -7,6 +7,7 @@ are computed again when the cap changes, and otherwise once a second: they follo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,10 +48,22 @@ class NodeShares:
         self._floor_w = max(config.cluster.mop_w - self._rest_w - gpu_least_w, 1.0)
         most_w = sum(zone.max_power_uw / 1e6 for zone in packages)
         self._most_w = most_w if packages and all(zone.max_power_uw for zone in packages) else math.inf
+        self._bounds: tuple[float, Sequence[float]] = math.inf, [math.inf] * len(self._gpus)
         self._cap_w, self._age_s = -1.0, 0.0
         self._last = NO_SHARE
         self.safe = self._split(config.cluster.safe_w, math.nan, [math.nan] * len(self._gpus))
         """The shares of the safe cap; they do not depend on the power."""
+
+    def bound(self, packages_w: float, gpus_w: Sequence[float]) -> int:
+        """The site's own limits allow the packages together, and each GPU, no more than this (inf: any power). Returns
+        the highest cap in mW of which the node can make use; -1: not known."""
+        gpus_w = gpus_w or [math.inf] * len(self._gpus)
+        if (packages_w, gpus_w) != self._bounds:
+            self._bounds = packages_w, gpus_w
+            self._cap_w = -1.0  # split again
+        devices = self._devices(math.nan, [math.nan] * len(self._gpus))
+        useful_w = self._rest_w + sum(device.most_w for device in devices)
+        return round(useful_w * 1000) if useful_w < 1e6 else -1
 
     def of(self, cap_w: float, sample: Sample) -> Share:
         """The shares of a cap; none for 0."""
@@ -82,10 +95,14 @@ class NodeShares:
         return float(sample.energy_j[self._package].sum()) / sample.elapsed_s
 
     def _split(self, cap_w: float, packages_w: float, gpus_w: list[float]) -> Share:
-        devices = [Device(self._floor_w, max(self._most_w, self._floor_w), packages_w)]
-        devices += [
-            Device(gpu.min_power_limit_w, max(gpu.max_power_limit_w, gpu.min_power_limit_w), drew_w)
-            for gpu, drew_w in zip(self._gpus, gpus_w, strict=True)
-        ]
-        packages, *boards = split(cap_w, self._rest_w, devices)
+        packages, *boards = split(cap_w, self._rest_w, self._devices(packages_w, gpus_w))
         return Share(max(int(packages * 1000), 1), tuple(int(board * 1000) for board in boards))
+
+    def _devices(self, packages_w: float, gpus_w: list[float]) -> list[Device]:
+        """The packages and the GPUs, with the power that each draws."""
+        packages_most_w, gpus_most_w = self._bounds
+        devices = [Device(self._floor_w, max(min(self._most_w, packages_most_w), self._floor_w), packages_w)]
+        for gpu, drew_w, most_w in zip(self._gpus, gpus_w, gpus_most_w, strict=True):
+            least_w = gpu.min_power_limit_w
+            devices.append(Device(least_w, max(min(gpu.max_power_limit_w, most_w), least_w), drew_w))
+        return devices

@@ -42,7 +42,7 @@ answers     of a controller: it answers again, and its values are in force again
 """
 
 Reason = Literal[
-    "", "governor", "lock bit", "second RAPL interface", "thermal", "firmware", "foreign writer", "no answer"
+    "", "governor", "lock bit", "second RAPL interface", "HWP", "thermal", "firmware", "foreign writer", "no answer"
 ]
 """Why a knob does not follow; empty where there is nothing to explain or no cause was found."""
 

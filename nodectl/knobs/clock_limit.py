@@ -16,7 +16,7 @@ import numpy as np
 
 from nodectl.knobs.api import Reason
 from nodectl.knobs.attribute_file import NumberFile
-from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, file_finding
+from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, Limit, file_finding
 from nodectl.knobs.recipe import FileRecipe
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files, Ports
@@ -75,9 +75,16 @@ class ClockLimit(NumberFile):
             return "", ""
         governor, driver = self._optional("scaling_governor"), self._optional("scaling_driver")
         own_governor = driver.startswith("intel_pstate") or driver == "amd-pstate-epp"
+        preference = self._optional("energy_performance_preference")
         if governor in FIXED_GOVERNORS and not own_governor:
             return "governor", f"governor {governor} {FIXED_GOVERNORS[governor]}"
+        if own_governor and preference:
+            return "HWP", f"the processor chooses clocks by itself ({driver}, energy preference {preference})"
         return "firmware", "the processor chooses another clock by itself"
+
+    def highest(self) -> int | None:
+        """The hardware's highest clock, boost included."""
+        return self._optional_khz("cpuinfo_max_freq")
 
     def _optional(self, name: str) -> str:
         try:
@@ -159,6 +166,7 @@ KIND = KnobKind(
     open=_open,
     look=file_finding,
     effect=_ClocksSeen,
+    limit=Limit(ClockLimit.highest),
     domain=Domain(
         name="cpu",
         what="CPU clock limits",

@@ -3,9 +3,10 @@
 A clock lock (``nvmlDeviceSetGpuLockedClocks``) keeps the SM clock between two clocks. Both are the same here: under a
 mere upper limit the card's firmware follows its own policy, which cost a compute-bound code 3 % (REGALE D2.3 §3.4,
 QE-PW) and would be charged to ours. The driver rounds the clock to the card's ladder. NVML has **no getter** for a
-lock: nobody can find out whether one is set or who set it. So at capture the card is assumed to be unlocked, a restore
-is ``nvmlDeviceResetGpuLockedClocks``, and a lock that an administrator had set before is lost; ``nodectl doctor`` says
-so. The power limit has a getter, in milliwatts.
+lock: nobody can ask whether one is set or who set it. So the lock that the site has set, the *baseline*, comes from the
+settings or is observed (``nodectl.write.site_lock``), and until it is known a run locks nothing. A restore sets the
+baseline again; where there is none it is ``nvmlDeviceResetGpuLockedClocks``. The power limit has a getter, in
+milliwatts.
 Both need root. Source: NVML API reference, "Device Commands".
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nodectl.knobs.api import Knob, KnobError, Reason, WholeNumber
-from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, pairs
+from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, Limit, pairs
 from nodectl.knobs.recipe import NvmlRecipe
 from pmu.findings import Finding
 from pmu.layout import KnobRange, Layout
@@ -27,6 +28,8 @@ from pmu.ports import Ports
 from pmu.readings import Sample, type_f64
 
 UNLOCKED = "unlocked"
+LOCKED = "locked "
+"""What the card is captured as: unlocked, or "locked 1095" for a baseline of 1095 MHz."""
 
 LATENCY_S = 0.5
 """Ours: a lock takes from some milliseconds to some hundred of them, by card and distance of the clocks."""
@@ -81,7 +84,8 @@ class _NvmlKnob(WholeNumber):
 
 
 class ClockLock(_NvmlKnob):
-    """The SM clock, MHz, which only power and thermal limits then lower; 0 unlocks."""
+    """The SM clock, MHz, which only power and thermal limits then lower; 0 unlocks. ``baseline_mhz``: the site's own
+    lock, 0 for none."""
 
     unit = "mhz"
     latency_s = LATENCY_S
@@ -89,11 +93,12 @@ class ClockLock(_NvmlKnob):
     def __init__(self, nvml: Any, index: int) -> None:
         super().__init__(nvml, index)
         self.name = f"gpu/{index}/sm_clock_mhz"
+        self.baseline_mhz = 0
 
     def read(self) -> str:
-        """Always "unlocked": there is no getter (see above). Reads a clock, to notice a device that is gone."""
+        """The baseline: there is no getter (see above). Reads a clock, to notice a device that is gone."""
         self._call("read its clock", self._nvml.nvmlDeviceGetClockInfo, self._device, self._nvml.NVML_CLOCK_SM)
-        return UNLOCKED
+        return f"{LOCKED}{self.baseline_mhz}" if self.baseline_mhz else UNLOCKED
 
     def set(self, value: int) -> None:
         """Lock to ``value`` MHz, or unlock."""
@@ -108,10 +113,21 @@ class ClockLock(_NvmlKnob):
         return None
 
     def restore(self, captured: str) -> None:
-        """Unlock; any other captured state cannot have come from here."""
-        if captured != UNLOCKED:
+        """Unlock, or set the baseline again; any other captured state cannot have come from here."""
+        baseline_mhz = self.locked(captured)
+        if captured != UNLOCKED and not baseline_mhz:
             raise KnobError(f"{self.name}: the saved state {captured!r} is not one this knob can have captured")
-        self.set(0)
+        self.set(baseline_mhz or 0)
+
+    def locked(self, text: str) -> int | None:
+        """The lock in a text that ``read`` returned; None for "unlocked"."""
+        clock = text.removeprefix(LOCKED)
+        return int(clock) if clock != text and clock.isdigit() else None
+
+    def highest(self) -> int | None:
+        """The card's highest SM clock."""
+        getter, sm_clock = self._nvml.nvmlDeviceGetMaxClockInfo, self._nvml.NVML_CLOCK_SM
+        return int(self._call("read its highest clock", getter, self._device, sm_clock))
 
     def matches(self, requested: int, present: int) -> bool:
         """Never called: there is nothing to compare with."""
@@ -152,6 +168,11 @@ class BoardLimit(_NvmlKnob):
     def read_back(self) -> int | None:
         """The limit as the driver returns it."""
         return int(self._call("read its power limit", self._nvml.nvmlDeviceGetPowerManagementLimit, self._device))
+
+    def highest(self) -> int | None:
+        """The most that the board can be limited to."""
+        getter = self._nvml.nvmlDeviceGetPowerManagementLimitConstraints
+        return int(self._call("read the range of its power limit", getter, self._device)[1])
 
     def restore(self, captured: str) -> None:
         """Set the captured limit again."""
@@ -238,10 +259,9 @@ CLOCK_LOCK = KnobKind(
     pattern=r"gpu/(?P<gpu>\d+)/sm_clock_mhz",
     find=lambda files, layout: (_names("sm_clock_mhz", layout), ""),
     open=lambda ports, name: _open(ports, name, ClockLock),
-    look=lambda files, knob: _look(
-        knob, "NVML cannot say whether clocks are locked: taken as unlocked, restored by unlocking"
-    ),
+    look=lambda files, knob: _look(knob, "NVML cannot say whether clocks are locked: see [gpu] locked_clock_mhz"),
     effect=_ClocksSeen,
+    limit=Limit(ClockLock.highest, ClockLock.locked),
     domain=Domain(
         name="gpu",
         what="GPU clock locks",
@@ -257,4 +277,5 @@ BOARD_LIMIT = KnobKind(
     open=lambda ports, name: _open(ports, name, BoardLimit),
     look=lambda files, knob: _look(knob),
     effect=_PowerSeen,
+    limit=Limit(BoardLimit.highest),
 )

@@ -75,6 +75,19 @@ class Effect(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """A kind of knob whose higher values allow more. It is never written above what the site or another program has set
+    (``nodectl.write.ceilings``).
+
+    ``highest``: the most that the hardware takes, in the knob's unit; None where it does not report it. May raise
+    ``KnobError``. ``found``: the limit in a text that ``Knob.read`` returned; None where it sets none.
+    """
+
+    highest: Callable[[Any], int | None]
+    found: Callable[[Any, str], int | None] = lambda knob, text: knob.number(text)
+
+
+@dataclass(frozen=True, slots=True)
 class KnobKind:
     """One kind of knob. ``pattern`` matches the whole name of its knobs."""
 
@@ -91,6 +104,8 @@ class KnobKind:
     """None: no policy moves it (a cap in watts may)."""
     name: str = ""
     """Of all of them, in a finding that there are none: "uncore/*/max_khz"."""
+    limit: Limit | None = None
+    """None: a setting of which no value allows more than another."""
 
     def has(self, name: str) -> bool:
         """Whether a knob or finding of that name is of this kind."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile
-from nodectl.knobs.kind import KnobKind, file_finding, pairs
+from nodectl.knobs.kind import KnobKind, Limit, file_finding, pairs
 from nodectl.knobs.recipe import FileRecipe
 from pmu.findings import Finding
 from pmu.layout import Layout
@@ -44,6 +44,7 @@ class Constraint:
     """One limit of one zone, as files."""
 
     limit_path: str
+    most_path: str
     window_path: str
     enabled_path: str
 
@@ -88,6 +89,11 @@ class PackageLimit(NumberFile):
         (drivers/powercap/intel_rapl_common.c, get_domain_enable)."""
         return self._optional(self._limit.enabled_path) == "0"
 
+    def highest(self) -> int | None:
+        """The most that the package can be limited to; None where the kernel names none, or 0."""
+        text = self._optional(self._limit.most_path)
+        return int(text) or None if text.isdigit() else None
+
     def twin_limit_uw(self) -> int | None:
         """The memory-mapped limit where it is switched on; None without one."""
         if self._twin is None or self._optional(self._twin.enabled_path) == "0":
@@ -127,7 +133,8 @@ def _constraint(files: Files, control: str, package: str, term: str) -> Constrai
         for index in range(len(TERMS)):
             if _name(files, f"{base}/constraint_{index}_name") == term:
                 stem = f"{base}/constraint_{index}"
-                return Constraint(f"{stem}_power_limit_uw", f"{stem}_time_window_us", f"{base}/enabled")
+                paths = (f"{stem}_power_limit_uw", f"{stem}_max_power_uw", f"{stem}_time_window_us")
+                return Constraint(*paths, f"{base}/enabled")
     return None
 
 
@@ -181,4 +188,5 @@ KIND = KnobKind(
     open=_open,
     look=_look,
     effect=_PowerSeen,
+    limit=Limit(PackageLimit.highest),
 )

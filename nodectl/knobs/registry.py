@@ -9,7 +9,7 @@ from nodectl.knobs.kind import Domain, KnobKind
 
 KINDS: Final[tuple[KnobKind, ...]] = (
     clock_limit.KIND,  # cpu/policyN/max_khz: cpufreq scaling_max_freq
-    gpu_limits.CLOCK_LOCK,  # gpu/N/sm_clock_mhz: NVML locked clocks; put back by unlocking, as there is no getter
+    gpu_limits.CLOCK_LOCK,  # gpu/N/sm_clock_mhz: NVML locked clocks, put back to the site's lock or unlocked
     gpu_limits.BOARD_LIMIT,  # gpu/N/power_limit_mw: NVML power management limit
     package_power_limit.KIND,  # rapl/package-N/{long,short}_term_uw: powercap limits of the package
     uncore_limit.KIND,  # uncore/FOLDER/max_khz: intel_uncore_frequency max_freq_khz

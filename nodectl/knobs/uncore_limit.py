@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from nodectl.knobs.api import KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile, read_text
-from nodectl.knobs.kind import Domain, KnobKind, file_finding
+from nodectl.knobs.kind import Domain, KnobKind, Limit, file_finding
 from nodectl.knobs.recipe import FileRecipe
 from pmu.findings import Finding, read_number, read_or_none
 from pmu.layout import KnobRange, Layout
@@ -84,6 +84,10 @@ class UncoreLimit(NumberFile):
         cpus = tuple(cpu for cpu, on in enumerate(layout.package_of) if on == package)
         return KnobRange(self.name, "uncore", low_khz, high_khz, tuple(range(low_khz, high_khz + 1, STEP_KHZ)), cpus)
 
+    def highest(self) -> int | None:
+        """The upper limit that the hardware had at boot, above which the driver names none."""
+        return read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz")
+
     def why_not(self) -> str:
         """Why this scope should not be moved; empty if it may be."""
         agents = read_or_none(self._files, f"{UNCORE}/{self._folder}/agent_types")
@@ -123,6 +127,7 @@ KIND = KnobKind(
     find=_find,
     open=_open,
     look=_look,
+    limit=Limit(UncoreLimit.highest),
     domain=Domain(
         name="uncore",
         what="uncore clock limits",

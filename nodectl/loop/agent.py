@@ -257,6 +257,7 @@ class Agent:
         self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
     ) -> tuple[Decisions, list[Outcome]]:
         """Split the cap over the devices, apply the shares, and report the result to the cluster."""
+        cluster.useful_mw = shares.bound(*actuation.most_w())
         share = shares.of(request.node_w if request else 0.0, sample)
         if request:
             safe = shares.safe

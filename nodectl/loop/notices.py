@@ -37,8 +37,9 @@ class Notices:
         self._log(line)
 
     def report(self, outcomes: Iterable[Outcome]) -> None:
-        """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line."""
-        troubled = [outcome for outcome in outcomes if outcome.status in TROUBLE]
+        """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line. A knob
+        that was set again after somebody else had moved it is logged too: a write that has a reason."""
+        troubled = [one for one in outcomes if one.status in TROUBLE or (one.status == "written" and one.reason)]
         if not troubled:
             return
         now_ns = self._clock.now_ns()

@@ -121,6 +121,8 @@ class ClusterCap:
         self._quality = "missing"
         self._tag: Tag = ""
         self._cap_bound: CapBound = ""
+        self.useful_mw = -1
+        """The highest cap that this node can use (``Report.useful_mw``)."""
         self._energy_j = 0.0
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
@@ -276,6 +278,7 @@ class ClusterCap:
                 held=self._cap_bound,
                 units=units,
                 instructions=instructions,
+                useful_mw=self.useful_mw,
             )
         )
         self._cap_bound = ""

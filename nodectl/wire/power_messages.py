@@ -102,6 +102,8 @@ class Report(msgspec.Struct, frozen=True):
     # work since this agent's start, of which only ratios mean anything; -1: not all was counted since the last report
     units: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # finished by its one job, as the job reports
     instructions: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # retired by its CPUs
+    # the highest cap of use: the site's own limits allow no more; -1: not known, or from an older agent
+    useful_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,10 +13,14 @@ from nodectl.config import Config
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
+from nodectl.knobs.api import SIGNS
+from nodectl.knobs.known_tools import Names
 from nodectl.loop.survey import Survey
+from nodectl.write.ceilings import under
 from nodectl.write.lock import NodeLock
 from nodectl.write.places import save_places
 from nodectl.write.saves import node_id
+from nodectl.write.site_lock import SiteLocks
 from nodectl.write.writer import Writer
 from pmu.layout import Layout
 from pmu.ports import Ports
@@ -35,6 +40,7 @@ class _CapKnobs:
     """The knobs of this run that keep a cap in watts, by name."""
 
     boards: list[str]  # power limits of GPUs
+    all_boards: list[str]  # the same of all GPUs, whether they can be set or not
     rapl: list[str]  # long-term limits of packages
     n_packages: int
     controller: set[str]  # caps of an SCMI controller
@@ -49,6 +55,7 @@ class _CapKnobs:
         lowest_khz = {f"cpu/policy{domain.policy}/max_khz": domain.min_khz for domain in layout.domains}
         return cls(
             boards=[name for name in boards if name in own],
+            all_boards=boards,
             rapl=[name for name in limits if name in own],
             n_packages=max(len(packages), 1),
             controller={knob.name for knob in delegated if knob.name.endswith("/cap_mw")},
@@ -78,8 +85,14 @@ class Actuation:
         self._delegation = delegation
         delegated = delegation.knobs if delegation else []
         knobs = [*survey.knobs, *delegated]
-        places = save_places(config.state_dir, ports.lock_path)
-        self._writer = remote or Writer(knobs, places, node_id(ports.lock_path), ports.clock, self._lock.is_current)
+        places, node = save_places(config.state_dir, ports.lock_path), node_id(ports.lock_path)
+        self._writer = remote or Writer(
+            knobs, places, node, ports.clock, self._lock.is_current, config.may_raise, config.foreign
+        )
+        self._site_locks = SiteLocks(survey.knobs, survey.layout.gpus, config.gpu)
+        self._names = Names(ports.files, ports.clock)
+        self._notices: list[str] = []
+        self._logged: set[tuple[str, str]] = set()
         self._watch = EffectWatch(survey.knobs, survey.layout)
         self._own = {knob.name for knob in survey.knobs}
         self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}
@@ -94,6 +107,8 @@ class Actuation:
         if self._delegation:
             self._delegation.start()
         earlier = self._writer.start()
+        self._site_locks.inherit(self._writer.captured)
+        self._pass_on_site_locks()
         if self._delegation:
             self._delegation.look_for_lease(self._writer.captured)
         return earlier.outcomes, earlier.remarks
@@ -145,10 +160,12 @@ class Actuation:
 
     def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
         """Check that the clocks of this interval followed the last writes, then write what has changed."""
+        self._notices += self._site_locks.look(sample)
+        self._pass_on_site_locks()
         outcomes, knobs = self._watch.judge(sample), self._cap_knobs
         if decisions.knobs is not self._knobs:
             self._find_rows(decisions.knobs)
-        settings = dict(zip(self._names, decisions.values[self._rows].tolist(), strict=True))
+        settings = dict(zip(self._row_names, decisions.values[self._rows].tolist(), strict=True))
         if knobs.rapl and CAP_ROW in settings:
             share_uw = settings[CAP_ROW] * 1000 // knobs.n_packages if decisions.cap.is_local else 0
             settings |= dict.fromkeys(knobs.rapl, share_uw)
@@ -157,19 +174,64 @@ class Actuation:
             outcomes += self._delegation.outcomes()
             settings = self._delegation.settings(settings)
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
+        settings = self._within_the_sites_limits(settings)
         written = self._writer.apply(settings)
         self._watch.wrote(written, settings, self._clock.now_ns())
         enforcing = {*knobs.rapl, *knobs.boards, *knobs.controller}
         wrong = (one for one in (*outcomes, *written) if one.knob in enforcing and one.status in TROUBLE)
         self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
-        return outcomes + written
+        return self._names.named(outcomes + written)
+
+    def _pass_on_site_locks(self) -> None:
+        if self._remote:
+            self._remote.know_site_locks(self._site_locks.known)
+
+    def most_w(self) -> tuple[float, list[float]]:
+        """The most that the packages together, and each GPU board, may be set to; inf where nothing limits that."""
+        knobs, ceilings = self._cap_knobs, self._writer.ceilings.values
+        packages_uw = [ceilings.get(name, math.inf) for name in knobs.rapl]
+        if len(packages_uw) < knobs.n_packages:
+            packages_uw = [math.inf]
+        return sum(packages_uw) / 1e6, [ceilings.get(name, math.inf) / 1e3 for name in knobs.all_boards]
+
+    def _within_the_sites_limits(self, settings: Mapping[str, int]) -> dict[str, int]:
+        """The settings that may be written: no limit above its ceiling, and no lock on a GPU whose site's lock is not
+        known. The first time that changes something, it is logged."""
+        bounded = under(self._writer.ceilings.values, settings)
+        site, unknown = self._writer.ceilings.site, self._site_locks.unknown
+        kept = [name for name, value in bounded.items() if value < settings[name] and value == site.get(name)]
+        if kept:
+            unit = kept[0].rpartition("_")[2]
+            self._log_once(
+                "ceiling",
+                kept,
+                f"stays at {bounded[kept[0]]} {SIGNS.get(unit, unit)}, which the site or another program has set;"
+                f" {settings[kept[0]]} were requested (may_raise would allow them)",
+            )
+        if waiting := [name for name in bounded if name in unknown]:
+            self._log_once(
+                "lock",
+                [name for name in waiting if bounded[name]],
+                "left alone until its clock shows under load whether the site has locked it, which NVML cannot say;"
+                " [gpu] locked_clock_mhz can (0: not locked)",
+            )
+            bounded = {name: value for name, value in bounded.items() if name not in unknown}
+        return bounded
+
+    def _log_once(self, what: str, names: Sequence[str], text: str) -> None:
+        """One line on those of these knobs for which ``what`` has not been logged yet."""
+        news = [name for name in names if (what, name) not in self._logged]
+        if news:
+            self._logged.update((what, name) for name in news)
+            others = f" and {len(news) - 1} more" if len(news) > 1 else ""
+            self._notices.append(f"{news[0]}{others}: {text}")
 
     def _find_rows(self, knobs: tuple[str, ...]) -> None:
         """Which rows of the decisions can be moved here; the decider gives the same tuple at each tick."""
         self._knobs = knobs
         rows = [row for row, name in enumerate(knobs) if name in self._movable]
         self._rows = np.array(rows, np.int64)
-        self._names = [knobs[row] for row in rows]
+        self._row_names = [knobs[row] for row in rows]
 
     def renew_every(self, period_ns: int) -> None:
         """``apply`` is called once in this time, and renews the leases of the written knobs."""
@@ -177,9 +239,11 @@ class Actuation:
             self._remote.renew_every(period_ns)
 
     def notices(self) -> list[str]:
-        """What people should know of the link to a controller and of the writer process, each line once."""
-        found = self._delegation.notices() if self._delegation else []
-        return found + self._remote.notices() if self._remote else found
+        """What people should know of the site's limits, of the link to a controller and of the writer process, each
+        line once."""
+        lines, self._notices = self._notices, []
+        lines += self._delegation.notices() if self._delegation else []
+        return lines + self._remote.notices() if self._remote else lines
 
     def stop(self) -> list[Outcome]:
         """Restore every knob and release the node."""

@@ -107,6 +107,11 @@ class SplitSave:
         self._node.replace({name: knob for name, knob in knobs.items() if name not in lasting}, restore_limits)
         self._lasting.replace(lasting, restore_limits)
 
+    def rewrite(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+        """As ``Save.rewrite``."""
+        for save, part in self._parts(knobs):
+            save.rewrite(part, restore_limits)
+
     def remove(self) -> None:
         """As ``Save.remove``."""
         for save in self._all():

@@ -3,8 +3,10 @@
 One rule decides for each knob. If the hardware is at the captured value or at a value of ours, the captured value is
 written. If it is at any other value, somebody else has set it since: the knob is left alone and reported, unless
 firmware or temperature explains the value, since then our limit is still there. A knob that cannot be read is always
-put back. One exception: a knob that enforces a cap under a cluster's grant goes to the lower of its present value and
-its restore limit, never upward, until the node may leave its cluster. The order is the reverse of the capture.
+put back. Where somebody else had set a limit below the captured value meanwhile, it goes back to that one
+(``Captured.to_restore``). One exception: a knob that enforces a cap under a cluster's grant goes to the lower of its
+present value and its restore limit, never upward, until the node may leave its cluster. The order is the reverse of the
+capture.
 """
 
 from __future__ import annotations
@@ -197,30 +199,31 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
             return Outcome(knob.name, "left", detail, "foreign writer")
     if dry_run:
         is_readable = number is not None or present == _UNREADABLE or knob.read_back() is not None
-        way = f"go from {present} to {captured.value}" if is_readable else f"be {captured.value}; where it is {_UNREAD}"
+        goal = captured.to_restore
+        way = f"go from {present} to {goal}" if is_readable else f"be {goal}; where it is {_UNREAD}"
         return Outcome(knob.name, "restored", f"would {way}")
-    knob.restore(captured.value)
+    knob.restore(captured.to_restore)
     return _after_restoring(knob, captured, present)
 
 
 def _after_restoring(knob: Knob, captured: Captured, before: str) -> Outcome:
     """Read the knob back: is it at its captured value, and if not, who is in the way?"""
-    after = knob.read_back()
+    after, goal = knob.read_back(), captured.to_restore
     if after is None:
-        return Outcome(knob.name, "restored", f"{captured.value}; where it was {_UNREAD}")
-    first = knob.number(captured.value)
+        return Outcome(knob.name, "restored", f"{goal}; where it was {_UNREAD}")
+    first = knob.number(goal)
     if first is not None and not knob.matches(first, after):
         reason, text = knob.explain(first, after)
         if not text:
-            return Outcome(knob.name, "no-effect", f"requested {captured.value}, still at {after}", "firmware")
+            return Outcome(knob.name, "no-effect", f"requested {goal}, still at {after}", "firmware")
         # firmware or temperature keeps it lower, but our own limit is gone
-        return Outcome(knob.name, "restored", f"{captured.value} requested, {after} in force: {text}", reason)
+        return Outcome(knob.name, "restored", f"{goal} requested, {after} in force: {text}", reason)
     if after and first is None:
         if any(knob.matches(value, after) for value in captured.ours):
             detail = f"our value was withdrawn, and {after} is still in force: is it now another agent's channel?"
             return Outcome(knob.name, "no-effect", detail, "firmware")
         return Outcome(knob.name, "restored", f"our value was withdrawn; {after} is somebody else's and stays")
-    return Outcome(knob.name, "restored", f"{before} to {captured.value}")
+    return Outcome(knob.name, "restored", f"{before} to {goal}")
 
 
 def put_to_limit(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:

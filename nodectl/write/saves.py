@@ -106,6 +106,13 @@ class Captured:
     restore_limit: int | None = None
     """Under a cluster's grant: the most that a restore may set, until the node may leave its cluster."""
     recipe: Recipe | None = None
+    ceiling: int | None = None
+    """The limit that somebody else has set, where that is below the captured value."""
+
+    @property
+    def to_restore(self) -> str:
+        """What a restore sets. In the file this is the captured value."""
+        return self.value if self.ceiling is None else str(self.ceiling)
 
     def note(self, value: int) -> None:
         """Remember a value of ours."""
@@ -302,17 +309,18 @@ class Save:
     def compact(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """Once the file has grown large, replace it by one with only what still counts."""
         if self._size > COMPACT_BYTES:
-            self._rewrite(knobs, restore_limits)
+            self.rewrite(knobs, restore_limits)
 
     def replace(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """Replace the file by one with only these knobs, whatever it has now; without knobs remove it."""
         if knobs:
-            self._rewrite(knobs, restore_limits)
+            self.rewrite(knobs, restore_limits)
             self.close()
         else:
             self.remove()
 
-    def _rewrite(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+    def rewrite(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
+        """Replace the file by one with only what still counts; on return it is on the disk."""
         new_path = f"{self.path}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new_path)
@@ -331,7 +339,7 @@ class Save:
 
     def _fill(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """All that still counts, in a new file."""
-        self.capture({name: knob.value for name, knob in knobs.items()})
+        self.capture({name: knob.to_restore for name, knob in knobs.items()})
         self.limit_restores(restore_limits)
         for age in (-2, -1):
             values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}

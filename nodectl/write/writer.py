@@ -12,7 +12,7 @@ The order inside ``apply`` is what makes it safe:
 4. set each knob, and read it back.
 
 If step 1 or 3 fails, nothing is written. Whenever the agent is killed, the save has what to put back
-(``nodectl restore``).
+(``nodectl restore``). No limit is written above its ceiling (``nodectl.write.ceilings``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nodectl.config import Foreign
 from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.write.ceilings import Ceilings, under
+from nodectl.write.foreign_writers import ForeignRule
 from nodectl.write.places import SavePlaces, open_save
 from nodectl.write.restore import (
     SETTLED,
@@ -47,6 +50,8 @@ CHECKS_PER_APPLY = 2
 nothing is written. It costs two file reads."""
 
 NEVER_NS = 2**63 - 1
+
+YIELD = Foreign()
 
 _TROUBLE = ("refused", "no-effect", "foreign", "vanished")
 
@@ -77,9 +82,12 @@ class Writer:
         boot_id: str,
         clock: Clock,
         is_current: Callable[[], bool] = lambda: True,
+        may_raise: Sequence[str] = (),
+        foreign: Foreign = YIELD,
     ) -> None:
         """``saves``: where what the knobs were is saved. ``is_current`` turns false when another process has taken the
-        node: the restorer, while this one was stopped. Then nothing is written any more."""
+        node: the restorer, while this one was stopped. Then nothing is written any more. ``may_raise``: patterns of
+        knobs that have no ceiling of the site's. ``foreign``: what to do about other programs that move a knob."""
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
         self._places = SavePlaces(saves) if isinstance(saves, str) else saves
         self._save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
@@ -89,6 +97,9 @@ class Writer:
         self._captured: dict[str, Captured] = {}
         self._restore_limits: dict[str, int] = {}
         self._round: Iterator[str] = iter(())
+        self._ceilings = Ceilings(knobs, may_raise)
+        self._has_unsaved_ceiling = False
+        self._foreign = ForeignRule(foreign)
 
     def start(self) -> Restoration:
         """Restore what an earlier run of this boot left moved. Where that fails the earlier capture stays, since it is
@@ -97,7 +108,13 @@ class Writer:
         result = restore_node(self._places, self._boot_id, self._find)
         state = read_node(self._places, self._boot_id)
         self._captured, self._restore_limits = state.knobs, state.restore_limits
+        self._ceilings.start(self._captured)
         return result
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """How high each limit may be written."""
+        return self._ceilings
 
     @property
     def captured(self) -> Mapping[str, str]:
@@ -113,6 +130,7 @@ class Writer:
     def limit_restores(self, values: Mapping[str, int]) -> None:
         """On restore use min(present value, limit) instead of the captured value for these knobs. An empty mapping
         cancels this: the node may leave its cluster. On return the limits are on the disk; ``SaveError`` otherwise."""
+        values = under(self._ceilings.values, values)
         if values == self._restore_limits:
             return
         self._record_applied_limits(values)
@@ -130,6 +148,7 @@ class Writer:
         if not self._is_current():
             return [Outcome(name, "refused", _TAKEN) for name in settings]
         now_ns = self._clock.now_ns()
+        settings = under(self._ceilings.values, settings)
         outcomes: dict[str, Outcome] = {}
         changes: dict[str, int] = {}
         for name, value in settings.items():
@@ -186,20 +205,22 @@ class Writer:
         writes = {name: value for name, value in changes.items() if value != 0}
         outcomes = [self._release(name) for name in releases]
         outcomes += self._capture([name for name in writes if name not in self._captured])
-        outcomes += self._find_foreign([name for name in writes if name in self._captured])
+        outcomes += self._left(self._find_foreign([name for name in writes if name in self._captured]))
         for outcome in outcomes:
             writes.pop(outcome.knob, None)
         return outcomes + self._record_and_write(writes) if writes else outcomes
 
     def _record_and_write(self, writes: Mapping[str, int]) -> list[Outcome]:
         """Steps 3 and 4: nothing is written that the save does not have."""
+        writes = under(self._ceilings.values, writes)
         try:
+            self._save_ceilings()
             self._save.wrote(writes)
         except SaveError as error:
             return [Outcome(name, "refused", str(error)) for name in writes]
         for name, value in writes.items():
             self._captured[name].note(value)
-        outcomes = [self._write(self._settings[name], value) for name, value in writes.items()]
+        outcomes = [self._foreign.done(self._write(self._settings[name], value)) for name, value in writes.items()]
         with contextlib.suppress(SaveError):  # the longer file is as good; the next append reports what is wrong
             self._save.compact(self._captured, self._restore_limits)
         return outcomes
@@ -222,25 +243,71 @@ class Writer:
                 return failed + [Outcome(name, "refused", str(error)) for name in values]
             limits = self._restore_limits
             self._captured |= {name: Captured(value, restore_limit=limits.get(name)) for name, value in values.items()}
+            for name, value in values.items():
+                self._ceilings.found(name, value)
+                self._tighten(name)
         return failed
 
     def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:
         """Which of these captured knobs are no longer at our value? Only those get an outcome."""
         outcomes: list[Outcome] = []
         for name in names:
-            knob, captured = self._settings[name].knob, self._captured[name]
+            knob, captured, before = self._settings[name].knob, self._captured[name], self._settings[name].present
             try:
                 present = self._settings[name].present = knob.read_back()
-                if present is None or is_ours(knob, captured, present):
+                if present is None:
+                    continue
+                if is_ours(knob, captured, present) and not self._is_lowered(knob, captured, before, present):
                     continue
                 _, text = knob.explain(last_of_ours(knob, captured), present)
             except KnobError as error:
                 outcomes.append(Outcome(name, error.status, str(error), error.reason))
                 continue
             if not text:  # not firmware, not temperature: somebody
+                self._note_foreign(name, present)
                 detail = f"somebody else set it to {knob.shown(present)}; it is left to them"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
+
+    def _is_lowered(self, knob: Knob, captured: Captured, before: int | None, present: int) -> bool:
+        """Has somebody lowered this limit since the last look, to what happens to be an earlier value of ours?"""
+        if not before or present >= before or not self._ceilings.is_limit(knob.name):
+            return False
+        return not knob.matches(last_of_ours(knob, captured), present)
+
+    def _note_foreign(self, name: str, value: int) -> None:
+        """Somebody else has set the knob: the value of a limit is its ceiling now, if it is the lowest so far."""
+        if self._ceilings.note(name, value):
+            self._tighten(name)
+            with contextlib.suppress(SaveError):  # until it is saved, nothing is written
+                self._save_ceilings()
+
+    def _tighten(self, name: str) -> None:
+        """Restore the knob to at most its ceiling."""
+        captured = self._captured[name]
+        ceiling = self._ceilings.below(name, captured.value)
+        if ceiling is None or ceiling == captured.ceiling:
+            return
+        captured.ceiling = ceiling
+        if captured.restore_limit is not None:
+            captured.restore_limit = min(captured.restore_limit, ceiling)
+            self._restore_limits = {**self._restore_limits, name: captured.restore_limit}
+        self._has_unsaved_ceiling = True
+
+    def _look_for_ceilings(self, names: Iterable[str]) -> None:
+        """Before limits are put back: what somebody else has set since the last look counts as well."""
+        self._find_foreign([name for name in names if self._ceilings.is_limit(name)])
+
+    def _save_ceilings(self) -> None:
+        """Record new ceilings, for a restore by another process. ``SaveError``: they are not on the disk."""
+        if self._has_unsaved_ceiling:
+            self._save.rewrite(self._captured, self._restore_limits)
+            self._has_unsaved_ceiling = False
+
+    def _left(self, found: Sequence[Outcome]) -> list[Outcome]:
+        """The outcomes without those of knobs that somebody else has moved and that are to be set again."""
+        now_ns = self._clock.now_ns()
+        return [left for outcome in found if (left := self._foreign.left(outcome, now_ns))]
 
     def _record_applied_limits(self, values: Mapping[str, int]) -> None:
         """A restore may have put a knob to its restore limit. That value counts as ours only while it is the limit, so
@@ -291,8 +358,10 @@ class Writer:
         setting = self._settings[name]
         if captured is None:  # it is not at a value of ours: only its trouble ends
             return setting.at_rest
+        self._look_for_ceilings([name])
         try:
             outcome = put_back(setting.knob, captured)
+            setting.present = setting.knob.read_back()
         except KnobError as error:
             return Outcome(name, error.status, str(error), error.reason)
         if outcome.status == "left":
@@ -305,8 +374,11 @@ class Writer:
         if not captured or not self._is_current():
             return []
         with deaf_to_signals():
+            self._look_for_ceilings(captured)
             outcomes = put_back_all(captured, self._find)
             for outcome in outcomes:
+                if outcome.knob in self._settings:
+                    self._settings[outcome.knob].present = None
                 if outcome.status in SETTLED:
                     self._forget(self._settings[outcome.knob], outcome)
             with contextlib.suppress(SaveError):  # the knobs are back; a save that remains does no harm
@@ -332,7 +404,11 @@ class Writer:
             is_quiet = setting and setting.written and setting.trouble is None
             if is_quiet and name not in changes and name in self._captured:
                 names.append(name)
-        return self._find_foreign(names)
+        found = self._find_foreign(names)
+        left = self._left(found)
+        again = {one.knob for one in found} - {one.knob for one in left}
+        writes = {name: self._settings[name].written for name in names if name in again}
+        return left + self._record_and_write(writes) if writes else left
 
     def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
         """Remember a knob's trouble, and when to try again."""

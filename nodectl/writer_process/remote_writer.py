@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -42,6 +42,7 @@ from nodectl.writer_process.writer_protocol import (
     ProtocolError,
     Restore,
     RestoreAll,
+    SiteLocks,
     Start,
     Started,
     Welcome,
@@ -100,20 +101,22 @@ class Link:
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
 
-def writer_command(state_dir: str, descriptor: int) -> list[str]:
+def writer_command(state_dir: str, descriptor: int, settings: Path | None = None) -> list[str]:
     """What starts a writer. A supervisor that repairs after it (``SUPERVISOR run -- ...``) goes before these words."""
     program = [sys.executable, "-P", "-m", "nodectl.cli", "writer"]
-    return [*program, "--descriptor", str(descriptor), "--state-dir", state_dir]
+    given = ["--config", str(settings)] if settings else []
+    return [*program, *given, "--descriptor", str(descriptor), "--state-dir", state_dir]
 
 
-def start_writer(state_dir: str) -> Link:
-    """A writer process of our own code, connected by a socket that no other process has."""
+def start_writer(state_dir: str, settings: Path | None = None) -> Link:
+    """A writer process of our own code, connected by a socket that no other process has. ``settings``: the file that it
+    reads ``may_raise`` and ``foreign`` from, if not the default one."""
     ours, theirs = pair()
     code = str(Path(nodectl.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([code, *_given_path()])}
     try:
         process = subprocess.Popen(
-            writer_command(state_dir, theirs.fileno()),
+            writer_command(state_dir, theirs.fileno(), settings),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -145,6 +148,14 @@ def connect_writer(path: str) -> Link:
     return Link(channel)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownCeilings:
+    """``nodectl.write.ceilings.Ceilings`` as far as the writer has sent them."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    site: dict[str, int] = field(default_factory=dict)
+
+
 class RemoteWriter:
     """``Writer`` over a connection. ``opened``: descriptors of files that only root may read, by path; ``movable``:
     the files that the writer may write."""
@@ -156,6 +167,8 @@ class RemoteWriter:
         self._is_started = False
         self.captured: Mapping[str, str] = {}
         self.restore_limits: Mapping[str, int] = {}
+        self.ceilings = KnownCeilings()
+        self._site_locks: dict[str, int] = {}
         self.lease_s = LEASE_S
         self.expired = 0
         self.answer_s = ANSWER_S
@@ -182,6 +195,7 @@ class RemoteWriter:
         numbers, values = list(known.values()), [settings[name] for name in known]
         lease_ms = round(min(self.lease_s, LONGEST_LEASE_S) * 1000)
         applied = self._ask_now(lambda: Apply(boottime_ns(), lease_ms, numbers, values), Applied)
+        self._lower_ceilings(applied)
         if applied.expired:
             self.expired += applied.expired
             plural = "knobs were" if applied.expired > 1 else "knob was"
@@ -216,6 +230,12 @@ class RemoteWriter:
         for descriptor in self.opened.values():
             os.close(descriptor)
         self.opened.clear()
+
+    def know_site_locks(self, values: Mapping[str, int]) -> None:
+        """What the site has locked its GPUs to (``nodectl.write.site_lock.SiteLocks.known``)."""
+        if values != self._site_locks:
+            self._site_locks = dict(values)
+            self._ask(SiteLocks(self._site_locks), Done, START_S)
 
     def renew_every(self, period_ns: int) -> None:
         """The control loop renews leases once in this time."""
@@ -261,7 +281,12 @@ class RemoteWriter:
     def _started(self, started: Started) -> Restoration:
         self._is_started = True
         self.captured, self.restore_limits = started.captured, started.restore_limits
+        self._lower_ceilings(started)
         return Restoration(started.outcomes, started.remarks)
+
+    def _lower_ceilings(self, news: Started | Applied) -> None:
+        self.ceilings.values.update(news.ceilings)
+        self.ceilings.site.update(news.site)
 
     def _ask(self, request: type_request, answer: type[R], patience_s: float) -> R:
         return self._ask_now(lambda: request, answer, patience_s)
@@ -305,6 +330,8 @@ class RemoteWriter:
         try:
             self._open()
             result = self._started(self._exchange(Start(), Started, START_S)) if self._is_started else Restoration()
+            if self._site_locks:
+                self._exchange(SiteLocks(self._site_locks), Done, START_S)
         except ChannelError as lost:
             raise WriterLostError(f"the writer process was lost ({why}), and another one as well: {lost}") from lost
         back = sum(outcome.status == "restored" for outcome in result.outcomes)

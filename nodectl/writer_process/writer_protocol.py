@@ -73,6 +73,13 @@ class LimitRestores(_Message, frozen=True, tag="limit"):
     values: Annotated[dict[type_name, type_value], msgspec.Meta(max_length=MOST_KNOBS)]
 
 
+class SiteLocks(_Message, frozen=True, tag="site-locks"):
+    """The clocks, MHz, that the site has locked its GPUs to (0: not locked), by the name of the knob: the agent finds
+    them out under load (``nodectl.write.site_lock``)."""
+
+    values: Annotated[dict[type_name, type_value], msgspec.Meta(max_length=MOST_KNOBS)]
+
+
 class Restore(_Message, frozen=True, tag="restore"):
     """Put these knobs back."""
 
@@ -83,7 +90,7 @@ class RestoreAll(_Message, frozen=True, tag="restore-all"):
     """Put every knob back."""
 
 
-type_request = Hello | Start | Apply | LimitRestores | Restore | RestoreAll
+type_request = Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll
 
 
 class KnobEntry(_Message, frozen=True):
@@ -112,21 +119,27 @@ class Descriptors(_Message, frozen=True, tag="descriptors"):
 
 
 class Started(_Message, frozen=True, tag="started"):
-    """The answer to ``Start``: ``Restoration``, and the writer's state."""
+    """The answer to ``Start``: ``Restoration``, and the writer's state. ``ceilings`` and ``site``: ``values`` and
+    ``site`` of ``nodectl.write.ceilings.Ceilings``."""
 
     outcomes: list[Outcome]
     remarks: list[str]
     captured: dict[str, str]
     restore_limits: dict[str, int]
+    ceilings: dict[str, int]
+    site: dict[str, int]
 
 
 class Applied(_Message, frozen=True, tag="applied"):
     """The answer to ``Apply``: which knobs were written, and the outcomes of those that were neither written nor
-    unchanged. ``expired``: knobs that were put back since the last answer because their lease was over."""
+    unchanged. ``expired``: knobs that were put back since the last answer because their lease was over. ``ceilings``
+    and ``site``: what is lower now than in the last answer."""
 
     written: list[int]
     others: list[Outcome]
     expired: int
+    ceilings: dict[str, int]
+    site: dict[str, int]
 
 
 class Outcomes(_Message, frozen=True, tag="outcomes"):
@@ -136,7 +149,7 @@ class Outcomes(_Message, frozen=True, tag="outcomes"):
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """The answer to ``LimitRestores``."""
+    """The answer to ``LimitRestores`` and ``SiteLocks``."""
 
 
 class Failed(_Message, frozen=True, tag="failed"):

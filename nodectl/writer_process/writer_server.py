@@ -10,19 +10,22 @@ agent may capture them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from nodectl.knobs import Outcome, find_knobs
+from nodectl.config import Foreign
+from nodectl.knobs import KnobError, Outcome, find_knobs
+from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
 from nodectl.write.lock import LockError, NodeLock
 from nodectl.write.places import save_places
 from nodectl.write.saves import SaveError, node_id
-from nodectl.write.writer import Writer
+from nodectl.write.writer import YIELD, Writer
 from nodectl.writer_process.channel import MOST_DESCRIPTORS, Channel, ChannelError
 from nodectl.writer_process.knob_leases import LeasedKnob, Leases, Permission, boottime_ns
 from nodectl.writer_process.knob_ranges import path_of, ranges
@@ -41,6 +44,7 @@ from nodectl.writer_process.writer_protocol import (
     ProtocolError,
     Restore,
     RestoreAll,
+    SiteLocks,
     Start,
     Started,
     Welcome,
@@ -62,9 +66,18 @@ RETRY_S, RETRIES = 1.0, 10
 class Served:
     """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
 
-    def __init__(self, ports: Ports, state_dir: str, root: str = "") -> None:
-        """``root``: the directory that the paths of ``ports`` are below."""
+    def __init__(
+        self,
+        ports: Ports,
+        state_dir: str,
+        root: str = "",
+        may_raise: Sequence[str] = (),
+        foreign: Foreign = YIELD,
+    ) -> None:
+        """``root``: the directory that the paths of ``ports`` are below. The rest is as ``Writer`` takes it; it comes
+        from the settings and never from an agent."""
         self.ports, self.state_dir, self.root = ports, state_dir, root
+        self.may_raise, self.foreign = may_raise, foreign
         layout, _ = discover(dataclasses.replace(ports, counters=_NoCounters()))
         self.knobs, _ = find_knobs(ports, layout)
         found = ranges(ports.files, layout, self.knobs)
@@ -86,6 +99,7 @@ class Session:
         self._leases = Leases()
         self._writer: Writer | None = None
         self._expired = 0
+        self._sent_ceilings: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._files: list[str] = []
 
     def serve(self, channel: Channel, stop: Interruptions) -> None:
@@ -186,6 +200,9 @@ class Session:
                 self._permission.end()
                 writer.limit_restores({name: self._limit_in_range(name, at) for name, at in request.values.items()})
                 return Done()
+            case SiteLocks():
+                self._take_site_locks(writer, request.values)
+                return Done()
             case Restore():
                 names = self._names(request.knobs)
                 outcomes = writer.restore(names)
@@ -209,13 +226,16 @@ class Session:
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
             places, boot_id = save_places(served.state_dir, served.ports.lock_path), node_id(served.ports.lock_path)
-            writer = Writer(knobs, places, boot_id, served.ports.clock, self._lock.is_current)
+            writer = Writer(
+                knobs, places, boot_id, served.ports.clock, self._lock.is_current, served.may_raise, served.foreign
+            )
             earlier = writer.start()
         except BaseException:
             self._lock.release()
             raise
         self._writer = writer
-        return Started(earlier.outcomes, earlier.remarks, dict(writer.captured), dict(writer.restore_limits))
+        captured, limits = dict(writer.captured), dict(writer.restore_limits)
+        return Started(earlier.outcomes, earlier.remarks, captured, limits, *self._news_of_ceilings(writer))
 
     def _apply(self, writer: Writer, request: Apply) -> Applied:
         names = self._names(request.knobs)
@@ -236,6 +256,23 @@ class Session:
             self._leases.renew(moved, 0)
             self.put_back_expired()
         return self._applied(request, names, outcomes)
+
+    def _take_site_locks(self, writer: Writer, values: Mapping[str, int]) -> None:
+        """From now on these are the clocks that a restore locks these GPUs to, and that no lock of ours exceeds."""
+        for knob in self._served.knobs:
+            if isinstance(knob, ClockLock) and knob.name in values and knob.name not in writer.captured:
+                knob.baseline_mhz = values[knob.name]
+                with contextlib.suppress(KnobError):
+                    writer.ceilings.found(knob.name, knob.read())
+
+    def _news_of_ceilings(self, writer: Writer) -> tuple[dict[str, int], dict[str, int]]:
+        """What is lower than the agent knows."""
+        news = []
+        for now, sent in zip((writer.ceilings.values, writer.ceilings.site), self._sent_ceilings, strict=True):
+            found = {name: value for name, value in now.items() if sent.get(name) != value}
+            sent.update(found)
+            news.append(found)
+        return news[0], news[1]
 
     def _in_range(self, request: Apply) -> list[int]:
         """The requested values, each brought into its knob's range; 0 stays."""
@@ -260,7 +297,8 @@ class Session:
             elif one.status != "unchanged" or one.detail:
                 others.append(one)
         expired, self._expired = self._expired, 0
-        return Applied(written, others, expired)
+        assert self._writer
+        return Applied(written, others, expired, *self._news_of_ceilings(self._writer))
 
     def _names(self, numbers: Iterable[int]) -> list[str]:
         entries = self._served.entries

@@ -13,6 +13,7 @@ from cluster_agent.budget.accounts import Accounts, after_lease_s
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.serve.live_sharing import Sharing
 from nodectl.wire.power_messages import Declaration, LeaseClass
 from tests.cluster_agent.test_ledger import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
 
@@ -671,6 +672,24 @@ def test_a_node_is_stored_by_name_before_it_is_granted_anything_and_again_when_i
     assert (after["a"].count_mw, after["b"].count_mw) == (500_000, 550_000)
 
 
+# --- caps of use
+
+
+def test_a_node_is_given_no_more_than_its_sites_limits_let_it_use_and_the_others_get_the_rest() -> None:
+    one = two(budget_w=900)
+    at = places(one, "a", "b")
+    assert one.accounts.most_mw(at).tolist() == [500_000, 500_000], "an older agent does not say"
+    assert Sharing("fspc").share(one, at, 900_000).tolist() == [450_000, 450_000]
+    one.hear(1.0, msgspec.structs.replace(report("a", 1000, 300, sequence=1, epoch=1), useful_mw=320_000))
+    assert Sharing("fspc").share(one, at, 900_000).tolist() == [320_000, 500_000]
+    one.hear(2.0, msgspec.structs.replace(report("a", 2000, 300, sequence=1, epoch=1), useful_mw=0))
+    assert one.accounts.most_mw(at).tolist() == [200_000, 500_000], "no less than its MOP"
+    one.hear(3.0, msgspec.structs.replace(report("a", 3000, 300, sequence=1, epoch=1), useful_mw=10**9))
+    assert one.accounts.most_mw(at).tolist() == [500_000, 500_000], "no more than its TDP"
+    one.hear(4.0, report("a", 4000, 300, sequence=1, epoch=1))
+    assert one.accounts.most_mw(at).tolist() == [500_000, 500_000], "the limits are gone"
+
+
 # --- columns
 
 
@@ -683,7 +702,7 @@ def test_of_a_new_node_nothing_is_known_but_what_it_declares() -> None:
         "tdp_mw": 500_000, "mop_mw": 200_000, "safe_mw": 200_000, "boot_mw": 450_000, "boot_need_mw": 0,
         "limit_mw": 500_000, "count_mw": 0, "stored_mw": none, "report_id": none, "seen_epoch": none, "sequence": 0,
         "target_mw": none, "wanted_mw": none, "granted_report_id": none, "backed_mw": most, "open_mw": none,
-        "open_sequence": most,
+        "open_sequence": most, "useful_mw": most,
     }  # fmt: skip
     floats = {
         "after_lease_s": 8.5, "heard_s": least, "watch_s": math.inf, "last_deadline_s": least,

@@ -329,7 +329,8 @@ def test_a_link_comes_back_by_itself_when_its_cluster_agent_does(tmp_path):
 
 def test_one_older_version_of_the_protocol_is_understood_and_no_other():
     body = msgspec.to_builtins(report())
-    older = {key: value for key, value in body.items() if key not in ("energy_mj", "asked_mw", "tag", "quality")}
+    newer = ("energy_mj", "asked_mw", "tag", "quality", "useful_mw")
+    older = {key: value for key, value in body.items() if key not in newer}
     encode = msgspec.msgpack.encode
     envelope = unpack(encode([OLDEST, OLDEST, "report", older]))
     assert read_report(envelope) == msgspec.structs.replace(report(), quality="missing")
@@ -364,6 +365,8 @@ def test_watts_are_whole_numbers_of_milliwatts_that_a_node_can_have_or_the_messa
         read_report(unpack_fields("report", made | {"limit_mw": wrong}))
     with pytest.raises(WireError):
         read_report(unpack_fields("report", made | {"power_mw": wrong}))
+    with pytest.raises(WireError):
+        read_report(unpack_fields("report", made | {"useful_mw": wrong}))
     with pytest.raises(WireError):
         read_grant(unpack_fields("grant", granted | {"cap_mw": wrong}))
     assert read_report(unpack_fields("report", made)) and read_grant(unpack_fields("grant", granted))

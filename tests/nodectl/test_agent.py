@@ -34,7 +34,8 @@ def node(machine: str, workload: str, *faults: Fault) -> Iterator[InProcess]:
 
 
 def settings(tmp_path, **given) -> Config:
-    given = {"mode": "optimize", "state_dir": str(tmp_path), "budget": {"core_share": 0.0}, **given}
+    gpu = {"locked_clock_mhz": 0}
+    given = {"mode": "optimize", "state_dir": str(tmp_path), "budget": {"core_share": 0.0}, "gpu": gpu, **given}
     return build_config(given, lambda key: ".".join(key))
 
 

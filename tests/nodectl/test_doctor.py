@@ -1,10 +1,12 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.commands.doctor import grouped
+from nodectl.knobs.known_tools import TOOLS
 from nodectl.write.lock import NodeLock
 from nodectl.write.restore import save_path
 from nodectl.write.saves import Save, boot_id
@@ -23,13 +25,15 @@ def knob(name: str, why: str = "", writable: bool = True) -> Finding:
 def examined(monkeypatch, capsys):
     """Runs doctor on an emulated machine and gives its report as text and as JSON."""
 
-    def examine(machine: str, *faults: Fault):
+    def examine(machine: str, *faults: Fault, settings: Path | None = None, prepare=lambda inside: None):
         twin = Twin(load_machine(machine))
+        options = ["--config", str(settings)] if settings else []
         with InProcess(twin, Faults(twin, faults)) as inside:
+            prepare(inside)
             monkeypatch.setattr(doctor, "system_ports", lambda: inside.ports)
-            assert main(["doctor"]) == 0
+            assert main(["doctor", *options]) == 0
             text = capsys.readouterr().out
-            assert main(["doctor", "--json"]) == 0
+            assert main(["doctor", *options, "--json"]) == 0
             return text, json.loads(capsys.readouterr().out)
 
     return examine
@@ -65,6 +69,41 @@ def test_a_zen_2_says_where_its_reference_cycles_come_from(examined):
     _, report = examined("xh2415")
     row = next(row for row in report["sensors"] if row["name"] == "reference-cycles")
     assert row["present"] and row["why"]
+
+
+def test_the_sites_ceilings_are_shown_with_what_the_hardware_would_take(examined):
+    text, report = examined("skylake-6146")
+    assert report["ceilings"]["rapl/package-0/long_term_uw"] == 165_000_000
+    assert "ceiling: rapl/package-0..1/long_term_uw" not in text, "at the hardware's most"
+
+    def limit(inside: InProcess) -> None:
+        for package in (0, 1):
+            zone = f"/sys/devices/virtual/powercap/intel-rapl/intel-rapl:{package}"
+            inside.ports.files.write(f"{zone}/constraint_0_power_limit_uw", "95000000")
+
+    text, report = examined("skylake-6146", prepare=limit)
+    line = "ceiling: rapl/package-0..1/long_term_uw: 95000000 uW (the hardware: 165000000 uW): no cap, grant or policy"
+    assert line in text and report["ceilings"]["rapl/package-1/long_term_uw"] == 95_000_000
+
+
+def test_a_gpu_whose_lock_nobody_has_declared_is_said_to_be_left_alone(examined, tmp_path):
+    line = "clock lock of the site: gpu/0..3: "
+    text, report = examined("xh2415")
+    assert f"{line}not declared: a run observes it under load, and leaves the GPU alone until it knows" in text
+    assert any(row.startswith(line) for row in report["others"])
+    settings = tmp_path / "nodectl.toml"
+    settings.write_text("[gpu]\nlocked_clock_mhz = { 0 = 1095, 3 = 0 }\n")
+    text, _ = examined("xh2415", settings=settings)
+    assert "clock lock of the site: gpu/0: declared as locked to 1095 MHz" in text
+    assert "clock lock of the site: gpu/1..2: not declared" in text
+    assert "clock lock of the site: gpu/3: declared as not locked" in text
+
+
+def test_a_running_tool_that_writes_the_same_knobs_is_named(examined, monkeypatch):
+    monkeypatch.setattr("nodectl.knobs.known_tools.running", lambda files: [TOOLS[0], TOOLS[2]])
+    text, _ = examined("curie")
+    assert "tuned is running and writes cpu/*, epp/*, uncore/* too: stop it before mode optimize" in text
+    assert "thermald is running and writes cpu/*, rapl/* too" in text
 
 
 def test_a_locked_limit_is_shown_as_locked(examined):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nodectl.cli import main
-from nodectl.config import Config, JournalSettings, PolicyChoice
+from nodectl.config import Config, GpuSettings, JournalSettings, PolicyChoice
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.journal.export import COLUMNS
@@ -37,6 +37,7 @@ def record(state_dir, machine="xh2415", workload="easywave", seconds=SECONDS, mo
         mode=mode,
         state_dir=str(state_dir),
         gpu_policy=PolicyChoice("bdpo-gpu" if loaded.gpus else registry.NONE),
+        gpu=GpuSettings(0),
         journal=JournalSettings(max_bytes=max_bytes),
     )
     with InProcess(twin) as node, Agent.open(node.ports, config) as agent:

@@ -18,7 +18,7 @@ state, limit = sys.argv[1], pathlib.Path(sys.argv[2])
 free = limit.read_text()
 agent = subprocess.Popen(
     [sys.executable, "-m", "nodectl.cli", "run", "--mode", "optimize", "--state-dir", state,
-     "--cpu-policy", "fixed-cpu:clock_khz=2000000", "--gpu-policy", "fixed-gpu:clock_mhz=1095"]
+     "--cpu-policy", "fixed-cpu:clock_khz=2000000", "--gpu-policy", "fixed-gpu:clock_mhz=1095", "--gpu-locked-mhz", "0"]
 )
 deadline = time.monotonic() + 60
 while limit.read_text() == free and agent.poll() is None and time.monotonic() < deadline:

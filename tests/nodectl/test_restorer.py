@@ -274,6 +274,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned gpu, void **device)
 }
 int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz) { *mhz = 900; return device && type == 1 ? 0 : 15; }
 int nvmlDeviceResetGpuLockedClocks(void *device) { note("unlock", (unsigned)(size_t)device - 1); return 0; }
+int nvmlDeviceSetGpuLockedClocks(void *device, unsigned least, unsigned most)
+{
+    note(device && least == most ? "lock" : "lock to a range", most);
+    return 0;
+}
 int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *mw) { *mw = device ? 200000 : 0; return 0; }
 int nvmlDeviceSetPowerManagementLimit(void *device, unsigned mw)
 {
@@ -296,20 +301,23 @@ def test_gpus_are_unlocked_and_their_limits_put_back_through_nvml(
         "gpu/0/sm_clock_mhz": NvmlRecipe(0, "clock_lock"),
         "gpu/0/power_limit_mw": NvmlRecipe(0, "power_limit"),
         "gpu/1/power_limit_mw": NvmlRecipe(1, "power_limit"),
+        "gpu/1/sm_clock_mhz": NvmlRecipe(1, "clock_lock"),
         "gpu/2/sm_clock_mhz": NvmlRecipe(2, "clock_lock"),
     }
     save = Save(str(tmp_path / "captured.jsonl"), BOOT, recipes.get)
-    save.capture({name: "unlocked" if "clock" in name else "400000" for name in recipes})
+    was = {name: "unlocked" if "clock" in name else "400000" for name in recipes}
+    save.capture(was | {"gpu/1/sm_clock_mhz": "locked 1095"})
     save.wrote({name: 900 if "clock" in name else 200_000 for name in recipes})
     save.close()
     done = restore(restorer, file_node(tmp_path / "node"), Path(save.path))
     assert rows(done) == [
         ["gpu/2/sm_clock_mhz", "vanished", "GPU 2: cannot find: GPU is lost"],
+        ["gpu/1/sm_clock_mhz", "restored", "locked 1095; where it was cannot be read (no getter)"],
         ["gpu/1/power_limit_mw", "refused", "GPU 1: cannot set its power limit: No permission; the agent needs root"],
         ["gpu/0/power_limit_mw", "no-effect", "requested 400000, still at 200000"],
         ["gpu/0/sm_clock_mhz", "restored", "unlocked; where it was cannot be read (no getter)"],
     ]
-    assert done.returncode == 1 and (tmp_path / "notes").read_text() == "limit 400000\nlimit 400000\nunlock 0\n"
+    assert done.returncode == 1 and (tmp_path / "notes").read_text() == "lock 1095\nlimit 400000\nlimit 400000\nunlock 0\n"
 
 
 # --- damage
