@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from nodectl.knobs.api import Knob, KnobError
 
@@ -90,6 +91,10 @@ class LeasedKnob:
         self.number, self.shown, self.matches = knob.number, knob.shown, knob.matches
         self.overruled, self.explain = knob.overruled, knob.explain
         self.recipe, self.hardware_limit = knob.recipe, knob.hardware_limit
+
+    def __getattr__(self, name: str) -> Any:
+        """What only its kind knows, such as its highest value."""
+        return getattr(self._knob, name)
 
     def set(self, value: int) -> None:
         """Move the knob, if it still may be."""

@@ -34,6 +34,7 @@ LONGEST_LEASE_S: Final = 300.0
 
 type_number = Annotated[int, msgspec.Meta(ge=0, lt=MOST_KNOBS)]
 type_value = Annotated[int, msgspec.Meta(ge=-MOST_VALUE, le=MOST_VALUE)]
+type_clock = Annotated[int, msgspec.Meta(ge=0, lt=100_000)]
 type_time = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 type_lease = Annotated[int, msgspec.Meta(ge=1, le=round(LONGEST_LEASE_S * 1000))]
 type_name = Annotated[str, msgspec.Meta(max_length=200)]
@@ -77,7 +78,7 @@ class SiteLocks(_Message, frozen=True, tag="site-locks"):
     """The clocks, MHz, that the site has locked its GPUs to (0: not locked), by the name of the knob: the agent finds
     them out under load (``nodectl.write.site_lock``)."""
 
-    values: Annotated[dict[type_name, type_value], msgspec.Meta(max_length=MOST_KNOBS)]
+    values: Annotated[dict[type_name, type_clock], msgspec.Meta(max_length=MOST_KNOBS)]
 
 
 class Restore(_Message, frozen=True, tag="restore"):

@@ -317,7 +317,8 @@ def test_gpus_are_unlocked_and_their_limits_put_back_through_nvml(
         ["gpu/0/power_limit_mw", "no-effect", "requested 400000, still at 200000"],
         ["gpu/0/sm_clock_mhz", "restored", "unlocked; where it was cannot be read (no getter)"],
     ]
-    assert done.returncode == 1 and (tmp_path / "notes").read_text() == "lock 1095\nlimit 400000\nlimit 400000\nunlock 0\n"
+    notes = (tmp_path / "notes").read_text()
+    assert (done.returncode, notes) == (1, "lock 1095\nlimit 400000\nlimit 400000\nunlock 0\n")
 
 
 # --- damage

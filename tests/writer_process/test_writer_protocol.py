@@ -24,6 +24,7 @@ from nodectl.writer_process.writer_protocol import (
     ProtocolError,
     Restore,
     RestoreAll,
+    SiteLocks,
     Start,
     Started,
     Welcome,
@@ -56,6 +57,7 @@ def requests() -> st.SearchStrategy[type_request]:
             made, st.integers(1, 300_000), pairs,
         ),
         st.builds(LimitRestores, made, st.dictionaries(names, VALUES, max_size=3)),
+        st.builds(SiteLocks, st.dictionaries(names, st.integers(0, 99_999), max_size=3)),
         st.builds(Restore, knobs),
         st.just(RestoreAll()),
     )  # fmt: skip
@@ -65,12 +67,14 @@ def requests() -> st.SearchStrategy[type_request]:
     "message",
     [
         Hello(1), Start(), Apply(1, 1000, [0, 1], [2, 3]), LimitRestores(1, {"a": 1}), Restore([1]), RestoreAll(),
-        Welcome(1, 2, [], 3), Started([Outcome("a", "restored")], ["b"], {"a": "1"}, {"a": 2}),
-        Applied([1], [Outcome("a", "refused", "why", "lock bit")], 0), Outcomes([]), Failed("lock", "why"),
+        SiteLocks({"gpu/0/sm_clock_mhz": 1095}),
+        Welcome(1, 2, [], 3), Started([Outcome("a", "restored")], ["b"], {"a": "1"}, {"a": 2}, {"a": 3}, {"a": 3}),
+        Applied([1], [Outcome("a", "refused", "why", "lock bit")], 0, {"a": 3}, {}),
+        Outcomes([]), Failed("lock", "why"),
     ],
 )  # fmt: skip
 def test_a_message_arrives_as_it_was_sent(message: type_request | type_reply) -> None:
-    is_request = isinstance(message, Hello | Start | Apply | LimitRestores | Restore | RestoreAll)
+    is_request = isinstance(message, Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll)
     assert (decode_request if is_request else decode_reply)(encode(message)) == message
 
 
@@ -98,6 +102,8 @@ def test_whatever_bytes_come_are_a_request_or_an_error_of_this_protocol(data: by
         ["apply", 1, 1000, [0], [1], "more"],
         ["limit", 1, {"x" * 201: 1}],
         ["limit", 1, {"x": float("nan")}],
+        ["site-locks", {"x": -1}],
+        ["site-locks", {"x": 100_000}],
         ["write", "/etc/passwd", "0"],
         [], {}, None, "start",
     ],
