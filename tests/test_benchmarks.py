@@ -29,4 +29,4 @@ def test_a_set_of_parameters_is_preferred_for_its_slowdown_then_its_worst_share_
 
     too_slow, unlucky, dull, best = runs((1.0, 1.0), 0.04), runs((0.25, 1.0)), runs((0.5, 0.75)), runs((0.5, 1.0))
     assert sorted([best, too_slow, dull, unlucky], key=merit) == [too_slow, unlucky, dull, best]
-    assert merit(runs((0.5, 1.0))) == merit(runs((0.75, 0.75)))  # beyond what is asked, only the mean counts
+    assert merit(runs((0.5, 1.0))) == merit(runs((0.75, 0.75)))  # beyond what is required, only the mean counts

@@ -67,7 +67,7 @@ def test_neither_ledger_nor_lease_reads_a_clock() -> None:
 
 
 def test_what_is_no_dependency_is_imported_from_an_extra_that_can_be_named() -> None:
-    """So that whoever lacks it is told what to install; names of modules and of packages differ (zmq, pyzmq)."""
+    """So that whoever lacks it reads what to install; names of modules and of packages differ (zmq, pyzmq)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     given = {"": project["dependencies"], **project["optional-dependencies"]}
     packages = {extra: {_package(line) for line in lines} for extra, lines in given.items()}

@@ -42,7 +42,7 @@ def test_rows_say_how_they_were_made(path: Path) -> None:
 def test_rows_computed_again_are_those_that_were_published(name: str) -> None:
     measurement = MEASUREMENTS[name]
     if not measurement.has_data:
-        pytest.skip("needs ../shared/data beside the checkout")
+        pytest.skip("needs ../shared/data next to the checkout")
     rows = [row for row in Published.read(FOLDER / f"{name}.csv").rows if measurement.sample(row)]
     assert rows
     assert [(list(row.values()), wrong) for row, wrong in compared(measurement, rows) if wrong] == []

@@ -11,7 +11,7 @@ PATIENCE_S: Final = 60.0
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Whether it holds before this time is over; asked every 5 ms, and once more at the end."""
+    """Whether it is true before this time is over; checked every 5 ms, and once more at the end."""
     deadline_s = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline_s:
         time.sleep(0.005)

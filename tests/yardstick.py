@@ -1,4 +1,4 @@
-"""How fast this machine is just now: a fixed piece of work to hold a measured cost against.
+"""How fast this machine is just now: a fixed piece of work to compare a measured cost with.
 
 Shared machines change their speed by a factor of two within minutes. A bound in microseconds then tests the machine; a
 bound in yardsticks, measured in turn with the cost, tests the code. The work is of the kind that a tick consists of:

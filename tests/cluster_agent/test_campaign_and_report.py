@@ -86,7 +86,7 @@ def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.Captur
 def test_whatever_file_a_replay_is_made_from_a_change_of_it_replays_it_again(
     campaign: Path, key: str, given: str
 ) -> None:
-    """It is looked for beside the campaign; a policy's own is named as for the command."""
+    """It is looked for next to the campaign; a policy's own is named as for the command."""
     folder = campaign.parent
     for name in ("site.toml", "given.csv"):
         (folder / name).write_text("user,share\n1,2\n")

@@ -185,7 +185,7 @@ CAPPED = *METERED, "--cap", "3000", "--job-watts", "generated"
 def test_every_policy_runs_in_a_closed_loop_and_decides_the_same_again(
     name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Caps and watts of single jobs where it knows watts; a scheduler that is told the log decides the same."""
+    """Caps and watts of single jobs where it knows watts; a scheduler that gets the log decides the same."""
     choice = registry.choose(GIVEN.get(name, name))
     metered = METERED if choice.composition.goes_with_watts else ("--machine", "256")
     on = CAPPED if choice.composition.power is not None else metered

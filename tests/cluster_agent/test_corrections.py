@@ -12,7 +12,7 @@ from tests.oracle.scheduler import ReferenceScheduler
 
 HOUR_S = 3600
 REQUEST_S = 150 * HOUR_S
-# two jobs of 20 s, after which the user's third is taken to run 20 s; it runs for as long as it asked
+# two jobs of 20 s, after which the user's third is taken to run 20 s; it runs for as long as it requested
 JOBS = jobs_of([(0, 20, 20, 1, 0), (0, 20, 20, 1, 0), (20, REQUEST_S, REQUEST_S, 1, 0)])
 
 CORRECTED_S: dict[Correction, list[int]] = {

@@ -63,7 +63,7 @@ def test_caps_are_kept_and_every_job_ends(
     for job in range(len(jobs)):
         assert replay.start_s[job] >= jobs.submit_s[job]
         if power.requeue or not replay.kills[job]:
-            assert replay.end_s[job] - replay.start_s[job] >= jobs.run_s[job], "killed jobs begin anew"
+            assert replay.end_s[job] - replay.start_s[job] >= jobs.run_s[job], "killed jobs begin again"
     if not len(jobs) or (power.idle is not None and power.react is not None):
         return  # a node that is left on by a job has no share of its own to be compared with
     first_s = int(jobs.submit_s[0])

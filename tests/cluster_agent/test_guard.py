@@ -10,7 +10,7 @@ from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.traces import PROCESSORS, jobs_of, looped_starts, native_starts
 from tests.oracle.scheduler import ReferenceScheduler
 
-# 10 processors until 100; then a wide job of 1000 s, and a short one submitted after it, which does not fit beside it
+# 10 processors until 100; then a wide job of 1000 s, and a short one submitted after it, which does not fit next to it
 JOBS = jobs_of([(0, 100, 100, 10, 0), (10, 1000, 1000, 6, 1), (20, 10, 10, 6, 2)])
 
 

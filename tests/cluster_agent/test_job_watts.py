@@ -38,7 +38,7 @@ def replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_jobs_draw_what_the_table_says(replay: Replay) -> None:
-    """Two run at once, then the third beside an idle half: (2000 + 1600) x 100 + (1200 + 800) x 100 J."""
+    """Two run at once, then the third next to an idle half: (2000 + 1600) x 100 + (1200 + 800) x 100 J."""
     found = replay("--job-watts", "watts.csv")
     assert (found["energy_j"], found["peak_w"]) == (560_000, 3600)
 

@@ -473,7 +473,7 @@ OPENED = st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 6), st.i
 
 @given(st.lists(OPENED, max_size=30))
 def test_open_grants_count_as_if_each_were_kept(moves: list[tuple[int, int, int, int]]) -> None:
-    """Against a plain list: more than it where more are open than are told apart, and never less."""
+    """Against a plain list: more than it where more are open than are distinguished, and never less."""
     columns = Accounts()
     at = columns.add({"a": OS, "b": OS})[1:]
     kept: list[tuple[int, int, float]] = []
@@ -541,7 +541,7 @@ REACHED_IN = {
 
 
 def test_the_worlds_reach_everything_that_each_rule_does() -> None:
-    """A rule that never acts in them could be wrong, and the budget would still hold there."""
+    """A rule that is never applied in them could be wrong, and the budget would still be kept there."""
     acted: Counter[str] = Counter()
     ledger_type, lease_type = counting(acted)
     for kind, events in REACHED_IN.items():
@@ -592,7 +592,7 @@ def test_a_node_that_wakes_under_the_cap_it_was_taken_to_have_lost_is_granted_no
     want(one, {"b": 500_000})
     raised = one.grants(60.0)
     one.hear(61.0, report("b", 61_000, 500, sequence=raised[0].sequence, epoch=one.epoch))
-    want(one, {"a": 450_000})  # planned while it slept: below what it holds, but not below what was set aside for it
+    want(one, {"a": 450_000})  # planned while it slept: below its cap, but not below what was set aside for it
     one.hear(61.5, report("a", 61_500_000_000, 500, sequence=1, epoch=one.epoch, declaration=small))
     assert (count_w(one, "a"), one.free_mw(61.5)) == (500, 0)
     one.budget.set(900_000)

@@ -16,7 +16,7 @@ from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, na
 WIDE_AND_NARROW = [(0, 10, 50, 1, 0), (0, 20, 50, 1, 0), (0, 2, 50, 2, 0), (0, 4, 50, 2, 0), (30, 1, 50, 2, 0)]
 # the last waits until the first two have ended, at 4
 BURST = [(0, 2, 50, 5, 0), (0, 4, 50, 5, 0), (1, 3, 50, 10, 0)]
-# from 10 on a job runs that is expected until 20 and has asked for 100 s; then a wide one, and one of 12 s beside it
+# from 10 on a job runs that is expected until 20 and has requested 100 s; then a wide one, and one of 12 s next to it
 BESIDE = jobs_of([(0, 10, 100, 5, 0), (0, 10, 100, 5, 0), (10, 10, 100, 6, 0), (11, 5, 5, 10, 1), (12, 12, 12, 4, 2)])
 
 

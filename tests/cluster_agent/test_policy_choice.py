@@ -18,7 +18,7 @@ HAVE_FUNCTIONS = (
     "rmap",
     "moldable",
     "rule-based",
-)  # made anew by each compose
+)  # each compose makes a new one
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 
 

@@ -11,8 +11,8 @@ from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import PROCESSORS, jobs_of, looped_starts, native_starts, traces
 from tests.oracle.scheduler import ReferenceScheduler
 
-# Job 1 is the head, reserved at 50 beside nothing; job 2 follows at 60. Job 3 fits now, past the head on what it leaves
-# over, but holds a processor that job 2 needs at 60.
+# Job 1 is the head, reserved at 50 alone; job 2 follows at 60. Job 3 fits now, past the head on what it leaves
+# over, but occupies a processor that job 2 needs at 60.
 JOBS = [(0, 50, 50, 6, 0), (1, 10, 10, 8, 0), (2, 10, 10, 10, 0), (3, 100, 100, 2, 0), (4, 40, 40, 4, 0)]
 
 
@@ -30,8 +30,8 @@ def test_an_early_end_moves_every_reservation_forward() -> None:
     assert native_starts(choose("conservative").composition, jobs_of(early)) == {0: 0, 1: 20, 2: 30}
 
 
-# 0 to 50 in use; jobs 1, 2 and 3 of 6 processors are placed at 50, 150, 250, and job 4, which is narrow, beside job 1.
-# Job 0 ends at 20. Planned anew or moved forward, job 1 starts at once; job 5 comes later and fills what is left.
+# 0 to 50 in use; jobs 1, 2 and 3 of 6 processors are placed at 50, 150, 250, and job 4, which is narrow, next to job 1.
+# Job 0 ends at 20. Planned again or moved forward, job 1 starts at once; job 5 comes later and fills what is left.
 KEPT = [(0, 20, 50, 10, 0), (1, 100, 100, 6, 0), (2, 10, 100, 6, 0), (3, 10, 60, 10, 0), (4, 30, 30, 4, 0)]
 
 

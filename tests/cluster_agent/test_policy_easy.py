@@ -12,7 +12,7 @@ def starts(policy: str, jobs: Jobs) -> dict[int, int]:
 
 
 def test_a_job_that_ends_by_the_reservation_overtakes_and_one_that_ends_later_does_not() -> None:
-    # the head (8 wide) is reserved at 100; beside it 2 processors are left over
+    # the head (8 wide) is reserved at 100; next to it 2 processors are left over
     jobs = jobs_of([(0, 100, 100, 6, 0), (1, 10, 10, 8, 0), (2, 98, 98, 4, 0), (3, 98, 98, 4, 0)])
     assert starts("easy", jobs) == {0: 0, 1: 100, 2: 2, 3: 110}
     too_long = jobs_of([(0, 100, 100, 6, 0), (1, 10, 10, 8, 0), (2, 99, 99, 4, 0)])

@@ -22,7 +22,7 @@ def test_a_job_may_not_take_the_watts_that_the_head_will_need() -> None:
 def test_a_job_may_not_take_the_node_that_the_head_will_need() -> None:
     gpu_head: Row = (1, 10, 10, 2, 32, 4, 0, 1.0)
     rows: list[Row] = [(0, 10, 10, 1, 16, 2, 0, 1.0), gpu_head, (2, 20, 20, 2, 20, 0, 0, 1.0), plain(2, 20, 1.0, 1, 16)]
-    # the third job fits twice 10 cores on n3 and n4, beside the head's reservation; then only n2 is free for the fourth
+    # the third job fits twice 10 cores on n3 and n4, next to the head's nodes; then only n2 is free for the fourth
     start_s = starts(EASY, trace_of(rows))
     assert start_s == [0, 10, 2, 20]
 

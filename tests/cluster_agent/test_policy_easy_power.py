@@ -43,7 +43,7 @@ def test_a_prediction_that_is_too_low_breaks_the_cap_and_the_replay_says_by_how_
 
 def test_a_running_job_counts_with_what_it_is_metered_to_draw() -> None:
     rows = [alike(0, 40.0), (20, 100, 100, 1, 1, 0, 0, 100.0), alike(30, 10.0)]
-    # the second job is admitted as 40 W and draws 100: a third of 40 W is too much beside what it draws
+    # the second job is admitted as 40 W and draws 100: a third of 40 W is too much on top of what it draws
     assert replayed("easy-power:rule=est", rows, 120.0).start_s.tolist() == [0, 20, 120]
     assert replayed("easy-power:rule=est,meter=end", rows, 120.0).start_s.tolist() == [0, 20, 30]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of, native_starts
 
-# 4 processors beside job 0 are free until the head (job 1) starts at 100; jobs 2 and 3 both fit there, not together
+# 4 processors next to job 0 are free until the head (job 1) starts at 100; jobs 2 and 3 both fit there, not together
 JOBS = [(0, 100, 100, 6, 0), (1, 10, 10, 10, 0), (1, 90, 90, 4, 0), (1, 20, 20, 4, 0)]
 
 

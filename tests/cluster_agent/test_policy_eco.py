@@ -31,7 +31,7 @@ Rows = list[tuple[int, int, int, int, int]]
 
 
 def replayed(policy: str, rows: Rows, eco: list[bool], caps: list[Cap]) -> NativeReplay:
-    """The replay, after the plain engine has been asked for the same."""
+    """The replay, after the plain engine has run the same."""
     composition, jobs = choose(policy).composition, jobs_of(rows)
     watts = Watts.of(FOUR_NODES, composition.power)
     watts = replace(watts, job_lowest=np.where(eco, watts.lowest, 0).astype(np.int32))

@@ -69,7 +69,7 @@ def test_a_cap_nobody_knew_of_kills_the_newest_job_only_on_request() -> None:
     killing = replayed("powercap:mode=idle,kill=true", rows, caps)
     assert killing.kills.tolist() == [0, 1]
     assert killing.lost.tolist() == [0, 9]
-    assert killing.start_s.tolist() == [0, 20], "the killed job begins anew when it fits again"
+    assert killing.start_s.tolist() == [0, 20], "the killed job begins again when it fits again"
 
 
 @pytest.mark.parametrize(("rule", "off"), [("corrected", 0), ("printed", 948)])

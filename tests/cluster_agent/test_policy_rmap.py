@@ -53,7 +53,7 @@ def test_the_worked_example_of_sp_mz(policy: str, picked: int, start_s: int, tur
 
 
 def test_adaptive_waits_if_what_fits_now_is_too_slow() -> None:
-    """C3 takes 439.2 s: with 400 s asked for it is beyond th = 0, and within 10 %."""
+    """C3 takes 439.2 s: with 400 s requested it is beyond th = 0, and within 10 %."""
     late = MoldableJobs.of(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
     starts_s = [
         int(replay_moldable(choose(f"rmap:th={th}").moldable_composition, late, NODES, CLUSTER_W).start_s[1])

@@ -41,7 +41,7 @@ def test_a_capped_replay_prints_metrics_and_stays_within_the_cap(
     assert (metrics["jobs"], metrics["ended"], metrics["dropped"]) == (3, 3, 4)
     assert metrics["highest_w"] <= 160
     assert metrics["above_cap_ws"] == 0
-    assert metrics["wait_s"]["max"] == 1800 - 60  # 90 W beside 155 W is too much; the third job draws 40 W
+    assert metrics["wait_s"]["max"] == 1800 - 60  # 90 W and 155 W is too much; the third job draws 40 W
     assert len(err.splitlines()) == 6
     assert "above the cap: 0 W s" in run(capsys, table, "--policy", "prb", "--cap", "200")[1]
 

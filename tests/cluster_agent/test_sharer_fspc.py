@@ -1,4 +1,4 @@
-"""Fair static capping: the digest's figures beside AAPC's (REGALE D2.3 §4.2)."""
+"""Fair static capping: the digest's figures next to AAPC's (REGALE D2.3 §4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every sharer keeps, how one is chosen, when to share anew, and what is learned of nodes and jobs."""
+"""What every sharer keeps, how one is chosen, when to share again, and what is learned of nodes and jobs."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_draw_below_the_cap_is_a_nodes_need_once_its_job_has_begun() -> None:
 def test_a_need_outlives_a_cap_that_limits_it_and_grows_when_it_proves_too_small() -> None:
     needs = Needs()
     assert _hear(needs, [(0, 0, 400), (20, 250, 400), (40, 200, 200)]) == 250
-    assert _hear(needs, [(60, 262, 262)]) == 400  # held back above what it was said to need: it may want all
+    assert _hear(needs, [(60, 262, 262)]) == 400  # cap-bound above what it was said to need: it may want all
     assert _hear(needs, [(80, 300, 400), (141, 300, 400)]) == 400
     assert _hear(needs, [(210, 300, 400)]) == 300
 
@@ -228,14 +228,14 @@ def test_a_node_that_does_not_say_whether_it_is_cap_bound_gets_the_watts_that_sh
         needs.hear(now_s, "n", "j", 245_000, cap_mw, 400_000)
     assert needs.need_mw == {"n": 250_000}
     needs.hear(40, "n", "j", 245_000, 252_500, 400_000)
-    assert needs.need_mw == {"n": 250_000}, "a guard of 1 % above its need does not hold it back"
+    assert needs.need_mw == {"n": 250_000}, "a guard of 1 % above its need does not limit it"
     needs.hear(60, "n", "j", 250_000, 252_500, 400_000)
     assert needs.need_mw == {"n": 400_000}
 
 
 def test_a_nodes_word_goes_before_the_distance_from_its_cap() -> None:
     needs = Needs()
-    for now_s in (0, 20, 40):  # as controllers do, it keeps 5 % below the cap that holds it
+    for now_s in (0, 20, 40):  # as controllers do, it keeps 5 % below its cap
         needs.hear(now_s, "n", "j", 190_000, 200_000, 400_000, cap_bound="yes")
     assert needs.need_mw == {}
     needs.hear(60, "n", "j", 210_000, 260_000, 400_000, cap_bound="unsure")

@@ -109,7 +109,7 @@ class Cluster:
         return made
 
     def cap_w(self, name: str) -> float:
-        """What the node's hardware holds."""
+        """The cap in force on the node's hardware."""
         return int((self.at / f"{name}.cap").read_text()) / 1000
 
     def fall(self, name: str, cap_w: float) -> None:
@@ -131,7 +131,7 @@ class Cluster:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def until(self, holds: Callable[[], object], is_kept: bool = True, patience_s: float = PATIENCE_S) -> None:
-        """Wait until something holds; with ``is_kept`` the budget must hold at every instant in between."""
+        """Wait until something is true; with ``is_kept`` the budget must be kept at every instant in between."""
         begin_s = boottime_s()
         deadline = time.monotonic() + patience_s
         while not holds():

@@ -80,7 +80,7 @@ class Fabric:
         self.heard += self.router.receive(self.now_s)
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Pump until something holds; a test that waits in vain fails."""
+        """Pump until something is true; a test that waits in vain fails."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < deadline, f"in vain; said: {self.said}"

@@ -1,7 +1,7 @@
-"""A node agent as a process of its own: the node's real lease and link, and for hardware a file that holds the cap.
+"""A node agent as a process of its own: the node's real lease and link, and for hardware a file with the cap.
 
 ``python scripted_node.py NAME URL KEYS HARDWARE BOOT-ID``. What is in HARDWARE is what the node could draw. It runs
-jobs, beside HARDWARE, with the node's real parts.
+jobs, next to HARDWARE, with the node's real parts.
 """
 
 from __future__ import annotations

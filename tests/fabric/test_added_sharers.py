@@ -1,4 +1,4 @@
-"""Sharers of a site, and job policies of one, in a live partition: whatever they do, the budget holds."""
+"""Sharers of a site, and job policies of one, in a live partition: whatever they do, the budget is kept."""
 
 from pathlib import Path
 

@@ -59,7 +59,7 @@ def test_a_node_that_joins_gets_watts_only_after_the_others_have_given_them_up(t
         cluster.serve()
         cluster.node("n0", cap_w=400.0)
         cluster.until(lambda: cluster.cap_w("n0") == 500.0)
-        cluster.node("n1", cap_w=200.0)  # it has been told to draw little until then
+        cluster.node("n1", cap_w=200.0)  # it has a low cap until then
         cluster.until(lambda: both_at(cluster, 450.0), is_kept=True)
         full_ns = next(at_ns for at_ns, what, cap_mw, _ in cluster.history("n0") if what == "done" and cap_mw > 499_000)
         lowered_ns = next(at_ns for at_ns, what, cap_mw, _ in cluster.history("n0")

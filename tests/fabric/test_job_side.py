@@ -401,7 +401,7 @@ def test_durations_are_shown_as_they_are_read():
 
 
 class Asking:
-    """A link on which jobs are asked for."""
+    """A link on which jobs are queried."""
 
     wants_jobs, job_queries = True, 0
 

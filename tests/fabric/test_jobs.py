@@ -20,7 +20,7 @@ from tests.fabric.cluster import Cluster, Done
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes, 650 W: enough for one of them at its TDP of 500 W beside an idle one at its MOP."""
+    """Two nodes, 650 W: enough for one of them at its TDP of 500 W next to an idle one at its MOP."""
     with Cluster(tmp_path_factory.mktemp("cluster"), 650.0, jobs={}, gap_s=NodeSettings().gap_s, sharer="aapc") as made:
         start(made, 2)
         yield made

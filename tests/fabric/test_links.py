@@ -170,7 +170,7 @@ def test_nodes_that_are_queried_say_what_runs_and_get_what_to_run(tmp_path):
         told = []
         fabric.until(lambda: link.receive() or told.extend(link.job_messages()) or len(told) == 3)
         assert told == [start, JobSignal(1, 1, 15), JobForget(1, 1)]
-        # one that is older than jobs is not told of them
+        # one that is older than jobs gets no message of them
         older.send(msgspec.msgpack.encode([OLDEST, OLDEST, "report", msgspec.to_builtins(report("n1"))]))
         fabric.until(lambda: any(one.node == "n1" for one in fabric.heard))
         assert not fabric.router.speaks_jobs("n1") and not fabric.router.send_job("n1", JobQuery())

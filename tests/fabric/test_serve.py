@@ -196,7 +196,7 @@ def told(made: Partition, now_s: float, *leases: NodeLease, is_leaving: bool = F
 
 
 def waits_s(made: Partition, now_s: float) -> float | None:
-    """How long until the next plan, by what people are told; None where none is due."""
+    """How long until the next plan, as people see it; None where none is due."""
     found = re.search(r"the next plan is due in ([0-9.]+) s", "\n".join(made.why(now_s, "n0").lines))
     return float(found[1]) if found else None
 

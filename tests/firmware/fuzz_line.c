@@ -1,7 +1,7 @@
 /*
  * Fuzzing of the serial line on the host board: whole, damaged and half frames, stray bytes, silence, slow readers.
  *
- * What must hold for every input: no sanitizer report; all that the controller sends is whole frames of the kinds that it
+ * What must be true for every input: no sanitizer report; all that the controller sends is whole frames of the kinds that it
  * may send; and when the storm is over, a greeting is welcomed and a command is answered once, with its own header.
  * Built with fuzz_main.c, or with clang's -fsanitize=fuzzer (`make fuzz`).
  */

@@ -1,7 +1,7 @@
 /*
  * Fuzzing of the whole controller on the host board: messages, mailboxes, FastChannels and sensors from arbitrary bytes.
  *
- * What must hold for every input: no sanitizer report; a command gets one answer with its own header; an area comes back.
+ * What must be true for every input: no sanitizer report; a command gets one answer with its own header; an area comes back.
  * Built with fuzz_main.c, or with clang's -fsanitize=fuzzer (`make fuzz`).
  */
 #include "../../firmware_bridge/controlpulp/boards/host/host.h"

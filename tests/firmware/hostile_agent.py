@@ -1,4 +1,4 @@
-"""Clients that do to a controller's process all that a client can, while an honest one is served beside them.
+"""Clients that do to a controller's process all that a client can, while an honest one is served as well.
 
 ``python -m tests.firmware.hostile_agent [SECONDS] [SEED]`` builds the posix board under AddressSanitizer and
 UndefinedBehaviorSanitizer and attacks it for so long.

@@ -1,4 +1,4 @@
-"""The controller's integer tables and the plant's network are held to the published formulas."""
+"""The controller's integer tables and the plant's network are compared with the published formulas."""
 
 from __future__ import annotations
 

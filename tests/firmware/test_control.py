@@ -138,7 +138,7 @@ def test_a_temperature_is_stuck_after_two_seconds_if_a_neighbour_is_three_kelvin
         wires[:] = 340_000 + ahead_mk[slot % 2]
         wires[[4, 5]] = 340_000
         wires[5] -= slot < 2  # moves once, in slot 2
-        wires[27:] = 340_000  # a domain whose sensors all stand still is at rest, one that is hotter as well
+        wires[27:] = 340_000  # a domain whose sensors never change is at rest, one that is hotter as well
         wires[30] = 350_000
         host.advance_slots(min(slot, 1))  # the first slot begins at once
         for core, why in enumerate(host.view().reasons if slot > 3990 else ()):

@@ -249,7 +249,7 @@ def test_telemetry_has_reasons_and_the_margin_under_the_cap() -> None:
 
 def test_a_lease_ends_an_agents_requests_and_leaves_the_agreed_cap() -> None:
     host, _ = joined()
-    assert must(host, TELEMETRY, 0x6) == [0, 0], "off until asked for"
+    assert must(host, TELEMETRY, 0x6) == [0, 0], "off until requested"
     cap(host, 150.0)
     must(host, PERFORMANCE, 0x7, 0, 800_000)
     must(host, TELEMETRY, 0x5, 100, 80_000)
@@ -305,10 +305,10 @@ def test_after_its_lease_an_agent_gets_a_higher_cap_only_with_a_new_one() -> Non
     host, _ = joined()
     lease_until(host, 10, 80_000)
     host.advance(0.011)
-    assert in_force(host) == 80_000, "also where it had asked for no cap"
+    assert in_force(host) == 80_000, "also where it had requested no cap"
     cap(host, 150.0)
     host.advance(0.001)
-    assert in_force(host) == 80_000, "a request that was held up raises nothing"
+    assert in_force(host) == 80_000, "a delayed request raises nothing"
     cap(host, 60.0)
     assert in_force(host) == 60_000
     cap(host, 150.0)

@@ -1,4 +1,4 @@
-"""A partition whose nodes and clock are made up: messages can be held back, nodes can die, the agent can be killed."""
+"""A partition whose nodes and clock are made up: messages can be delayed, nodes can die, the agent can be killed."""
 
 from __future__ import annotations
 

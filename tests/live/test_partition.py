@@ -183,7 +183,7 @@ def test_a_node_that_hears_but_does_not_start_a_job_is_drained_and_the_job_goes_
     fake.nodes["n00"].is_cut = True
     job = fake.submit(run_s=5)
     fake.partition.turn()
-    for _ in range(70):  # it speaks, but what it is told does not arrive
+    for _ in range(70):  # it speaks, but messages to it do not arrive
         fake.now_s += 1
         fake.deliver()
         fake.nodes["n00"].is_cut = False

@@ -109,7 +109,7 @@ def try_mutants(root: Path, targets: Sequence[Target], jobs: int, every: int) ->
 def _copy(root: Path, tree: Path) -> None:
     shutil.copytree(root, tree, ignore=shutil.ignore_patterns(*_NOT_COPIED), symlinks=True)
     (tree / ".venv").symlink_to(root / ".venv")
-    shared = tree.parent / "shared"  # data beside the checkout, where there is some
+    shared = tree.parent / "shared"  # data next to the checkout, where there is some
     if (root.parent / "shared").is_dir() and not shared.exists():
         shared.symlink_to((root.parent / "shared").resolve())
 

@@ -1,6 +1,6 @@
 """A node made of plain files below some directory: real reads, writes and refusals, and no physics.
 
-What a kernel would refuse is told per path in ``refusals`` (an errno), what it would swallow in ``deaf``.
+What a kernel would refuse is set per path in ``refusals`` (an errno), what it would swallow in ``deaf``.
 """
 
 import os
@@ -55,7 +55,7 @@ class RootedFiles:
 
 
 class StillClock:
-    """A clock that moves when told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.time_ns = 1_000_000_000_000

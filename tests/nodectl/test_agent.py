@@ -198,7 +198,7 @@ def test_a_lost_gpu_is_reported_and_the_rest_goes_on(tmp_path):
     assert energy["gpu-0"].missing_s == 0
     records = list(open_journal(tmp_path / "journal"))
     gpu_values = records[-2].values[-4:].tolist()
-    assert gpu_values == [1095, 0, 1095, 1095], "no wish for the one that is gone"
+    assert gpu_values == [1095, 0, 1095, 1095], "no request for the one that is gone"
 
 
 def test_a_gpu_that_ceases_to_tell_its_power_is_reported_and_unlocked_while_its_policy_needs_that(tmp_path):

@@ -10,7 +10,7 @@ MS = 1_000_000
 
 
 class SteppedClock:
-    """A clock that moves when it is slept on, or told to; it wakes ``late_ns`` after the deadline."""
+    """A clock that moves when it is slept on or moved; it wakes ``late_ns`` after the deadline."""
 
     def __init__(self) -> None:
         self.time_ns = 5 * MS

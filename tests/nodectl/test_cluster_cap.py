@@ -130,7 +130,7 @@ def test_a_grant_is_in_force_confirmed_by_its_effect_and_over_with_its_lease(tmp
         made.wire.grant(300.0, 1)
         made.ticks(1)
         assert made.limit_uw() == 120_000_000, "two packages, half of what 60 W of rest leave"
-        assert made.wire.sent[-1].limit_mw == 520_000, "not before it acts"
+        assert made.wire.sent[-1].limit_mw == 520_000, "not before it is in force"
         made.ticks(30)
         confirmed = next(one for one in made.wire.sent if one.sequence == 1)
         assert (confirmed.limit_mw, confirmed.effect) == (300_000, "seen")
@@ -171,7 +171,7 @@ def test_restore_after_a_kill_keeps_the_lesser_of_the_present_and_the_safe_cap(t
             done = made.restore()
             held = {one.knob for one in done.outcomes if one.status == "held"}
             assert held == {f"rapl/package-{n}/long_term_uw" for n in (0, 1)}
-            assert done.is_complete, "clocks are as they were: the limits hold the cap"
+            assert done.is_complete, "clocks are as they were: the limits enforce the cap"
             assert made.limit_uw() == left_uw
         again = CappedNode(inside, tmp_path)
         again.ticks(1)

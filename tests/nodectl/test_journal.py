@@ -62,7 +62,7 @@ def large_layout(cpus=384, gpus=8):
 
 
 class Source:
-    """Sweeps and decisions as a busy node makes them: counters that grow with noise, wishes that seldom change."""
+    """Sweeps and decisions as a busy node makes them: counters that grow with noise, requests that seldom change."""
 
     def __init__(self, layout, seed=1):
         self.layout = layout

@@ -58,7 +58,7 @@ def test_a_knob_at_anything_else_is_somebody_elses_and_left_to_them() -> None:
     knob = PlainKnob(text="1100")
     detail = "somebody else set it to 1100; it was 3000 before this agent"
     assert row(put_back(knob, CAPTURED)) == ("left", detail, "foreign writer")
-    assert knob.log == [] and knob.explained == [(1200, 1100)], "the last of our values is what it should hold"
+    assert knob.log == [] and knob.explained == [(1200, 1100)], "the last of our values is what it should have"
     assert put_back(knob, Captured("3000")).status == "left"
     assert knob.explained[1:] == [(3000, 1100)], "with none of ours, the captured one"
 
@@ -150,7 +150,7 @@ def test_a_dry_run_says_what_a_restore_would_do_and_writes_nothing() -> None:
     assert all(knob.log == [] for knob in knobs)
 
 
-# --- put_to_limit: a knob that holds a cap under a cluster's grant
+# --- put_to_limit: a knob that has a cap under a cluster's grant
 
 HELD = Captured("3000", (1200,), restore_limit=1000)
 WAITS = "; 3000 as captured only when this node may leave its cluster"

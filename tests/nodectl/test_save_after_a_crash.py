@@ -107,7 +107,7 @@ def hold(writer: Writer, values: dict[str, int]) -> None:
 
 def a_long_run(hardware: Hardware, root: Path) -> None:
     """What a run can do to its save: new and grown files, knobs put back and captured again, grants, leave, the file
-    written anew, its end; and a second run, which is killed under a grant."""
+    compacted, its end; and a second run, which is killed under a grant."""
     with writer_for(hardware, root) as writer:
         writer.apply({"a": 1000, "b": 1100})
         hold(writer, {"b": 900, "c": 950})
@@ -156,7 +156,7 @@ class Point:
             patch.setattr(saves, "open", lambda path, mode: in_tree(tree, path), raising=False)
             state = read_save(self.path)
         for name in self.moved():
-            assert name in state.knobs, f"nothing tells what {name} was"
+            assert name in state.knobs, f"nothing says what {name} was"
             assert state.knobs[name].value == str(ORIGINAL[name])
             assert state.knobs[name].restore_limit in {held.get(name) for held in self.restore_limits}
 

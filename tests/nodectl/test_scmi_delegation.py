@@ -89,7 +89,7 @@ def capped(tmp_path) -> Iterator[Run]:
 
 
 def in_force_from(node: PulpNode, cap_mw: int) -> int:
-    """The first moment (ns) at which the controller held a cap, to the 125 us."""
+    """The first moment (ns) at which the controller had a cap in force, to the 125 us."""
     return (node.caps_mw.index(cap_mw) + 1) * 125_000
 
 
@@ -209,7 +209,7 @@ def test_a_killed_controller_is_found_out_after_two_heartbeats_and_the_node_caps
     assert capped.power_w() <= 1.02 * 120
     assert max(capped.node.limits_khz) < MAX_KHZ
     capped.ticks(10)
-    assert len(capped.alarms) == 1, "said once"
+    assert len(capped.alarms) == 1, "logged once"
 
 
 def test_the_alarm_and_the_return_are_in_the_journal_and_the_journal_replays(tmp_path, capped):
@@ -235,7 +235,7 @@ def test_a_controller_that_was_started_again_gets_its_cap_back_before_the_node_l
     capped.node.start_controller()
     held_khz = capped.node.limits_khz[0]
     while "handed back" not in capped.said[-1]:
-        assert capped.node.limits_khz[0] <= held_khz, "the node holds on until the cap is verified"
+        assert capped.node.limits_khz[0] <= held_khz, "the node keeps its own until the cap is verified"
         capped.ticks(1)
     assert capped.node.cap_in_force_mw() == 120_000
     assert capped.node.limits_khz[0] < MAX_KHZ, "limits go step by step, so that the controller sees the chip as it is"
@@ -352,7 +352,7 @@ def test_on_a_controller_with_one_cap_for_all_a_changed_cap_is_left_as_it_is(tmp
     assert platform.enforced(0) == 95_000
 
 
-# ---- what is asked ----
+# ---- what is requested ----
 
 
 def test_zero_is_never_taken_as_a_cap():

@@ -159,8 +159,8 @@ def test_a_killed_controller_is_replaced_by_the_nodes_own_limits_until_it_return
         assert scene.long_term_uw() == 150_000_000, "the controller has the cap, this node's limits are free"
         scene.controller.kill()
         soon(lambda: scene.long_term_uw() == 120_000_000)
-        soon(lambda: scene.limit_khz() == 1_200_000)  # the node's meter stands still, so it cannot know what it draws
-        time.sleep(1.5)  # long enough for the link to have been opened anew, in vain
+        soon(lambda: scene.limit_khz() == 1_200_000)  # the node's meter never changes, so it cannot know what it draws
+        time.sleep(1.5)  # long enough for the link to have been opened again, in vain
         scene.start_controller()
         soon(lambda: scene.cap_mw() == 120_000)
         soon(lambda: (scene.long_term_uw(), scene.limit_khz()) == (150_000_000, MAX_KHZ))

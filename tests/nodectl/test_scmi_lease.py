@@ -35,7 +35,7 @@ CLUSTER = {
     "settle_s": 0.1, "lease_class": "hw",
 }  # fmt: skip
 SAFE_MW = 80_000
-"""What the safe cap leaves to the packages beside 40 W of rest."""
+"""What the safe cap leaves to the packages next to 40 W of rest."""
 
 
 class OlderFirmware(PulpNode):

@@ -94,7 +94,7 @@ def cap_through(client: Client) -> int:
     try:
         return client.request(CapGet(0)).cap
     except ScmiError:
-        return -1  # late; asked again
+        return -1  # late; requested again
 
 
 def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_knows_that(scene, tmp_path):

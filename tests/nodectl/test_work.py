@@ -1,4 +1,4 @@
-"""How much a node says that it has worked: instructions of its CPUs, and what its job tells."""
+"""How much work a node reports: instructions of its CPUs, and the progress of its job."""
 
 from __future__ import annotations
 

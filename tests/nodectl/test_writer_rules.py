@@ -1,4 +1,4 @@
-"""What the writer does with one wish at one tick, case by case, on knobs that are numbers in memory."""
+"""What the writer does with one request at one tick, case by case, on knobs that are numbers in memory."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_write_that_changes_nothing_is_the_firmwares_and_one_that_ends_elsewhe
     node.knobs[C].most, node.knobs[C].why = 800, HOT
     assert node.apply(c=1000) == [("no-effect", "requested 1000 mW, is at 800: it is hot", "thermal")]
     assert node.knobs[C].explained == [(1000, 800)]
-    assert node.saved(B) == node.saved(C) == Captured("3000", (1000, 800)), "what it holds now is ours too"
+    assert node.saved(B) == node.saved(C) == Captured("3000", (1000, 800)), "what it has now is ours too"
     assert {one.status for one in node.writer.restore_all()} == {"no-effect", "restored"}
 
 
@@ -131,7 +131,7 @@ def test_a_knob_that_somebody_else_has_moved_is_not_written(node: Node) -> None:
     node.knobs[A].text = "2000"
     assert node.apply(a=1100) == [("foreign", "somebody else set it to 2000 mW; it is left to them", "foreign writer")]
     assert node.knobs[A].log == ["1000"] and node.knobs[A].explained == [(1000, 2000)]
-    assert node.statuses(a=1200) == ["foreign"], "whatever the wish"
+    assert node.statuses(a=1200) == ["foreign"], "whatever the request"
     assert node.saved().ours == (1000,)
 
 

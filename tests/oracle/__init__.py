@@ -1,1 +1,1 @@
-"""Slow, obvious implementations that the fast ones are held against."""
+"""Slow, obvious implementations that the fast ones are compared with."""

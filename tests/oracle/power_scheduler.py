@@ -35,7 +35,7 @@ class Need(NamedTuple):
 
 @dataclass(slots=True)
 class Reservation:
-    """When the head will start (None: not as long as the plan holds), and what it leaves to others."""
+    """When the head will start (None: not as long as the plan lasts), and what it leaves to others."""
 
     at_s: int | None
     narrowest: int  # processors that are on then
@@ -65,7 +65,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.meter = meter
         self.ledger = self.governor.ledger(first_s)
         self.rows = self.governor.plan(first_s)
-        self.present = 0  # the row that holds
+        self.present = 0  # the row in force
         self.nodes: Nodes | None = None  # only where idle nodes go off
         if composition.idle_off_s is not None:
             self.nodes = Nodes(IdleOff.of(watts.machine, composition.idle_off_s), self.processors)
@@ -100,11 +100,11 @@ class PowerReferenceScheduler(ReferenceScheduler):
 
     @property
     def reacts_to_ends(self) -> Ends:
-        """While a cap holds, what the policy says."""
+        """While a cap is in force, what the policy says."""
         return "unheard" if self._row.cap_uw == NO_CAP else self.watts.reacts_to_ends
 
     def advance(self, now_s: int) -> bool:
-        """Nodes are off or on; joules are read; the next row begins, or a cap becomes known and all is planned anew."""
+        """Nodes are off or on; joules are read; the next row begins, or a cap becomes known all is planned again."""
         if self.nodes:
             self.nodes.settle(now_s)
         if self.ledger and self.ledger.next_s <= now_s and not self.ledger.read(now_s, self.meter()):
@@ -303,7 +303,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return self._empty_uw(now_s, row) + busy_uw
 
     def _will_wake_uw(self, now_s: int, at_s: int, head: int) -> int:
-        """What the head will need of what nodes save that are off now, as long as the present row holds."""
+        """What the head will need of what nodes save that are off now, as long as the present row lasts."""
         if self.nodes is None:
             return 0
         freed = set(self.free).union(*(self.held[job] for job in self._gone(now_s, at_s)))
@@ -454,7 +454,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return self.rows[self.present]
 
     def _rows(self, from_s: int, to_s: int) -> Iterator[Row]:
-        """The rows that hold at some time in [from_s, to_s)."""
+        """The rows in force at some time in [from_s, to_s)."""
         known = self.rows[self.present :]
         ends_s = [later.from_s for _, later in pairwise(known)] + [None]
         for i, (row, end_s) in enumerate(zip(known, ends_s, strict=True)):

@@ -156,7 +156,7 @@ class ReferenceScheduler(OneFrequency):
         return (now_s - int(self.jobs.submit_s[job]) + estimate_s) / max(estimate_s, TAU_S)
 
     def _backfill_easy(self, now_s: int) -> list[int]:
-        """EASY (Lifka 1995): reserve for the head, then start every other job that fits beside the reservation."""
+        """EASY (Lifka 1995): reserve for the head, then start every other job that fits next to the reservation."""
         if not self.queue:
             return []
         head, *others = self.queue
@@ -172,7 +172,7 @@ class ReferenceScheduler(OneFrequency):
         return started
 
     def _backfill_conservative(self, now_s: int) -> list[int]:
-        """Every job in turn gets the earliest place beside all before it (Mu'alem and Feitelson 2001)."""
+        """Every job in turn gets the earliest place next to all before it (Mu'alem and Feitelson 2001)."""
         profile = self._profile(now_s)
         started = []
         for job in list(self.queue):
@@ -183,7 +183,7 @@ class ReferenceScheduler(OneFrequency):
         return started
 
     def _backfill_compress(self, now_s: int) -> list[int]:
-        """Every job in turn gives up its place and takes the earliest one beside all others (Mu'alem and Feitelson)."""
+        """Every job in turn gives up its place and takes the earliest one next to the others (Mu'alem, Feitelson)."""
         profile = self._profile(now_s)
         self.reserved_s = {job: self.reserved_s[job] for job in self.queue if self.reserved_s.get(job, -1) >= now_s}
         for job, from_s in self.reserved_s.items():

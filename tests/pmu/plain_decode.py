@@ -129,7 +129,7 @@ class PlainZone:
 def plain_zone(
     before_uj: int, now_uj: int, *, range_uj: int, most_w: float, is_package: bool, elapsed_s: float
 ) -> PlainZone:
-    """Readings in microjoules: a counter that never stands still on a package."""
+    """Readings in microjoules: a counter that always runs on a package."""
     column = Column(
         instrument="rapl",
         name="zone",

@@ -62,7 +62,7 @@ def read_served(machine: str, workload: str) -> dict[str, Any]:
 
 
 def is_measured(read: dict[str, Any]) -> bool:
-    """In most intervals every CPU was; a sweep that the host stands still in stretches one of two, which is told."""
+    """In most intervals every CPU was; a sweep during which the host stops stretches one of two, which is reported."""
     whole = [quality for quality in read["quality"] if quality == [Quality.MEASURED]]
     return len(whole) >= 3 and all(set(quality) <= {Quality.MEASURED, Quality.CLIPPED} for quality in read["quality"])
 

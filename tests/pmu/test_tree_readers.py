@@ -1,4 +1,4 @@
-"""Topology, clock domains, sensors and busy time, from files."""
+"""Topology, frequency domains, sensors and busy time, from files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_list_of_cpus_is_an_empty_node(tmp_path: Path) -> None:
     assert topology.find(grow(tmp_path, {f"{CPU}/present": "0-1"})).cpus == (0, 1)
 
 
-# ---- clock domains -------------------------------------------------------------------------------------------------
+# ---- frequency domains ---------------------------------------------------------------------------------------------
 
 
 def policy(number: int, cpus: str, **more: str | int) -> type_tree:

@@ -84,13 +84,13 @@ class Plant:
     joules: float = 0.0
     joules_at_top: float = 0.0
     lost: set[int] = field(default_factory=set)
-    target: type_i64 = field(default_factory=lambda: np.zeros(0, np.int64))  # as asked for last
+    target: type_i64 = field(default_factory=lambda: np.zeros(0, np.int64))  # as requested last
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
 
     def step(self, target: type_i64) -> Sample:
-        """One tenth of a second at the clocks asked for; 0 runs at the top."""
+        """One tenth of a second at the requested clocks; 0 runs at the top."""
         load = self.loads[self.part % len(self.loads)]
         top = self.node.gpus[0].clocks_mhz[-1]
         clock = np.where(target > 0, target, top).astype(float)

@@ -178,7 +178,7 @@ def test_phases_that_look_alike_at_the_highest_clock_are_distinguished_by_what_t
 
 
 def test_what_the_highest_clock_shows_later_leaves_alone_what_was_learned_below_it() -> None:
-    """Else all time already spent there would be charged anew for a phase that only looks like this one."""
+    """Else all time already spent there would be charged again for a phase that only looks like this one."""
     facts, curves = PhaseTable.empty(3)
     table = PhaseTable(facts, curves, np.array([1.0, 0.8, 0.6]), 0.0)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The references that savings are counted against: one clock held, and the board left to itself."""
+"""The references that savings are counted against: one fixed clock, and the board left to itself."""
 
 import dataclasses
 

@@ -46,7 +46,7 @@ def test_a_memory_bound_job_ends_near_its_knee_at_little_loss() -> None:
 
 @pytest.mark.parametrize("bias", [-0.2, 0.0, 0.2])
 def test_the_account_bounds_what_a_clock_bound_job_loses(bias: float) -> None:
-    """Traffic that tells a fifth too little still leaves the truth within 3.5 %, which is promised for most runs."""
+    """Traffic that shows a fifth too little still leaves the truth within 3.5 %, which is promised for most runs."""
     plant = Plant(layout(), [clock_bound(bias=bias)])
     run(plant, 120)
     assert plant.slowdown < 0.035
@@ -61,7 +61,7 @@ def test_time_that_buys_too_little_energy_is_not_spent() -> None:
 
 
 def test_looks_that_prove_no_lower_clock_worth_its_time_come_to_an_end() -> None:
-    """Traffic tells two thirds of what the clock alone would take, at which every look just seems to pay for itself."""
+    """Traffic shows two thirds of what the clock alone would take, at which every look just seems to pay for itself."""
     edge = Load(lambda x: 0.85 * x, 300.0, 0.2, bias=-0.2)
     slowdowns = []
     for search in (PARAMS.search, 1.0):

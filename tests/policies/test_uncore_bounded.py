@@ -1,4 +1,4 @@
-"""uncore-bounded by itself: what it charges, what it leaves alone, and that the bound holds."""
+"""uncore-bounded by itself: what it charges, what it leaves alone, and that the bound is kept."""
 
 from __future__ import annotations
 

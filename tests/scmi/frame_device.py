@@ -127,7 +127,7 @@ class PtyDevice:
             self.device.feed(fault(data) if fault else data)
 
     def say(self, data: bytes) -> None:
-        """Bytes that nobody asked for."""
+        """Bytes that nobody requested."""
         os.write(self._ours, data)
 
     def unplug(self) -> None:

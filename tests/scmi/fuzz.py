@@ -1,6 +1,6 @@
 """``python -m tests.scmi.fuzz [MILLIONS] [SEED]``: changed and random messages through codec and frame decoder.
 
-Hypothesis looks for small counterexamples in the tests; this is the long run beside it. Each message is a known
+Hypothesis looks for small counterexamples in the tests; this is the long run. Each message is a known
 header, or a message that was decoded before, with a few bytes changed, a random tail, or its end cut off. Anything but
 a message or a ``MessageError`` ends the run with the bytes that did it.
 """

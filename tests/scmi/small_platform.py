@@ -33,7 +33,7 @@ def text(value: str, size: int = 16) -> bytes:
 
 @dataclass
 class SmallPlatform:
-    """Answers one message at a time; ``agents`` share the caps, the lowest holds."""
+    """Answers one message at a time; ``agents`` share the caps, the lowest is in force."""
 
     versions: dict[int, int] = field(default_factory=lambda: dict(VERSIONS))
     caps: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -175,7 +175,7 @@ def test_changes_by_another_agent_are_watched(url, device):
     out, _ = watch.communicate(timeout=PATIENCE_S)
     assert watch.returncode == 0
     assert json.loads(out)["values"] == {"agent": 2, "domain": 1, "cap": 70_000, "pai_us": 500}
-    assert not device.platform.watches  # nobody is told any more
+    assert not device.platform.watches  # nobody is subscribed any more
 
 
 def test_an_unplugged_cable_ends_the_command_within_two_seconds(scmi):

@@ -77,7 +77,7 @@ class ServedNode:
         return self.output("cat", path).strip()
 
     def twin(self, *arguments: str) -> str:
-        """Standard output of ``nodectl twin ...`` asked from inside."""
+        """Standard output of ``nodectl twin ...`` queried from inside."""
         return self.output(*twin_command(*arguments))
 
     def close(self) -> int:

@@ -1,4 +1,4 @@
-"""Energy: parts sum up, meters integrate the truth, limits hold."""
+"""Energy: parts sum up, meters integrate the truth, limits are kept."""
 
 import numpy as np
 import pytest

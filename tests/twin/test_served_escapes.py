@@ -1,4 +1,4 @@
-"""No door leads from the served twin to the host: each is tried as programs try it, and the host is looked at after.
+"""No escape path leads from the served twin to the host: each is tried as programs try it, then the host is checked.
 
 Stand-ins on the host take the part of what a real node has and this machine may lack: device nodes, daemons' sockets.
 """

@@ -17,7 +17,7 @@ BENCH_S = 0.05  # longer than any machine's latency and a governor's period
 
 
 class Policy:
-    """The first clock domain of a machine, as a user at its files."""
+    """The first frequency domain of a machine, as a user at its files."""
 
     def __init__(self, machine: str) -> None:
         self.twin = Twin(load_machine(machine))

@@ -1,4 +1,4 @@
-"""powercap as the kernel has it: zones, counters, limits as registers hold them, and refusals."""
+"""powercap as the kernel has it: zones, counters, limits as registers store them, and refusals."""
 
 from __future__ import annotations
 

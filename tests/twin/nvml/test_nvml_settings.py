@@ -192,7 +192,7 @@ def test_a_missing_reading_is_not_supported_and_the_others_answer(
 ) -> None:
     gpus.gpu[0].missing = getattr(readings, struck)
     for (name, question), value in zip(QUESTIONS.items(), SANE, strict=True):
-        if name == struck or {name, struck} == {"GPU_UTILIZATION", "MEMORY_UTILIZATION"}:  # one answer holds both
+        if name == struck or {name, struck} == {"GPU_UTILIZATION", "MEMORY_UTILIZATION"}:  # one answer has both
             with raises(nvml, "NOT_SUPPORTED"):
                 question(nvml, handles[0])
         else:

@@ -1,4 +1,4 @@
-"""bdpo-cpu-bounded where the application tells its progress: what counters get wrong is put right, and nothing else."""
+"""bdpo-cpu-bounded where the application reports progress: what counters get wrong is corrected, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.policies.cpu_nodes import MAX_KHZ, layout, sample
 
 TICK_S = 0.1
 PER_S = 200.0
-"""Units that a second of work at the highest clock holds."""
+"""Units in a second of work at the highest clock."""
 
 
 class Job:
@@ -35,7 +35,7 @@ class Job:
         self.clocks: list[float] = []
 
     def interval(self) -> Sample:
-        """What is seen of the next tenth of a second, nothing told."""
+        """What is seen of the next tenth of a second, without progress."""
         relative = self.khz.min() / MAX_KHZ
         speed = 1.0 / (self.beta / relative + 1.0 - self.beta)
         self.ran_s += TICK_S
@@ -112,7 +112,7 @@ def test_without_progress_the_state_is_what_it_was_before_there_was_any() -> Non
     assert names == [
         *("facts", "curves", "phase", "level", "reason", "last_level", "last_view", "agreed", "shift", "plan"),
         *("top_clock", "closed_s", "time_s"),
-    ]  # older journals hold this, and replay
+    ]  # older journals have this, and replay
 
 
 def test_an_unbelieved_count_leaves_nothing_but_the_counters() -> None:
