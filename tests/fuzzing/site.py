@@ -18,13 +18,14 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 import msgspec
 
+from cluster_agent.budget.ledger import Ledger
 from cluster_agent.fabric.people import Caller, RequestEnvelope, answer, answer_type, pack_request
 from cluster_agent.jobs.job import OVER
 from cluster_agent.serve import people_protocol as people
@@ -92,6 +93,8 @@ class Honest:
 
     def __init__(self, name: str, now_ns: int) -> None:
         self.name, self.boot = name, 0
+        self.is_fresh = False
+        """Whether it has rebooted and confirmed nothing since: the reserve for reboots pays for what it draws."""
         self.lease = self._booted(now_ns)
         self.parts: dict[tuple[int, int], JobPart] = {}
         self.runs: Counter[tuple[int, int]] = Counter()
@@ -102,6 +105,7 @@ class Honest:
 
     def reboot(self, now_ns: int) -> None:
         self.boot += 1
+        self.is_fresh = True
         self.lease = self._booted(now_ns)
         for key, part in self.parts.items():  # what had begun is on the node's disk
             if part.phase == "running":
@@ -144,7 +148,7 @@ class Site:
         (at / "allowed").write_text("\n".join(lines) + "\n")
         self.settings = Settings(
             listen="tcp://127.0.0.1:1", insecure=True, keys=str(at), store=str(at / "cluster.db"), socket=str(at / "s"),
-            mode="cap", budget=BudgetSettings(w=BUDGET_W), nodes=NodeSettings(tdp_w=500.0, failing_together=0),
+            mode="cap", budget=BudgetSettings(w=BUDGET_W), nodes=NodeSettings(tdp_w=500.0, failing_together=1),
             jobs=JobSettings(down_after_s=5.0, lost_after_s=30.0),
         )  # fmt: skip
         self.nodes = {name: Honest(name, self.now_ns) for name in HONEST}
@@ -171,11 +175,25 @@ class Site:
             mock.patch.object(served, "boot_id", lambda: "head-boot"),
         ):
             made = served.Server(self.settings, self.said.append, lambda: self.now_s, lambda: 1e9 + self.now_s)
+        self._watch_grants(made.partition.ledger)
         if made.jobs is not None:
             made.jobs.now = lambda: 1e9 + self.now_s
             with made.jobs._shutting():
                 made.jobs._open()  # by this clock
         return made
+
+    def _watch_grants(self, ledger: Ledger) -> None:
+        """What is granted adds to the sum of counts only what the budget has room for, with the reserve."""
+        grants = ledger.grants
+
+        def watched(now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
+            ledger.pass_time(now_s)
+            before_mw = ledger.total_mw
+            made = grants(now_s, heard)
+            assert ledger.total_mw <= max(before_mw, ledger.spendable_mw(now_s) - ledger.reserve_mw)
+            return made
+
+        ledger.grants = watched  # type: ignore[method-assign]
 
     def restart(self) -> None:
         """kill -9: what was not committed is gone."""
@@ -234,8 +252,12 @@ class Site:
         assert (accounts.count_mw >= 0).all()
         assert 0 < ledger.epoch < 1 << 61, "epochs are used up"
         for name, node in self.nodes.items():
-            count_mw = accounts[name].count_mw
-            assert node.may_draw_mw() <= count_mw, f"{name} may draw {node.may_draw_mw()}, and counts {count_mw}"
+            account = accounts[name]
+            count_mw = account.count_mw
+            node.is_fresh &= not (account.has_confirmed and account.boot_id == f"boot-{node.boot}")
+            assert node.is_fresh or node.may_draw_mw() <= count_mw, (
+                f"{name} may draw {node.may_draw_mw()}, and counts {count_mw}"
+            )
             assert all(times == 1 for times in node.runs.values()), f"run twice: {node.runs}"
 
     def check_rarely(self) -> None:
