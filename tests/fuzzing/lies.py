@@ -7,7 +7,7 @@ and started again, nodes reboot, people set budgets, submit, cancel and requeue 
 What must hold after every step is in ``Site.check``; the steps are in ``STEPS``, driven by hypothesis (``test_lies``)
 or by a plain random loop, which is some times faster:
 
-    python -m tests.fuzzing.site 1000000 [SEED]     # so many steps
+    python -m tests.fuzzing.lies 1000000|60s [SEED]     # so many steps, or for so long
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from cluster_agent.store.records import TABLES, problem_of
 from nodectl.member.lease import NodeLease
 from nodectl.wire.job_messages import UP, JobForget, JobPart, JobSignal, JobStart, NodeJobs, kind_of, read_job_message
 from nodectl.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
+from tests.fuzzing.goal import Goal
 
 S: Final = 1_000_000_000
 HONEST: Final = ("honest-0", "honest-1")
@@ -43,6 +44,9 @@ LIARS: Final = ("liar-0", "liar-1")
 DECLARED: Final = Declaration(500_000, 100_000, 150_000, 300_000, "os", 200, 0)
 BUDGET_W: Final = 2400.0
 PHASES: Final = ("running", "ending", "ended", "refused", "lost")
+A_LIFE: Final = 1000
+"""Ours: steps in the life of one site."""
+
 ROOT: Final = Caller(0, "root", "admin")
 
 Numbers = Callable[[], int]
@@ -255,9 +259,8 @@ class Site:
             account = accounts[name]
             count_mw = account.count_mw
             node.is_fresh &= not (account.has_confirmed and account.boot_id == f"boot-{node.boot}")
-            assert node.is_fresh or node.may_draw_mw() <= count_mw, (
-                f"{name} may draw {node.may_draw_mw()}, and counts {count_mw}"
-            )
+            most_mw = node.may_draw_mw()
+            assert node.is_fresh or most_mw <= count_mw, f"{name} may draw {most_mw}, and counts {count_mw}"
             assert all(times == 1 for times in node.runs.values()), f"run twice: {node.runs}"
 
     def check_rarely(self) -> None:
@@ -429,35 +432,33 @@ def any_number(rng: random.Random) -> int:
     return rng.getrandbits(rng.choice((3, 8, 16, 31, 62)))
 
 
-def run(steps: int, seed: int, a_life: int = 2000) -> Counter[str]:
-    """So many steps, in lives of ``a_life`` each; an exception is a finding."""
+def run(steps: int, seed: int) -> Counter[str]:
+    """So many steps in the life of one site; an exception is a finding."""
     rng = random.Random(seed)
     done: Counter[str] = Counter()
     weights = [weight for weight, _ in STEPS.values()]
-    while done.total() < steps:
-        with Site() as site:
-            for name in rng.choices(list(STEPS), weights, k=min(a_life, steps - done.total())):
-                STEPS[name][1](site, lambda: any_number(rng))
-                site.check()
-                done[name] += 1
-                if done.total() % 50 == 0:
-                    site.check_rarely()
+    with Site() as site:
+        for name in rng.choices(list(STEPS), weights, k=steps):
+            STEPS[name][1](site, lambda: any_number(rng))
+            site.check()
+            done[name] += 1
+            if done.total() % 50 == 0:
+                site.check_rarely()
     return done
 
 
 def main() -> int:
     """Print how many steps were made, and what was found; exit status 1 if anything was."""
-    steps, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    goal = Goal(sys.argv[1])
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
     done: Counter[str] = Counter()
     n, findings = 0, 0
-    while done.total() < steps:
+    while findings < 10 and not goal.is_reached(done.total()):
         try:
-            done += run(min(2000, steps - done.total()), seed + n)
+            done += run(goal.part(A_LIFE, done.total()), seed + n)
         except Exception:
             findings += 1
             print(f"seed {seed + n}:\n{traceback.format_exc()[-1500:]}", flush=True)
-            if findings >= 10:
-                break
         n += 1
         print(f"{done.total()} steps, {findings} findings", flush=True)
     print(dict(done))
