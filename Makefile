@@ -11,7 +11,7 @@ help:
 	@echo "make test   the whole test suite"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
-	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests"
+	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers"
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
 	@echo "make lint   ruff, mypy --strict, C warnings as errors"
 	@echo "make setup  virtual environment, build and Debian packages (all targets call it)"
