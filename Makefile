@@ -12,7 +12,7 @@ help:
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
-	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests"
+	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers"
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
 	@echo "make deb    Debian packages nodectl, clusterctl and nodectl-twin in build/deb (debian/README.md)"
 	@echo "make deb-test  lint, install, upgrade, remove and purge them in a Debian of their own (as root, some minutes)"

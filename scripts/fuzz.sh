@@ -1,9 +1,10 @@
 #!/bin/sh
-# Random tests of what `make test` tests with fixed examples: scripts/fuzz.sh [SECONDS] [platform|line|properties]...
+# Random tests of what `make test` tests with fixed examples: scripts/fuzz.sh [SECONDS] [NAME]...
 #
 # platform, line   coverage-guided fuzzing of the firmware in C, with ASan and UBSan
 # properties       the property tests (hypothesis) in random order with new examples, again and again. Keep what fails as
 #                  @example(...) or as a test of its own; .hypothesis/ remembers it until then
+# lies, parsers    a cluster agent whose nodes say anything; everything that takes bytes from others (tests/fuzzing)
 #
 # Seconds are for each of them (60). Inputs that found something new stay in out/fuzz/NAME; what breaks a harness is left
 # there as crash-*, to be replayed with: out/fuzz/NAME.run out/fuzz/NAME/crash-...
@@ -12,7 +13,7 @@ set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- platform line properties
+[ $# -gt 0 ] || set -- platform line properties lies parsers
 
 fuzz_properties() {
     end=$(($(date +%s) + seconds))
@@ -26,7 +27,8 @@ clang=""
 for each in ${CLANG:-} clang clang-19 clang-16 clang-14; do
     command -v "$each" >/dev/null && clang=$each && break
 done
-if [ -z "$clang" ] && [ "$*" != properties ]; then
+case " $* " in *" platform "* | *" line "*) needs_clang=yes ;; *) needs_clang="" ;; esac
+if [ -z "$clang" ] && [ "$needs_clang" ]; then
     echo "fuzz: clang is missing: install clang-14 libclang-rt-14-dev libfuzzer-14-dev (make test fuzzes with gcc, without coverage)" >&2
     exit 1
 fi
@@ -35,10 +37,16 @@ firmware=firmware_bridge/controlpulp
 mkdir -p out/fuzz
 for name in "$@"; do
     echo "fuzz: $name, $seconds s"
-    if [ "$name" = properties ]; then
+    case $name in
+    properties)
         fuzz_properties
         continue
-    fi
+        ;;
+    lies | parsers)
+        nice -n 10 .venv/bin/python -m "tests.fuzzing.$name" "${seconds}s"
+        continue
+        ;;
+    esac
     board=$firmware/boards/host/board.c
     [ "$name" = line ] && board="" # its harness includes it
     # Comparisons are not traced: the harnesses build what the firmware compares, and the control law's would take three

@@ -154,6 +154,8 @@ class Ledger:
         """
         self.pass_time(now_s)
         at, accounts = self.accounts.at([name]), self.accounts
+        if accounts.is_forgotten[at].any():
+            return False  # nothing says how much it would draw
         costs_mw = self.boot_costs_mw(at)
         if not self._affordable(now_s, at, costs_mw)[0]:
             return False

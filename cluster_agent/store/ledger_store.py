@@ -19,6 +19,9 @@ _DECLARATIONS = msgspec.json.Decoder(Declaration)
 _COUNTS = msgspec.json.Decoder(list[int])
 _STEPS = msgspec.json.Decoder(list[tuple[float, int]])
 
+_REPLACE_MEMBER: Final = "INSERT OR REPLACE INTO member VALUES (?1, ?2, ?3, record_checksum('member', ?1, ?2, ?3))"
+_REPLACE_COUNT: Final = "INSERT OR REPLACE INTO count VALUES (?1, ?2, record_checksum('count', ?1, ?2))"
+
 BLOCK: Final = 256
 """Places in a row of the table ``count``. Existing stores have this number: another one needs a migration."""
 
@@ -76,12 +79,8 @@ class SqliteLedgerStore:
         ]
         with self._database.writing() as connection:
             check_epoch(self._database, epoch)
-            connection.executemany(
-                "INSERT OR REPLACE INTO member VALUES (?1, ?2, ?3, record_checksum('member', ?1, ?2, ?3))", members
-            )
-            connection.executemany(
-                "INSERT OR REPLACE INTO count VALUES (?1, ?2, record_checksum('count', ?1, ?2))", blocks
-            )
+            connection.executemany(_REPLACE_MEMBER, members)
+            connection.executemany(_REPLACE_COUNT, blocks)
         if nodes:
             self._database.copy.append(*(("member", place, *node) for place, node in nodes.items()))
 

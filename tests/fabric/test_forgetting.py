@@ -157,3 +157,11 @@ def test_a_forgotten_node_that_was_not_off_counts_what_it_reports_and_a_rebooted
     assert ledger.accounts["n1"].count_mw == site.leases["n1"].report(now_ns, 0).limit_mw > 0
     ledger.hear(site.now_s, NodeLease("n1", "boot-2", DECLARED, 500_000, now_ns + 1).report(now_ns + 1, 0))
     assert ledger.accounts["n1"].count_mw == 500_000
+
+
+def test_a_forgotten_node_is_not_switched_on_since_nothing_says_what_it_would_draw(site: Site) -> None:
+    site.request(ForgetNode("n1", is_off=True))
+    ledger = site.server.partition.ledger
+    ledger.budget.set(10**9)
+    assert not ledger.switch_on(site.now_s, "n1")
+    assert ledger.switch_on(site.now_s, "n0"), "there are watts for any other"

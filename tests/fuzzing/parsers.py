@@ -5,7 +5,7 @@ lists), or with some bytes changed. A parser returns something, or refuses in it
 finding, and so is a message that is accepted and cannot be stored, sent on or shown: a float that is not finite, a
 number of more than 64 bits.
 
-    python -m tests.fuzzing.parsers 10000000 [SEED]     # so many inputs
+    python -m tests.fuzzing.parsers 10000000|60s [SEED]     # so many inputs, or for so long
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from nodectl.wire.job_messages import (
 )
 from nodectl.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
 from nodectl.write.saves import SaveError, read_save
+from tests.fuzzing.goal import Goal
 
 HARD: Final[tuple[Any, ...]] = (
     math.nan, math.inf, -math.inf, 1e308, -0.0, 1e-320, 0, -1, 1, 255, 256, -65, 2**31, 2**53, 2**62 - 1, 2**62,
@@ -61,6 +62,9 @@ HARD_TOML: Final = (
     b"nan", b"inf", b"-inf", b"-1", b"1e308", b"9" * 30, b"true", b'""', b'"\\u0000\\u001b"', b"[[[]]]", b"{}", b"''",
     b"1979-05-27", b"0x7fffffffffffffff", b"{ a = 1 }", b'"x"',
 )  # fmt: skip
+
+A_PART: Final = 10_000
+"""Ours: inputs between two looks at the clock."""
 
 DECLARED: Final = Declaration(500_000, 100_000, 150_000, 450_000, "os", 500, 8000)
 
@@ -377,18 +381,20 @@ def _line_changed(rng: random.Random, text: bytes) -> bytes:
 
 def main() -> int:
     """Print what went where; exit status 1 if anything was found."""
-    inputs, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
-    print(f"{inputs} inputs, seed {seed}", flush=True)
+    goal = Goal(sys.argv[1])
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    print(f"seed {seed}", flush=True)
     given, total, found = parsers(), Counter[str](), dict[str, None]()
-    part = 100_000
-    for n in range(0, inputs, part):
-        went, new = run(min(part, inputs - n), seed + n, given)
+    while not goal.is_reached(total.total()):
+        went, new = run(goal.part(A_PART, total.total()), seed + total.total(), given)
         total += went
         for line in new:
             if line not in found:
                 found[line] = None
                 print(line[:2000], flush=True)
-        print(f"{sum(total.values())} inputs", flush=True)
+        if total.total() % (10 * A_PART) == 0:
+            print(f"{total.total()} inputs", flush=True)
+    print(f"{total.total()} inputs")
     for name, times in sorted(total.items()):
         print(f"{times:10d}  {name}")
     return 1 if found else 0

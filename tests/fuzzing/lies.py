@@ -7,7 +7,7 @@ and started again, nodes reboot, people set budgets, submit, cancel and requeue 
 What must hold after every step is in ``Site.check``; the steps are in ``STEPS``, driven by hypothesis (``test_lies``)
 or by a plain random loop, which is some times faster:
 
-    python -m tests.fuzzing.site 1000000 [SEED]     # so many steps
+    python -m tests.fuzzing.lies 1000000|60s [SEED]     # so many steps, or for so long
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 import msgspec
 
+from cluster_agent.budget.ledger import Ledger
 from cluster_agent.fabric.people import Caller, RequestEnvelope, answer, answer_type, pack_request
 from cluster_agent.jobs.job import OVER
 from cluster_agent.serve import people_protocol as people
@@ -35,6 +36,7 @@ from cluster_agent.store.records import TABLES, problem_of
 from nodectl.member.lease import NodeLease
 from nodectl.wire.job_messages import UP, JobForget, JobPart, JobSignal, JobStart, NodeJobs, kind_of, read_job_message
 from nodectl.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
+from tests.fuzzing.goal import Goal
 
 S: Final = 1_000_000_000
 HONEST: Final = ("honest-0", "honest-1")
@@ -42,6 +44,9 @@ LIARS: Final = ("liar-0", "liar-1")
 DECLARED: Final = Declaration(500_000, 100_000, 150_000, 300_000, "os", 200, 0)
 BUDGET_W: Final = 2400.0
 PHASES: Final = ("running", "ending", "ended", "refused", "lost")
+A_LIFE: Final = 1000
+"""Ours: steps in the life of one site."""
+
 ROOT: Final = Caller(0, "root", "admin")
 
 Numbers = Callable[[], int]
@@ -92,6 +97,8 @@ class Honest:
 
     def __init__(self, name: str, now_ns: int) -> None:
         self.name, self.boot = name, 0
+        self.is_fresh = False
+        """Whether it has rebooted and confirmed nothing since: the reserve for reboots pays for what it draws."""
         self.lease = self._booted(now_ns)
         self.parts: dict[tuple[int, int], JobPart] = {}
         self.runs: Counter[tuple[int, int]] = Counter()
@@ -102,6 +109,7 @@ class Honest:
 
     def reboot(self, now_ns: int) -> None:
         self.boot += 1
+        self.is_fresh = True
         self.lease = self._booted(now_ns)
         for key, part in self.parts.items():  # what had begun is on the node's disk
             if part.phase == "running":
@@ -144,7 +152,7 @@ class Site:
         (at / "allowed").write_text("\n".join(lines) + "\n")
         self.settings = Settings(
             listen="tcp://127.0.0.1:1", insecure=True, keys=str(at), store=str(at / "cluster.db"), socket=str(at / "s"),
-            mode="cap", budget=BudgetSettings(w=BUDGET_W), nodes=NodeSettings(tdp_w=500.0, failing_together=0),
+            mode="cap", budget=BudgetSettings(w=BUDGET_W), nodes=NodeSettings(tdp_w=500.0, failing_together=1),
             jobs=JobSettings(down_after_s=5.0, lost_after_s=30.0),
         )  # fmt: skip
         self.nodes = {name: Honest(name, self.now_ns) for name in HONEST}
@@ -171,11 +179,25 @@ class Site:
             mock.patch.object(served, "boot_id", lambda: "head-boot"),
         ):
             made = served.Server(self.settings, self.said.append, lambda: self.now_s, lambda: 1e9 + self.now_s)
+        self._watch_grants(made.partition.ledger)
         if made.jobs is not None:
             made.jobs.now = lambda: 1e9 + self.now_s
             with made.jobs._shutting():
                 made.jobs._open()  # by this clock
         return made
+
+    def _watch_grants(self, ledger: Ledger) -> None:
+        """What is granted adds to the sum of counts only what the budget has room for, with the reserve."""
+        grants = ledger.grants
+
+        def watched(now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
+            ledger.pass_time(now_s)
+            before_mw = ledger.total_mw
+            made = grants(now_s, heard)
+            assert ledger.total_mw <= max(before_mw, ledger.spendable_mw(now_s) - ledger.reserve_mw)
+            return made
+
+        ledger.grants = watched  # type: ignore[method-assign]
 
     def restart(self) -> None:
         """kill -9: what was not committed is gone."""
@@ -234,8 +256,11 @@ class Site:
         assert (accounts.count_mw >= 0).all()
         assert 0 < ledger.epoch < 1 << 61, "epochs are used up"
         for name, node in self.nodes.items():
-            count_mw = accounts[name].count_mw
-            assert node.may_draw_mw() <= count_mw, f"{name} may draw {node.may_draw_mw()}, and counts {count_mw}"
+            account = accounts[name]
+            count_mw = account.count_mw
+            node.is_fresh &= not (account.has_confirmed and account.boot_id == f"boot-{node.boot}")
+            most_mw = node.may_draw_mw()
+            assert node.is_fresh or most_mw <= count_mw, f"{name} may draw {most_mw}, and counts {count_mw}"
             assert all(times == 1 for times in node.runs.values()), f"run twice: {node.runs}"
 
     def check_rarely(self) -> None:
@@ -407,35 +432,33 @@ def any_number(rng: random.Random) -> int:
     return rng.getrandbits(rng.choice((3, 8, 16, 31, 62)))
 
 
-def run(steps: int, seed: int, a_life: int = 2000) -> Counter[str]:
-    """So many steps, in lives of ``a_life`` each; an exception is a finding."""
+def run(steps: int, seed: int) -> Counter[str]:
+    """So many steps in the life of one site; an exception is a finding."""
     rng = random.Random(seed)
     done: Counter[str] = Counter()
     weights = [weight for weight, _ in STEPS.values()]
-    while done.total() < steps:
-        with Site() as site:
-            for name in rng.choices(list(STEPS), weights, k=min(a_life, steps - done.total())):
-                STEPS[name][1](site, lambda: any_number(rng))
-                site.check()
-                done[name] += 1
-                if done.total() % 50 == 0:
-                    site.check_rarely()
+    with Site() as site:
+        for name in rng.choices(list(STEPS), weights, k=steps):
+            STEPS[name][1](site, lambda: any_number(rng))
+            site.check()
+            done[name] += 1
+            if done.total() % 50 == 0:
+                site.check_rarely()
     return done
 
 
 def main() -> int:
     """Print how many steps were made, and what was found; exit status 1 if anything was."""
-    steps, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    goal = Goal(sys.argv[1])
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
     done: Counter[str] = Counter()
     n, findings = 0, 0
-    while done.total() < steps:
+    while findings < 10 and not goal.is_reached(done.total()):
         try:
-            done += run(min(2000, steps - done.total()), seed + n)
+            done += run(goal.part(A_LIFE, done.total()), seed + n)
         except Exception:
             findings += 1
             print(f"seed {seed + n}:\n{traceback.format_exc()[-1500:]}", flush=True)
-            if findings >= 10:
-                break
         n += 1
         print(f"{done.total()} steps, {findings} findings", flush=True)
     print(dict(done))
