@@ -84,13 +84,13 @@ class Front:
                     poller.register(one, zmq.POLLIN)
                 poller.register(self._pipe.fileno(), asked)
                 ready = dict(poller.poll(round(1000 * ALIVE_S)))
-            self._pipe.flush()
             if ready.get(self._pipe.fileno(), 0) & (zmq.POLLIN | zmq.POLLERR):
                 for message in self._pipe.receive():
                     self._do(message)
             if self._pipe.waiting <= FULL and time.monotonic() >= turned_s + PAUSE_S:
                 turned_s = time.monotonic()
                 self._pass_on(turned_s)
+            self._pipe.flush()
 
     def _do(self, message: Down) -> None:
         if isinstance(message, Send):

@@ -24,6 +24,9 @@ MOST_WAITING: Final = 2 * LARGEST_FRAME
 AT_ONCE: Final = 1 << 20
 """Ours: bytes read from the pipe at a time."""
 
+WRITTEN_AT: Final = 1 << 16
+"""Ours: so many waiting bytes are written without a ``flush``."""
+
 _LENGTH: Final = struct.Struct("!I")
 
 Name = Annotated[bytes, Meta(max_length=255)]
@@ -136,16 +139,17 @@ class Pipe(Generic[T]):
         return len(self._waiting)
 
     def send(self, message: msgspec.Struct) -> bool:
-        """Queue it and write what the other end takes; False if it does not fit any more. ``PipeError``"""
+        """Queue it for the next ``flush``; False if it does not fit any more. ``PipeError``"""
         body = self._encoder.encode(message)
         if len(body) > LARGEST_FRAME or len(self._waiting) + len(body) > MOST_WAITING:
             return False
         self._waiting += _LENGTH.pack(len(body)) + body
-        self.flush()
+        if len(self._waiting) > WRITTEN_AT:
+            self.flush()
         return True
 
     def flush(self) -> None:
-        """Write what waits. ``PipeError``"""
+        """Write what waits, as far as the other end takes it. ``PipeError``"""
         try:
             while self._waiting:
                 del self._waiting[: self._door.send(memoryview(self._waiting)[:AT_ONCE].tobytes())]

@@ -135,6 +135,11 @@ class FrontSupervisor:
         except PipeError:  # ``receive`` finds it, too
             return False
 
+    def flush(self) -> None:
+        """Write what was queued, as far as the front process takes it."""
+        with contextlib.suppress(PipeError):  # ``receive`` finds it, too
+            self._process.pipe.flush()
+
     def connected(self, name: str) -> None:
         """A key of this name was let in: it is named if the front process ends soon."""
         if name not in self._recent:
@@ -148,6 +153,7 @@ class FrontSupervisor:
 
     def _first_url(self) -> str:
         self._process.pipe.send(self._wanted)
+        self._process.pipe.flush()
         until_s = time.monotonic() + START_S
         where = self._wanted.url
         while time.monotonic() < until_s:
@@ -185,3 +191,4 @@ class FrontSupervisor:
         self.generation += 1
         self._is_listening, self._heard_s = False, now_s
         self.send(self._wanted)
+        self.flush()

@@ -178,6 +178,10 @@ class Router:
         """Queue a grant for its node; False if that is impossible, which is the same as lost on the way."""
         return self._send(grant.node, "grant", grant)
 
+    def flush(self) -> None:
+        """Let go of what was queued since the last time; ``receive`` does it, too."""
+        self._front.flush()
+
     def job_news(self) -> list[NodeJobs]:
         """The messages about jobs that ``receive`` has read since the last call, in order, under the names of their
         keys."""

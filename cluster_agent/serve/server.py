@@ -205,6 +205,7 @@ class Server:
             self._send(self.partition.turn(now_s))
         if self._power:
             self._power.step(now_s)
+        self.router.flush()
 
     def close(self) -> None:
         """Close everything; caps stay in force until their leases end."""
