@@ -40,7 +40,8 @@ fi
 mkdir "$work/source"
 git ls-files -z -- nodectl pmu firmware_bridge cluster_agent calibration twin lab systemd setup.py pyproject.toml README.md \
     LICENSE NOTICE docs debian | xargs -0 cp --parents -t "$work/source"
-$venv -m pip wheel -q --no-index --no-deps --no-build-isolation -w "$work/wheel" "$work/source"
+# LDSHARED: that of the interpreter may name libraries of the machine it was built on
+LDSHARED="cc -shared" $venv -m pip wheel -q --no-index --no-deps --no-build-isolation -w "$work/wheel" "$work/source"
 
 # --- the environment
 /usr/bin/python3 -m venv --without-pip "$root/$env"
@@ -61,7 +62,8 @@ files >"$work/all.files"
 sed -i "1s|^#!.*|#!/$env/bin/python|" $(grep -lI '^#!.*python' "$root/$env"/bin/* | grep -v '/python')
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$(/usr/bin/python3 -c 'import platform; print(platform.python_version())')" \
     >"$root/$env/pyvenv.cfg"
-find "$site" \( -name '*.so' -o -name '*.so.[0-9]*' \) -type f -exec strip --strip-unneeded {} +
+# ours alone: the libraries in wheels have been moved about by patchelf, and strip would break them
+find "$site/nodectl" "$site/pmu" "$site/firmware_bridge" "$site/cluster_agent" "$site/twin" -name '*.so' -exec strip --strip-unneeded {} +
 
 # --- which file belongs to which package
 ours="$env/lib/python3.[0-9]*/site-packages"
@@ -86,6 +88,7 @@ for package in nodectl clusterctl nodectl-twin; do
         place 755 "$(echo "$tree"/$ours/nodectl/nodectl-restorer)" usr/lib/nodectl/nodectl-restorer
         mkdir -p "$tree/usr/bin"
         ln -s "/$env/bin/nodectl" "$tree/usr/bin/nodectl"
+        place 644 CHANGELOG.md usr/share/doc/nodectl/CHANGELOG.md
         for page in configuration operations security; do place 644 "docs/$page.md" "usr/share/doc/nodectl/$page.md"; done
         ;;
     clusterctl)
@@ -98,7 +101,8 @@ for package in nodectl clusterctl nodectl-twin; do
         ;;
     esac
     place 644 debian/copyright "usr/share/doc/$package/copyright"
-    gzip -9nc CHANGELOG.md >"$work/changelog.gz"
+    printf '%s (%s) unstable; urgency=medium\n\n  * See /usr/share/doc/nodectl/CHANGELOG.md.\n\n -- %s  %s\n' "$package" "$version" \
+        "$(sed -n 's/^Maintainer: //p' "debian/$package/control")" "$(git log -1 --format=%cD)" | gzip -9nc >"$work/changelog.gz"
     place 644 "$work/changelog.gz" "usr/share/doc/$package/changelog.gz"
     [ ! -f "debian/$package/lintian-overrides" ] ||
         place 644 "debian/$package/lintian-overrides" "usr/share/lintian/overrides/$package"

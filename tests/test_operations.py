@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.nodectl.test_node_service import FOUND_UW, LIMIT, Site, hardware
+from tests.nodectl.test_node_service import FOUND_UW, LIMIT, Site, add_meter, hardware
 from tests.sealed_systemd import DROP_IN, ROOT, install, sealed_systemd
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -45,8 +45,8 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
     site = sealed_systemd(tmp_path, Site)
     install(tmp_path, place="new")
     hardware(tmp_path)
+    add_meter(site)
     units = tmp_path / "etc/systemd/system"
-    (units / "nodectl-test.target").write_text("[Unit]\nDefaultDependencies=no\n")
     for unit in UNITS:
         (units / f"{unit}.service.d").mkdir()
         (units / f"{unit}.service.d/test.conf").write_text(DROP_IN + "Environment=PYTHONDONTWRITEBYTECODE=1\n")

@@ -103,14 +103,26 @@ def test_the_unit_as_shipped_grants_a_cap_returns_after_kill_and_hang_and_stops(
         assert set(state.split()) == {"Result=success", "ActiveState=inactive"}, head.log
 
 
-def test_the_metrics_unit_as_shipped_answers_prometheus(head: SealedSystemd) -> None:
-    head.add(UNITS / "clusterctl-metrics.service", QUIET)
+def test_the_metrics_unit_as_shipped_answers_prometheus_through_kill_restart_and_stop(head: SealedSystemd) -> None:
+    head.add(UNITS / "clusterctl-metrics.service", QUIET + "RestartSec=200ms\n")
     fetch = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9741/metrics').read().decode())"
+
+    def is_scraped(line: str = "clusterctl_budget_watts 1000.0") -> bool:
+        return line in head.run("/opt/nodectl/bin/python", "-c", fetch).stdout
+
     with head:
-        head.assert_comes(
-            lambda: "clusterctl_budget_watts 1000.0" in head.run("/opt/nodectl/bin/python", "-c", fetch).stdout,
-            "the budget as Prometheus reads it",
-        )
+        head.assert_comes(is_scraped, "the budget as Prometheus reads it")
+        (killed,) = head.pids(f"{PROGRAM}\0metrics")
+        os.kill(killed, signal.SIGKILL)
+        head.assert_comes(is_scraped, "the metrics after a kill")
+        assert head.run("systemctl", "stop", "clusterctl").returncode == 0
+        assert is_scraped("clusterctl_up 0.0"), "it outlives the cluster agent"
+        assert head.run("systemctl", "start", "clusterctl").returncode == 0
+        assert head.run("systemctl", "restart", "clusterctl-metrics").returncode == 0
+        head.assert_comes(is_scraped, "the metrics after a restart")
+        assert head.run("systemctl", "stop", "clusterctl-metrics").returncode == 0
+        state = head.run("systemctl", "show", "clusterctl-metrics", "--property=Result,ActiveState").stdout
+        assert set(state.split()) == {"Result=success", "ActiveState=inactive"}, head.log
 
 
 def test_a_wrong_setting_is_one_line_and_no_endless_restart(head: SealedSystemd) -> None:
