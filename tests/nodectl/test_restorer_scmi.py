@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,12 @@ from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import find
 from firmware_bridge.scmi.transports.url import open_client
-from nodectl.build_restorer import build
 from nodectl.controller.scmi_knobs import Direct, scmi_knob
 from nodectl.knobs import KnobFinder
 from nodectl.write.restore import restore_saved
 from nodectl.write.saves import Save, read_save
 from tests.nodectl.file_tree import file_node
-from tests.nodectl.test_restorer import SANITIZERS, rows, run
+from tests.nodectl.test_restorer import rows, run, sanitized
 from tests.scmi.frame_device import PtyDevice
 from tests.waiting import PATIENCE_S
 from twin.pulp.shared_plant import LIBRARY, SharedPlant
@@ -37,10 +35,7 @@ CAP = "package/cap_mw"
 
 @pytest.fixture(scope="module")
 def restorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return build(tmp_path_factory.mktemp("restorer") / "nodectl-restorer", *SANITIZERS)
-    except subprocess.CalledProcessError:
-        pytest.skip("the sanitizers' libraries are missing: install libgcc-12-dev")
+    return sanitized(tmp_path_factory.mktemp("restorer"))
 
 
 class Firmware:

@@ -50,7 +50,7 @@ def restorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("restorer") / "nodectl-restorer")
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def assert_comes(holds: Callable[[], bool], what: str) -> None:
     assert within(PATIENCE_S, holds), f"did not come: {what}"
 
 
@@ -66,20 +66,20 @@ class Supervised:
             [restorer, "run", *where, "--", *writer],
             cwd=ROOT, stdout=self.output.open("w"), stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        until(lambda: "\n" in self.said, "the writer's number")
+        assert_comes(lambda: "\n" in self.said, "the writer's number")
         self.writer = int(self.said.split()[0])
         if not lease_s:
-            until(lambda: max(self.khz) < MAX_KHZ, "the clocks are lowered")
+            assert_comes(lambda: max(self.khz) < MAX_KHZ, "the clocks are lowered")
 
     @property
     def said(self) -> str:
         """What the writer has printed."""
         return self.output.read_text()
 
-    def is_refused(self) -> None:
+    def assert_is_refused(self) -> None:
         """Wait until the writer is refused three times from now on."""
         before = self.said.count("refused")
-        until(lambda: self.said.count("refused") >= before + 3, "the writer is refused")
+        assert_comes(lambda: self.said.count("refused") >= before + 3, "the writer is refused")
 
     @property
     def khz(self) -> list[int]:
@@ -117,12 +117,12 @@ def test_a_writer_that_is_stopped_for_longer_than_its_lease_loses_the_node_and_w
     supervised: Supervised,
 ) -> None:
     os.kill(supervised.writer, signal.SIGSTOP)
-    until(supervised.is_back, "the knobs are put back")
+    assert_comes(supervised.is_back, "the knobs are put back")
     assert is_locked(str(supervised.lock)), "the restorer has it as long as the program is there"
     os.kill(supervised.writer, signal.SIGCONT)
-    supervised.is_refused()
-    until(supervised.is_back, "what the writer had begun when it was stopped is put back too")
-    supervised.is_refused()
+    supervised.assert_is_refused()
+    assert_comes(supervised.is_back, "what the writer had begun when it was stopped is put back too")
+    supervised.assert_is_refused()
     assert supervised.is_back()
 
 
@@ -132,7 +132,7 @@ def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path:
         os.kill(supervised.writer, signal.SIGSTOP)
         os.kill(supervised.writer, signal.SIGCONT)
         seen = supervised.khz
-        until(lambda: supervised.khz != seen, "it moves the clocks again")
+        assert_comes(lambda: supervised.khz != seen, "it moves the clocks again")
         os.kill(supervised.process.pid, signal.SIGTERM)
         assert supervised.process.wait(60) == 128 + signal.SIGTERM, "the signal is passed on"
         assert supervised.is_back()
@@ -143,8 +143,8 @@ def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path:
 def test_a_writer_that_does_not_renew_its_lease_loses_the_node(restorer: Path, tmp_path: Path) -> None:
     supervised = Supervised(restorer, tmp_path, lease_s=1.5)
     try:
-        supervised.is_refused()
-        until(supervised.is_back, "the knobs are put back")
+        supervised.assert_is_refused()
+        assert_comes(supervised.is_back, "the knobs are put back")
     finally:
         supervised.end()
 
@@ -153,7 +153,7 @@ def test_when_the_restorer_itself_is_killed_its_program_ends_and_the_next_restor
     restorer: Path, supervised: Supervised
 ) -> None:
     supervised.process.kill()
-    until(lambda: not is_locked(str(supervised.lock)), "the writer has ended too")
+    assert_comes(lambda: not is_locked(str(supervised.lock)), "the writer has ended too")
     where = ("--lock", str(supervised.lock), "--root", str(supervised.node.files.root))
     done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
