@@ -30,6 +30,8 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
 from firmware_bridge.errors import LinkError, NotFoundError, RefusedError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
@@ -94,7 +96,7 @@ class ScmiKnob(WholeNumber):
         self._recipe = ScmiRecipe(url, domain, kind)
 
     def recipe(self) -> ScmiRecipe:
-        """Controller, domain and setting."""
+        """Controller, domain and setting, and what the controller has said of the domain so far."""
         return self._recipe
 
     def read(self) -> str:
@@ -328,6 +330,12 @@ class DomainCap(ScmiKnob):
             int(domain.watts(domain.max_cap) * 1000),
             max(int(domain.watts(domain.cap_step) * 1000), 1),
         )
+        lowest, highest, step = self._range_mw
+        self._recipe = msgspec.structs.replace(
+            self._recipe, number=domain.number, lowest=lowest, highest=highest, step=step,
+            units=(domain.rounded_down(1e-3), domain.min_cap, domain.cap_step),
+            keeps_agents_apart=self._keeps_agents_apart,
+        )  # fmt: skip
         return domain
 
     def _found(self, controller: Controller) -> CapDomain | None:
@@ -380,6 +388,8 @@ class DomainClock(ScmiKnob):
                 f" {'level' if self._is_level else 'limits'}"
             )
         self._khz = tuple(level.khz for level in domain.levels)
+        levels = tuple((level.khz, level.number) for level in domain.levels)
+        self._recipe = msgspec.structs.replace(self._recipe, number=domain.number, levels=levels)
         return domain
 
     def _at_or_below(self, requested: int) -> int:

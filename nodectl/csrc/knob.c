@@ -7,6 +7,7 @@
 
 #define UNLOCKED "unlocked" /* nodectl/knobs/gpu_limits.py */
 #define LOCKED "locked "
+#define DISABLED "disabled" /* nodectl/controller/scmi_knobs.py */
 
 static void text_member(span_t recipe, const char *name, char *out, size_t size)
 {
@@ -73,9 +74,81 @@ static bool parse_file(span_t recipe, knob_t *knob)
     return is_path(knob->path) && knob->step > 0 && parse_words(recipe, knob) && parse_hidden(recipe, knob);
 }
 
+static bool parse_nvml(span_t recipe, knob_t *knob)
+{
+    char call[TEXT];
+
+    text_member(recipe, "call", call, TEXT);
+    knob->kind = strcmp(call, "clock_lock") == 0 ? KIND_LOCK : KIND_BOARD;
+    knob->gpu = whole_member(recipe, "gpu", -1);
+    return knob->gpu >= 0 && (knob->kind == KIND_LOCK || strcmp(call, "power_limit") == 0);
+}
+
+/* The numbers of an array, as many as there is room for; how many there are. */
+static int parse_numbers(span_t array, int64_t *out, int room)
+{
+    span_t key, value;
+    size_t place = 0;
+    int n = 0;
+
+    while (n < room && json_next(array, &place, &key, &value) && json_whole(value, &out[n]))
+        n++;
+    return n;
+}
+
+static void parse_levels(span_t recipe, domain_t *domain)
+{
+    span_t levels, key, pair;
+    size_t place = 0;
+
+    if (!json_member(recipe, "levels", &levels))
+        return;
+    while (domain->n_levels < MOST_LEVELS && json_next(levels, &place, &key, &pair) &&
+           parse_numbers(pair, domain->levels[domain->n_levels], 2) == 2)
+        domain->n_levels++;
+}
+
+static bool parse_cap(span_t recipe, knob_t *knob)
+{
+    domain_t *domain = &knob->domain;
+    int64_t units[3] = {1, 0, 0};
+    span_t value;
+
+    knob->kind = KIND_CAP;
+    domain->lowest = whole_member(recipe, "lowest", 0);
+    domain->highest = whole_member(recipe, "highest", 0);
+    domain->step = whole_member(recipe, "step", 1);
+    if (json_member(recipe, "units", &value))
+        parse_numbers(value, units, 3);
+    domain->per_mw = units[0];
+    domain->lowest_units = units[1];
+    domain->step_units = units[2];
+    domain->keeps_agents_apart = json_member(recipe, "keeps_agents_apart", &value) && span_is(value, "true");
+    return domain->step > 0 && domain->lowest >= 0 && domain->highest >= domain->lowest && domain->per_mw > 0 &&
+           domain->per_mw <= 1000000 && domain->highest <= UINT32_MAX && domain->lowest_units >= 0 && domain->step_units >= 0;
+}
+
+/* A domain whose number was not known at the capture is left to Python, which looks for it by its name. */
+static bool parse_scmi(span_t recipe, knob_t *knob)
+{
+    char setting[TEXT];
+
+    knob->domain.number = whole_member(recipe, "number", -1);
+    text_member(recipe, "url", knob->domain.url, PATH);
+    text_member(recipe, "setting", setting, TEXT);
+    if (knob->domain.number < 0 || knob->domain.number > UINT16_MAX)
+        return true;
+    if (strcmp(setting, "cap_mw") == 0)
+        return parse_cap(recipe, knob);
+    parse_levels(recipe, &knob->domain);
+    if (knob->domain.n_levels)
+        knob->kind = strcmp(setting, "level_khz") == 0 ? KIND_CLOCK_LEVEL : KIND_CLOCK_LIMIT;
+    return true;
+}
+
 bool knob_parse(span_t recipe, knob_t *knob)
 {
-    char kind[TEXT], call[TEXT];
+    char kind[TEXT];
 
     memset(knob, 0, sizeof *knob);
     knob->kind = KIND_OTHER;
@@ -84,12 +157,14 @@ bool knob_parse(span_t recipe, knob_t *knob)
     text_member(recipe, "kind", kind, TEXT);
     if (strcmp(kind, "file") == 0)
         return parse_file(recipe, knob);
-    if (strcmp(kind, "nvml") != 0)
-        return true;
-    text_member(recipe, "call", call, TEXT);
-    knob->kind = strcmp(call, "clock_lock") == 0 ? KIND_LOCK : KIND_BOARD;
-    knob->gpu = whole_member(recipe, "gpu", -1);
-    return knob->gpu >= 0 && (knob->kind == KIND_LOCK || strcmp(call, "power_limit") == 0);
+    if (strcmp(kind, "nvml") == 0)
+        return parse_nvml(recipe, knob);
+    return strcmp(kind, "scmi") != 0 || parse_scmi(recipe, knob);
+}
+
+bool knob_is_shared(const knob_t *knob)
+{
+    return knob->kind == KIND_CAP || knob->kind == KIND_CLOCK_LIMIT || knob->kind == KIND_CLOCK_LEVEL;
 }
 
 bool knob_number(const knob_t *knob, const char *text, int64_t *number)
@@ -114,7 +189,20 @@ static bool is_hidden(const world_t *world, const knob_t *knob)
     return knob->hidden_by[0] && file_read(world, knob->hidden_by, text, why) == FINE && strcmp(text, knob->hidden_text) == 0;
 }
 
-access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], char why[LINE])
+/* Of what is no file: the number that the device gives. */
+static access_t device_number(const knob_t *knob, int64_t *number, char why[LINE])
+{
+    *number = 0;
+    switch (knob->kind) {
+    case KIND_BOARD: return nvml_limit(knob->gpu, number, why);
+    case KIND_CAP: return scmi_cap(&knob->domain, number, why);
+    case KIND_CLOCK_LIMIT: return scmi_clock(&knob->domain, false, number, why);
+    case KIND_CLOCK_LEVEL: return scmi_clock(&knob->domain, true, number, why);
+    default: return NO_GETTER;
+    }
+}
+
+static access_t device_read(const knob_t *knob, char text[TEXT], char why[LINE])
 {
     access_t found;
     int64_t number;
@@ -123,11 +211,21 @@ access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], ch
         snprintf(text, TEXT, UNLOCKED);
         return nvml_look(knob->gpu, why);
     }
-    if (knob->kind == KIND_BOARD) {
-        found = nvml_limit(knob->gpu, &number, why);
+    found = device_number(knob, &number, why);
+    if (knob->kind == KIND_CAP && number == 0)
+        snprintf(text, TEXT, DISABLED);
+    else
         snprintf(text, TEXT, "%" PRId64, number);
-        return found;
-    }
+    return found;
+}
+
+access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], char why[LINE])
+{
+    access_t found;
+    int64_t number;
+
+    if (knob->kind != KIND_FILE)
+        return device_read(knob, text, why);
     found = file_read(world, knob->path, text, why);
     if (found == FINE && knob->n_words == 0 && !knob_number(knob, text, &number)) {
         snprintf(why, LINE, "%s has '%s', not a number", knob->path, text);
@@ -145,10 +243,8 @@ access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *prese
     char text[TEXT];
     access_t found;
 
-    if (knob->kind == KIND_LOCK)
-        return NO_GETTER;
-    if (knob->kind == KIND_BOARD)
-        return nvml_limit(knob->gpu, present, why);
+    if (knob->kind != KIND_FILE)
+        return device_number(knob, present, why);
     found = file_read(world, knob->path, text, why);
     if (found == FINE && !knob_number(knob, text, present)) {
         snprintf(why, LINE, "%s has '%s', which is no value of it", knob->path, text);
@@ -157,23 +253,49 @@ access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *prese
     return found;
 }
 
+static access_t device_set(const knob_t *knob, int64_t number, char why[LINE])
+{
+    switch (knob->kind) {
+    case KIND_BOARD: return nvml_set_limit(knob->gpu, number, why);
+    case KIND_CAP: return scmi_set_cap(&knob->domain, number, why);
+    default: return scmi_set_clock(&knob->domain, knob->kind == KIND_CLOCK_LEVEL, number, why);
+    }
+}
+
+/* The captured cap (0: none). Where each agent has a cap of its own ours is withdrawn first: what is then in force shows
+   whether the captured cap is another agent's, which must not be set as ours too. */
+static access_t return_cap(const knob_t *knob, int64_t captured, char why[LINE])
+{
+    int64_t in_force = 0;
+    access_t got = scmi_cap(&knob->domain, &in_force, why);
+
+    if (got == FINE && (knob->domain.keeps_agents_apart || (in_force && !captured))) {
+        got = scmi_withdraw_cap(&knob->domain, why);
+        if (got == FINE)
+            got = scmi_cap(&knob->domain, &in_force, why);
+    }
+    return got == FINE && captured && in_force != captured ? scmi_set_cap(&knob->domain, captured, why) : got;
+}
+
 access_t knob_put(const world_t *world, const knob_t *knob, const char *captured, char why[LINE])
 {
     int64_t number;
     int end = 0;
 
+    if (knob->kind == KIND_FILE)
+        return file_write(world, knob->path, captured, why);
     if (knob->kind == KIND_LOCK && strcmp(captured, UNLOCKED) == 0)
         return nvml_unlock(knob->gpu, why);
     if (knob->kind == KIND_LOCK && sscanf(captured, LOCKED "%5" SCNd64 "%n", &number, &end) == 1 && number > 0 &&
         captured[end] == 0)
         return nvml_lock(knob->gpu, number, why);
-    if (knob->kind == KIND_BOARD && knob_number(knob, captured, &number))
-        return nvml_set_limit(knob->gpu, number, why);
-    if (knob->kind != KIND_FILE) {
+    if (knob->kind == KIND_CAP && strcmp(captured, DISABLED) == 0)
+        return return_cap(knob, 0, why);
+    if (knob->kind == KIND_LOCK || !knob_number(knob, captured, &number)) {
         snprintf(why, LINE, "the saved state '%s' is not one this knob can have captured", captured);
         return REFUSED;
     }
-    return file_write(world, knob->path, captured, why);
+    return knob->kind == KIND_CAP ? return_cap(knob, number, why) : device_set(knob, number, why);
 }
 
 access_t knob_set(const world_t *world, const knob_t *knob, int64_t value, char why[LINE])
@@ -184,16 +306,20 @@ access_t knob_set(const world_t *world, const knob_t *knob, int64_t value, char 
         snprintf(why, LINE, "%s: it has no word number %" PRId64, knob->path, value);
         return REFUSED;
     }
-    if (knob->n_words)
-        return file_write(world, knob->path, knob->words[value - 1], why);
+    if (knob->kind != KIND_FILE && knob->kind != KIND_LOCK)
+        return device_set(knob, value, why);
     snprintf(text, sizeof text, "%" PRId64, value);
-    return knob_put(world, knob, text, why);
+    return knob_put(world, knob, knob->n_words ? knob->words[value - 1] : text, why);
 }
 
 bool knob_matches(const knob_t *knob, int64_t requested, int64_t present)
 {
     int64_t apart = requested > present ? requested - present : present - requested;
 
+    if (knob->kind == KIND_CAP)
+        return scmi_in_range(&knob->domain, requested) == present;
+    if (knob_is_shared(knob))
+        return scmi_at_or_below(&knob->domain, requested) == present;
     if (knob->any_word && requested == knob->any_word)
         return true;
     if (knob->rounding == WITHIN)
@@ -208,6 +334,10 @@ bool knob_explain(const world_t *world, const knob_t *knob, int64_t requested, i
     int64_t limit;
     char cooling[LINE];
 
+    if (knob->kind == KIND_CAP && knob->domain.keeps_agents_apart && present > 0 && present < requested) {
+        snprintf(text, LINE, "another agent's lower cap of %" PRId64 " mW is in force", present);
+        return true;
+    }
     if (is_hidden(world, knob)) {
         snprintf(text, LINE, "%s is %s, which hides it", knob->hidden_by, knob->hidden_text);
         return true;

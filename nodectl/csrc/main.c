@@ -31,7 +31,7 @@ static const char USAGE[] =
     "  --dry-run          say what would be done; write nothing\n"
     "  --leave-cluster    restore knobs under a cluster's grant too\n"
     "  --if-idle          exit 0 where an agent runs this node: it restores by itself\n"
-    "  --rest-by PROGRAM  the nodectl that is run for knobs that need it (SCMI controllers, saves of version 1)\n"
+    "  --rest-by PROGRAM  the nodectl that is run for what needs it (saves of version 1, unusual SCMI links)\n"
     "  --lease SECONDS    run: how long the program may be stopped (1)\n"
     "  --save FILE, --lock FILE, --boot ID, --root DIR   in place of this node's\n"
     "\n"

@@ -100,6 +100,7 @@ restoration_t restore_all(const options_t *options)
         result.is_complete &= restore_one(options, options->saves[at], options->boots[at], &result);
         save_free(&save);
     }
+    scmi_close();
     return result;
 }
 
@@ -169,5 +170,6 @@ void restore_again(const options_t *options)
 
     for (size_t at = kept.n; at-- > 0;)
         put_back_one(options, &kept.records[at], &ignored);
+    scmi_close();
     kept.n = 0;
 }

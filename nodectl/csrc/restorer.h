@@ -9,7 +9,8 @@
  *
  *   json
  *   save
- *   device_file, device_nvml
+ *   link_shm, link_serial
+ *   device_file, device_nvml, device_scmi
  *   knob
  *   rule
  *   turn
@@ -83,10 +84,21 @@ bool save_set_aside(save_t *save, char aside[PATH], char error[LINE]);
 
 typedef enum { FINE, NO_GETTER, REFUSED, VANISHED } access_t;
 
-enum { MOST_WORDS = 16 };
+enum { MOST_WORDS = 16, MOST_LEVELS = 64 };
+
+/* A domain behind an SCMI controller: nodectl/knobs/recipe.py, ScmiRecipe. */
+typedef struct {
+    char url[PATH];
+    int64_t number, lowest, highest, step;
+    int64_t per_mw, lowest_units, step_units;
+    int64_t levels[MOST_LEVELS][2];
+    int n_levels;
+    bool keeps_agents_apart;
+} domain_t;
 
 typedef struct {
-    enum { KIND_FILE, KIND_LOCK, KIND_BOARD, KIND_OTHER } kind;
+    enum { KIND_FILE, KIND_LOCK, KIND_BOARD, KIND_CAP, KIND_CLOCK_LIMIT, KIND_CLOCK_LEVEL, KIND_OTHER } kind;
+    domain_t domain;
     char path[PATH], limited_by[PATH], hidden_by[PATH], hidden_text[TEXT];
     enum { EXACT, WITHIN, DOWN } rounding;
     int64_t step, raw, any_word, gpu;
@@ -112,7 +124,33 @@ access_t nvml_look(int64_t gpu, char why[LINE]);
 access_t nvml_limit(int64_t gpu, int64_t *milliwatts, char why[LINE]);
 access_t nvml_set_limit(int64_t gpu, int64_t milliwatts, char why[LINE]);
 
+/* A link to a controller: sends one message and waits for the one with the same first word. 0: no answer in time;
+   -1: the link is gone, with words in ``why``. */
+typedef struct link link_t;
+struct link {
+    int (*exchange)(link_t *link, const uint32_t *words, int n_words, uint32_t *reply, int room, char why[LINE]);
+    int fds[6];
+    void *memory; /* link_shm */
+    size_t memory_bytes;
+    volatile uint32_t *area;
+    uint32_t agent, payload_bytes, doorbell, completion;
+    uint8_t sequence; /* link_serial */
+};
+bool link_open_shm(link_t *link, const char *path, char why[LINE]);
+void link_close_shm(link_t *link);
+bool link_open_serial(link_t *link, const char *place, char why[LINE]);
+
+access_t scmi_cap(const domain_t *domain, int64_t *milliwatts, char why[LINE]); /* 0: none */
+access_t scmi_set_cap(const domain_t *domain, int64_t milliwatts, char why[LINE]);
+access_t scmi_withdraw_cap(const domain_t *domain, char why[LINE]);
+void scmi_close(void); /* every link: a channel belongs to one client */
+int64_t scmi_in_range(const domain_t *domain, int64_t milliwatts);
+access_t scmi_clock(const domain_t *domain, bool is_level, int64_t *khz, char why[LINE]);
+access_t scmi_set_clock(const domain_t *domain, bool is_level, int64_t khz, char why[LINE]);
+int64_t scmi_at_or_below(const domain_t *domain, int64_t khz);
+
 bool knob_parse(span_t recipe, knob_t *knob);
+bool knob_is_shared(const knob_t *knob); /* other agents set it too, so the value in force may be theirs */
 bool knob_number(const knob_t *knob, const char *text, int64_t *number);
 access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], char why[LINE]);
 access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *present, char why[LINE]);

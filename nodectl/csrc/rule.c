@@ -98,6 +98,8 @@ static void after_restoring(const case_t *one, outcome_t *outcome)
     } else if (after && is_one_of_ours(one, after)) {
         is(outcome, NO_EFFECT, "our value was withdrawn, and %" PRId64 " is still in force: is it now another agent's channel?",
            after);
+    } else if (after) {
+        is(outcome, RESTORED, "our value was withdrawn; %" PRId64 " is somebody else's and stays", after);
     } else {
         is(outcome, RESTORED, "%s to %s", one->present, one->captured);
     }
@@ -109,7 +111,7 @@ static void put_back(const case_t *one, bool dry_run, outcome_t *outcome)
     int64_t last = record->n_ours ? record->ours[record->n_ours - 1] : captured_number(one);
     char why[LINE];
 
-    if (one->has_number && strcmp(one->present, one->captured) == 0)
+    if (one->has_number && !knob_is_shared(&one->knob) && strcmp(one->present, one->captured) == 0)
         return is(outcome, RESTORED, "is at %s, as captured", one->present);
     if (one->has_number && !is_ours(one) && !knob_explain(one->world, &one->knob, last, one->number, why))
         return is(outcome, LEFT, "somebody else set it to %s; it was %s before this agent", one->present, one->captured);

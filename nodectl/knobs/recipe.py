@@ -39,12 +39,24 @@ class NvmlRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="nvml"):
     call: Literal["clock_lock", "power_limit"]
 
 
-class ScmiRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="scmi"):
-    """A setting of a domain behind an SCMI controller."""
+class ScmiRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="scmi", omit_defaults=True):
+    """A setting of a domain behind an SCMI controller, as it was found at the capture.
+
+    ``number``: of the domain; -1 while it is not known. Of a cap (``setting`` "cap_mw"): the range and step in mW
+    (``lowest``, ``highest``, ``step``), and as the controller counts: units per mW, lowest cap and step (``units``).
+    ``keeps_agents_apart``: each agent has a cap of its own. Of a clock: ``levels`` as (kHz, number), the lowest first.
+    """
 
     url: str
     domain: str
     setting: str
+    number: int = -1
+    lowest: int = 0
+    highest: int = 0
+    step: int = 1
+    units: tuple[int, int, int] = (1, 0, 0)
+    keeps_agents_apart: bool = False
+    levels: tuple[tuple[int, int], ...] = ()
 
 
 Recipe: TypeAlias = FileRecipe | NvmlRecipe | ScmiRecipe

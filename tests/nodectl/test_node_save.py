@@ -26,6 +26,7 @@ from nodectl.write.writer import Writer
 from pmu.ports import Ports
 from tests.nodectl.file_tree import MAX_KHZ, StillClock, file_node, limit_path, reopen
 from tests.nodectl.plain_knob import GONE, PlainKnob
+from tests.waiting import PATIENCE_S, within
 
 NAME = "cpu/policy0/max_khz"
 
@@ -215,12 +216,12 @@ def test_a_writer_that_was_stopped_while_somebody_took_the_node_writes_nothing_a
         node.ports.files.put(limit_path(0), 3_100_000)
         process.send_signal(signal.SIGCONT)
         assert process.stdout
-        while process.stdout.readline() != "refused\n":
-            assert process.poll() is None
+        out = process.stdout
+        assert within(PATIENCE_S, lambda: out.readline() == "refused\n")
         assert node.khz in (3_100_000, *range(1_200_000, 1_700_000, 1000)), "one write may be in flight, none follows"
         node.ports.files.put(limit_path(0), 3_100_000)
         for _ in range(5):
-            assert process.stdout.readline() == "refused\n"
+            assert out.readline() == "refused\n"
         assert node.khz == 3_100_000
         process.kill()
 

@@ -50,7 +50,7 @@ def restorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("restorer") / "nodectl-restorer")
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def assert_comes(holds: Callable[[], bool], what: str) -> None:
     assert within(PATIENCE_S, holds), f"did not come: {what}"
 
 
@@ -59,18 +59,27 @@ class Supervised:
 
     def __init__(self, restorer: Path, folder: Path, lease_s: float = 0.0, stopped_s: float = 0.3) -> None:
         self.node = file_node(folder / "node", policies=2)
-        self.lock, self.save = folder / "lock", folder / "captured.jsonl"
+        self.lock, self.save, self.output = folder / "lock", folder / "captured.jsonl", folder / "said"
         where = ["--lock", str(self.lock), "--root", str(self.node.files.root), "--lease", str(stopped_s)]
         writer = [sys.executable, "-c", WRITER, str(self.node.files.root), str(self.lock), str(lease_s)]
         self.process = subprocess.Popen(
             [restorer, "run", *where, "--", *writer],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=ROOT, stdout=self.output.open("w"), stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert self.process.stdout
-        self.said = self.process.stdout
-        self.writer = int(self.said.readline())
+        assert_comes(lambda: "\n" in self.said, "the writer's number")
+        self.writer = int(self.said.split()[0])
         if not lease_s:
-            until(lambda: max(self.khz) < MAX_KHZ, "the clocks are lowered")
+            assert_comes(lambda: max(self.khz) < MAX_KHZ, "the clocks are lowered")
+
+    @property
+    def said(self) -> str:
+        """What the writer has printed."""
+        return self.output.read_text()
+
+    def assert_is_refused(self) -> None:
+        """Wait until the writer is refused three times from now on."""
+        before = self.said.count("refused")
+        assert_comes(lambda: self.said.count("refused") >= before + 3, "the writer is refused")
 
     @property
     def khz(self) -> list[int]:
@@ -98,24 +107,22 @@ def supervised(restorer: Path, tmp_path: Path) -> Iterator[Supervised]:
 
 def test_a_killed_writer_leaves_every_knob_as_it_was(supervised: Supervised) -> None:
     os.kill(supervised.writer, signal.SIGKILL)
-    out, err = supervised.process.communicate(timeout=60)
+    err = supervised.process.communicate(timeout=60)[1]
     assert supervised.process.returncode == 128 + signal.SIGKILL
     assert supervised.is_back() and not is_locked(str(supervised.lock))
-    assert out == "" and err.count("restored") == 2, "the output is the program's"
+    assert len(supervised.said.split()) == 1 and err.count("restored") == 2, "the output is the program's"
 
 
 def test_a_writer_that_is_stopped_for_longer_than_its_lease_loses_the_node_and_writes_nothing_any_more(
     supervised: Supervised,
 ) -> None:
     os.kill(supervised.writer, signal.SIGSTOP)
-    until(supervised.is_back, "the knobs are put back")
+    assert_comes(supervised.is_back, "the knobs are put back")
     assert is_locked(str(supervised.lock)), "the restorer has it as long as the program is there"
     os.kill(supervised.writer, signal.SIGCONT)
-    for _ in range(3):
-        assert supervised.said.readline() == "refused\n"
-    until(supervised.is_back, "what the writer had begun when it was stopped is put back too")
-    for _ in range(3):
-        assert supervised.said.readline() == "refused\n"
+    supervised.assert_is_refused()
+    assert_comes(supervised.is_back, "what the writer had begun when it was stopped is put back too")
+    supervised.assert_is_refused()
     assert supervised.is_back()
 
 
@@ -125,7 +132,7 @@ def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path:
         os.kill(supervised.writer, signal.SIGSTOP)
         os.kill(supervised.writer, signal.SIGCONT)
         seen = supervised.khz
-        until(lambda: supervised.khz != seen, "it moves the clocks again")
+        assert_comes(lambda: supervised.khz != seen, "it moves the clocks again")
         os.kill(supervised.process.pid, signal.SIGTERM)
         assert supervised.process.wait(60) == 128 + signal.SIGTERM, "the signal is passed on"
         assert supervised.is_back()
@@ -136,8 +143,8 @@ def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path:
 def test_a_writer_that_does_not_renew_its_lease_loses_the_node(restorer: Path, tmp_path: Path) -> None:
     supervised = Supervised(restorer, tmp_path, lease_s=1.5)
     try:
-        assert supervised.said.readline() == "refused\n"
-        until(supervised.is_back, "the knobs are put back")
+        supervised.assert_is_refused()
+        assert_comes(supervised.is_back, "the knobs are put back")
     finally:
         supervised.end()
 
@@ -146,7 +153,7 @@ def test_when_the_restorer_itself_is_killed_its_program_ends_and_the_next_restor
     restorer: Path, supervised: Supervised
 ) -> None:
     supervised.process.kill()
-    until(lambda: not is_locked(str(supervised.lock)), "the writer has ended too")
+    assert_comes(lambda: not is_locked(str(supervised.lock)), "the writer has ended too")
     where = ("--lock", str(supervised.lock), "--root", str(supervised.node.files.root))
     done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
