@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.write.many_files import ManyFiles, as_written
 from nodectl.write.restore import (
     SETTLED,
     Restoration,
@@ -65,11 +66,14 @@ class _Setting:
 class Writer:
     """Writes knobs, and nobody else does. Also a context manager: ``start``, and restore at the end in any case."""
 
-    def __init__(self, knobs: Sequence[Knob], save_path: str, boot_id: str, clock: Clock) -> None:
+    def __init__(
+        self, knobs: Sequence[Knob], save_path: str, boot_id: str, clock: Clock, many: ManyFiles | None = None
+    ) -> None:
+        """``many``: writes clock limits together; without it knobs are written one by one."""
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
         self._save = Save(save_path, boot_id)
         self._boot_id = boot_id
-        self._clock = clock
+        self._clock, self._many = clock, many
         self._captured: dict[str, Captured] = {}
         self._restore_limits: dict[str, int] = {}
         self._round: Iterator[str] = iter(())
@@ -181,7 +185,8 @@ class Writer:
             return [Outcome(name, "refused", str(error)) for name in writes]
         for name, value in writes.items():
             self._captured[name].note(value)
-        outcomes = [self._write(self._settings[name], value) for name, value in writes.items()]
+        together = self._write_together(writes)
+        outcomes = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
         with contextlib.suppress(SaveError):  # the longer file is as good; the next append reports what is wrong
             self._save.compact(self._captured, self._restore_limits)
         return outcomes
@@ -209,8 +214,13 @@ class Writer:
     def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:
         """Which of these captured knobs are no longer at our value? Only those get an outcome."""
         outcomes: list[Outcome] = []
+        names = list(names)
+        known = self._many.present(names) if self._many else {}
         for name in names:
             knob, captured = self._settings[name].knob, self._captured[name]
+            if name in known and captured.ours[-1:] == (known[name],):
+                self._settings[name].present = known[name]
+                continue
             try:
                 present = self._settings[name].present = knob.read_back()
                 if present is None or is_ours(knob, captured, present):
@@ -239,6 +249,27 @@ class Writer:
             self._save.wrote(put)
             for name, value in put.items():
                 self._captured[name].note(value)
+
+    def _write_together(self, writes: Mapping[str, int]) -> dict[str, Outcome]:
+        """Set the clock limits that are not raised above their captured value. Only those that then read as they were
+        set get an outcome; the others are set again, one by one."""
+        if not self._many:
+            return {}
+        captured = self._captured
+        texts = {captured[name].value for name in writes}  # few, however many knobs there are
+        highest = {text: int(text) if text.isdigit() else 0 for text in texts}
+        lower = {name: at for name, at in writes.items() if at <= highest[captured[name].value]}
+        try:
+            present = self._many.write(lower)
+        except KnobError:
+            return {}
+        outcomes: dict[str, Outcome] = {}
+        for name, value in lower.items():
+            if present.get(name) == value:
+                setting = self._settings[name]
+                setting.written = setting.present = value
+                outcomes[name] = as_written(name, value)
+        return outcomes
 
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""

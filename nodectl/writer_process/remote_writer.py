@@ -23,6 +23,7 @@ import nodectl
 from nodectl.knobs.api import Outcome
 from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import LockError
+from nodectl.write.many_files import as_written
 from nodectl.write.restore import Restoration
 from nodectl.write.saves import SaveError
 from nodectl.writer_process.channel import Channel, ChannelError, pair
@@ -163,6 +164,7 @@ class RemoteWriter:
         self.movable: frozenset[str] = frozenset()
         self._number_of: dict[str, int] = {}
         self._name_of: list[str] = []
+        self._at_rest: list[Outcome] = []
         self._link: Link | None = None
         self._open()
 
@@ -189,13 +191,12 @@ class RemoteWriter:
                 f"this agent was silent for longer than the lease of {lease_ms / 1000:g} s: {applied.expired} {plural}"
                 " put back meanwhile"
             )
-        outcomes = {name: Outcome(name, "unchanged") for name in settings}
-        for name, value in settings.items():
-            if name not in known:
-                outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
+        outcomes = {name: self._at_rest[number] for name, number in known.items()}
+        if len(known) < len(settings):
+            outcomes = {name: outcomes.get(name) or _missing(name, value) for name, value in settings.items()}
         for number in applied.written:
             name = self._name_of[number]
-            outcomes[name] = Outcome(name, "written", str(settings[name]))
+            outcomes[name] = as_written(name, settings[name])
         outcomes |= {outcome.knob: outcome for outcome in applied.others}
         return list(outcomes.values())
 
@@ -237,6 +238,7 @@ class RemoteWriter:
                 self._link.pidfd = os.pidfd_open(welcome.pid)
         self._name_of = [entry.name for entry in welcome.knobs]
         self._number_of = {name: number for number, name in enumerate(self._name_of)}
+        self._at_rest = [Outcome(name, "unchanged") for name in self._name_of]
         self.movable = frozenset(entry.path for entry in welcome.knobs if entry.path)
         left = welcome.n_files
         while left > 0:
@@ -309,6 +311,10 @@ class RemoteWriter:
             raise WriterLostError(f"the writer process was lost ({why}), and another one as well: {lost}") from lost
         back = sum(outcome.status == "restored" for outcome in result.outcomes)
         self._notices.append(f"the writer process was lost ({why}): started again, {back} knobs put back from the save")
+
+
+def _missing(name: str, value: int) -> Outcome:
+    return Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
 
 
 def _given_path() -> list[str]:

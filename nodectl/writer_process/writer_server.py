@@ -20,6 +20,7 @@ from typing import Final
 from nodectl.knobs import Outcome, find_knobs
 from nodectl.loop.interruptions import Interruptions
 from nodectl.write.lock import LockError, NodeLock
+from nodectl.write.many_files import ManyFiles
 from nodectl.write.restore import save_path
 from nodectl.write.saves import SaveError, node_id
 from nodectl.write.writer import Writer
@@ -88,6 +89,7 @@ class Session:
         self._writer: Writer | None = None
         self._expired = 0
         self._files: list[str] = []
+        self._many: ManyFiles | None = None
 
     def serve(self, channel: Channel, stop: Interruptions) -> None:
         """Until the agent is gone or a signal stops this process; then put every knob back."""
@@ -154,6 +156,8 @@ class Session:
         finally:
             self._writer.close()
             self._writer = None
+            if self._many:
+                self._many.close()
             self._lock.release()
 
     def _serve_one(self, channel: Channel) -> None:
@@ -210,9 +214,12 @@ class Session:
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
             boot_id = node_id(served.ports.lock_path)
-            writer = Writer(knobs, save_path(served.state_dir), boot_id, served.ports.clock)
+            self._many = ManyFiles(served.knobs, served.root, self._permission.check)
+            writer = Writer(knobs, save_path(served.state_dir), boot_id, served.ports.clock, self._many)
             earlier = writer.start()
         except BaseException:
+            if self._many:
+                self._many.close()
             self._lock.release()
             raise
         self._writer = writer
