@@ -52,8 +52,8 @@ from nodectl.writer_process.writer_protocol import (
     type_request,
 )
 
-ANSWER_S: Final = 5.0
-"""Ours: a writer that is silent for so long is killed and started again; a tenth of that is much for 384 clocks."""
+ANSWER_S: Final = 10.0
+"""Ours: a writer that is silent for so long is killed and started again. It is below the watchdog of the unit, 15 s."""
 
 START_S: Final = 60.0
 """Ours: finding the knobs of a large node on a busy machine, and waiting for a restore, take their time."""
