@@ -34,9 +34,13 @@ import psutil
 
 from benchmarks.experiment import save
 from nodectl.writer_process.writer_protocol import LEASE_S
-from tests.waiting import PATIENCE_S, within
+from tests.waiting import within
 
 MOST_S: Final = LEASE_S + 1.0
+
+PATIENCE_S: Final = 600.0
+"""Starting a process takes a minute on a machine that is busy enough. What takes longer than this is taken for hung."""
+
 KNOBS: Final = (
     "/sys/devices/system/cpu/cpufreq/policy*/scaling_max_freq",
     "/sys/class/powercap/intel-rapl:*/constraint_*_power_limit_uw",
@@ -287,7 +291,7 @@ def run(kills: int, machine: str = "curie", seed: int = 1) -> list[dict[str, Any
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or len(rows) != kills:
-        raise SystemExit(f"only {len(rows)} of {kills} kills were done (exit status {done.returncode})")
+        print(f"only {len(rows)} of {kills} kills were done (exit status {done.returncode})", file=sys.stderr)
     return rows
 
 
@@ -320,7 +324,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.inside:
         return inside(options.kills, options.seed, options.inside)
-    rows = run(2 * len(TARGETS) if options.quick else options.kills, options.machine, options.seed)
+    kills = 2 * len(TARGETS) if options.quick else options.kills
+    rows = run(kills, options.machine, options.seed)
     figures = table(rows)
     columns = ("kills", "not_equal", "strange", "back_s p50", "back_s p99", "back_s max", "again_s p50", "again_s max")
     print(f"{'target':24}" + "".join(f"{column:>13}" for column in columns))
@@ -333,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"back p99 {p99_s:.3f} s; lease {LEASE_S:g} s and a second: {MOST_S:g} s; load {load:.1f}")
     print("JSON:", save("kill_campaign", {"figures": figures, "p99_s": p99_s, "load": load, "rows": rows}))
     wrong = sum(row["not_equal"] + row["strange"] for row in figures.values())
-    return int(wrong > 0 or p99_s > MOST_S)
+    return int(wrong > 0 or p99_s > MOST_S or len(rows) < kills)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from nodectl.config import Foreign
 from nodectl.knobs.api import Knob, KnobError, Outcome
 from nodectl.write.ceilings import Ceilings, under
 from nodectl.write.foreign_writers import ForeignRule
+from nodectl.write.many_files import ManyFiles, as_written
 from nodectl.write.places import SavePlaces, open_save
 from nodectl.write.restore import (
     SETTLED,
@@ -84,16 +85,18 @@ class Writer:
         is_current: Callable[[], bool] = lambda: True,
         may_raise: Sequence[str] = (),
         foreign: Foreign = YIELD,
+        many: ManyFiles | None = None,
     ) -> None:
         """``saves``: where what the knobs were is saved. ``is_current`` turns false when another process has taken the
         node: the restorer, while this one was stopped. Then nothing is written any more. ``may_raise``: patterns of
-        knobs that have no ceiling of the site's. ``foreign``: what to do about other programs that move a knob."""
+        knobs that have no ceiling of the site's. ``foreign``: what to do about other programs that move a knob.
+        ``many``: writes clock limits together; without it knobs are written one by one."""
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
         self._places = SavePlaces(saves) if isinstance(saves, str) else saves
         self._save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
         self._is_current = is_current
         self._boot_id = boot_id
-        self._clock = clock
+        self._clock, self._many = clock, many
         self._captured: dict[str, Captured] = {}
         self._restore_limits: dict[str, int] = {}
         self._round: Iterator[str] = iter(())
@@ -220,7 +223,9 @@ class Writer:
             return [Outcome(name, "refused", str(error)) for name in writes]
         for name, value in writes.items():
             self._captured[name].note(value)
-        outcomes = [self._foreign.done(self._write(self._settings[name], value)) for name, value in writes.items()]
+        together = self._write_together(writes)
+        written = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
+        outcomes = [self._foreign.done(outcome) for outcome in written]
         with contextlib.suppress(SaveError):  # the longer file is as good; the next append reports what is wrong
             self._save.compact(self._captured, self._restore_limits)
         return outcomes
@@ -251,8 +256,13 @@ class Writer:
     def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:
         """Which of these captured knobs are no longer at our value? Only those get an outcome."""
         outcomes: list[Outcome] = []
+        names = list(names)
+        known = self._many.present(names) if self._many else {}
         for name in names:
             knob, captured, before = self._settings[name].knob, self._captured[name], self._settings[name].present
+            if name in known and captured.ours[-1:] == (known[name],):
+                self._settings[name].present = known[name]
+                continue
             try:
                 present = self._settings[name].present = knob.read_back()
                 if present is None:
@@ -324,6 +334,27 @@ class Writer:
             self._save.wrote(put)
             for name, value in put.items():
                 self._captured[name].note(value)
+
+    def _write_together(self, writes: Mapping[str, int]) -> dict[str, Outcome]:
+        """Set the clock limits that are not raised above their captured value. Only those that then read as they were
+        set get an outcome; the others are set again, one by one."""
+        if not self._many:
+            return {}
+        captured = self._captured
+        texts = {captured[name].value for name in writes}  # few, however many knobs there are
+        highest = {text: int(text) if text.isdigit() else 0 for text in texts}
+        lower = {name: at for name, at in writes.items() if at <= highest[captured[name].value]}
+        try:
+            present = self._many.write(lower)
+        except KnobError:
+            return {}
+        outcomes: dict[str, Outcome] = {}
+        for name, value in lower.items():
+            if present.get(name) == value:
+                setting = self._settings[name]
+                setting.written = setting.present = value
+                outcomes[name] = as_written(name, value)
+        return outcomes
 
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""

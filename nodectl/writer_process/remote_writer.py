@@ -23,6 +23,7 @@ import nodectl
 from nodectl.knobs.api import Outcome
 from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import LockError
+from nodectl.write.many_files import as_written
 from nodectl.write.restore import Restoration
 from nodectl.write.saves import SaveError
 from nodectl.writer_process.channel import Channel, ChannelError, pair
@@ -52,8 +53,8 @@ from nodectl.writer_process.writer_protocol import (
     type_request,
 )
 
-ANSWER_S: Final = 5.0
-"""Ours: a writer that is silent for so long is killed and started again; a tenth of that is much for 384 clocks."""
+ANSWER_S: Final = 10.0
+"""Ours: a writer that is silent for so long is killed and started again. It is below the watchdog of the unit, 15 s."""
 
 START_S: Final = 60.0
 """Ours: finding the knobs of a large node on a busy machine, and waiting for a restore, take their time."""
@@ -176,6 +177,7 @@ class RemoteWriter:
         self.movable: frozenset[str] = frozenset()
         self._number_of: dict[str, int] = {}
         self._name_of: list[str] = []
+        self._at_rest: list[Outcome] = []
         self._link: Link | None = None
         self._open()
 
@@ -203,13 +205,12 @@ class RemoteWriter:
                 f"this agent was silent for longer than the lease of {lease_ms / 1000:g} s: {applied.expired} {plural}"
                 " put back meanwhile"
             )
-        outcomes = {name: Outcome(name, "unchanged") for name in settings}
-        for name, value in settings.items():
-            if name not in known:
-                outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
+        outcomes = {name: self._at_rest[number] for name, number in known.items()}
+        if len(known) < len(settings):
+            outcomes = {name: outcomes.get(name) or _missing(name, value) for name, value in settings.items()}
         for number in applied.written:
             name = self._name_of[number]
-            outcomes[name] = Outcome(name, "written", str(settings[name]))
+            outcomes[name] = as_written(name, settings[name])
         outcomes |= {outcome.knob: outcome for outcome in applied.others}
         return list(outcomes.values())
 
@@ -257,6 +258,7 @@ class RemoteWriter:
                 self._link.pidfd = os.pidfd_open(welcome.pid)
         self._name_of = [entry.name for entry in welcome.knobs]
         self._number_of = {name: number for number, name in enumerate(self._name_of)}
+        self._at_rest = [Outcome(name, "unchanged") for name in self._name_of]
         self.movable = frozenset(entry.path for entry in welcome.knobs if entry.path)
         left = welcome.n_files
         while left > 0:
@@ -336,6 +338,10 @@ class RemoteWriter:
             raise WriterLostError(f"the writer process was lost ({why}), and another one as well: {lost}") from lost
         back = sum(outcome.status == "restored" for outcome in result.outcomes)
         self._notices.append(f"the writer process was lost ({why}): started again, {back} knobs put back from the save")
+
+
+def _missing(name: str, value: int) -> Outcome:
+    return Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
 
 
 def _given_path() -> list[str]:

@@ -23,6 +23,7 @@ from nodectl.knobs import KnobError, Outcome, find_knobs
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
 from nodectl.write.lock import LockError, NodeLock
+from nodectl.write.many_files import ManyFiles
 from nodectl.write.places import save_places
 from nodectl.write.saves import SaveError, node_id
 from nodectl.write.writer import YIELD, Writer
@@ -101,6 +102,7 @@ class Session:
         self._expired = 0
         self._sent_ceilings: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._files: list[str] = []
+        self._many: ManyFiles | None = None
 
     def serve(self, channel: Channel, stop: Interruptions) -> None:
         """Until the agent is gone or a signal stops this process; then put every knob back."""
@@ -167,6 +169,8 @@ class Session:
         finally:
             self._writer.close()
             self._writer = None
+            if self._many:
+                self._many.close()
             self._lock.release()
 
     def _serve_one(self, channel: Channel) -> None:
@@ -225,12 +229,16 @@ class Session:
         self._lock.acquire()
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
+            self._many = ManyFiles(served.knobs, served.root, self._permission.check)
             places, boot_id = save_places(served.state_dir, served.ports.lock_path), node_id(served.ports.lock_path)
             writer = Writer(
-                knobs, places, boot_id, served.ports.clock, self._lock.is_current, served.may_raise, served.foreign
-            )
+                knobs, places, boot_id, served.ports.clock, self._lock.is_current,
+                served.may_raise, served.foreign, self._many,
+            )  # fmt: skip
             earlier = writer.start()
         except BaseException:
+            if self._many:
+                self._many.close()
             self._lock.release()
             raise
         self._writer = writer

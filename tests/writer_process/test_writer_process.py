@@ -269,3 +269,42 @@ def test_an_idle_writer_uses_no_processor_time(tree: Path, tmp_path: Path) -> No
     time.sleep(1.5)
     assert ticks_and_switches() == before, "it must sleep until somebody speaks"
     writer.close()
+
+
+MANY = 12
+"""More than are written one by one (``ManyFiles``)."""
+
+
+def test_many_clocks_are_written_together_and_each_that_is_not_plain_by_itself(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "node", MANY)
+    names = [f"cpu/policy{policy}/max_khz" for policy in range(MANY)]
+    clock_path(tree, 3).write_text("2000000\n")  # the site's own limit
+    found = limits(tree)
+    writer = started(tree, tmp_path)
+    writer.lease_s = PATIENCE_S
+    assert {outcome.status for outcome in writer.apply(dict.fromkeys(names, 1_900_000))} == {"written"}
+    clock_path(tree, 5).write_text("1100000\n")  # somebody else
+    outcomes = {outcome.knob: outcome.status for outcome in writer.apply(dict.fromkeys(names, 900_000))}
+    assert outcomes.pop(names[5]) == "foreign" and set(outcomes.values()) == {"written"}
+    texts = [clock_path(tree, policy).read_text().strip() for policy in range(MANY)]
+    assert texts == ["900000"] * 5 + ["1100000"] + ["900000"] * 6, "no digit of a longer number is left"
+    clock_path(tree, 5).write_text("1900000\n")
+    writer.restore_all()
+    writer.close()
+    assert limits(tree) == found
+
+
+def test_many_clocks_are_not_written_by_a_writer_that_was_stopped(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "node", MANY)
+    names = [f"cpu/policy{policy}/max_khz" for policy in range(MANY)]
+    found = limits(tree)
+    links: list[Link] = []
+    writer = started(tree, tmp_path, links)
+    writer.apply(dict.fromkeys(names, 1_900_000))
+    links[0].process.send_signal(signal.SIGSTOP)
+    waking = threading.Timer(1.5, links[0].process.send_signal, (signal.SIGCONT,))
+    waking.start()
+    assert {outcome.status for outcome in writer.apply(dict.fromkeys(names, 1_000_000))} == {"refused"}
+    waking.join()
+    assert limits(tree) == found
+    writer.close()
