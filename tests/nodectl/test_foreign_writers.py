@@ -236,7 +236,8 @@ def test_an_agent_sets_a_knob_again_and_names_the_tool_that_may_have_moved_it(tm
                     if limit_khz(inside) != khz:
                         break
             assert limit_khz(inside) == 2_400_000
-    again, left = (line for line in said if line.startswith(CLOCK))
+    again = next(line for line in said if line.startswith(f"{CLOCK}: written"))
+    left = next(line for line in said if line.startswith(f"{CLOCK}: foreign"))
     assert again.startswith(
         f"{CLOCK}: written (foreign writer): 1800000: somebody else set it to 2300000 kHz; set again"
     )
