@@ -3,9 +3,9 @@
 A clock lock (``nvmlDeviceSetGpuLockedClocks``) keeps the SM clock between two clocks. Both are the same here: under a
 mere upper limit the card's firmware follows its own policy, which cost a compute-bound code 3 % (REGALE D2.3 §3.4,
 QE-PW) and would be charged to ours. The driver rounds the clock to the card's ladder. NVML has **no getter** for a
-lock: nobody can ask whether one is set or who set it. So the lock that the site has set, the *baseline*, comes from the
-settings or is observed (``nodectl.write.site_lock``), and until it is known a run locks nothing. A restore sets the
-baseline again; where there is none it is ``nvmlDeviceResetGpuLockedClocks``. The power limit has a getter, in
+lock: nobody can find out whether one is set or who set it. So the lock that the site has set, the *baseline*, comes
+from the settings or is observed (``nodectl.write.site_lock``), and until it is known a run locks nothing. A restore
+sets the baseline again; where there is none it is ``nvmlDeviceResetGpuLockedClocks``. The power limit has a getter, in
 milliwatts.
 Both need root. Source: NVML API reference, "Device Commands".
 """

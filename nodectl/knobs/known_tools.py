@@ -1,6 +1,6 @@
 """Programs that are known to write the same knobs as this agent, and which of them run on this node.
 
-Who wrote a file below /sys cannot be asked afterwards. But few programs do it unasked, and when one of them runs, it is
+No file below /sys shows afterwards who wrote it. But few programs do it unasked, and when one of them runs, it is
 named next to what it may have done. A service shows as a control group of systemd's; a program that was started by hand
 as a process, where this one may see it (not below ``ProtectProc=invisible``).
 Sources: tuned(8), its plug-ins cpu and uncore; power-profiles-daemon's README; thermald(8), its cooling devices;
@@ -82,7 +82,9 @@ class Names:
             self._running, self._looked_ns = running(self._files), now_ns
         part = outcome.knob.partition("/")[0]
         names = " and ".join(tool.name for tool in self._running if part in tool.writes)
-        named = replace(outcome, detail=f"{outcome.detail} ({names} is running, which writes it)") if names else outcome
+        named = (
+            replace(outcome, detail=f"{outcome.detail} (running, and known to write it: {names})") if names else outcome
+        )
         self._named[outcome.knob] = outcome, named
         return named
 

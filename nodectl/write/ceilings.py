@@ -46,7 +46,7 @@ class Ceilings:
         self._site: dict[str, int] = {}
         self._least: dict[str, int] = {}
         self._highest: dict[str, int] = {}
-        self._asked: set[str] = set()
+        self._searched: set[str] = set()
         self._unexplained: set[tuple[Limit, int]] = set()
 
     @property
@@ -73,9 +73,9 @@ class Ceilings:
         """The knob was found at what ``Knob.read`` returned, and that is not ours."""
         if name in self._limits:
             knob, limit = self._limits[name]
-            if name not in self._asked:
+            if name not in self._searched:
                 with contextlib.suppress(KnobError):
-                    self._asked.add(name)
+                    self._searched.add(name)
                     if highest := limit.highest(knob):
                         self._highest[name] = highest
                         self._lower(self._least, name, highest)
