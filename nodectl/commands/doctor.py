@@ -17,7 +17,6 @@ from nodectl.config import DEFAULT_PATH, Config
 from nodectl.controller import delegation
 from nodectl.knobs import known_tools
 from nodectl.knobs.api import SIGNS
-from nodectl.knobs.find import below_hardware
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.shell.errors import NodectlError
@@ -54,7 +53,6 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     found = survey(ports)
     found = replace(found, knob_rows=[*found.knob_rows, *delegation.findings(config.scmi)])
     left = left_behind(state_dir, node_id(ports.lock_path), ports.lock_path)
-    low = [] if left else below_hardware(found.knobs)
     controller = declared.cap_controller(config.scmi) if config.cluster.url else declared.CapController()
     doubts = declared.problems(config, found.layout, ports.files, controller)
     is_doubted = declared.hw_doubt(config, found.layout, controller)
@@ -64,7 +62,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     others = [*_site_limits(ceilings, config), *_site_locks(found, config)]
     others += known_tools.remarks(ports.files, [row.name for row in found.knob_rows])
     if as_json:
-        report = _report(found, verdicts, left, doubts, proof, low)
+        report = _report(found, verdicts, left, doubts, proof)
         report |= {"ceilings": dict(ceilings.site), "others": others}
         click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
         return
@@ -82,8 +80,8 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
         click.echo(line)
     for line in [*doubts, *([proof] if proof else [])]:
         click.echo(f"[cluster]: {line}")
-    for line in [*low, *([left] if left else [])]:
-        click.echo(line)
+    if left:
+        click.echo(left)
 
 
 def _ceilings(found: Survey, places: SavePlaces, node: str) -> Ceilings:
@@ -185,9 +183,7 @@ def _verdict(found: Survey, mode: str) -> str:
     return "yes" + "".join(f"; {notice}" for notice in notices)
 
 
-def _report(
-    found: Survey, verdicts: dict[str, str], left: str, doubts: list[str], proof: str, low: list[str]
-) -> dict[str, Any]:
+def _report(found: Survey, verdicts: dict[str, str], left: str, doubts: list[str], proof: str) -> dict[str, Any]:
     layout = found.layout
     return {
         "cpus": len(layout.cpus),
@@ -198,7 +194,6 @@ def _report(
         "knobs": [msgspec.to_builtins(row) for row in found.knob_rows],
         "runs": verdicts,
         "left_behind": left,
-        "below_hardware": low,
         "cluster": doubts,
         "lease": proof,
     }

@@ -55,7 +55,7 @@ class ClockLimit(NumberFile):
         return FileRecipe(self.path, limited_by=f"{self._dir}/bios_limit", is_cooled=True)
 
     def hardware_limit(self) -> int | None:
-        """The highest clock of the hardware."""
+        """The hardware's highest clock, boost included."""
         return self._optional_khz("cpuinfo_max_freq")
 
     def overruled(self, value: int) -> tuple[Reason, str]:
@@ -81,10 +81,6 @@ class ClockLimit(NumberFile):
         if own_governor and preference:
             return "HWP", f"the processor chooses clocks by itself ({driver}, energy preference {preference})"
         return "firmware", "the processor chooses another clock by itself"
-
-    def highest(self) -> int | None:
-        """The hardware's highest clock, boost included."""
-        return self._optional_khz("cpuinfo_max_freq")
 
     def _optional(self, name: str) -> str:
         try:
@@ -166,7 +162,7 @@ KIND = KnobKind(
     open=_open,
     look=file_finding,
     effect=_ClocksSeen,
-    limit=Limit(ClockLimit.highest),
+    limit=Limit(ClockLimit.hardware_limit),
     domain=Domain(
         name="cpu",
         what="CPU clock limits",

@@ -61,7 +61,7 @@ class UncoreLimit(NumberFile):
         return FileRecipe(self.path, "down", STEP_KHZ)
 
     def hardware_limit(self) -> int | None:
-        """What the limit was when the driver was loaded."""
+        """The upper limit that the hardware had at boot, above which the driver names none."""
         return read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz")
 
     def overruled(self, value: int) -> tuple[Reason, str]:
@@ -83,10 +83,6 @@ class UncoreLimit(NumberFile):
         package = int(match[1]) if match else int(read_text(self._files, f"{UNCORE}/{self._folder}/package_id"))
         cpus = tuple(cpu for cpu, on in enumerate(layout.package_of) if on == package)
         return KnobRange(self.name, "uncore", low_khz, high_khz, tuple(range(low_khz, high_khz + 1, STEP_KHZ)), cpus)
-
-    def highest(self) -> int | None:
-        """The upper limit that the hardware had at boot, above which the driver names none."""
-        return read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz")
 
     def why_not(self) -> str:
         """Why this scope should not be moved; empty if it may be."""
@@ -127,7 +123,7 @@ KIND = KnobKind(
     find=_find,
     open=_open,
     look=_look,
-    limit=Limit(UncoreLimit.highest),
+    limit=Limit(UncoreLimit.hardware_limit),
     domain=Domain(
         name="uncore",
         what="uncore clock limits",
