@@ -54,6 +54,22 @@ def test_imports_point_one_way(package: str) -> None:
     assert wrong == []
 
 
+def test_the_agent_knows_of_its_writer_process_only_the_near_end() -> None:
+    """So what the process does with root's rights can be read, and changed, without the agent."""
+    near = {"nodectl.writer_process.remote_writer", "nodectl.writer_process.root_files"}
+    itself = {"nodectl/commands/writer_service.py"}
+    found: dict[str, set[str]] = {}
+    for source in sorted((ROOT / "nodectl").rglob("*.py")):
+        name = source.relative_to(ROOT).as_posix()
+        if name.startswith("nodectl/writer_process/") or name in itself:
+            continue
+        for node in ast.walk(ast.parse(source.read_text(), str(source))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nodectl.writer_process"):
+                found.setdefault(name, set()).add(node.module or "")
+    assert set(found) == {"nodectl/commands/run.py", "nodectl/loop/agent.py", "nodectl/write/actuation.py"}
+    assert set().union(*found.values()) == near
+
+
 def test_neither_ledger_nor_lease_reads_a_clock() -> None:
     """So no wall clock that jumps can move a deadline: time is given to them, by one that goes on through suspend."""
     sources = [

@@ -64,6 +64,10 @@ RETRY_S, RETRIES = 1.0, 10
 """Ours: how often a knob that could not be put back is tried again before it is left to the save."""
 
 
+LOCK_WAIT_S: Final = 2.0
+"""Ours: a lease and a second, in which the writer of an agent before this one must have put the knobs back."""
+
+
 class Served:
     """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
 
@@ -226,7 +230,7 @@ class Session:
         if self._writer is not None:
             raise ProtocolError("started already")
         served = self._served
-        self._lock.acquire()
+        self._acquire()
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
             self._many = ManyFiles(served.knobs, served.root, self._permission.check)
@@ -244,6 +248,17 @@ class Session:
         self._writer = writer
         captured, limits = dict(writer.captured), dict(writer.restore_limits)
         return Started(earlier.outcomes, earlier.remarks, captured, limits, *self._news_of_ceilings(writer))
+
+    def _acquire(self) -> None:
+        """Lock the node. The writer of an agent that was killed has the lock until the knobs are back: wait for it."""
+        deadline_s = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                return self._lock.acquire()
+            except LockError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(LOCK_WAIT_S / 40)
 
     def _apply(self, writer: Writer, request: Apply) -> Applied:
         names = self._names(request.knobs)

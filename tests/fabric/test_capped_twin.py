@@ -20,7 +20,7 @@ TWO_STARTS_S = 120.0
 LIMIT = "/sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
 
 KILLED_RUN = """
-import json, pathlib, signal, subprocess, sys, time
+import json, os, pathlib, signal, subprocess, sys, time
 config, limit = sys.argv[1], pathlib.Path(sys.argv[2])
 free = limit.read_text()
 agent = subprocess.Popen([sys.executable, "-m", "nodectl.cli", "run", "--config", config])
@@ -29,6 +29,9 @@ while limit.read_text().strip() != "120000000" and agent.poll() is None and time
     time.sleep(0.05)
 time.sleep(float(sys.argv[3]))
 capped = limit.read_text()
+writer = int(pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text())
+agent.send_signal(signal.SIGSTOP)  # so that it does not start another writer
+os.kill(writer, signal.SIGKILL)
 agent.send_signal(signal.SIGKILL)
 agent.wait()
 print(json.dumps([free.strip(), capped.strip(), limit.read_text().strip()]))
@@ -101,7 +104,7 @@ def test_a_job_outlives_the_agent_that_started_it_and_is_reported_by_the_next(tm
         assert (tmp_path / f"job-{job}.out").read_text() == f"{ordinary}\nover\n", "not before other processes"
 
 
-def test_a_served_twin_is_capped_over_the_wire_and_restore_keeps_the_safe_cap_after_a_kill(tmp_path):
+def test_a_served_twin_is_capped_over_the_wire_and_restore_keeps_the_safe_cap_after_kills(tmp_path):
     with Cluster(tmp_path, 300.0) as cluster, ServedNode("skylake-6146", "--workload", "hpl") as node:
         cluster.allow("twin")
         cluster.serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -308,3 +309,19 @@ def test_many_clocks_are_not_written_by_a_writer_that_was_stopped(tmp_path: Path
     waking.join()
     assert limits(tree) == found
     writer.close()
+
+
+def test_the_next_agent_waits_until_the_writer_of_a_killed_one_has_put_the_knobs_back(
+    tree: Path, tmp_path: Path
+) -> None:
+    found = limits(tree)
+    with an_agent(tree, tmp_path / "state") as (agent, first):
+        second = writer_on(tree, tmp_path / "state")
+        os.kill(first, signal.SIGSTOP)  # as if the first writer were slow
+        agent.kill()
+        threading.Timer(0.5, os.kill, (first, signal.SIGCONT)).start()
+        with contextlib.suppress(LockError):  # on a busy machine the first one may need longer
+            assert second.start().outcomes == [], "nothing was left to restore"
+            assert limits(tree) == found
+        second.close()
+    assert within(PATIENCE_S, lambda: limits(tree) == found)
