@@ -51,28 +51,32 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
     is_live = root == Path("/")
     if is_live and os.geteuid() != 0:
         raise UsageError("needs root: it writes /etc/systemd/system")
-    files = dict(_files(head, jobs))
     if remove:
-        found = _remove({place: root / place.relative_to("/") for place in dict(_files(head, True))}, is_live)
+        found = _remove({place: root / place.relative_to("/") for place, _ in _files(head, True)}, is_live)
         if found and not head:
             _remove_restorer(root / RESTORER.relative_to("/"))
         click.echo("settings, keys, state and users are kept" if found else "nothing was installed")
         return
     _check_programs("clusterctl" if head else "nodectl")
-    changed = [place for place, text in files.items() if _write(root / place.relative_to("/"), text)]
+    written = [_write(root / place.relative_to("/"), text) for place, text in _files(head, jobs)]
     if not head:
         _install_restorer(root / RESTORER.relative_to("/"))
     if is_live:
-        if head:
-            _run("systemd-sysusers", "/etc/sysusers.d/clusterctl.conf")
-            _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
-        _run("systemctl", "daemon-reload")
-    program, unit = ("clusterctl", "clusterctl") if head else ("nodectl", "nodectl-agent")
-    if changed and is_live and _is_active(unit):
+        _take(head)
+    program, units = ("clusterctl", "clusterctl") if head else ("nodectl", "nodectl-restore nodectl-agent")
+    unit = units.split()[-1]
+    if is_live and any(written) and _is_active(unit):
         click.echo(f"{unit} runs as before: `systemctl restart {unit}` takes what was written")
     else:
-        restore = "" if head else " nodectl-restore"
-        click.echo(f"next: `{program} config check`, then `systemctl enable --now{restore} {unit}`")
+        click.echo(f"next: `{program} config check`, then `systemctl enable --now {units}`")
+
+
+def _take(head: bool) -> None:
+    """Make this machine know what was written; on the head node also the user and the place for its keys."""
+    if head:
+        _run("systemd-sysusers", "/etc/sysusers.d/clusterctl.conf")
+        _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
+    _run("systemctl", "daemon-reload")
 
 
 def _files(head: bool, jobs: bool) -> Iterator[tuple[Path, str]]:

@@ -25,7 +25,7 @@ from nodectl.shell.errors import NodectlError, UsageError, nearest
 from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.log import logger
 from nodectl.shell.notify import Notifier
-from nodectl.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml
+from nodectl.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml, type_where
 from nodectl.wire.keys import KeyFileError
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
@@ -237,7 +237,11 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
         option = next((name for key, (name, _) in given.items() if path[: len(key)] == key), None)
         return option or (f"{file}:{line_of(text, path)}" if file else f"{DEFAULT_PATH} (which is not there)")
 
-    config = build_config(settings, where)
+    return _with_places(build_config(settings, where), where)
+
+
+def _with_places(config: Config, where: type_where) -> Config:
+    """These settings, if files can be kept in the directories that they name."""
     for key, directory in ((("state_dir",), config.state_dir), (("journal", "dir"), config.journal.dir)):
         if directory and (problem := cannot_keep_files(directory)):
             raise ConfigError(f"{where(key)}: {'.'.join(key)}: {directory}: {problem}")
