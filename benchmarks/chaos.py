@@ -1,7 +1,7 @@
 """Everything that can go wrong, at random and at once, to a partition with jobs and with nodes that lie.
 
 ``clusterctl serve`` and 16 node agents run as processes with real CURVE links, leases (2 s) and job runners, half of
-them at the far end of a cable. What a node's hardware would hold is a file with a history. Three more nodes have
+them at the far end of a cable. A file with a history stands for a node's hardware. Three more nodes have
 allowed keys and lie in well-formed messages (``tests/fabric/hostile_node.py``). They get no jobs: a node can always
 lie about its own. For as long as wanted, this happens:
 
@@ -308,7 +308,7 @@ def judged(at: Path, submitter: Submitter, rows: dict[int, dict[str, Any]]) -> d
     }  # fmt: skip
 
 
-def holds(found: dict[str, Any]) -> bool:
+def is_sound(found: dict[str, Any]) -> bool:
     """Whether nothing was found."""
     is_within = found["worst_w"] <= found["budget_w"] and found["jobs"] > 0
     has_given_up = found["counted"].get("agent's exit 2", 0) > 0  # systemd would not start it again
@@ -337,11 +337,11 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         at = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.callback(subprocess.run, ["umount", "-l", str(at / "store")])
-        with contextlib.redirect_stdout(io.StringIO()):  # keys are told there
+        with contextlib.redirect_stdout(io.StringIO()):  # keys are printed there
             found = run(at, seconds, options.nodes, options.seed, kinds)
         save("chaos", found)
         print(json.dumps(found, indent=1))
-    return 0 if holds(found) else 1
+    return 0 if is_sound(found) else 1
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class Ledger:
         self._declare(at, [FORGOTTEN])
         accounts.unstored.clear()
         accounts.close_grants(at)
-        accounts.boot_ids[int(at[0])] = ""  # of this boot, too, it begins anew
+        accounts.boot_ids[int(at[0])] = ""  # of this boot, too, it starts like a new node
         accounts.limit_mw[at] = 0
         accounts.heard_s[at], accounts.watch_s[at] = -math.inf, math.inf
         for column in (accounts.stored_mw, accounts.target_mw, accounts.wanted_mw, accounts.granted_report_id):
@@ -395,26 +395,25 @@ class Ledger:
         is_new_boot, is_past_boot = accounts.compare_boots(at, [one.boot_id for one in reports])
         report_id = np.array([one.report_id for one in reports], np.int64)
         is_void = is_past_boot | (~is_new_boot & (report_id <= accounts.report_id[at]))
-        if is_void.any():
-            kept = np.flatnonzero(~is_void)
-            at, is_new_boot, report_id = at[kept], is_new_boot[kept], report_id[kept]
-            reports = [reports[n] for n in kept.tolist()]
+        kept = np.flatnonzero(~is_void)
+        at, is_new_boot, report_id = at[kept], is_new_boot[kept], report_id[kept]
+        reports = [reports[n] for n in kept.tolist()]
         if not reports:
             return reports
         rows = [
-            (one.seen_epoch, one.epoch, one.sequence, one.limit_mw, one.power_mw, one.is_leaving,
+            (one.seen_epoch, one.epoch, one.sequence, one.limit_mw, one.power_mw, one.useful_mw, one.is_leaving,
              one.effect == "provisional", one.declaration != accounts.declarations[place])
             for place, one in zip(at.tolist(), reports, strict=True)
         ]  # fmt: skip
         columns = np.array(rows, np.int64).T
-        seen_epoch, epoch, sequence, limit_mw, power_mw = columns[:5]
-        is_leaving, is_provisional, is_declared = columns[5:].astype(np.bool_)
+        seen_epoch, epoch, sequence, limit_mw, power_mw, useful_mw = columns[:6]
+        is_leaving, is_provisional, is_declared = columns[6:].astype(np.bool_)
         self._mind_epoch(now_s, at, seen_epoch)
         if is_new_boot.any():
             self._new_boot(at[is_new_boot], [reports[n].boot_id for n in np.flatnonzero(is_new_boot).tolist()])
         accounts.report_id[at], accounts.seen_epoch[at], accounts.heard_s[at] = report_id, seen_epoch, now_s
         accounts.is_leaving[at] = is_leaving
-        accounts.useful_mw[at] = [one.useful_mw if one.useful_mw >= 0 else UNBOUNDED for one in reports]
+        accounts.useful_mw[at] = np.where(useful_mw >= 0, useful_mw, UNBOUNDED)
         self._note_off(at[accounts.is_off[at]], False)
         is_back = accounts.has_left[at] & ~is_leaving  # its agent runs again
         accounts.has_left[at] &= ~is_back

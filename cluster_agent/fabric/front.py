@@ -1,4 +1,4 @@
-"""The front process: it holds the sockets of the nodes' links. ``python -m cluster_agent.fabric.front FD``.
+"""The front process: it has the sockets of the nodes' links. ``python -m cluster_agent.fabric.front FD``.
 
 libzmq aborts its process when an allowed peer sends a heartbeat on a connection that is gone (docs/security.md). So
 it runs here, where nothing is decided and nothing kept. The cluster agent has ledger, store and jobs, and starts the
@@ -74,15 +74,15 @@ class Front:
         turned_s = 0.0
         while True:
             is_full = self._pipe.waiting > FULL
-            asked = zmq.POLLOUT if is_full else zmq.POLLIN | (zmq.POLLOUT if self._pipe.waiting else 0)
+            events = zmq.POLLOUT if is_full else zmq.POLLIN | (zmq.POLLOUT if self._pipe.waiting else 0)
             pause_s = turned_s + PAUSE_S - time.monotonic()
             if is_full or pause_s > 0:
-                patient.register(self._pipe.fileno(), asked)
+                patient.register(self._pipe.fileno(), events)
                 ready = dict(patient.poll(round(1000 * (ALIVE_S if is_full else pause_s)) + 1))
             else:
                 for one in (self._socket, self._zap):
                     poller.register(one, zmq.POLLIN)
-                poller.register(self._pipe.fileno(), asked)
+                poller.register(self._pipe.fileno(), events)
                 ready = dict(poller.poll(round(1000 * ALIVE_S)))
             if ready.get(self._pipe.fileno(), 0) & (zmq.POLLIN | zmq.POLLERR):
                 for message in self._pipe.receive():

@@ -121,9 +121,9 @@ class PipeError(Exception):
 class Pipe(Generic[T]):
     """One end of the pair; ``kinds`` are the types of message that the other end may send."""
 
-    def __init__(self, door: socket.socket, kinds: object) -> None:
-        door.setblocking(False)
-        self._door = door
+    def __init__(self, end: socket.socket, kinds: object) -> None:
+        end.setblocking(False)
+        self._socket = end
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kinds)
         self._encoder = msgspec.msgpack.Encoder()
         self._got = bytearray()
@@ -131,7 +131,7 @@ class Pipe(Generic[T]):
 
     def fileno(self) -> int:
         """Its descriptor, to be polled."""
-        return self._door.fileno()
+        return self._socket.fileno()
 
     @property
     def waiting(self) -> int:
@@ -152,7 +152,7 @@ class Pipe(Generic[T]):
         """Write what waits, as far as the other end takes it. ``PipeError``"""
         try:
             while self._waiting:
-                del self._waiting[: self._door.send(memoryview(self._waiting)[:AT_ONCE].tobytes())]
+                del self._waiting[: self._socket.send(memoryview(self._waiting)[:AT_ONCE].tobytes())]
         except BlockingIOError:
             pass
         except OSError as error:
@@ -161,7 +161,7 @@ class Pipe(Generic[T]):
     def receive(self) -> Iterator[T]:
         """The messages that have come, from one read. ``PipeError``"""
         try:
-            part = self._door.recv(AT_ONCE)
+            part = self._socket.recv(AT_ONCE)
         except BlockingIOError:
             return
         except OSError as error:
@@ -187,4 +187,4 @@ class Pipe(Generic[T]):
 
     def close(self) -> None:
         """Close this end."""
-        self._door.close()
+        self._socket.close()

@@ -100,7 +100,7 @@ class FrontSupervisor:
             return ""
         keys = ", ".join(f"{name} ({count})" for name, count in self._before.most_common(RECENT_KEYS))
         times = "once" if ended == 1 else f"{ended} times"
-        return f"the process that holds the links ended {times} within {RECENT_S:g} s ({self._why})" + (
+        return f"the process that has the links ended {times} within {RECENT_S:g} s ({self._why})" + (
             f"; who connected last before, and how often: {keys}" if keys else ""
         )
 
@@ -182,7 +182,7 @@ class FrontSupervisor:
         ended = self._process.end()
         self._why = ended if why.startswith("closed") else f"{why}; {ended}"
         if not self._ended_s or now_s - self._ended_s[-1] > RECENT_S:
-            self._say(f"the process that holds the links ended ({self._why}): the next takes over, nodes connect again")
+            self._say(f"the process that has the links ended ({self._why}): the next takes over, nodes connect again")
             self._before.clear()
         self._before.update(self._recent)
         self._recent.clear()

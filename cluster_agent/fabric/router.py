@@ -134,7 +134,7 @@ class Router:
 
     @property
     def front_pid(self) -> int:
-        """The process that holds the sockets."""
+        """The process that has the sockets."""
         return self._front.pid
 
     @property

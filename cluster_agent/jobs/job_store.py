@@ -74,7 +74,7 @@ class JobStore:
 
     def alive(self) -> list[Job]:
         """Jobs that wait or run, in the order in which they joined the queue. ``ClusterError`` if all were lost: nodes
-        may run some that are not known here, and would be told to kill them."""
+        may run some that are not known here, and would be sent orders to end them."""
         if self._database.rows("SELECT 1 FROM set_aside WHERE why = ?", (LOST_JOBS,)):
             raise ClusterError(f"{self._database.path}: {LOST_JOBS}: put back a backup, or `clusterctl store repair`")
         marks = ", ".join("?" * (len(ACTIVE) + 1))

@@ -7,7 +7,7 @@
     77ab3d10 ["schema",[["table","owner","owner",2], ...]]
 
 It is read only where the store is damaged. The names and declarations of nodes are needed then: a node whose count is
-damaged counts its TDP, and one whose name is lost would count nothing. The number tells whether the store has lost
+damaged counts its TDP, and one whose name is lost would count nothing. The number shows whether the store has lost
 commits: a damaged write-ahead log ends, for SQLite, at its last good frame, without an error, and an older copy that
 was put back is in perfect order.
 

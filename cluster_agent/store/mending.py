@@ -129,7 +129,12 @@ def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_lar
     _examine_ledger(connection, found)
     if is_large:
         found.rows["job"] = Rows()
-        return
+    else:
+        _examine_jobs(connection, found)
+
+
+def _examine_jobs(connection: sqlite3.Connection, found: Findings) -> None:
+    """What was set aside earlier, and how many jobs there have been."""
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
         found.asides = connection.execute("SELECT unix_s, of_table, why, record FROM set_aside").fetchall()
     if any(why == LOST_JOBS for _, _, why, _ in found.asides):
@@ -346,7 +351,7 @@ def _with_a_new_first_page(aside: Path, found: Findings) -> Findings:
                 "INSERT INTO sqlite_master (type, name, tbl_name, rootpage, sql) VALUES (?, ?, ?, ?, ?)", rows
             )
         first = bytearray(scratch.read_bytes()[:4096])
-        first[24:28], first[92:96] = b"\0\0\0\1", b"\0\0\0\2"  # the number of pages in it does not hold
+        first[24:28], first[92:96] = b"\0\0\0\1", b"\0\0\0\2"  # the number of pages in it is not valid
         shutil.copy2(aside, read)
         with contextlib.suppress(FileNotFoundError):
             shutil.copy2(f"{aside}-wal", f"{read}-wal")

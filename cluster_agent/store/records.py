@@ -105,7 +105,7 @@ LEDGER: Final = ("owner", "member", "count", "budget")
 
 LOST_JOBS: Final = "all jobs are lost"
 """In ``set_aside``, the reason for which no job may be started or ended: nodes may still run jobs of which nothing is
-known, and would be told to kill them."""
+known, and would be sent orders to end them."""
 
 
 def checksum(table: str, *values: Any) -> int:

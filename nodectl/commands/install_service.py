@@ -52,10 +52,7 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
     if is_live and os.geteuid() != 0:
         raise UsageError("needs root: it writes /etc/systemd/system")
     if remove:
-        found = _remove({place: root / place.relative_to("/") for place, _ in _files(head, True)}, is_live)
-        if found and not head:
-            _remove_restorer(root / RESTORER.relative_to("/"))
-        click.echo("settings, keys, state and users are kept" if found else "nothing was installed")
+        _remove(head, root, is_live)
         return
     _check_programs("clusterctl" if head else "nodectl")
     written = [_write(root / place.relative_to("/"), text) for place, text in _files(head, jobs)]
@@ -159,20 +156,28 @@ def _remove_restorer(path: Path) -> None:
         path.parent.rmdir()
 
 
-def _remove(places: dict[Path, Path], is_live: bool) -> bool:
-    """Remove what this command wrote; returns whether there was any of it."""
+def _remove(head: bool, root: Path, is_live: bool) -> None:
+    """Remove what this command wrote."""
+    places = {place: root / place.relative_to("/") for place, _ in _files(head, True)}
     found = {place: path for place, path in places.items() if _ours(path) is not None}
     units = [place.name for place in found if place.suffix == ".service"]
     if is_live and units:
         _run("systemctl", "disable", "--now", *units)
     for path in found.values():
-        path.unlink()
-        click.echo(f"removed {path}")
-        if path.parent.suffix == ".d" and not any(path.parent.iterdir()) and path.parent.name != "sysusers.d":
-            path.parent.rmdir()
+        _unlink(path)
     if is_live and found:
         _run("systemctl", "daemon-reload")
-    return bool(found)
+    if found and not head:
+        _remove_restorer(root / RESTORER.relative_to("/"))
+    click.echo("settings, keys, state and users are kept" if found else "nothing was installed")
+
+
+def _unlink(path: Path) -> None:
+    """Remove a file, and the folder of drop-ins that it leaves empty."""
+    path.unlink()
+    click.echo(f"removed {path}")
+    if path.parent.name.endswith(".service.d") and not any(path.parent.iterdir()):
+        path.parent.rmdir()
 
 
 def _is_active(unit: str) -> bool:

@@ -190,15 +190,11 @@ def _take(state: SavedState, count: _Count, line: bytes, path: str, number: int,
         return
     try:
         version = msgspec.json.decode(payload, type=_Version).v
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
-        return
-    if version > SCHEMA_VERSION:
-        raise SaveError(
-            f"{path}:{number}: written by a newer nodectl (save version {version}, this one knows {SCHEMA_VERSION}); "
-            "run `nodectl restore` of that version"
-        )
-    try:
+        if version > SCHEMA_VERSION:
+            raise SaveError(
+                f"{path}:{number}: written by a newer nodectl (save version {version}, this one knows"
+                f" {SCHEMA_VERSION}); run `nodectl restore` of that version"
+            )
         entry = _DECODER.decode(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")

@@ -1,4 +1,4 @@
-"""The process that holds the links may end or hang at any time: the cluster agent goes on with the next one."""
+"""The process that has the links may end or hang at any time: the cluster agent goes on with the next one."""
 
 import contextlib
 import itertools
@@ -130,7 +130,7 @@ def test_the_budget_epoch_and_grants_outlive_the_process_that_holds_the_links(tm
             cluster.until(lambda watts=watts: all(cluster.cap_w(name) == watts / 3 for name in names))
         budget = cluster.ask("budget", "show")
         assert budget["epoch"] == epoch
-        assert any("the process that holds the links ended" in alarm for alarm in budget["alarms"])
+        assert any("the process that has the links ended" in alarm for alarm in budget["alarms"])
         assert serve.poll() is None
         threads = {task.read_text() for task in Path(f"/proc/{serve.pid}/task").glob("*/comm")}
         assert not any(one.startswith("ZMQ") for one in threads), "libzmq has no thread in the cluster agent"
