@@ -44,8 +44,9 @@ ln -s pts/ptmx /tmp/dev/ptmx
 touch /tmp/dev/console
 mount --bind /srv/console /tmp/dev/console
 mount --rbind /tmp/dev /dev
-for place in etc opt sys; do
-    mount -t overlay -o lowerdir=/$place,upperdir=/srv/$place,workdir=/srv/$place-work overlay /$place
+for place in etc opt sys usr/lib; do
+    upper=/srv/$(echo $place | tr / -)
+    mount -t overlay -o lowerdir=/$place,upperdir=$upper,workdir=$upper-work overlay /$place
 done
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ip link set lo up
@@ -68,8 +69,9 @@ class SealedSystemd:
     def __init__(self, stage: Path, cgroup_root: Path) -> None:
         self.stage = stage
         self.cgroup = cgroup_root / f"nodectl-test-{os.getpid()}"
-        for place in ("etc/systemd/system", "etc-work", "opt", "opt-work", "sys", "sys-work"):
-            (stage / place).mkdir(parents=True)
+        tops = ("etc", "opt", "sys", "usr-lib")
+        for place in ("etc/systemd/system", *tops, *(f"{top}-work" for top in tops)):
+            (stage / place).mkdir(parents=True, exist_ok=True)
         (stage / "init.sh").write_text(INIT)
         self._wanted: list[str] = []
 

@@ -179,6 +179,16 @@ static void take_number(save_t *save, span_t entry, bool is_head)
     }
 }
 
+/* A boot's name is written again as it is. */
+static bool is_plain(const char *text)
+{
+    for (; *text; text++) {
+        if ((unsigned char)*text < ' ' || *text == '"' || *text == '\\')
+            return false;
+    }
+    return true;
+}
+
 /* One line without its newline; false: a newer version wrote it. */
 static bool take_entry(save_t *save, span_t entry, int64_t version, int number, say_t tell)
 {
@@ -202,8 +212,8 @@ static bool take_entry(save_t *save, span_t entry, int64_t version, int number, 
         tell(problem);
         return true;
     }
-    if (save->boot[0] == 0)
-        json_text(boot, save->boot, sizeof save->boot);
+    if (save->boot[0] == 0 && !(json_text(boot, save->boot, sizeof save->boot) && is_plain(save->boot)))
+        save->boot[0] = 0;
     if (!save->has_any)
         save->version = version;
     save->has_any = true;
@@ -218,7 +228,7 @@ static bool take_line(save_t *save, span_t line, bool is_whole, int number, char
     int64_t version = 1;
 
     snprintf(sum, sizeof sum, "%08" PRIx32 " ", crc32_of(payload.at, payload.length));
-    if (!is_whole || line.length < 10 || memcmp(sum, line.at, 9) != 0) {
+    if (!is_whole || line.length < 10 || memcmp(sum, line.at, 9) != 0 || memchr(line.at, 0, line.length)) {
         snprintf(problem, sizeof problem, "%.900s:%d: line is %s, skipped", save->path, number,
                  is_whole ? "damaged" : "cut short");
         tell(problem);

@@ -136,6 +136,8 @@ class Writer:
         values = under(self._ceilings.values, values)
         if values == self._restore_limits:
             return
+        if not self._is_current():
+            raise SaveError(_TAKEN)
         self._record_applied_limits(values)
         self._save.limit_restores(values)
         self._restore_limits = dict(values)

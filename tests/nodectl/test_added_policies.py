@@ -255,6 +255,7 @@ def test_a_service_with_a_policy_that_fails_ends_as_with_wrong_settings_and_is_n
     machine = load_machine("taurus")
     with InProcess(Twin(machine, load_workload("hpl", machine, duration_s=1.0))) as node:
         monkeypatch.setattr("nodectl.commands.run.system_ports", lambda: node.ports)
+        monkeypatch.setattr("nodectl.commands.run.open_writer", lambda *_: None)  # its process would see this machine
         arguments = ["run", "--mode", "optimize", "--state-dir", str(tmp_path), "--gpu-policy", "none"]
         line = complaint(capsys, *arguments, "--cpu-policy", str(path))
     assert line.endswith("correct this policy or choose another") and ":16: AttributeError" in line

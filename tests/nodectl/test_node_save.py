@@ -21,7 +21,7 @@ from nodectl.write.generation import Generation
 from nodectl.write.lock import LOCK_FD, LockError, NodeLock
 from nodectl.write.places import LASTING_BOOT, SavePlaces, open_save, save_places
 from nodectl.write.restore import left_behind, read_node, restore_node
-from nodectl.write.saves import Captured, Save, boot_id, node_id, read_save
+from nodectl.write.saves import Captured, Save, SaveError, boot_id, node_id, read_save
 from nodectl.write.writer import Writer
 from pmu.ports import Ports
 from tests.nodectl.file_tree import MAX_KHZ, StillClock, file_node, limit_path, reopen
@@ -236,6 +236,10 @@ def test_a_writer_whose_node_was_taken_restores_nothing_either(tmp_path: Path) -
     Generation(str(tmp_path / "run" / "lock.generation")).begin()
     assert [one.status for one in writer.apply({knob.name: 1100})] == ["refused"]
     assert writer.restore_all() == [] and knob.text == "1200"
+    before = Path(tmp_path / "save").read_bytes()
+    with pytest.raises(SaveError, match="another process has put this node's knobs back"):
+        writer.limit_restores({knob.name: 900})
+    assert Path(tmp_path / "save").read_bytes() == before
     lock.release()
 
 
