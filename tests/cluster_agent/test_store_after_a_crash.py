@@ -94,7 +94,8 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Operati
     assert done.returncode == 0, done.stderr
     with log.open() as lines:
         operations = traced(list(lines), root / "there", str(marks))
-    return store, [one for one in operations if isinstance(one, Mark) or not one.path.endswith("-shm")]
+    unread = ("-shm", "-copy", "-copy.new")  # SQLite makes the first again; the copy is read where the store is damaged
+    return store, [one for one in operations if isinstance(one, Mark) or not one.path.endswith(unread)]
 
 
 @dataclass(slots=True)
