@@ -73,22 +73,18 @@ class LedgerCopy:
         """Replace the whole copy."""
         part = self.path.with_name(f"{self.path.name}.new")
         with self._saying():
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(_numbered(commit) + b"".join(_line(one) for one in lines))
-                file.flush()
-                os.fsync(descriptor)
+            part.unlink(missing_ok=True)
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            _put(descriptor, _numbered(commit) + b"".join(_line(one) for one in lines), 0)
             os.replace(part, self.path)
             sync_directory(self.path.parent)
 
     def append(self, *lines: tuple[Any, ...]) -> None:
         """Add lines, if there is a copy; they are on the disk when this returns."""
         with self._saying(), contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            with open(descriptor, "wb") as file:
-                file.write(b"\n" + b"".join(_line(one) for one in lines))  # the last line may have been cut short
-                file.flush()
-                os.fsync(descriptor)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            # the last line may have been cut short
+            _put(descriptor, b"\n" + b"".join(_line(one) for one in lines), os.fstat(descriptor).st_size)
 
     def note(self, commit: int) -> None:
         """The store has this commit. Without a copy, and where it cannot be written, this does nothing."""
@@ -134,6 +130,17 @@ def sync_directory(path: Path) -> None:
     """Put the names in it on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put(descriptor: int, data: bytes, at: int) -> None:
+    """Write all of it there, sync, and close."""
+    try:
+        while data:
+            written = os.pwrite(descriptor, data, at)
+            data, at = data[written:], at + written
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -134,7 +134,7 @@ def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_lar
 
 
 def _examine_jobs(connection: sqlite3.Connection, found: Findings) -> None:
-    """What was set aside earlier, and how many jobs there have been."""
+    """What was set aside before, and the number of the last job."""
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
         found.asides = connection.execute("SELECT unix_s, of_table, why, record FROM set_aside").fetchall()
     if any(why == LOST_JOBS for _, _, why, _ in found.asides):
@@ -167,7 +167,9 @@ def _examine_ledger(connection: sqlite3.Connection, found: Findings) -> None:
     for place in sorted(places - members.keys() - bad):
         name = found.copy.members[place][0] if place in found.copy.members else f"at place {place}"
         found.lines.append(f"node {name}: its record is missing")
-    numbers = connection.execute("SELECT number FROM last_commit").fetchall()
+    numbers: list[Row] = []
+    with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):  # not known: as if all had been lost
+        numbers = connection.execute("SELECT number FROM last_commit").fetchall()
     if len(numbers) == 1 and isinstance(numbers[0][0], int):
         found.commit = numbers[0][0]
     if found.commit < found.copy.commit:
@@ -218,7 +220,7 @@ def open_store(path: Path, say: Callable[[str], None]) -> Database:
         return Database(path)
     lines = found.lines
     if found.is_damaged:
-        is_partial = "change" not in found.rows and "owner" in found.rows
+        is_partial = path.is_file() and path.stat().st_size > FULLY_CHECKED
         lines = mend(path, examine(path) if is_partial else found)
     for line in lines:
         say(f"ALARM: {path}: {line}")
