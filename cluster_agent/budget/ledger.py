@@ -380,7 +380,7 @@ class Ledger:
             self._new_boot(at[is_new_boot], [reports[n].boot_id for n in np.flatnonzero(is_new_boot).tolist()])
         accounts.report_id[at], accounts.seen_epoch[at], accounts.heard_s[at] = report_id, seen_epoch, now_s
         accounts.is_leaving[at] = is_leaving
-        accounts.useful_mw[at] = [one.useful_mw if one.useful_mw >= 0 else UNBOUNDED for one in reports]
+        accounts.useful_mw[at] = _useful_mw(reports)
         self._note_off(at[accounts.is_off[at]], False)
         is_back = accounts.has_left[at] & ~is_leaving  # its agent runs again
         accounts.has_left[at] &= ~is_back
@@ -544,6 +544,11 @@ class Ledger:
         self._store.commit(self.epoch, nodes, changed, counts_mw)
         accounts.stored_mw[:] = counts_mw
         accounts.unstored.clear()
+
+
+def _useful_mw(reports: Sequence[Report]) -> list[int]:
+    """The highest caps that these nodes can use; an agent that does not report it can use any."""
+    return [one.useful_mw if one.useful_mw >= 0 else UNBOUNDED for one in reports]
 
 
 def _one_of_each_node(reports: Sequence[Report]) -> Iterator[list[Report]]:
