@@ -328,7 +328,9 @@ def test_a_link_comes_back_by_itself_when_its_cluster_agent_does(tmp_path):
 
 def test_one_older_version_of_the_protocol_is_understood_and_no_other():
     body = msgspec.to_builtins(report())
-    older = {key: value for key, value in body.items() if key not in ("energy_mj", "asked_mw", "tag", "quality", "useful_mw")}
+    older = {
+        key: value for key, value in body.items() if key not in ("energy_mj", "asked_mw", "tag", "quality", "useful_mw")
+    }
     encode = msgspec.msgpack.encode
     envelope = unpack(encode([OLDEST, OLDEST, "report", older]))
     assert read_report(envelope) == msgspec.structs.replace(report(), quality="missing")

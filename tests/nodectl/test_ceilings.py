@@ -434,7 +434,7 @@ def test_no_sequence_of_caps_grants_foreign_writes_and_restores_leaves_a_limit_l
         @given(
             firsts=st.lists(SHARES, min_size=8, max_size=8), first=st.integers(0, 7), steps=st.lists(STEP, max_size=40)
         )
-        def never_looser(firsts: list[float], first: int, steps: list[tuple[str, int, float]]) -> None:
+        def check_that_none_is_looser(firsts: list[float], first: int, steps: list[tuple[str, int, float]]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 for one, share in zip(limits.values(), firsts, strict=False):
                     is_lock = isinstance(one.knob, ClockLock)
@@ -445,7 +445,7 @@ def test_no_sequence_of_caps_grants_foreign_writes_and_restores_leaves_a_limit_l
                     trial.step(*step)
                 trial.writer.close()
 
-        never_looser()
+        check_that_none_is_looser()
 
 
 def test_a_limit_of_no_known_kind_has_no_ceiling():
