@@ -17,6 +17,7 @@ from nodectl.writer_process.writer_protocol import (
     VERSION,
     Applied,
     Apply,
+    Done,
     Failed,
     Hello,
     LimitRestores,
@@ -159,3 +160,17 @@ def test_before_the_start_and_for_another_version_there_is_only_an_error(served:
         *[(f"cpu/policy{policy}/max_khz", 800_000, 3_200_000) for policy in range(4)],
         ("rapl/package-0/long_term_uw", 1_000_000, 200_000_000),
     ]
+
+
+def test_a_restore_under_a_grant_does_not_leave_the_range_either(served: tuple[Path, Served]) -> None:
+    root, node = served
+    found = limits(root)
+    session = Session(node, lambda line: None)
+    session.answer(Start())
+    session.answer(Apply(boottime_ns(), 300_000, [0], [1_000_000]))
+    assert session.answer(LimitRestores(boottime_ns(), {"cpu/policy0/max_khz": 5})) == Done()
+    session.answer(RestoreAll())
+    assert clock_path(root, 0).read_text().strip() == "800000"
+    session.answer(LimitRestores(boottime_ns(), {}))
+    session.end("the test is over")
+    assert limits(root) == found
