@@ -46,6 +46,14 @@ def test_a_write_that_is_not_allowed_any_more_ends_the_round(tree: Path) -> None
     assert texts == ["1000000\n"] * 3 + ["3200000\n"] * (len(NAMES) - 3)
 
 
+def test_nothing_of_a_longer_number_is_left(tree: Path) -> None:
+    many = ManyFiles(knobs_of(tree), str(tree), allow)
+    for value in (1_000_000, 12, 900_000):
+        assert many.write(dict.fromkeys(NAMES, value)) == dict.fromkeys(NAMES, value)
+        assert {clock_path(tree, policy).read_text() for policy in range(len(NAMES))} == {f"{value}\n"}
+    many.close()
+
+
 def test_few_are_left_to_the_long_way_and_so_is_what_is_no_clock_or_is_gone(tree: Path) -> None:
     knobs = knobs_of(tree)
     clock_path(tree, 1).unlink()

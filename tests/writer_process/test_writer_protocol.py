@@ -17,6 +17,7 @@ from nodectl.writer_process.writer_protocol import (
     VERSION,
     Applied,
     Apply,
+    Done,
     Failed,
     Hello,
     LimitRestores,
@@ -36,7 +37,7 @@ from nodectl.writer_process.writer_protocol import (
 )
 from nodectl.writer_process.writer_server import Served, Session
 from pmu.system import system_ports
-from tests.writer_process.tree_writer import clock_path, limits, make_tree
+from tests.writer_process.tree_writer import clock_path, limit_path, limits, make_tree
 
 NUMBERS = st.integers(-(2**64), 2**64)
 SMALL = st.integers(-2, 12)
@@ -48,7 +49,8 @@ def requests() -> st.SearchStrategy[type_request]:
     knobs = st.lists(st.integers(0, 8), max_size=6)
     pairs = st.lists(st.tuples(st.integers(0, 8), VALUES), max_size=6)
     names = st.one_of(st.text(max_size=20), st.sampled_from(["cpu/policy0/max_khz", "rapl/package-0/long_term_uw"]))
-    made = st.one_of(st.just(0), st.builds(boottime_ns), st.integers(0, 2**63 - 1))
+    now = st.builds(boottime_ns)
+    made = st.one_of(now, now, now, st.just(0), st.integers(0, 2**63 - 1))
     return st.one_of(
         st.builds(Hello, SMALL),
         st.just(Start()),
@@ -131,17 +133,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Served]:
 
 
 @given(st.lists(requests(), max_size=8))
-def test_whatever_is_requested_no_clock_leaves_its_range_and_all_are_back_at_the_end(
+def test_whatever_is_requested_no_knob_leaves_its_range_and_all_are_back_at_the_end(
     served: tuple[Path, Served], asked: list[type_request]
 ) -> None:
     root, node = served
     found = limits(root)
     session = Session(node, lambda line: None)
     try:
-        for request in asked:
+        for request in (Start(), *asked):
             reply = session.answer(decode_request(encode(request)))
             assert decode_reply(encode(reply)) == reply
             assert all(800_000 <= int(clock_path(root, policy).read_text()) <= 3_200_000 for policy in range(4))
+            assert int(limit_path(root).read_text()) >= 1_000_000
     finally:
         session.answer(LimitRestores(boottime_ns(), {}))
         session.end("the example is over")
@@ -163,3 +166,17 @@ def test_before_the_start_and_for_another_version_there_is_only_an_error(served:
         *[(f"cpu/policy{policy}/max_khz", 800_000, 3_200_000) for policy in range(4)],
         ("rapl/package-0/long_term_uw", 1_000_000, 200_000_000),
     ]
+
+
+def test_a_restore_under_a_grant_does_not_leave_the_range_either(served: tuple[Path, Served]) -> None:
+    root, node = served
+    found = limits(root)
+    session = Session(node, lambda line: None)
+    session.answer(Start())
+    session.answer(Apply(boottime_ns(), 300_000, [0], [1_000_000]))
+    assert session.answer(LimitRestores(boottime_ns(), {"cpu/policy0/max_khz": 5})) == Done()
+    session.answer(RestoreAll())
+    assert clock_path(root, 0).read_text().strip() == "800000"
+    session.answer(LimitRestores(boottime_ns(), {}))
+    session.end("the test is over")
+    assert limits(root) == found
