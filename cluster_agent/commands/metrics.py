@@ -22,6 +22,7 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.job import STATES
 from cluster_agent.jobs.job_nodes import NodeState
 from cluster_agent.serve.people_protocol import CountJobs, ListNodes, NodeRow, ShowBudget
+from nodectl.shell.plain_text import echo
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9741"
 
@@ -128,7 +129,7 @@ def metrics(listen: str, socket: Place) -> None:
             server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), registry)
         except OSError as error:
             raise ClusterError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
-        click.echo(f"clusterctl metrics: http://{listen}/metrics", err=True)
+        echo(f"clusterctl metrics: http://{listen}/metrics", to_stderr=True)
         signal.sigwait(stops)
         server.shutdown()
         server.server_close()

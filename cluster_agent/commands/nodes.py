@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
 from cluster_agent.serve.people_protocol import ExplainCap, ListNodes, NodeRow
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 
 
@@ -47,11 +47,11 @@ def nodes(as_json: bool, socket: Place) -> None:
     """Every node: its state, the cap wanted, granted and in force, what it counts, its power, its job."""
     rows = ask(socket, ListNodes())
     if as_json:
-        click.echo(msgspec.json.encode(rows).decode())
+        echo(json_text(rows))
     elif rows:
-        click.echo(render(HEADINGS, [cells(row) for row in rows]))
+        echo_block(render(HEADINGS, [cells(row) for row in rows]))
     else:
-        click.echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
+        echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
 
 
 @click.command()
@@ -61,9 +61,7 @@ def nodes(as_json: bool, socket: Place) -> None:
 def why(node: str, as_json: bool, socket: Place) -> None:
     """Why NODE has its cap: the budget, the reserve, the sharer's reason, and what a pending raise waits for."""
     answer = ask(socket, ExplainCap(node))
-    click.echo(
-        msgspec.json.encode(answer).decode() if as_json else "\n".join([node, *(f"  {s}" for s in answer.lines)])
-    )
+    echo(*([json_text(answer)] if as_json else [node, *(f"  {sentence}" for sentence in answer.lines)]))
 
 
 def cells(row: NodeRow) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from nodectl.controller import delegation
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 from nodectl.write.restore import left_behind
 from nodectl.write.saves import node_id
@@ -54,22 +55,22 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     proof = "" if is_doubted else declared.proof(config, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(found, verdicts, left, doubts, proof)), indent=2))
+        echo_block(json_text(_report(found, verdicts, left, doubts, proof), indent=2))
         return
     layout = found.layout
-    click.echo(
+    echo(
         f"{len(layout.cpus)} logical CPUs in {len(layout.domains)} frequency domains,"
         f" {len(layout.zones)} energy zones, {len(layout.gpus)} GPUs"
     )
-    click.echo()
-    click.echo(render(HEADINGS, [_cells(row) for row in grouped([*found.sensor_rows, *found.knob_rows])]))
-    click.echo()
+    echo("")
+    echo_block(render(HEADINGS, [_cells(row) for row in grouped([*found.sensor_rows, *found.knob_rows])]))
+    echo("")
     for mode, verdict in verdicts.items():
-        click.echo(f"{mode}: {verdict}")
+        echo(f"{mode}: {verdict}")
     for line in [*doubts, *([proof] if proof else [])]:
-        click.echo(f"[cluster]: {line}")
+        echo(f"[cluster]: {line}")
     if left:
-        click.echo(left)
+        echo(left)
 
 
 def grouped(rows: Iterable[Finding]) -> list[Finding]:

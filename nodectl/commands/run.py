@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +23,7 @@ from nodectl.shell.errors import NodectlError, nearest
 from nodectl.shell.extension import below, split
 from nodectl.shell.log import logger
 from nodectl.shell.notify import Notifier
+from nodectl.shell.plain_text import echo, json_text
 from nodectl.shell.settings import ConfigError, line_of, read_toml
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
@@ -217,7 +217,7 @@ def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms
     """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
     try:
-        notifier.send(f"READY=1\nSTATUS={_status(agent.config)}")
+        notifier.send("READY=1", f"STATUS={_status(agent.config)}")
         agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
     finally:
         notifier.send("STOPPING=1")
@@ -285,5 +285,4 @@ def _status(config: Config) -> str:
 
 
 def _print(summary: Summary, as_json: bool, to_stderr: bool) -> None:
-    text = msgspec.json.encode(summary).decode() if as_json else f"nodectl run: {summary.line()}"
-    print(text, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+    echo(json_text(summary) if as_json else f"nodectl run: {summary.line()}", to_stderr=to_stderr)
