@@ -190,6 +190,8 @@ class EnergyMeter:
     def _start(self, name: str, part: JobPart) -> Totals | None:
         """E at the start of the part; None: not known yet."""
         if name not in self._starts:
+            if not part.started_s:  # it was accepted, and its job step has not begun
+                return None
             start_ns = self._boottime_ns(part.started_s)
             if not self._points or self._last_ns < start_ns:
                 return None

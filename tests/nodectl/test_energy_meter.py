@@ -131,6 +131,15 @@ def test_a_part_that_begins_during_a_long_tick_does_not_have_what_was_drawn_befo
     assert energy(meter, running(104.5)) == PartEnergy(measured_mj=50_000, metered_ms=500)
 
 
+def test_a_part_whose_process_has_not_begun_draws_nothing_yet():
+    clocks = Clocks()
+    meter = clocks.meter()
+    clocks.draw(meter, 100.0, 3.0)
+    assert energy(meter, JobPart(1, 1, "running")) == PartEnergy()
+    clocks.draw(meter, 100.0, 1.0)
+    assert energy(meter, running(103.5)) == PartEnergy(measured_mj=50_000, metered_ms=500)
+
+
 def test_a_part_that_was_refused_has_no_energy():
     clocks = Clocks()
     refused = JobPart(1, 1, "refused", detail="no")
