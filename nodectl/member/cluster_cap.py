@@ -72,7 +72,7 @@ class JobExchange:
     def __init__(self, link: ClusterLink, thread: JobThread, meter: EnergyMeter | None = None) -> None:
         self._link, self._thread, self._meter = link, thread, meter
         self._sent: NodeJobs | None = None
-        self._is_held_back = False
+        self._is_delayed = False
         self._answered = 0
         self._due_ns = self._keep_ns = 0
 
@@ -86,7 +86,7 @@ class JobExchange:
             return
         news, queries = self._thread.news(), self._link.job_queries
         is_due = news is not self._sent or queries != self._answered or now_ns >= self._due_ns
-        if is_due or self._is_held_back:
+        if is_due or self._is_delayed:
             self._link.send_jobs(self._metered(news))
             self._sent, self._answered = news, queries
             self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
@@ -95,7 +95,7 @@ class JobExchange:
         if self._meter is None:
             return news
         parts = self._meter.metered(news.parts)
-        self._is_held_back = [part.phase for part in parts] != [part.phase for part in news.parts]
+        self._is_delayed = [part.phase for part in parts] != [part.phase for part in news.parts]
         return msgspec.structs.replace(news, parts=parts)
 
     def _keep(self, now_ns: int) -> None:

@@ -43,7 +43,7 @@ HOLE_S: Final = 0.05
 """Ours: a longer time between two intervals was not metered; shorter ones are the jitter of ticks."""
 
 WAIT_S: Final = 2.0
-"""Ours: for so long the end of a part is held back until E has passed it."""
+"""Ours: for so long the end of a part is delayed until E has passed it."""
 
 _ENERGY: Final = GPU_FIELDS.index("energy_mj")
 
