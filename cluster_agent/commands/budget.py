@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 import click
-import msgspec
 
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.commands.nodes import json_option, socket_option
@@ -17,6 +16,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.people_protocol import ListBudgetChanges, SetBudget, SetSchedule, ShowBudget
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 
 
@@ -32,7 +32,7 @@ def show(as_json: bool, socket: Place) -> None:
     """The budget, what counts against it, and what is announced."""
     view = ask(socket, ShowBudget())
     if as_json:
-        click.echo(msgspec.json.encode(view).decode())
+        echo(json_text(view))
         return
     rows = [
         ("budget", f"{view.budget_w:.1f}", f"{view.mode}, sharer {view.sharer}, epoch {view.epoch}"),
@@ -44,9 +44,9 @@ def show(as_json: bool, socket: Place) -> None:
     if view.lowering_s is not None:
         rows.append(("to be confirmed", f"{view.over_w:.1f}", f"lowering: by {_in(view.lowering_s)} at the latest"))
     rows += [(f"in {at_s:.0f} s", f"{watts:.1f}", "announced") for at_s, watts in view.steps]
-    click.echo(render(("what", "W", "remark"), rows))
+    echo_block(render(("what", "W", "remark"), rows))
     for alarm in view.alarms:
-        click.echo(f"ALARM: {alarm}")
+        echo(f"ALARM: {alarm}")
 
 
 class WithWatts(click.Command):
@@ -77,7 +77,7 @@ def watts(text: str) -> float:
 @socket_option
 def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
     """Set the budget to WATTS from now on; announced steps are cancelled."""
-    click.echo("\n".join(ask(socket, SetBudget(watts(budget_w), dry_run))))
+    echo(*ask(socket, SetBudget(watts(budget_w), dry_run)))
 
 
 @budget.command()
@@ -87,7 +87,7 @@ def schedule(path: Path, socket: Place) -> None:
     """Let the budget follow FILE, lines TIME,WATTS, from now on. A drop takes effect early enough to be kept in
     time."""
     steps = read_schedule(path)
-    click.echo("\n".join(ask(socket, SetSchedule(steps, str(path)))))
+    echo(*ask(socket, SetSchedule(steps, str(path))))
 
 
 @budget.command("log")
@@ -97,11 +97,11 @@ def log(as_json: bool, socket: Place) -> None:
     """Who changed the budget, when and to what; newest first."""
     changes = ask(socket, ListBudgetChanges())
     if as_json:
-        click.echo(msgspec.json.encode(changes).decode())
+        echo(json_text(changes))
     elif changes:
-        click.echo(render(("when", "who", "what"), [(_local(one.unix_s), one.who, one.what) for one in changes]))
+        echo_block(render(("when", "who", "what"), [(_local(one.unix_s), one.who, one.what) for one in changes]))
     else:
-        click.echo("the budget is the one of the settings; nobody has changed it")
+        echo("the budget is the one of the settings; nobody has changed it")
 
 
 def _in(seconds: float) -> str:

@@ -11,6 +11,7 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import DEFAULT_CONFIG, Settings, read_settings
 from cluster_agent.serve.server import OWN_KEY
+from nodectl.shell.plain_text import echo
 from nodectl.shell.settings import ConfigError, line_of, read_toml
 from nodectl.wire.keys import KeyFileError, read_pair
 
@@ -48,7 +49,7 @@ def check(path: Path) -> None:
             read_schedule(Path(settings.budget.schedule))
         except ClusterError as error:
             raise wrong("budget.schedule", error) from None
-    click.echo(f"{path}: ok: {_summary(settings, len(nodes))}")
+    echo(f"{path}: ok: {_summary(settings, len(nodes))}")
 
 
 def _summary(settings: Settings, n_nodes: int) -> str:

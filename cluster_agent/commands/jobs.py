@@ -30,6 +30,7 @@ from cluster_agent.serve.people_protocol import (
     SwitchPower,
 )
 from nodectl.shell.duration import shown
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 
 HEADINGS = ("job", "user", "name", "state", "nodes", "took", "of", "kJ", "tag", "where and why")
@@ -62,13 +63,13 @@ def jobs(
         return
     rows = rows_of(socket, ListJobs(everything or export is not None, list(states), user))
     if export:
-        click.echo(f"{_export(export, rows)} jobs in {export}")
+        echo(f"{_export(export, rows)} jobs in {export}")
     elif as_json:
-        click.echo(msgspec.json.encode(list(rows)).decode())
+        echo(json_text(list(rows)))
     elif lines := [cells(row) for row in rows]:
-        click.echo(render(HEADINGS, lines))
+        echo_block(render(HEADINGS, lines))
     else:
-        click.echo("no jobs" + ("" if everything or states else " wait or run (--all shows those that have ended)"))
+        echo("no jobs" + ("" if everything or states else " wait or run (--all shows those that have ended)"))
 
 
 @click.command()
@@ -76,7 +77,7 @@ def jobs(
 @socket_option
 def cancel(job: tuple[int, ...], socket: Place) -> None:
     """End JOB...: SIGTERM, and SIGKILL after the grace time."""
-    click.echo("\n".join(ask(socket, Cancel(list(job)))))
+    echo(*ask(socket, Cancel(list(job))))
 
 
 @click.command()
@@ -84,7 +85,7 @@ def cancel(job: tuple[int, ...], socket: Place) -> None:
 @socket_option
 def requeue(job: tuple[int, ...], socket: Place) -> None:
     """Run JOB... again from the start; a job that runs is ended first."""
-    click.echo("\n".join(ask(socket, Requeue(list(job)))))
+    echo(*ask(socket, Requeue(list(job))))
 
 
 @click.command()
@@ -93,7 +94,7 @@ def requeue(job: tuple[int, ...], socket: Place) -> None:
 @socket_option
 def drain(node: str, reason: str, socket: Place) -> None:
     """Start no more jobs on NODE; the one that it has goes on. For administrators."""
-    click.echo("\n".join(ask(socket, Drain(node, reason))))
+    echo(*ask(socket, Drain(node, reason)))
 
 
 @click.command()
@@ -101,7 +102,7 @@ def drain(node: str, reason: str, socket: Place) -> None:
 @socket_option
 def resume(node: str, socket: Place) -> None:
     """Let NODE get jobs again. For administrators."""
-    click.echo("\n".join(ask(socket, Resume(node))))
+    echo(*ask(socket, Resume(node)))
 
 
 @click.command()
@@ -110,7 +111,7 @@ def resume(node: str, socket: Place) -> None:
 @socket_option
 def power(state: str, node: str, socket: Place) -> None:
     """Switch NODE off, or on when there are watts for its boot. For administrators."""
-    click.echo("\n".join(ask(socket, SwitchPower(node, state == "on"))))
+    echo(*ask(socket, SwitchPower(node, state == "on")))
 
 
 def rows_of(socket: Place, request: ListJobs) -> Iterator[JobRow]:
@@ -140,7 +141,7 @@ def cells(row: JobRow) -> tuple[str, ...]:
 def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
     row, job = found
     if as_json:
-        click.echo(msgspec.json.encode({"row": row, "job": job}).decode())
+        echo(json_text({"row": row, "job": job}))
         return
     spec, account = job.spec, job.account
     command = " ".join(spec.command) if not spec.script else f"a script of {len(spec.script)} characters"
@@ -163,7 +164,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("cap", _cap(row, account.bound_s)),
         ("slowdown", "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} %, {row.slowdown_from}"),
     ]
-    click.echo("\n".join([f"job {row.job}", *(f"  {name:<12}{text}" for name, text in lines)]))
+    echo(f"job {row.job}", *(f"  {name:<12}{text}" for name, text in lines))
 
 
 def _energy(row: JobRow) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 import zmq
 
 from cluster_agent.fabric.allowed import Allowed, Entry, checked_name, checked_role
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 from nodectl.wire.keys import KeyPair, read_public, write_pair
 
@@ -49,7 +49,7 @@ def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
         write_pair(directory / f"{name}.key", KeyPair(public, secret))
         if role is not None:
             Allowed(directory).allow(Entry(role, name, public))
-        click.echo(f"{directory / f'{name}.key'}: {public}" + (f" allowed as {role}" if role else ""))
+        echo(f"{directory / f'{name}.key'}: {public}" + (f" allowed as {role}" if role else ""))
 
 
 @keys.command()
@@ -65,7 +65,7 @@ def allow(name: str, role: str, public: str | None, directory: Path) -> None:
         f"`clusterctl keys new {name}` makes one, or give --public KEY",
     )
     Allowed(directory).allow(Entry(role, name, key))
-    click.echo(f"{name} is allowed as {role}")
+    echo(f"{name} is allowed as {role}")
 
 
 @keys.command()
@@ -74,7 +74,7 @@ def allow(name: str, role: str, public: str | None, directory: Path) -> None:
 def revoke(name: str, directory: Path) -> None:
     """Take NAME's key off the list: its messages are dropped from now on, on open connections too."""
     Allowed(directory).revoke(name)
-    click.echo(f"{name} is not allowed any more; delete its key file, if it is here, yourself")
+    echo(f"{name} is not allowed any more; delete its key file, if it is here, yourself")
 
 
 @keys.command("list")
@@ -84,8 +84,8 @@ def list_keys(as_json: bool, directory: Path) -> None:
     """List who is allowed, and with which role."""
     entries = Allowed(directory).entries()
     if as_json:
-        click.echo(msgspec.json.encode(entries).decode())
+        echo(json_text(entries))
     elif entries:
-        click.echo(render(("role", "name", "public key"), [(e.role, e.name, e.public) for e in entries]))
+        echo_block(render(("role", "name", "public key"), [(e.role, e.name, e.public) for e in entries]))
     else:
-        click.echo(f"nobody is allowed in {directory}: `clusterctl keys new NAME --role node` makes and allows a key")
+        echo(f"nobody is allowed in {directory}: `clusterctl keys new NAME --role node` makes and allows a key")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from cluster_agent.budget.sharers.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
 from cluster_agent.serve.people_protocol import ExplainCap, ForgetNode, ListNodes, NodeRow
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 
 
@@ -50,11 +50,11 @@ def nodes(context: click.Context, as_json: bool, socket: Place) -> None:
         return
     rows = ask(socket, ListNodes())
     if as_json:
-        click.echo(msgspec.json.encode(rows).decode())
+        echo(json_text(rows))
     elif rows:
-        click.echo(render(HEADINGS, [cells(row) for row in rows]))
+        echo_block(render(HEADINGS, [cells(row) for row in rows]))
     else:
-        click.echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
+        echo("no nodes: allow one (`clusterctl keys new NAME --role node`) and start its agent")
 
 
 @nodes.command()
@@ -66,7 +66,7 @@ def forget(node: str, is_off: bool, socket: Place) -> None:
 
     Nobody but you can know that it has none; who said so, and when, is in `clusterctl budget log`.
     """
-    click.echo("\n".join(ask(socket, ForgetNode(node, is_off))))
+    echo(*ask(socket, ForgetNode(node, is_off)))
 
 
 @click.command()
@@ -76,9 +76,7 @@ def forget(node: str, is_off: bool, socket: Place) -> None:
 def why(node: str, as_json: bool, socket: Place) -> None:
     """Why NODE has its cap: the budget, the reserve, the sharer's reason, and what a pending raise waits for."""
     answer = ask(socket, ExplainCap(node))
-    click.echo(
-        msgspec.json.encode(answer).decode() if as_json else "\n".join([node, *(f"  {s}" for s in answer.lines)])
-    )
+    echo(*([json_text(answer)] if as_json else [node, *(f"  {sentence}" for sentence in answer.lines)]))
 
 
 def cells(row: NodeRow) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cluster_agent.serve.config import DEFAULT_CONFIG, read_settings
+from nodectl.shell.plain_text import echo
 
 
 def _store(path: Path | None, config: Path) -> Path:
@@ -37,11 +38,11 @@ def check(path: Path | None, config: Path) -> int:
     place = _store(path, config)
     found = examine(place)
     for line in found.lines:
-        click.echo(f"{place}: {line}")
+        echo(f"{place}: {line}")
     if found.lines:
         return 1
     rows = {table: len(rows.good) for table, rows in found.rows.items()}
-    click.echo(f"{place}: in order: {rows.get('member', 0)} nodes, {rows.get('job', 0)} jobs")
+    echo(f"{place}: in order: {rows.get('member', 0)} nodes, {rows.get('job', 0)} jobs")
     return 0
 
 
@@ -59,9 +60,9 @@ def repair(path: Path | None, config: Path, give_up_jobs: bool) -> None:
     place = _store(path, config)
     done = mend(place, give_up_jobs)
     for line in done:
-        click.echo(f"{place}: {line}")
+        echo(f"{place}: {line}")
     if not done:
-        click.echo(f"{place}: in order: nothing to repair")
+        echo(f"{place}: in order: nothing to repair")
 
 
 @store.command()
@@ -74,7 +75,7 @@ def backup(target: Path, path: Path | None, config: Path) -> int:
 
     found = back_up(_store(path, config), target)
     for line in found.lines:
-        click.echo(f"{target}: {line}")
+        echo(f"{target}: {line}")
     if not found.lines:
-        click.echo(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
+        echo(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
     return 1 if found.lines else 0

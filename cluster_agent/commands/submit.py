@@ -19,6 +19,7 @@ from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S
 from cluster_agent.serve.people_protocol import Submit
 from nodectl.shell.duration import seconds
+from nodectl.shell.plain_text import echo, json_text
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16
@@ -69,7 +70,7 @@ def submit(context: click.Context, /, **given: Any) -> None:
     if size > MAX_REQUEST - 1000:
         raise WrongUseError(f"the job's command and environment take {size} bytes: move them to files")
     job = ask(given["socket"], request)
-    click.echo(msgspec.json.encode({"job": job}).decode() if given["as_json"] else f"job {job}")
+    echo(json_text({"job": job}) if given["as_json"] else f"job {job}")
 
 
 def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:

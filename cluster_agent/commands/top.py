@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 import click
+from rich.markup import escape
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -27,6 +28,7 @@ from cluster_agent.serve.people_protocol import (
     ShowBudget,
 )
 from cluster_agent.serve.why import Why
+from nodectl.shell.plain_text import plain
 
 BAR: Final = 40
 
@@ -73,7 +75,7 @@ class Top(App[None]):
             rows = ask(self._socket, ListNodes())
         except ClusterError as error:
             if not worker.is_cancelled:
-                self.call_from_thread(self._say, f"{error}\n(the tables are from before)")
+                self.call_from_thread(self._say, f"{plain(str(error))}\n(the tables are from before)")
             return
         try:
             queue = ask(self._socket, ListJobs())
@@ -88,7 +90,7 @@ class Top(App[None]):
             try:
                 why = ask(self._socket, ExplainCap(event.row_key.value))
             except ClusterError as error:
-                self._say(str(error))
+                self._say(plain(str(error)))
                 return
             self.push_screen(Reason(why))
 
@@ -97,8 +99,8 @@ class Top(App[None]):
 
     def _show(self, budget: BudgetView, rows: list[NodeRow], queue: list[JobRow]) -> None:
         self._say(summary(budget, rows))
-        _fill(self.query_one("#nodes", DataTable), {row.name: nodes.cells(row) for row in rows})
-        _fill(self.query_one("#jobs", DataTable), {str(row.job): jobs.cells(row) for row in queue})
+        _fill(self.query_one("#nodes", DataTable), {row.name: _safe(nodes.cells(row)) for row in rows})
+        _fill(self.query_one("#jobs", DataTable), {str(row.job): _safe(jobs.cells(row)) for row in queue})
 
 
 class Reason(ModalScreen[None]):
@@ -113,7 +115,7 @@ class Reason(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """The sentences."""
         with VerticalScroll():
-            yield Static("\n".join([self._why.node, *self._why.lines]), markup=False)
+            yield Static("\n".join(map(plain, [self._why.node, *self._why.lines])), markup=False)
 
 
 def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
@@ -133,7 +135,12 @@ def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
     if budget.lowering_s is not None:
         lines.append(f"lowering: {budget.over_w:g} W to be confirmed within {budget.lowering_s:.0f} s")
     lines += [f"in {at_s:.0f} s: {watts:g} W" for at_s, watts in budget.steps[:1]]
-    return "\n".join(lines + [f"ALARM: {alarm}" for alarm in budget.alarms])
+    return "\n".join(map(plain, lines + [f"ALARM: {alarm}" for alarm in budget.alarms]))
+
+
+def _safe(cells: tuple[str, ...]) -> tuple[str, ...]:
+    """Cells for a ``DataTable``, which takes text in brackets as markup."""
+    return tuple(escape(plain(cell)) for cell in cells)
 
 
 def _fill(table: DataTable[str], rows: dict[str, tuple[str, ...]]) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.wire.job_messages import JobPart, JobStart
+from nodectl.wire.job_messages import JobPart, JobStart, PartEnergy
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
 STATES: Final[tuple[State, ...]] = (
@@ -52,6 +52,13 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the job is requeued once if it is lost with a node."""
 
 
+METHOD: Final = "energy as nodes report it"
+QUALITIES: Final = ("measured", "estimated", "stale", "wrapped", "clipped")
+
+HIGHEST_W: Final = 1_000_000
+"""No node draws a megawatt, as on the wire: counters that say so are not believed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PowerInterval:
     """A node's mean power over some seconds, and its cap meanwhile (-1: no cap, or power not measured)."""
@@ -85,11 +92,15 @@ class Account(msgspec.Struct):
     predicted_s: float = 0.0
     at_full_speed_s: float = 0.0
 
+    def copy(self) -> Account:
+        """A copy that later changes leave alone."""
+        return msgspec.structs.replace(self, energy_j=dict(self.energy_j), bound_s=dict(self.bound_s))
+
     def add(self, interval: PowerInterval) -> None:
         """Count an interval; negative seconds take back what was counted too much."""
         seconds = interval.seconds
         if interval.power_mw >= 0:
-            self.method = "energy as nodes report it"
+            self.method = METHOD
             self.energy_j[interval.quality] = (
                 self.energy_j.get(interval.quality, 0.0) + interval.power_mw / 1e3 * seconds
             )
@@ -102,6 +113,15 @@ class Account(msgspec.Struct):
         if interval.slowdown is not None:
             self.predicted_s += seconds
             self.at_full_speed_s += seconds / (1 + interval.slowdown)
+
+    def add_energy(self, before: PartEnergy, now: PartEnergy) -> None:
+        """Count what a node's counters have grown by."""
+        self.method = METHOD
+        self.covered_s += (now.metered_ms - before.metered_ms) / 1e3
+        for quality in QUALITIES:
+            grown_mj = getattr(now, f"{quality}_mj") - getattr(before, f"{quality}_mj")
+            if grown_mj:
+                self.energy_j[quality] = self.energy_j.get(quality, 0.0) + grown_mj / 1e3
 
     @property
     def joules(self) -> float | None:
@@ -144,12 +164,26 @@ class Job(msgspec.Struct):
     account: Account = msgspec.field(default_factory=Account)
     parts: dict[str, JobPart] = {}
     """By node, how its part of this attempt ended: the node forgets that once it is stored here."""
+    metered: dict[str, PartEnergy] = {}
+    """By node, what of its energy counters in this attempt the account has. In one record with the account, so that
+    after a restart the next report closes the gap, and counts nothing twice."""
 
     @property
     def is_being_ended(self) -> bool:
         """Whether its end was requested, which always has a reason (``Runs.stop``). Without one a job is ``ending``
         while some of its parts have ended well and the others go on."""
         return self.state == "ending" and self.reason != ""
+
+    def meter(self, node: str, energy: PartEnergy, now_s: float) -> None:
+        """Take a node's counters. They only grow, and not faster than time and any node allow."""
+        before = self.metered.get(node, PartEnergy())
+        longest_ms = max(round(1e3 * (now_s - (self.started_s or now_s))), 0)
+        most = dict.fromkeys(PartEnergy.__struct_fields__, HIGHEST_W * longest_ms) | {"metered_ms": longest_ms}
+        grown = {
+            name: max(min(getattr(energy, name), limit), getattr(before, name)) for name, limit in most.items()
+        }  # fmt: skip
+        self.metered[node] = now = PartEnergy(**grown)
+        self.account.add_energy(before, now)
 
     @property
     def title(self) -> str:

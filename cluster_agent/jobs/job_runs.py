@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from cluster_agent.jobs.job import Job, PowerInterval, State
+from cluster_agent.jobs.job import Account, Job, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.times import Times
@@ -117,6 +117,8 @@ class Runs:
         """What happened to jobs that calls for new caps; whoever shares watts clears it."""
         self._times, self._store, self._now, self._say, self._send, self._over = times, store, now, say, send, over
         self._unsaved: dict[int, Job] = {}
+        self.stored: dict[int, Account] = {}
+        """By job, its account as it was stored last. People see these: what they have seen is not gone after a kill."""
 
     def on(self, node: Node) -> Run | None:
         """The run that has the node."""
@@ -136,6 +138,7 @@ class Runs:
     def start(self, one: Run) -> None:
         """Send the start to all its nodes."""
         self.happened.add("start")
+        self.stored[one.job.id] = one.job.account.copy()
         for name in one.parts:
             self._send_start(one, name, self._now())
 
@@ -184,6 +187,11 @@ class Runs:
         with self._store.together():
             for one in self.by_row.values():
                 self._store.save(one.job)
+        self.note_stored()
+
+    def note_stored(self) -> None:
+        """All jobs are as they are on the disk."""
+        self.stored = {one.job.id: one.job.account.copy() for one in self.by_row.values()}
 
     # --- inside
 
@@ -194,6 +202,8 @@ class Runs:
             self._send(node.name, JobForget(job.id, job.attempt))
             return
         part.last, part.boot_id = heard, node.boot_id
+        if heard.energy is not None:
+            job.meter(node.name, heard.energy, now_s)
         if part.is_over:
             self._part_over(one, node)
             self._send(node.name, JobForget(job.id, job.attempt))

@@ -49,6 +49,9 @@ WATCH_S: Final = 0.5
 """Ours: how often timeouts are checked; all of them are seconds long. A check looks at every node, so not every turn
 makes one."""
 
+SHOWN_S: Final = 1.0
+"""Ours: how old the accounts of running jobs may be that people see. To store them takes the disk's time."""
+
 REQUEUE: Final = "to be queued again"
 ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
@@ -209,7 +212,15 @@ class Partition:
         if one is None or (seconds := one.unseen_s(name, now_s)) is None:
             return
         seconds = min(seconds, self._times.down_after_s)
+        power_mw = -1 if name in one.job.metered else power_mw  # its own counters count
         one.add_power(name, now_s, PowerInterval(seconds, power_mw, quality, cap_mw, bound, slowdown))
+
+    def store_accounts(self) -> None:
+        """Before people see them: store what jobs have used so far, at most once in ``SHOWN_S``."""
+        now_s = self._now()
+        if now_s - self._saved_s >= SHOWN_S:
+            self._saved_s = now_s
+            self.runs.save()
 
     # --- what follows
 
@@ -278,7 +289,7 @@ class Partition:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
-        started.parts = {}
+        started.parts, started.metered = {}, {}
         started.expected_end_s = expected_end_s
         parts = {node.name: Part(node.boot_id) for node in free}
         self.runs.by_row[job] = one = Run(job, started, parts, expected_end_s)
@@ -336,6 +347,8 @@ class Partition:
         for job in self.jobs.values():
             if job.state in ACTIVE:
                 self._adopt(job, kept.get(job.id), now_s)
+        if not kept:  # after a start, jobs are as they were stored
+            self.runs.note_stored()
         # placeholders for nodes that are away come before the queue, so that no job is started there
         self._update_placeholders(now_s)
         # a job that is wider than the partition, which has lost keys, waits until the partition has grown

@@ -8,6 +8,7 @@ owner and administrators, since people put secrets there.
 from __future__ import annotations
 
 import pwd
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from cluster_agent.budget.sharers.tag_sources import USER
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.people import NOBODY, Caller, Handlers
-from cluster_agent.jobs.job import STATES, Job
+from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.serve.job_service import JobService
@@ -105,6 +106,7 @@ class JobRequests:
         wrong = [state for state in request.states if state not in STATES]
         if wrong:
             raise WrongUseError(f"no job is {wrong[0]!r}{nearest(wrong[0], STATES)}")
+        accounts = self._side.accounts()
         alive = self._side.live.jobs if self._side.is_open else {}
         if request.everything or request.states:
             states = [state for state in STATES if state in request.states]
@@ -114,11 +116,11 @@ class JobRequests:
             numbers = sorted(number for number in self._side.live.jobs if number > request.after)
             found = [alive[number] for number in numbers if uid is None or alive[number].uid == uid][:MOST_ROWS]
         why = self._why_waiting(found)
-        return [row(job, why.get(job.id, "")) for job in found]
+        return [row(_as_stored(job, accounts), why.get(job.id, "")) for job in found]
 
     def _job(self, caller: Caller, request: ShowJob) -> tuple[JobRow, Job]:
-        job = self._find(request.job)
-        shown = job
+        accounts = self._side.accounts()
+        shown = job = _as_stored(self._find(request.job), accounts)
         if not _may_change(caller, job):
             spec = msgspec.structs.replace(job.spec, env={}, script="(its owner's)" if job.spec.script else "")
             shown = msgspec.structs.replace(job, spec=spec)
@@ -193,6 +195,12 @@ class JobRequests:
         if not found:
             raise WrongUseError(f"there is no job {number} (`clusterctl jobs --all` lists them)")
         return found[0]
+
+
+def _as_stored(job: Job, accounts: Mapping[int, Account]) -> Job:
+    """The job with the account that people may see (``Runs.stored``)."""
+    account = accounts.get(job.id) if job.state in ACTIVE else None
+    return msgspec.structs.replace(job, account=account) if account else job
 
 
 def _switch_off(live: Partition, node: Node) -> str:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
+
+import msgspec
 
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.sharers import view
@@ -24,7 +26,7 @@ from cluster_agent.budget.sharers.needs import Needs, is_at_cap
 from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.jobs.job import OVER, Job
+from cluster_agent.jobs.job import OVER, Account, Job
 from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_tags import JobTags
@@ -121,8 +123,9 @@ class JobService:
         with self._shutting(), self._store.together():
             for one in news:
                 silent_s = now_s - self._heard_s.get(one.node, -math.inf)
-                self._is_due |= one != self._last_jobs.get(one.node) or silent_s > QUERY_IDLE_AFTER_S
-                self._last_jobs[one.node], self._heard_s[one.node] = one, now_s
+                state = _without_energy(one)
+                self._is_due |= state != self._last_jobs.get(one.node) or silent_s > QUERY_IDLE_AFTER_S
+                self._last_jobs[one.node], self._heard_s[one.node] = state, now_s
                 self._live.heard(one)
             for report in reports:
                 self._live.spoke(report.node, report.boot_id)
@@ -216,6 +219,13 @@ class JobService:
         self._is_due = True
         with self._shutting(), self._store.together():
             yield live
+
+    def accounts(self) -> Mapping[int, Account]:
+        """By job that has nodes, what it has used so far, as it is on the disk."""
+        if self._live is not None:
+            with self._shutting():
+                self._live.store_accounts()
+        return self._live.runs.stored if self._live is not None else {}
 
     def close(self) -> None:
         """Store what running jobs have used since they were stored last."""
@@ -317,6 +327,14 @@ class JobService:
         if now_s - self._back_again_s[name] <= QUERY_IDLE_AFTER_S:
             return NOT_YET
         return "its agent runs no jobs (`jobs = true` in its [cluster])"
+
+
+def _without_energy(news: NodeJobs) -> NodeJobs:
+    """What the scheduler must know of; energy changes with every report."""
+    if not any(part.energy for part in news.parts):
+        return news
+    parts = [msgspec.structs.replace(part, energy=None) for part in news.parts]
+    return msgspec.structs.replace(news, parts=parts)
 
 
 def _elapsed_s(before: Report | None, report: Report) -> float | None:

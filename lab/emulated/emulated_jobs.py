@@ -129,6 +129,13 @@ class TwinJobs:
             return None
         return _TwinCounter(self._twin, run.workload, self._lock)
 
+    def keep(self, record: bytes) -> None:
+        """Nothing is kept: the node ends with its agent."""
+
+    def kept(self) -> bytes:
+        """Nothing."""
+        return b""
+
     def close(self) -> None:
         """Nothing to release: the node ends with its agent."""
 

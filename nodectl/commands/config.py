@@ -10,6 +10,7 @@ import click
 from nodectl.commands.run import configure, summary_of
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.shell.command_line import needs_extras
+from nodectl.shell.plain_text import echo
 from nodectl.shell.settings import ConfigError, line_of, read_toml
 from nodectl.wire.keys import KeyFileError, read_pair, read_public
 
@@ -38,7 +39,7 @@ def check(file: Path | None) -> None:
         parts.append(f"capped by {found.cluster.url}" + (", runs its jobs" if found.cluster.jobs else ""))
     if found.metrics.listen:
         parts.append(f"metrics at http://{found.metrics.listen}/metrics")
-    click.echo(f"{place}: ok: {'; '.join(parts)}")
+    echo(f"{place}: ok: {'; '.join(parts)}")
 
 
 def _check_cluster(found: Config, path: Path | None) -> None:

@@ -20,6 +20,7 @@ from nodectl.knobs.api import SIGNS
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 from nodectl.write.ceilings import Ceilings
 from nodectl.write.places import SavePlaces, save_places
@@ -64,24 +65,24 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     if as_json:
         report = _report(found, verdicts, left, doubts, proof)
         report |= {"ceilings": dict(ceilings.site), "others": others}
-        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
+        echo_block(json_text(report, indent=2))
         return
     layout = found.layout
-    click.echo(
+    echo(
         f"{len(layout.cpus)} logical CPUs in {len(layout.domains)} frequency domains,"
         f" {len(layout.zones)} energy zones, {len(layout.gpus)} GPUs"
     )
-    click.echo()
-    click.echo(render(HEADINGS, [_cells(row) for row in grouped([*found.sensor_rows, *found.knob_rows])]))
-    click.echo()
+    echo("")
+    echo_block(render(HEADINGS, [_cells(row) for row in grouped([*found.sensor_rows, *found.knob_rows])]))
+    echo("")
     for mode, verdict in verdicts.items():
-        click.echo(f"{mode}: {verdict}")
+        echo(f"{mode}: {verdict}")
     for line in others:
-        click.echo(line)
+        echo(line)
     for line in [*doubts, *([proof] if proof else [])]:
-        click.echo(f"[cluster]: {line}")
+        echo(f"[cluster]: {line}")
     if left:
-        click.echo(left)
+        echo(left)
 
 
 def _ceilings(found: Survey, places: SavePlaces, node: str) -> Ceilings:

@@ -20,6 +20,7 @@ import click
 
 import nodectl
 from nodectl.shell.errors import NodectlError, UsageError
+from nodectl.shell.plain_text import echo
 
 MARK: Final = "# Written by `nodectl install-service`. Change it by `systemctl edit`, not here.\n"
 PROGRAMS: Final = "/opt/nodectl/bin/"
@@ -63,9 +64,9 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
     program, units = ("clusterctl", "clusterctl") if head else ("nodectl", "nodectl-restore nodectl-agent")
     unit = units.split()[-1]
     if is_live and any(written) and _is_active(unit):
-        click.echo(f"{unit} runs as before: `systemctl restart {unit}` takes what was written")
+        echo(f"{unit} runs as before: `systemctl restart {unit}` takes what was written")
     else:
-        click.echo(f"next: `{program} config check`, then `systemctl enable --now {units}`")
+        echo(f"next: `{program} config check`, then `systemctl enable --now {units}`")
 
 
 def _take(head: bool) -> None:
@@ -111,7 +112,7 @@ def _write(path: Path, text: str) -> bool:
     """Write the file if it differs; returns whether it did. Refuses to overwrite what is not ours."""
     before = _ours(path)
     if before == text:
-        click.echo(f"unchanged {path}")
+        echo(f"unchanged {path}")
         return False
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -121,7 +122,7 @@ def _write(path: Path, text: str) -> bool:
         replacement.replace(path)
     except OSError as error:
         raise NodectlError(f"{path}: cannot write: {error.strerror}") from None
-    click.echo(f"wrote {path}")
+    echo(f"wrote {path}")
     return True
 
 
@@ -169,13 +170,13 @@ def _remove(head: bool, root: Path, is_live: bool) -> None:
         _run("systemctl", "daemon-reload")
     if found and not head:
         _remove_restorer(root / RESTORER.relative_to("/"))
-    click.echo("settings, keys, state and users are kept" if found else "nothing was installed")
+    echo("settings, keys, state and users are kept" if found else "nothing was installed")
 
 
 def _unlink(path: Path) -> None:
     """Remove a file, and the folder of drop-ins that it leaves empty."""
     path.unlink()
-    click.echo(f"removed {path}")
+    echo(f"removed {path}")
     if path.parent.name.endswith(".service.d") and not any(path.parent.iterdir()):
         path.parent.rmdir()
 

@@ -14,6 +14,7 @@ import msgspec
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
 from nodectl.shell.extension import Extension
+from nodectl.shell.plain_text import echo, echo_block, json_text
 
 
 @click.command()
@@ -23,19 +24,18 @@ def policies(as_json: bool) -> None:
     found = [registry.find(name, domain) for domain in registry.DOMAINS for name in registry.names(domain)]
     rows = [_described(one) for one in [*found, *registry.added()]]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+        echo_block(json_text(rows, indent=2))
         return
     for row in rows:
-        click.echo(f"{row['name']}  ({row['domain']}): {row['summary']}")
-        click.echo(f"    source: {row['source']}")
+        echo(f"{row['name']}  ({row['domain']}): {row['summary']}")
+        echo(f"    source: {row['source']}")
         if row["origin"]:
-            click.echo(f"    from: {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
+            echo(f"    from: {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
         params = ", ".join(f"{key}={_short(value)}" for key, value in row["params"].items())
-        click.echo(
-            textwrap.fill(f"parameters: {params or 'none'}", 110, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        )
-    click.echo("The suffix of a domain may be left out where the domain is clear: --gpu-policy fixed means fixed-gpu.")
-    click.echo(f"{registry.NONE!r} leaves a domain alone. FILE.py[:NAME] is a policy of your own (docs/extending.md).")
+        text = textwrap.fill(f"parameters: {params or 'none'}", 110, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        echo_block(text)
+    echo("The suffix of a domain may be left out where the domain is clear: --gpu-policy fixed means fixed-gpu.")
+    echo(f"{registry.NONE!r} leaves a domain alone. FILE.py[:NAME] is a policy of your own (docs/extending.md).")
 
 
 def _described(found: Extension[Policy]) -> dict[str, Any]:

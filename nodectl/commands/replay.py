@@ -14,6 +14,7 @@ from nodectl.journal.decide_again import ReplayReport
 from nodectl.journal.decide_again import replay as decide_again
 from nodectl.shell.errors import UsageError
 from nodectl.shell.extension import is_file
+from nodectl.shell.plain_text import echo, echo_block, json_text
 
 
 @click.command()
@@ -41,9 +42,9 @@ def replay(journal: str, target: str | None, cpu_policy: str | None, gpu_policy:
     _tell(report.problems)
     if as_json:
         fields = {**msgspec.to_builtins(report), "equal": report.is_equal, "speed": report.speed}
-        click.echo(msgspec.json.encode(fields).decode())
+        echo(json_text(fields))
     else:
-        click.echo(_lines(report))
+        echo_block(_lines(report))
     return 0 if report.is_equal and not report.loss.is_damage else 1
 
 
@@ -55,7 +56,7 @@ def _export(recorded: Journal, target: str, as_json: bool) -> int:
     _tell(recorded.problems)
     fields = {"records": count, "file": target, "problems": recorded.problems, "loss": recorded.loss}
     loss = f"; {recorded.loss}" if str(recorded.loss) else ""
-    click.echo(msgspec.json.encode(fields).decode() if as_json else f"{target}: {count} records{loss}")
+    echo(json_text(fields) if as_json else f"{target}: {count} records{loss}")
     return 1 if recorded.loss.is_damage else 0
 
 
@@ -75,7 +76,7 @@ def _lines(report: ReplayReport) -> str:
 
 def _tell(problems: list[str]) -> None:
     for problem in problems:
-        click.echo(problem, err=True)
+        echo(problem, to_stderr=True)
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 import click
-import msgspec
 
 from nodectl.config import Config
 from nodectl.knobs import KnobFinder
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 from nodectl.write.lock import NodeLock
 from nodectl.write.places import SavePlaces, save_places
@@ -43,15 +43,15 @@ def restore(state_dir: str, leave_cluster: bool, dry_run: bool, as_json: bool) -
     result = _restore(ports, state_dir, places, dry_run, leave_cluster) if there else Restoration()
     if as_json:
         report = {"outcomes": result.outcomes, "remarks": result.remarks, "complete": result.is_complete}
-        click.echo(msgspec.json.encode(report).decode())
+        echo(json_text(report))
         return 0 if result.is_complete else 1
     for remark in result.remarks:
-        click.echo(remark)
+        echo(remark)
     if result.outcomes:
         cells = [(outcome.knob, outcome.status, outcome.detail) for outcome in result.outcomes]
-        click.echo(render(("knob", "status", "what"), cells))
+        echo_block(render(("knob", "status", "what"), cells))
     elif not result.remarks:
-        click.echo(f"nothing to restore: no save in {' or '.join(path for path, _ in places.with_boots(''))}")
+        echo(f"nothing to restore: no save in {' or '.join(path for path, _ in places.with_boots(''))}")
     return 0 if result.is_complete else 1
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from nodectl.shell.errors import NodectlError, UsageError, nearest
 from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.log import logger
 from nodectl.shell.notify import Notifier
+from nodectl.shell.plain_text import echo, json_text
 from nodectl.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml, type_where
 from nodectl.wire.keys import KeyFileError
 from nodectl.write.saves import node_id
@@ -280,7 +280,7 @@ def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms
     """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
     try:
-        notifier.send(f"READY=1\nSTATUS={summary_of(agent.config)}")
+        notifier.send("READY=1", f"STATUS={summary_of(agent.config)}")
         agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
     finally:
         notifier.send("STOPPING=1")
@@ -349,5 +349,4 @@ def summary_of(config: Config) -> str:
 
 
 def _print(summary: Summary, as_json: bool, to_stderr: bool) -> None:
-    text = msgspec.json.encode(summary).decode() if as_json else f"nodectl run: {summary.line()}"
-    print(text, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+    echo(json_text(summary) if as_json else f"nodectl run: {summary.line()}", to_stderr=to_stderr)

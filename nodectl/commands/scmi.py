@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
-import msgspec
 
 from firmware_bridge.errors import MessageError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
@@ -19,6 +18,7 @@ from firmware_bridge.scmi.transports.url import open_client
 from nodectl.commands import scmi_line
 from nodectl.commands.scmi_targets import UNITS_W, assign, in_units, read, targets_of
 from nodectl.shell.errors import NodectlError, UsageError, nearest
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 
 URL: Final = click.argument("url", metavar="URL")
@@ -68,7 +68,7 @@ def how(is_fast_requested: bool, is_fast: bool) -> str:
 
 def echo_json(value: Any) -> None:
     """Print as indented JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    echo_block(json_text(value, indent=2))
 
 
 # ---- a message ----
@@ -102,7 +102,7 @@ def decode_message(words: tuple[str, ...], sender: str | None, spoken: tuple[str
         echo_json([as_json(message, dialect) for message in messages])
         return
     for message in messages:
-        click.echo(describe(message, dialect))
+        echo(describe(message, dialect))
 
 
 def _bytes_of(words: Sequence[str]) -> bytes:
@@ -151,22 +151,22 @@ def discover(url: str, as_json_text: bool) -> None:
     if as_json_text:
         echo_json({"identity": identity, "power": caps, "performance": speeds, "sensors": sensors})
         return
-    click.echo(f"{identity.vendor} {identity.sub_vendor} {identity.implementation:#x}, seen as agent {identity.agent}"
+    echo(f"{identity.vendor} {identity.sub_vendor} {identity.implementation:#x}, seen as agent {identity.agent}"
                f" ({identity.agent_name}) of {', '.join(identity.agents[1:])}")  # fmt: skip
     names = {int(protocol): protocol.name.lower() for protocol in Protocol}
     spoken = (f"{names.get(protocol, 'vendor')} {protocol:#x} {v:#x}" for protocol, v in identity.versions.items())
-    click.echo(f"protocols: {', '.join(spoken)}")
+    echo(f"protocols: {', '.join(spoken)}")
     if caps:
         rows = [(f"{d.number}", d.name, "-" if d.is_root else f"{d.parent}", "yes" if d.can_set_cap else "no",
                  f"{d.min_pai_us} to {d.max_pai_us} us", d.range_in_words()) for d in caps]  # fmt: skip
-        click.echo("\n" + render(("power", "name", "parent", "settable", "averaged over", "caps"), rows))
+        echo_block("\n" + render(("power", "name", "parent", "settable", "averaged over", "caps"), rows))
     if speeds:
         rows_of_speed = [
             (f"{d.number}", d.name, "yes" if d.can_set_level else "no", d.range_in_words()) for d in speeds
         ]
-        click.echo("\n" + render(("performance", "name", "settable", "levels"), rows_of_speed))
+        echo_block("\n" + render(("performance", "name", "settable", "levels"), rows_of_speed))
     if sensors:
-        click.echo("\n" + render(("sensor", "name", "unit"), [(f"{s.number}", s.name, s.unit) for s in sensors]))
+        echo_block("\n" + render(("sensor", "name", "unit"), [(f"{s.number}", s.name, s.unit) for s in sensors]))
 
 
 @scmi.command()
@@ -185,7 +185,7 @@ def get(url: str, what: tuple[str, ...], as_json_text: bool) -> int:
     if as_json_text:
         echo_json(values)
     else:
-        click.echo(render(("what", "name", "value"), [(v.what, v.name, v.problem or v.text) for v in values]))
+        echo_block(render(("what", "name", "value"), [(v.what, v.name, v.problem or v.text) for v in values]))
     return 1 if what and any(value.problem for value in values) else 0
 
 
@@ -206,7 +206,7 @@ def set_values(url: str, settings: tuple[str, ...], fast: bool, as_json_text: bo
         echo_json(outcomes)
     else:
         for outcome in outcomes:
-            click.echo(outcome.text + how(fast, outcome.is_fast))
+            echo(outcome.text + how(fast, outcome.is_fast))
     return 0 if all(outcome.is_as_asked for outcome in outcomes) else 1
 
 
@@ -244,5 +244,5 @@ def cap(url: str, domain: str, power: str | None, disable: bool, fast: bool, as_
         return 0
     sent_text = "cap withdrawn" if sent is None else f"{requested:.10g} W requested, {sent:.10g} W sent"
     enforced_text = "capping is disabled" if enforced_w is None else f"{enforced_w:.10g} W enforced"
-    click.echo(f"{chosen.name}: {sent_text}, {enforced_text}{how(fast, is_fast)}")
+    echo(f"{chosen.name}: {sent_text}, {enforced_text}{how(fast, is_fast)}")
     return 0

@@ -9,7 +9,6 @@ import time
 from typing import Final
 
 import click
-import msgspec
 
 from firmware_bridge.errors import LinkError, NoAnswerError, ScmiError
 from firmware_bridge.scmi.client import Client
@@ -24,6 +23,7 @@ from firmware_bridge.scmi.protocols.power_capping import CapNotify, Measurements
 from firmware_bridge.scmi.transports.trace import Passed, Traced
 from firmware_bridge.scmi.transports.url import open_client, open_transport
 from nodectl.commands.scmi_targets import UNITS_S, in_units, read, targets_of
+from nodectl.shell.plain_text import echo, json_text
 
 EVENT_WAIT_S: Final = 0.2
 """Ours: how long to wait for an event before checking whether it is time to end."""
@@ -52,10 +52,10 @@ def ping(url: str, count: int, as_json_text: bool) -> int:
     lost = count - len(took_us)
     figures = _percentiles(took_us) if took_us else {}
     if as_json_text:
-        click.echo(msgspec.json.encode({"sent": count, "lost": lost, "round_trip_us": figures}).decode())
+        echo(json_text({"sent": count, "lost": lost, "round_trip_us": figures}))
     else:
         text = ", ".join(f"{name} {value:.0f} us" for name, value in figures.items())
-        click.echo(f"{count} sent, {lost} lost{': ' + text if text else ''}")
+        echo(f"{count} sent, {lost} lost{': ' + text if text else ''}")
     return 1 if lost else 0
 
 
@@ -84,7 +84,7 @@ def watch(url: str, duration: str | None, count: int | None, power: bool, as_jso
             while (left_s := begin_s + duration_s - clock.now_s()) > 0 and (count is None or seen < count):
                 for message in client.wait_for_events(min(left_s, EVENT_WAIT_S)):
                     seen += 1
-                    click.echo(_event_line(message, clock.now_s() - begin_s, client, as_json_text))
+                    echo(_event_line(message, clock.now_s() - begin_s, client, as_json_text))
         finally:
             with contextlib.suppress(LinkError):  # a link that has gone has no subscriptions either
                 _subscribe(controller, 0, power=power)
@@ -109,7 +109,7 @@ def _subscribe(controller: Controller, enable: int, *, power: bool) -> None:
 
 def _event_line(message: Message, at_s: float, client: Client, as_json_text: bool) -> str:
     if as_json_text:
-        return msgspec.json.encode({"at_s": at_s, **as_json(message, client.dialect)}).decode()
+        return json_text({"at_s": at_s, **as_json(message, client.dialect)})
     return f"{at_s:10.6f}  {describe(message, client.dialect)}"
 
 
@@ -124,7 +124,7 @@ def trace(url: str, what: tuple[str, ...], as_json_text: bool) -> None:
     shown: list[Client] = []
 
     def show(passed: Passed) -> None:
-        click.echo(_passed_line(passed, begin_s, shown[0], as_json_text))
+        echo(_passed_line(passed, begin_s, shown[0], as_json_text))
 
     client = Client(Traced(transport, show))
     shown.append(client)
@@ -146,4 +146,4 @@ def _passed_line(passed: Passed, begin_s: float, client: Client, as_json_text: b
         message = as_json(decode(passed.data, passed.sender, client.dialect), client.dialect)
     except ScmiError as error:
         message = {"problem": str(error)}
-    return msgspec.json.encode({**line, **message}).decode()
+    return json_text({**line, **message})

@@ -89,6 +89,14 @@ class NodeShares:
         power_w = self._packages_w(sample) + float(sample.gpu.power_w.sum()) + self._rest_w
         return (math.nan, "missing") if math.isnan(power_w) else (power_w, Quality(quality).name.lower())
 
+    def node_energy(self, sample: Sample) -> tuple[float, str]:
+        """Joules of the whole node in the interval, by its counters of energy where it has any, and their quality; NaN
+        and "missing" if a part is. Unlike ``node_power`` this is right for a long interval too."""
+        quality = max([*sample.energy_quality[self._package].tolist(), *sample.gpu.quality.tolist()], default=0)
+        gpus_j = np.where(np.isnan(sample.gpu.energy_j), sample.gpu.power_w * sample.elapsed_s, sample.gpu.energy_j)
+        joules = (self._packages_w(sample) + self._rest_w) * sample.elapsed_s + float(gpus_j.sum())
+        return (math.nan, "missing") if math.isnan(joules) else (joules, Quality(quality).name.lower())
+
     def _packages_w(self, sample: Sample) -> float:
         if not self._package.any():
             return math.nan

@@ -67,6 +67,14 @@ class Backend(Protocol):
         """The counter in which a run reports its progress; None while there is none. Does not wait."""
         ...
 
+    def keep(self, record: bytes) -> None:
+        """Keep this on the disk in place of what was kept before. It survives the agent, not the machine."""
+        ...
+
+    def kept(self) -> bytes:
+        """What an earlier agent has kept; empty where there is nothing."""
+        ...
+
     def close(self) -> None:
         """The agent ends. Running jobs continue if they can."""
         ...
@@ -91,6 +99,8 @@ class JobThread:
     ) -> None:
         self._backend, self._log = backend, log
         self._waiting: deque[Message] = deque()
+        self._to_keep: bytes | None = None
+        self._why_not_kept = ""
         self._wake = threading.Event()
         self._is_over = False
         self._counted: tuple[int, int] | None = None
@@ -109,6 +119,15 @@ class JobThread:
     def news(self) -> NodeJobs:
         """All runs as the thread saw them last; a new object whenever something has changed."""
         return self._news
+
+    def keep(self, record: bytes) -> None:
+        """Have the thread keep this on the disk, unless a newer record comes first."""
+        self._to_keep = record
+        self._wake.set()
+
+    def kept(self) -> bytes:
+        """What an earlier agent has kept."""
+        return self._backend.kept()
 
     def progress(self) -> RawProgress:
         """The progress that the job on this node reports; none where several run, since their units do not add up."""
@@ -144,6 +163,7 @@ class JobThread:
                 if isinstance(message, JobStart) and len(self._news.parts) >= MAX_PARTS:
                     continue  # no room for one more in ``NodeJobs``: the message comes again
                 self._try(message)
+            self._keep_newest()
             try:
                 parts = self._parts()
             except TROUBLES as error:
@@ -157,6 +177,18 @@ class JobThread:
             deliver(self._backend, message)
         except TROUBLES as error:
             self._log(f"job {message.job}: {error}")
+
+    def _keep_newest(self) -> None:
+        record, self._to_keep = self._to_keep, None
+        if record is None:
+            return
+        try:
+            self._backend.keep(record)
+            self._why_not_kept = ""
+        except TROUBLES as error:
+            if not self._why_not_kept:
+                self._log(f"the energy of jobs cannot be kept over a restart of this agent: {error}")
+            self._why_not_kept = str(error)
 
     def _parts(self) -> list[JobPart]:
         return self._backend.parts()[-MAX_PARTS:]

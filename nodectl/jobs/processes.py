@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nodectl.jobs.job_files import open_output, read_plain
+from nodectl.jobs.job_files import open_new, open_output, read_plain
 from nodectl.jobs.job_step import (
     ENDED,
     ENDING,
@@ -53,6 +53,7 @@ LAUNCHES: Final = 5
 DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError)
 """What reading a record raises that the job, which runs as the same user, has damaged or replaced."""
 
+KEPT: Final = "energy"
 _STRAY: Final = "taken"  # a run's directory while it is being made
 
 
@@ -159,6 +160,20 @@ class JobRunner:
             return CounterFile(self._directory_of((job, attempt)) / PROGRESS)
         except OSError:
             return None
+
+    def keep(self, record: bytes) -> None:
+        """In a file next to the runs. It need not survive the machine, so it does not wait for the disk."""
+        part = self._directory / f"{KEPT}.part"
+        with open(open_new(part), "wb") as file:
+            file.write(record)
+        os.rename(part, self._directory / KEPT)
+
+    def kept(self) -> bytes:
+        """The file's bytes."""
+        try:
+            return read_plain(self._directory / KEPT).encode()
+        except DAMAGED:
+            return b""
 
     def close(self) -> None:
         """Nothing to close: jobs continue without us."""

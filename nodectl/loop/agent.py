@@ -145,6 +145,8 @@ class Agent:
         self._is_stopped = False
         if cluster and actuation and actuation.earlier_cap_mw:
             cluster.inherit(actuation.earlier_cap_mw)
+        if cluster and self._shares:
+            cluster.resume(layout, self._shares, first)
         self._record(first, Decisions(), [], 0, 0)
         self._pace = Pace(ports.clock, config.period_ms, config.budget, wait)
         if actuation:
@@ -278,7 +280,11 @@ class Agent:
         self._load_tag.add(sample)
         cluster.work.add(sample)
         cap_bound: CapBound = "yes" if shares.is_full(share, sample) else self._decider.cap_bound(decisions, sample)
-        cluster.follow(sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound)
+        joules, _ = shares.node_energy(sample)
+        cluster.follow(
+            sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound, joules, self._previous,
+            self._ports.clock.now_ns() - sample.time_ns,
+        )  # fmt: skip
         self._log_link()
         return decisions, outcomes
 

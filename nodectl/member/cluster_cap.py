@@ -20,13 +20,16 @@ import msgspec
 from nodectl.config import Cluster
 from nodectl.decide.load_tag import MEASURED, Tag
 from nodectl.decide.node_cap import CapRequest
+from nodectl.decide.shares import NodeShares
 from nodectl.jobs.job_runner import JobThread
 from nodectl.member.cluster_link import ClusterLink
+from nodectl.member.energy_meter import EnergyMeter, Interval
 from nodectl.member.lease import NodeLease
 from nodectl.member.work import WorkDone
 from nodectl.wire.job_messages import NodeJobs
 from nodectl.wire.power_messages import CAP_TOLERANCE, CapBound, Declaration, Grant, LeaseClass, Report
-from pmu.readings import NO_RAW_PROGRESS, RawProgress
+from pmu.layout import Layout
+from pmu.readings import NO_RAW_PROGRESS, RawProgress, RawSweep
 
 REPORT_NS: Final = 1_000_000_000
 NO_JOBS_NS: Final = 5_000_000_000
@@ -63,26 +66,44 @@ def declaration(settings: Cluster) -> Declaration:
 
 class JobExchange:
     """Passes messages from the link to the jobs' thread, and its ``NodeJobs`` back: at once after a change or a
-    ``JobQuery``, else once a second, and less often while there is no job."""
+    ``JobQuery``, else once a second, and less often while there is no job. ``meter`` adds the parts'
+    energy; its record is kept on the disk, once a second."""
 
-    def __init__(self, link: ClusterLink, thread: JobThread) -> None:
-        self._link, self._thread = link, thread
+    def __init__(self, link: ClusterLink, thread: JobThread, meter: EnergyMeter | None = None) -> None:
+        self._link, self._thread, self._meter = link, thread, meter
         self._sent: NodeJobs | None = None
+        self._is_delayed = False
         self._answered = 0
-        self._due_ns = 0
+        self._due_ns = self._keep_ns = 0
 
     def exchange(self, now_ns: int) -> None:
         """After ``link.receive``; never waits."""
         for message in self._link.job_messages():
             self._thread.post(message)
+        self._keep(now_ns)
         if not self._link.wants_jobs:
             self._sent = None
             return
         news, queries = self._thread.news(), self._link.job_queries
-        if news is not self._sent or queries != self._answered or now_ns >= self._due_ns:
-            self._link.send_jobs(news)
+        is_due = news is not self._sent or queries != self._answered or now_ns >= self._due_ns
+        if is_due or self._is_delayed:
+            self._link.send_jobs(self._metered(news))
             self._sent, self._answered = news, queries
             self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
+
+    def _metered(self, news: NodeJobs) -> NodeJobs:
+        if self._meter is None:
+            return news
+        parts = self._meter.metered(news.parts)
+        self._is_delayed = [part.phase for part in parts] != [part.phase for part in news.parts]
+        return msgspec.structs.replace(news, parts=parts)
+
+    def _keep(self, now_ns: int) -> None:
+        """Have the thread keep the counters: the loop does not wait for a disk."""
+        if self._meter is not None and now_ns >= self._keep_ns:
+            self._keep_ns = now_ns + REPORT_NS
+            self._meter.metered(self._thread.news().parts)  # what has begun is in the record too
+            self._thread.keep(self._meter.keep())
 
     def progress(self) -> RawProgress:
         """The progress that the job on this node reports."""
@@ -123,12 +144,12 @@ class ClusterCap:
         self._cap_bound: CapBound = ""
         self.useful_mw = -1
         """The highest cap that this node can use (``Report.useful_mw``)."""
-        self._energy_j = 0.0
+        self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", now_ns=now_ns)
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
         self._drew_mw = -1
         self._is_raise = False
-        self._jobs = JobExchange(link, jobs) if jobs else None
+        self._jobs = JobExchange(link, jobs, self._meter) if jobs else None
 
     def __enter__(self) -> ClusterCap:
         return self
@@ -140,6 +161,10 @@ class ClusterCap:
         """Before the first tick: an earlier run's grant has left this cap in force, and its lease is over."""
         self._lease = self._new_lease(cap_mw)
         self._is_capped = True
+
+    def resume(self, layout: Layout, shares: NodeShares, first: RawSweep) -> None:
+        """The first sweep of this run: energy counters go on where an earlier run has left them."""
+        self._meter.resume(layout, shares, first)
 
     def request(self, now_ns: int) -> CapRequest | None:
         """The cap of this tick; None before the first grant, when nobody has capped this node yet."""
@@ -161,17 +186,20 @@ class ClusterCap:
         return self._jobs.progress() if self._jobs else NO_RAW_PROGRESS
 
     def follow(
-        self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", cap_bound: CapBound = "no"
-    ) -> None:
+        self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", cap_bound: CapBound = "no",
+        joules: float | None = None, sweep: RawSweep | None = None, sweep_age_ns: int = 0,
+    ) -> None:  # fmt: skip
         """After each tick: the power of the node, what is wrong with the knobs that enforce the cap (``trouble``), its
-        load tag, and whether it is cap-bound (``cap_bound``). Confirms the cap, and reports when it is time."""
+        load tag, and whether it is cap-bound (``cap_bound``). Confirms the cap, and reports when it is time.
+        ``joules``: its energy by the counters in ``sweep``, which are ``sweep_age_ns`` old; None: power times time."""
         lease = self._lease
         here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
         self._cap_bound = max(self._cap_bound, cap_bound, key=_CAP_BOUND.index)
         self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
-        if self._power_mw >= 0:
-            self._energy_j += power_w * elapsed_s
+        energy_j = power_w * elapsed_s if joules is None else joules
+        # the time of the sweep, not of this call: to move many knobs can take longer than a tick
+        self._meter.add(Interval(here_ns - sweep_age_ns, elapsed_s, energy_j, quality), sweep)
         if self._changed_ns >= 0 and not trouble and self._power_mw >= 0:
             self._judge(lease, here_ns, elapsed_s, power_w)
         if here_ns >= self._report_ns:
@@ -270,7 +298,7 @@ class ClusterCap:
         self._link.send(
             msgspec.structs.replace(
                 made,
-                energy_mj=round(self._energy_j * 1000),
+                energy_mj=round(self._meter.joules * 1000),
                 asked_mw=self._lease.cap_mw if self._is_capped else -1,
                 quality=self._quality,
                 tag=self._tag,

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 import click
 
 from nodectl.shell.errors import NodectlError, nearest
+from nodectl.shell.log import complain
 
 Table: TypeAlias = Mapping[str, tuple[str, str, str]]
 """By the name of a command: its module, the name of its function there, and its summary."""
@@ -133,5 +134,5 @@ def _close_stdout() -> None:
 
 
 def _complain(who: str, what: str, status: int) -> int:
-    print(f"{who}: {' '.join(what.split())}", file=sys.stderr)
+    complain(who, what)
     return status

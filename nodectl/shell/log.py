@@ -2,6 +2,9 @@
 
 The journal of systemd stamps lines itself, so there they have no time of their own. ``JOURNAL_STREAM`` has device and
 inode of the stream that leads to it, since stderr may have been sent elsewhere. Source: systemd.exec(5).
+
+In the journal alarms and errors have the priority ``err``, so that ``journalctl -p warning`` finds them; it takes that
+from ``<3>`` at the start of a line. Source: sd-daemon(3).
 """
 
 from __future__ import annotations
@@ -10,16 +13,32 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Final
+
+from nodectl.shell.plain_text import plain
+
+ALARM: Final = "ALARM"
+"""How a line begins that calls for an administrator."""
+
+_ERROR: Final = "<3>"
 
 
 def logger(program: str) -> Callable[[str], None]:
-    """A function that logs a line of ``program``."""
+    """A function that logs a line of ``program``, made plain."""
 
     def log(line: str) -> None:
-        when = "" if is_journal(2) else f"{datetime.now():%Y-%m-%d %H:%M:%S} "
-        print(f"{when}{program}: {line}", file=sys.stderr, flush=True)
+        is_stamped = is_journal(2)
+        when = "" if is_stamped else f"{datetime.now():%Y-%m-%d %H:%M:%S} "
+        priority = _ERROR if is_stamped and line.startswith(ALARM) else ""
+        print(f"{priority}{when}{program}: {plain(line)}", file=sys.stderr, flush=True)
 
     return log
+
+
+def complain(program: str, error: str) -> None:
+    """Say on stderr, in one line, why ``program`` ends."""
+    priority = _ERROR if is_journal(2) else ""
+    print(f"{priority}{program}: {plain(' '.join(error.split()))}", file=sys.stderr, flush=True)
 
 
 def is_journal(descriptor: int, environment: Mapping[str, str] = os.environ) -> bool:

@@ -11,6 +11,8 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
+from nodectl.shell.plain_text import plain
+
 FEEDS: Final = 10
 """Ours: how often a watchdog is fed within its time-out. sd_notify(3) recommends twice; but then a single tick may take
 only half of the time-out, and a node whose sensors take two seconds each would be restarted for it."""
@@ -25,14 +27,15 @@ class Notifier:
         self._every_ns = int(environment.get("WATCHDOG_USEC", "0")) * 1000 // FEEDS if is_ours else 0
         self._due_ns = 0
 
-    def send(self, state: str) -> None:
-        """Send ``READY=1``, ``STOPPING=1`` or a ``STATUS=`` line."""
+    def send(self, *lines: str) -> None:
+        """Send ``READY=1``, ``STOPPING=1`` or ``STATUS=`` and text, which may be from elsewhere and begins no line of
+        its own: ``MAINPID=`` would be believed."""
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             try:
-                sender.sendto(state.encode(), address)
+                sender.sendto("\n".join(map(plain, lines)).encode(), address)
             except OSError:
                 self._address = ""  # nobody listens any more: a notification must never end the agent
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 
-import click
 import prometheus_client
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.plain_text import echo
 from nodectl.shell.settings import host_and_port
 
 
@@ -24,7 +24,7 @@ def serve_scrapes(program: str, listen: str, collector: Collector) -> None:
             server, _ = prometheus_client.start_http_server(port, host, registry)
         except OSError as error:
             raise NodectlError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
-        click.echo(f"{program}: http://{listen}/metrics", err=True)
+        echo(f"{program}: http://{listen}/metrics", to_stderr=True)
         signal.sigwait(stops)
         server.shutdown()
         server.server_close()

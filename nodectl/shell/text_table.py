@@ -6,12 +6,16 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
+from nodectl.shell.plain_text import plain
+
 NARROWEST_LAST = 24
 """Columns left for the last column of a table wider than the terminal."""
 
 
 def render(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table as text without a final newline. Numbers are aligned like words: callers format them."""
+    """The table as text without a final newline. Numbers are aligned like words: callers format them. Cells
+    may come from elsewhere (``plain``)."""
+    headings, rows = [*map(plain, headings)], [[*map(plain, row)] for row in rows]
     widths = [max(len(line[column]) for line in (headings, *rows)) for column in range(len(headings))]
     indent = sum(widths[:-1]) + 2 * (len(widths) - 1)
     room = max(shutil.get_terminal_size((160, 24)).columns - indent, NARROWEST_LAST)

@@ -86,6 +86,21 @@ Slowdown: TypeAlias = Annotated[float, Meta(ge=-0.99, le=1e6)]
 """Bounds refuse NaN and infinities too, which JSON cannot store."""
 
 
+Millijoules: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
+
+
+class PartEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the node drew for a part since the part's start, by the quality of the power, and for how long it was
+    metered. Counters that never fall, also when the node's agent restarts: what a lost report had is in the next."""
+
+    measured_mj: Millijoules = 0
+    estimated_mj: Millijoules = 0
+    stale_mj: Millijoules = 0
+    wrapped_mj: Millijoules = 0
+    clipped_mj: Millijoules = 0
+    metered_ms: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+
+
 class JobPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job's part on a node. ``status``: its exit status, or minus the signal that ended it. Times: Unix seconds."""
 
@@ -98,6 +113,7 @@ class JobPart(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_s: UnixSeconds = 0.0
     detail: Annotated[str, Meta(max_length=300)] = ""
     slowdown: Slowdown | None = None  # extra time as a share, where the node knows it (of emulated work it does)
+    energy: PartEnergy | None = None  # None: an older agent, or the part was never metered
 
     @property
     def is_over(self) -> bool:

@@ -93,7 +93,7 @@ class Report(msgspec.Struct, frozen=True):
     power_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)]
     declaration: Declaration
     is_leaving: bool = False  # it requests to restore its knobs and to run uncapped
-    energy_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # drawn since this agent's start; -1: not measured
+    energy_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # drawn in this boot, as far as it was metered; -1: not
     asked_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1  # the cap that should be in force; -1: none
     tag: Word = ""  # the load tag that its agent measures; "" where it does not know
     quality: Word = "missing"  # of the power: measured, estimated, ..., missing (pmu.readings.Quality)

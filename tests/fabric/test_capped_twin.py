@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,11 @@ if why_not_served():
 
 TWO_STARTS_S = 120.0
 """Of an agent, one after the other, on a machine that is busy with other things."""
+
+AWAY_S = 6.0
+"""How long there is no agent."""
+
+REST_W = 60.0
 
 LIMIT = "/sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
 
@@ -52,8 +58,10 @@ def wait(file):
         time.sleep(0.05)
 agent = start()
 wait("began")
+time.sleep(3)  # some of the job's energy is metered before the kill
 agent.send_signal(signal.SIGKILL)
 agent.wait()
+time.sleep(AWAY)
 agent = start()
 wait("recorded")
 agent.terminate()
@@ -65,7 +73,7 @@ def configure(cluster: Cluster, at: Path, jobs: bool = False) -> Path:
     """Settings of a node agent."""
     config = at / "node.toml"
     config.write_text(
-        f'mode = "optimize"\nstate_dir = "{at}/state"\n[caps]\nrest_w = 60.0\n'
+        f'mode = "optimize"\nstate_dir = "{at}/state"\n[caps]\nrest_w = {REST_W}\n'
         '[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n[cluster]\n'
         f'url = "{cluster.url}"\nkey = "{cluster.keys}/twin.key"\njobs = {str(jobs).lower()}\n'
         f"server_key = '{read_public(str(cluster.keys / 'cluster.key'))}'\n"
@@ -79,11 +87,22 @@ def test_a_job_outlives_the_agent_that_started_it_and_is_reported_by_the_next(tm
         cluster.allow("twin")
         cluster.serve()
         cluster.until(lambda: cluster.ask("nodes"))
-        text = "echo $NODECTL_NODE >>began; while [ ! -e go ]; do sleep 0.1; done; nice; echo over"
+        look = "cat /sys/class/powercap/intel-rapl:?/energy_uj >>uj; date +%s.%N >>at; "
+        text = look + "echo $NODECTL_NODE >>began; while [ ! -e go ]; do sleep 0.1; done; nice; echo over; " + look
         job = cluster.ask("submit", "-D", str(tmp_path), "--", "/bin/sh", "-c", text)["job"]
 
+        shown_j: list[float] = []
+
+        def counts() -> float:
+            shown_j.append(cluster.ask("jobs", str(job))["row"]["energy_j"] or 0.0)
+            return shown_j[-1]
+
         def record() -> None:
-            cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["energy_j"], False, TWO_STARTS_S)
+            cluster.until(counts, False, TWO_STARTS_S)
+            first_s = time.monotonic()
+            cluster.until(lambda: counts() and time.monotonic() > first_s + AWAY_S + 3, False, TWO_STARTS_S)
+            silent_j = shown_j[-1]  # by now the agent has been away, or is
+            cluster.until(lambda: counts() > silent_j, False, TWO_STARTS_S)
             (tmp_path / "go").touch()
             cluster.until(lambda: cluster.ask("jobs", str(job))["row"]["state"] == "done", is_kept=False)
             (tmp_path / "recorded").touch()
@@ -91,15 +110,22 @@ def test_a_job_outlives_the_agent_that_started_it_and_is_reported_by_the_next(tm
         with ThreadPoolExecutor(1) as recorder:
             recorded = recorder.submit(record)
             node.python(
-                RESTARTED_RUN.replace("PATIENCE", str(TWO_STARTS_S)),
+                RESTARTED_RUN.replace("PATIENCE", str(TWO_STARTS_S)).replace("AWAY", str(AWAY_S)),
                 str(configure(cluster, tmp_path, jobs=True)),
                 str(tmp_path),
             )
             recorded.result()
         row = cluster.ask("jobs", str(job))["row"]
         assert (row["attempts"], row["node_names"], row["status"]) == (1, "twin", 0)
-        assert row["energy_j"] > 0 and row["measured"] == 1.0
-        assert (tmp_path / "began").read_text() == "twin\n", "it ran once"
+        assert shown_j == sorted(shown_j), "they never fall"
+        part = cluster.ask("jobs", str(job))["job"]["parts"]["twin"]
+        part_s = part["ended_s"] - part["started_s"]
+        assert part_s > AWAY_S + 3
+        assert part["energy"]["metered_ms"] == pytest.approx(1000 * part_s, rel=0.02, abs=300), "the gap, too, and once"
+        uj, at_s = (list(map(float, (tmp_path / name).read_text().split())) for name in ("uj", "at"))
+        true_w = (sum(uj[2:]) - sum(uj[:2])) / 1e6 / (at_s[1] - at_s[0]) + REST_W
+        assert row["energy_j"] == pytest.approx(true_w * part_s, rel=0.05), "the job's own look, which begins later"
+        assert row["measured"] == 1.0
         ordinary = max(int((tmp_path / "agents-nice").read_text()), 0)
         assert (tmp_path / f"job-{job}.out").read_text() == f"{ordinary}\nover\n", "not before other processes"
 

@@ -22,13 +22,13 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
 from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
-from cluster_agent.serve.people_protocol import Cancel, ListJobs, ShowJob, Submit
+from cluster_agent.serve.people_protocol import Cancel, JobRow, ListJobs, ShowJob, Submit
 from cluster_agent.store.database import Database
 from nodectl.jobs.job_runner import JobThread, Message
 from nodectl.member.cluster_cap import JobExchange
 from nodectl.shell.duration import seconds, shown
 from nodectl.shell.errors import UsageError
-from nodectl.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs
+from nodectl.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs, PartEnergy
 from tests.fabric.links import report
 from tests.waiting import PATIENCE_S
 
@@ -201,6 +201,127 @@ def test_the_joules_of_a_running_job_do_not_go_back_when_the_cluster_agent_resta
     assert joules(again) == before_j
 
 
+class Metered(Side):
+    """Nodes that draw 300 W each and count what they draw for their job, whether or not anybody hears it."""
+
+    def count(self, seconds: float, **changes: Any) -> None:
+        """The time passes, and nothing arrives."""
+        self.now_s += seconds
+        for name, parts in self.parts.items():
+            self.parts[name] = [self._counted(part, seconds, **changes) for part in parts]
+
+    def _counted(self, part: JobPart, seconds: float, **changes: Any) -> JobPart:
+        before = part.energy or PartEnergy()
+        if part.is_over:
+            return part
+        now = PartEnergy(
+            before.measured_mj + round(300_000 * seconds), metered_ms=before.metered_ms + round(1000 * seconds)
+        )
+        return msgspec.structs.replace(part, energy=now, **changes)
+
+    def speak(self, **given: Any) -> None:
+        self.count(1.0)
+        self.now_s -= 1.0
+        super().speak(power_mw=300_000, quality="measured", **given)
+
+    def row(self, job: int) -> JobRow:
+        return self.ask[ShowJob](ROOT_USER, ShowJob(job))[0]
+
+    def killed(self) -> None:
+        """The cluster agent is killed, and the next one starts from what is on the disk."""
+        self.database.close()
+        self.database = Database(Path(self.database.path))
+        self.store = JobStore(self.database)
+        self.side = JobService(
+            JobSettings(), self.store, self.parts, self._send, lambda name: True, self.said.append, lambda: self.now_s
+        )
+        self.ask = JobRequests(self.side).handlers
+
+
+def begun(tmp_path: Path, nodes: int = 2) -> tuple[Metered, int]:
+    made = Metered(tmp_path, nodes)
+    made.speak()
+    job = made.submit(nodes=nodes)
+    for _ in range(5):
+        made.speak()
+    return made, job
+
+
+def drew_j(made: Metered) -> float:
+    return sum(part.energy.measured_mj for parts in made.parts.values() for part in parts if part.energy) / 1e3
+
+
+def test_what_a_job_draws_while_nobody_hears_its_nodes_is_counted_when_they_are_heard_again(tmp_path):
+    made, job = begun(tmp_path)
+    assert made.row(job).energy_j == pytest.approx(drew_j(made)) and drew_j(made) > 0
+    made.count(18.0)
+    made.speak()
+    assert made.row(job).energy_j == pytest.approx(drew_j(made))
+    assert drew_j(made) > 2 * 300 * 18, "nothing of the gap is missing"
+    made.count(18.0)
+    made.count(3.0, phase="ended", ended_s=made.now_s + 3)
+    made.count(40.0)
+    made.sent.clear()
+    drew = drew_j(made)
+    super(Metered, made).speak(power_mw=50_000)  # and forgotten
+    found = made.row(job)
+    assert (found.state, found.energy_j) == ("done", pytest.approx(drew))
+    assert found.measured == 1.0 and found.covered == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_joules_of_a_running_job_never_fall_however_the_cluster_agent_ends(tmp_path):
+    made, job = begun(tmp_path)
+    shown: list[float] = []
+    for away_s in (0.3, 7.0, 18.0):
+        for _ in range(4):
+            made.speak()
+            shown.append(made.row(job).energy_j)
+        made.speak()  # what nobody has seen need not be on the disk
+        made.count(away_s)
+        made.killed()
+        shown.append(made.row(job).energy_j)
+        made.speak()
+        shown.append(made.row(job).energy_j)
+        assert shown[-1] == pytest.approx(drew_j(made)), "the gap is closed, and nothing counted twice"
+    assert shown == sorted(shown)
+
+
+def test_people_who_look_often_do_not_make_the_store_write_often(tmp_path):
+    made, job = begun(tmp_path)
+    made.row(job)
+    before = made.database.rows("SELECT body FROM job")
+    made.count(0.5)
+    made.now_s -= 0.5
+    super(Metered, made).speak()
+    made.now_s -= 0.9  # so soon after
+    made.row(job)
+    assert made.database.rows("SELECT body FROM job") == before
+
+
+def test_counters_that_lie_count_no_more_than_a_node_could_have_drawn_and_nothing_back(tmp_path):
+    made, job = begun(tmp_path, 1)
+    most_j = 1_000_000 * (made.now_s + 2 - made.row(job).started_s)
+    before_j = made.row(job).energy_j
+    for measured_mj in (0, (1 << 53) - 1, 5):
+        part = made.parts["n0"][0]
+        lie = PartEnergy(measured_mj, metered_ms=(1 << 53) - 1)
+        made.parts["n0"] = [msgspec.structs.replace(part, energy=lie)]
+        super(Metered, made).speak()
+        found = made.row(job)
+        assert before_j <= found.energy_j <= most_j + 1_000_000 * 3
+        before_j = found.energy_j
+    assert found.energy_j > 1e6, "the lie was believed as far as it could be true"
+
+
+def test_energy_alone_is_no_reason_to_schedule(tmp_path):
+    made, _ = begun(tmp_path)
+    made.side.turn()
+    made.count(0.2)
+    news = [NodeJobs(name, "boot", list(parts)) for name, parts in made.parts.items()]
+    made.side.hear(news, [], lambda one: ("", None))
+    assert made.side.due_s() > 0.1
+
+
 def _learned(made: Side) -> Learned | None:
     (job,) = made.side.sharers_jobs()
     return job.learned
@@ -340,6 +461,11 @@ class SlowBackend:
         return list(self.runs)
 
     def counter(self, job: int, attempt: int) -> None: ...
+
+    def keep(self, record: bytes) -> None: ...
+
+    def kept(self) -> bytes:
+        return b""
 
     def close(self) -> None: ...
 

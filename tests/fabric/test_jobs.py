@@ -213,6 +213,15 @@ def test_jobs_are_exported_and_filtered_by_state_and_user(cluster):
     assert pq.read_table(cluster.at / "jobs.parquet").column("status").to_pylist()[-2:] == [0, 3]
 
 
+def test_a_jobs_name_is_kept_as_data_and_does_nothing_to_a_terminal(cluster):
+    name = "\x1b[2J\n<0>clusterctl serve: fine\x9b31m"
+    job = submit(cluster, "true", "-J", name)
+    assert wait(cluster, job, "done")["title"] == name
+    for words in (("jobs", "--all"), ("jobs", str(job)), ("jobs", str(job), "--json")):
+        shown = cluster.ctl(*words).stdout
+        assert "2J" in shown and shown.replace("\n", "").isprintable()
+
+
 def test_killed_agents_lose_no_job_and_run_none_twice_and_a_node_of_a_new_key_joins(tmp_path):
     with Cluster(tmp_path, 1000.0, jobs={}) as cluster:
         serve = start(cluster, 1)

@@ -39,6 +39,12 @@ class Desk:
     def progress(self) -> RawProgress:
         return RawProgress(1, 42)
 
+    def keep(self, record: bytes) -> None:
+        self.record = record
+
+    def kept(self) -> bytes:
+        return b""
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -529,7 +535,7 @@ def test_a_change_of_jobs_and_a_question_are_answered_at_once() -> None:
     assert len(made.wire.jobs_sent) == 3
 
 
-@pytest.mark.parametrize(("parts", "every_s"), [([], 5), ([object()], 1)])
+@pytest.mark.parametrize(("parts", "every_s"), [([], 5), ([JobPart(1, 1, "running")], 1)])
 def test_jobs_are_said_every_second_and_that_there_are_none_every_five(parts: list[JobPart], every_s: int) -> None:
     made, desk = with_jobs()
     desk.now = NodeJobs("n0", "boot-1", parts)

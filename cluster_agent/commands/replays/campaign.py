@@ -25,6 +25,7 @@ from cluster_agent.workloads import rte
 from nodectl import __version__
 from nodectl.shell.errors import nearest
 from nodectl.shell.extension import below, is_file
+from nodectl.shell.plain_text import echo, plain
 from nodectl.shell.settings import decode_toml
 
 SHIPPED = Path(__file__).parents[2] / "campaigns"
@@ -103,12 +104,12 @@ def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, 
         (root / "published.json").write_bytes(msgspec.json.encode(listed.published))
     except OSError as error:
         raise ClusterError(f"{error.filename}: {error.strerror}; choose another --out") from None
-    click.echo(f"{len(cells)} replays, {len(cells) - len(todo)} done before", err=True)
+    echo(f"{len(cells)} replays, {len(cells) - len(todo)} done before", to_stderr=True)
     failed = _run(root, todo, jobs, run_here)
     rows = write_table(root, cells)
-    click.echo(f"{root / 'campaign.csv'}: {rows} replays; compare them with `clusterctl report {out}`")
+    echo(f"{root / 'campaign.csv'}: {rows} replays; compare them with `clusterctl report {out}`")
     for name, why in failed.items():
-        click.echo(f"{root / name}: {why}", err=True)
+        echo(f"{root / name}: {why}", to_stderr=True)
     return 1 if failed else 0
 
 
@@ -194,7 +195,8 @@ def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str,
                 (root / name / DONE).write_bytes(msgspec.json.encode(cell))
             if sys.stderr.isatty():
                 left_s = (time.monotonic() - begun_s) / done * (len(todo) - done)
-                click.echo(f"\r\033[K{done}/{len(todo)}  {left_s:.0f} s left  {name}", err=True, nl=done == len(todo))
+                line = f"\r\033[K{done}/{len(todo)}  {left_s:.0f} s left  {plain(name)}"
+                click.echo(line, err=True, nl=done == len(todo))
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
@@ -226,7 +228,7 @@ def write_table(root: Path, cells: dict[str, Cell]) -> int:
         import pyarrow as pa
         import pyarrow.parquet
     except ModuleNotFoundError:
-        click.echo("campaign.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')", err=True)
+        echo("campaign.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')", to_stderr=True)
     else:
         table = pa.table({key: pa.array([row.get(key) for row in rows]) for key in columns})
         pyarrow.parquet.write_table(table, root / "campaign.parquet")

@@ -15,6 +15,7 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads.text_tables import has_nodes
+from nodectl.shell.plain_text import echo
 
 
 @click.command(name="check-log")
@@ -33,7 +34,7 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
     _is_the_same(setting.trace, event_log)
     choice = registry.choose(registry.in_place_of(setting.policy, policy))
     if event_log.origin and choice.origin and event_log.origin.sha256 != choice.origin.sha256:
-        click.echo(f"{log}: made with other code ({event_log.origin}); here: {choice.origin}", err=True)
+        echo(f"{log}: made with other code ({event_log.origin}); here: {choice.origin}", to_stderr=True)
     scheduler: Scheduler
     meter = LogMeter()
     if has_nodes(setting.trace):
@@ -50,7 +51,7 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
             choice.composition, workload.jobs, workload.processors, watts, caps, meter, workload.users
         )
     lines = event_log.check(scheduler, count, meter)
-    click.echo(f"{log}: {lines} events and decisions of {count} jobs under {setting.policy}, all the same")
+    echo(f"{log}: {lines} events and decisions of {count} jobs under {setting.policy}, all the same")
     return 0
 
 

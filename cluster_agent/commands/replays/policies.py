@@ -17,6 +17,7 @@ from cluster_agent.budget.sharers.api import Method
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.api import Policy
 from nodectl.shell.extension import Extension
+from nodectl.shell.plain_text import echo, echo_block, json_text
 
 
 @click.command()
@@ -40,12 +41,12 @@ def policies(as_json: bool) -> None:
         for one in listed
     ]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+        echo_block(json_text(rows, indent=2))
         return
     for row in rows:
         kind = "" if row["kind"] == "policy" else f" ({row['kind']} of a budget)"
-        click.echo(f"{row['name']}{kind}: {row['summary']}\n    {row['source']}")
+        echo(f"{row['name']}{kind}: {row['summary']}", f"    {row['source']}")
         if row["origin"]:
-            click.echo(f"    from {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
+            echo(f"    from {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
         for key, values in row["parameters"].items():
-            click.echo(f"    {key}={'|'.join(values)}")
+            echo(f"    {key}={'|'.join(values)}")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from cluster_agent.cap_steps import FOREVER_S, Cap, read_caps
 from cluster_agent.cluster import load_machine
@@ -26,6 +25,7 @@ from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
 from cluster_agent.workloads.text_tables import has_nodes
 from nodectl import __version__
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.progress_bar import progress
 
 if TYPE_CHECKING:
@@ -110,20 +110,20 @@ def replay(
     composition = choice.composition
     workload, watts, caps, loop = world(setting, composition, strict)
     if caps and composition.power is None:
-        click.echo(f"{policy} does not know watts: the cap is only measured", err=True)
+        echo(f"{policy} does not know watts: the cap is only measured", to_stderr=True)
     if watts is not None and watts.budget is not None and watts.budget.limit_w <= watts.machine.idle_w:
         limit_w, idle_w = watts.budget.limit_w, watts.machine.idle_w
-        click.echo(
+        echo(
             f"{policy}: the budget is {limit_w:.0f} W, and the idle machine draws {idle_w:.0f} W: it cannot be kept"
             " with all nodes on",
-            err=True,
+            to_stderr=True,
         )
     for finding in workload.findings:
-        click.echo(f"{trace}: {finding}", err=True)
+        echo(f"{trace}: {finding}", to_stderr=True)
     with progress(len(workload.jobs)) as advance:
         result = run_replay(workload, composition, advance, watts, caps, loop)
     for finding in result.workload.findings[len(workload.findings) :]:
-        click.echo(f"{trace}: {finding}", err=True)
+        echo(f"{trace}: {finding}", to_stderr=True)
     workload, watts = result.workload, result.schedule.watts
     if result.unstarted == len(workload.jobs):
         raise ClusterError(
@@ -148,8 +148,8 @@ def replay(
         made_from |= {"job_watts": job_watts} if job_watts else {}
         made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
         for note in outputs.write(out, result, measured, made_from):
-            click.echo(note, err=True)
-    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+            echo(note, to_stderr=True)
+    echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
 
 
@@ -179,7 +179,7 @@ def world(
             )
         job_watts = read_job_watts(setting.job_watts, workload, watts)
         for finding in job_watts.findings:
-            click.echo(f"--job-watts: {finding}", err=True)
+            echo(f"--job-watts: {finding}", to_stderr=True)
         watts = replace(watts, job_busy_uw=job_watts.uw)
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)

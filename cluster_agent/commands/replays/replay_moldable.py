@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import click
 import msgspec
 import numpy as np
 
@@ -33,6 +32,7 @@ from cluster_agent.workloads.job_log import Workload, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
 from cluster_agent.workloads.swf import Finding, read_swf
 from nodectl import __version__
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.progress_bar import progress
 
 
@@ -71,16 +71,16 @@ def replay_with_configurations(
     composition = choice.moldable_composition
     of = world(setting, composition, is_strict)
     for finding in of.findings:
-        click.echo(f"{setting.trace}: {finding}", err=True)
+        echo(f"{setting.trace}: {finding}", to_stderr=True)
     if of.tables.is_generated:
-        click.echo(f"--configurations {of.tables.text}: times and watts are generated, like Cab's", err=True)
+        echo(f"--configurations {of.tables.text}: times and watts are generated, like Cab's", to_stderr=True)
     if of.tables.errors:
         errors = of.tables.errors
-        click.echo(
+        echo(
             f"--configurations {of.tables.text}: the model's times are wrong by {100 * errors.time_mean:.1f} % on"
             f" average, {100 * errors.time_max:.0f} % at most, its watts by {100 * errors.watts_mean:.1f} and"
             f" {100 * errors.watts_max:.0f} %",
-            err=True,
+            to_stderr=True,
         )
     with progress(len(of.jobs)) as advance:
         of, result = _replayed(setting, composition, of, advance)
@@ -104,8 +104,8 @@ def replay_with_configurations(
         times_s, watts = power_of(result)
         power = times_s.tolist(), watts.tolist(), [of.bound_w] * len(times_s)
         for note in write_rows(out, _rows(of, result), _more(of, result), power, measured, made_from):
-            click.echo(note, err=True)
-    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+            echo(note, to_stderr=True)
+    echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 0
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import click
-import msgspec
-
 from cluster_agent.cap_steps import read_caps
 from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
@@ -26,6 +23,7 @@ from cluster_agent.workloads.rte import is_rte, rte_caps
 from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.text_tables import first_line, is_eurora
 from nodectl import __version__
+from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.progress_bar import progress
 
 
@@ -41,7 +39,7 @@ def replay_nodes(
     composition = choice.node_composition
     jobs, nodes, limit, power = world(setting, composition, is_strict)
     for finding in jobs.findings:
-        click.echo(f"{jobs.path}: {finding}", err=True)
+        echo(f"{jobs.path}: {finding}", to_stderr=True)
     with progress(len(jobs.jobs)) as advance:
         result = run_replay(jobs, composition, nodes, limit, power, advance)
     if log_file:
@@ -54,9 +52,9 @@ def replay_nodes(
         given_by = setting.machine or "eurora"
         made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
         for note in node_outputs.write(out, result, measured, made_from):
-            click.echo(note, err=True)
+            echo(note, to_stderr=True)
     measured |= pass_times(result)
-    click.echo(msgspec.json.format(msgspec.json.encode(measured), indent=2) if as_json else _lines(measured))
+    echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
 
 

@@ -1,0 +1,253 @@
+"""Energy counters of this node and of the job parts on it, which lose nothing while nobody reads them.
+
+The node's counter is a function of time, E(t), extended by every tick of the loop. A part's counter is E(t) minus E at
+its start, up to its end; between two ticks E is taken as straight. Counters only grow. So a report that is lost, or a
+cluster agent that is away, costs nothing: the next report has it all.
+
+An agent that is killed is replaced, and the jobs go on. The next agent starts from what this one has kept on the disk:
+the counters, and the readings of the hardware's own counters at that instant. These went on counting meanwhile, so
+their difference closes the gap; where they could have wrapped, they give a lower bound (STALE, ``pmu.instruments
+.rapl``), and where there are none, the last power times the time does (ESTIMATED). What an agent that was killed had
+reported, the next one does not fall below.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from nodectl.decide.shares import NodeShares
+from nodectl.wire.job_messages import JobPart, PartEnergy
+from pmu.decode import decode
+from pmu.layout import Layout
+from pmu.readings import GPU_FIELDS, RAW_MISSING, Quality, RawSweep
+
+Totals: TypeAlias = tuple[float, ...]
+"""Joules by quality, in the order of ``QUALITIES``; last, seconds that were metered."""
+
+QUALITIES: Final = tuple(quality.name.lower() for quality in Quality if quality != Quality.MISSING)
+ZERO: Final[Totals] = (0.0,) * (len(QUALITIES) + 1)
+
+POINTS: Final = 1200
+"""Ours: how much of E(t) is remembered, two minutes of ticks. A part is seen within a second of its start and end."""
+
+HOLE_S: Final = 0.05
+"""Ours: a longer time between two intervals was not metered; shorter ones are the jitter of ticks."""
+
+WAIT_S: Final = 2.0
+"""Ours: for so long the end of a part is delayed until E has passed it."""
+
+_ENERGY: Final = GPU_FIELDS.index("energy_mj")
+
+
+class Kept(msgspec.Struct):
+    """What the next agent starts from. ``at_ns``: CLOCK_BOOTTIME of ``totals``, when the hardware's counters were read:
+    ``sweep_ns`` of CLOCK_MONOTONIC, ``zones_uj`` and ``gpus_mj`` by name. Parts by ``JOB.ATTEMPT``."""
+
+    boot_id: str
+    at_ns: int
+    totals: list[float]
+    power_w: float = 0.0
+    sweep_ns: int = 0
+    zones_uj: dict[str, int] = {}
+    gpus_mj: dict[str, int] = {}
+    starts: dict[str, list[float]] = {}
+    ends: dict[str, list[float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What was metered from ``end_ns`` (CLOCK_BOOTTIME) back; NaN joules: nothing was."""
+
+    end_ns: int
+    elapsed_s: float
+    joules: float
+    quality: str
+
+
+class EnergyMeter:
+    """The counters of one boot. Not for several threads. ``unix_s`` and ``now_ns``: the two clocks of parts and of
+    E."""
+
+    def __init__(
+        self, boot_id: str, kept: bytes = b"", unix_s: Callable[[], float] = time.time,
+        now_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+    ) -> None:  # fmt: skip
+        self._boot_id, self._unix_s, self._now_ns = boot_id, unix_s, now_ns
+        self._points: deque[tuple[int, Totals]] = deque(maxlen=POINTS)
+        self._starts: dict[str, Totals] = {}
+        self._ends: dict[str, Totals] = {}
+        self._power_w = 0.0
+        self._layout: Layout | None = None
+        self._sweep: RawSweep | None = None
+        self._before: Kept | None = None
+        self._load(kept)
+
+    @property
+    def totals(self) -> Totals:
+        """The node's counters, in this boot."""
+        return self._points[-1][1] if self._points else ZERO
+
+    @property
+    def joules(self) -> float:
+        """The node's energy of all qualities."""
+        return sum(self.totals[:-1])
+
+    def resume(self, layout: Layout, shares: NodeShares, first: RawSweep) -> None:
+        """The first sweep of this agent: add what was drawn since the sweep of the agent before, if there was one."""
+        self._layout, self._sweep = layout, first
+        before = self._before
+        if before is None:
+            return
+        elapsed_ns = first.time_ns - before.sweep_ns if before.sweep_ns else self._now_ns() - before.at_ns
+        joules, quality = _since(before, layout, shares, first)
+        if math.isnan(joules) and before.power_w > 0:
+            joules, quality = before.power_w * elapsed_ns / 1e9, "estimated"
+        self.add(Interval(before.at_ns + elapsed_ns, elapsed_ns / 1e9, joules, quality))
+
+    def add(self, interval: Interval, sweep: RawSweep | None = None) -> None:
+        """Extend E by this interval. ``sweep``: the hardware's counters at its end."""
+        totals, begin_ns = self.totals, interval.end_ns - round(interval.elapsed_s * 1e9)
+        if not self._points or begin_ns - self._points[-1][0] > HOLE_S * 1e9:
+            self._points.append((begin_ns, totals))
+        joules = interval.joules
+        if math.isfinite(joules) and joules >= 0 and interval.quality in QUALITIES and interval.elapsed_s > 0:
+            at = QUALITIES.index(interval.quality)
+            totals = (*totals[:at], totals[at] + joules, *totals[at + 1 : -1], totals[-1] + interval.elapsed_s)
+            self._power_w = joules / interval.elapsed_s
+        self._points.append((interval.end_ns, totals))
+        self._sweep = sweep or self._sweep
+
+    def metered(self, parts: Iterable[JobPart]) -> list[JobPart]:
+        """These parts with their energy. One that has ended before E has passed its end still runs here."""
+        found, names = [], set()
+        for part in parts:
+            name = f"{part.job}.{part.attempt}"
+            names.add(name)
+            if not part.is_over or part.started_s:
+                found.append(self._metered(name, part))
+            else:
+                found.append(part)  # it was refused, or is lost: kept energy is all that there is
+        for known in (self._starts, self._ends):
+            for name in known.keys() - names:
+                del known[name]
+        return found
+
+    def keep(self) -> bytes:
+        """The record for the next agent."""
+        sweep, layout = self._sweep, self._layout
+        at_ns, totals = self._points[-1] if self._points else (self._now_ns(), ZERO)
+        kept = Kept(self._boot_id, at_ns, list(totals), self._power_w)
+        if sweep is not None and layout is not None:
+            kept.sweep_ns = sweep.time_ns
+            kept.zones_uj = {zone.name: int(uj) for zone, uj in zip(layout.zones, sweep.energy_uj, strict=True)}
+            gpus = zip(layout.gpus, sweep.gpu[:, _ENERGY], strict=True)
+            kept.gpus_mj = {gpu.uuid: int(mj) for gpu, mj in gpus}
+        kept.starts = {name: list(totals) for name, totals in self._starts.items()}
+        kept.ends = {name: list(totals) for name, totals in self._ends.items()}
+        return msgspec.json.encode(kept)
+
+    # --- inside
+
+    def _load(self, kept: bytes) -> None:
+        try:
+            before = _KEPT.decode(kept)
+        except (msgspec.DecodeError, ValueError):
+            return  # there is none, or the disk was full: counters begin at 0
+        starts, ends = _all_totals(before.starts), _all_totals(before.ends)
+        totals = tuple(before.totals)
+        if starts is None or ends is None or not _are_totals(totals):
+            return
+        self._ends = ends
+        if before.boot_id != self._boot_id:  # the machine went down, and its jobs with it
+            self._ends |= {name: _difference(totals, start) for name, start in starts.items() if name not in ends}
+            return
+        self._starts, self._before, self._power_w = starts, before, before.power_w
+        self._points.append((before.at_ns, totals))
+
+    def _metered(self, name: str, part: JobPart) -> JobPart:
+        """E is known up to the last tick, which may be long ago: a start and an end later than that must wait."""
+        if name not in self._ends:
+            start = self._start(name, part)
+            end_ns = min(self._boottime_ns(part.ended_s), self._now_ns()) if part.is_over else 0
+            so_far = ZERO if start is None else _difference(self.totals, start)
+            if not part.is_over:
+                return msgspec.structs.replace(part, energy=_on_the_wire(so_far))
+            if (start is None or self._last_ns < end_ns) and self._now_ns() - end_ns < WAIT_S * 1e9:
+                energy = _on_the_wire(so_far)
+                return JobPart(part.job, part.attempt, "running", started_s=part.started_s, energy=energy)
+            self._ends[name] = ZERO if start is None else _difference(self._at(end_ns), start)
+        return msgspec.structs.replace(part, energy=_on_the_wire(self._ends[name]))
+
+    def _start(self, name: str, part: JobPart) -> Totals | None:
+        """E at the start of the part; None: not known yet."""
+        if name not in self._starts:
+            if not part.started_s:  # it was accepted, and its job step has not begun
+                return None
+            start_ns = self._boottime_ns(part.started_s)
+            if not self._points or self._last_ns < start_ns:
+                return None
+            self._starts[name] = self._at(start_ns)
+        return self._starts[name]
+
+    @property
+    def _last_ns(self) -> int:
+        return self._points[-1][0] if self._points else -1
+
+    def _boottime_ns(self, unix_s: float) -> int:
+        return self._now_ns() - round((self._unix_s() - unix_s) * 1e9)
+
+    def _at(self, at_ns: int) -> Totals:
+        """E at this time: straight between two points, constant before the first and after the last."""
+        points = self._points
+        after = bisect_right(points, at_ns, key=lambda point: point[0])
+        if after == 0 or after == len(points):
+            return points[0][1] if after == 0 and points else self.totals
+        (before_ns, before), (after_ns, later) = points[after - 1], points[after]
+        share = (at_ns - before_ns) / (after_ns - before_ns)
+        return tuple(a + share * (b - a) for a, b in zip(before, later, strict=True))
+
+
+def _since(before: Kept, layout: Layout, shares: NodeShares, current: RawSweep) -> tuple[float, str]:
+    """What the hardware's counters show since they were kept, and how far that can be trusted."""
+    if not before.sweep_ns or current.time_ns <= before.sweep_ns:
+        return math.nan, "missing"
+    gpu = np.full(current.gpu.shape, RAW_MISSING, np.int64)
+    gpu[:, _ENERGY] = [before.gpus_mj.get(one.uuid, RAW_MISSING) for one in layout.gpus]
+    previous = RawSweep(
+        before.sweep_ns,
+        np.full(current.counters.shape, RAW_MISSING, np.int64),
+        np.array([before.zones_uj.get(zone.name, RAW_MISSING) for zone in layout.zones], np.int64),
+        gpu,
+        columns=np.full(current.columns.shape, RAW_MISSING, np.int64),
+    )
+    return shares.node_energy(decode(layout, previous, current))
+
+
+def _on_the_wire(totals: Totals) -> PartEnergy:
+    joules = {f"{quality}_mj": int(1e3 * one) for quality, one in zip(QUALITIES, totals, strict=False)}
+    return PartEnergy(**joules, metered_ms=int(1e3 * totals[-1]))
+
+
+def _difference(later: Totals, before: Totals) -> Totals:
+    return tuple(max(a - b, 0.0) for a, b in zip(later, before, strict=True))
+
+
+def _are_totals(totals: tuple[float, ...]) -> bool:
+    return len(totals) == len(ZERO) and all(0 <= one < math.inf for one in totals)
+
+
+def _all_totals(kept: dict[str, list[float]]) -> dict[str, Totals] | None:
+    found = {name: tuple(totals) for name, totals in kept.items()}
+    return found if all(map(_are_totals, found.values())) else None
+
+
+_KEPT: Final = msgspec.json.Decoder(Kept)
