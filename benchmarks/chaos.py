@@ -59,7 +59,7 @@ KINDS: Final = (
     "cable pulled", "disk full", "clock jumped", "store damaged",
 )  # fmt: skip
 
-EARLY_SHARE: Final = 0.1
+EARLY_SHARE: Final = 0.02
 """Ours: how often more goes wrong before the agent listens. If always, it would never listen on a busy machine."""
 
 LEAST_JOBS: Final = 5

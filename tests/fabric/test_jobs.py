@@ -15,7 +15,10 @@ import pytest
 
 from cluster_agent.cli import COMMANDS
 from cluster_agent.serve.config import NodeSettings
+from nodectl.member.cluster_link import ClusterLink
+from nodectl.wire.keys import read_pair, read_public
 from tests.fabric.cluster import Cluster, Done
+from tests.fabric.links import report
 
 
 @pytest.fixture(scope="module")
@@ -242,3 +245,22 @@ def test_killed_agents_lose_no_job_and_run_none_twice_and_a_node_of_a_new_key_jo
         found = [wait(cluster, job, "done", "failed", "lost") for job in jobs]
         assert [(one["state"], one["attempts"]) for one in found] == [("done", 1)] * 5
         assert sorted((tmp_path / "ran").read_text().split()) == list("012345")
+
+
+def test_a_node_that_claims_a_newer_epoch_does_not_end_an_agent_that_has_jobs(tmp_path):
+    with Cluster(tmp_path, 900.0, jobs={}) as cluster:
+        serve = start(cluster, 1)
+        epoch = cluster.ask("budget", "show")["epoch"]
+        cluster.allow("x0")
+        keys = read_pair(cluster.keys / "x0.key")
+        link = ClusterLink(cluster.url, keys, read_public(str(cluster.keys / "cluster.key")))
+
+        def is_believed() -> bool:
+            link.send(report("x0", time.clock_gettime_ns(time.CLOCK_BOOTTIME), seen_epoch=epoch + 7))
+            link.receive()
+            return cluster.ask("budget", "show")["epoch"] > epoch
+
+        cluster.until(is_believed)
+        assert wait(cluster, submit(cluster, "true"), "done")["attempts"] == 1
+        assert serve.poll() is None
+        link.close()
