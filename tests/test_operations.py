@@ -10,8 +10,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.nodectl.test_node_service import FOUND_UW, LIMIT, Site, add_meter, hardware
 from tests.sealed_systemd import DROP_IN, ROOT, install, sealed_systemd
+
+pytestmark = pytest.mark.timeout(3600)  # a wheel is built, once, which is long on a busy machine
 
 PAGE = ROOT / "docs" / "operations.md"
 UNITS = ("nodectl-agent", "nodectl-metrics", "clusterctl", "clusterctl-metrics")
