@@ -21,6 +21,8 @@ from cluster_agent.cli import main
 from tests.installed_wheel import tree_before, wheel
 from tests.sealed_systemd import ROOT, SealedSystemd, install, sealed_systemd
 
+pytestmark = pytest.mark.timeout(3600)  # wheels are built, once, which is long on a busy machine
+
 UNITS = ROOT / "systemd"
 USER, UID = "clusterctl", 64990
 ZONE = "devices/virtual/powercap/intel-rapl/intel-rapl:0"
