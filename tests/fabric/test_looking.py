@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -45,13 +46,15 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     options = ["metrics", "--listen", f"127.0.0.1:{port}", "--socket", str(cluster.socket)]
     process = cluster.start("-m", "cluster_agent.cli", *options, log="metrics.log")
     cluster.until(lambda: "http://" in (cluster.at / "metrics.log").read_text())
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
-        text = answer.read().decode()
-    found = {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    watts, joules = "clusterctl_job_power_watts", "clusterctl_job_energy_joules_total"
+
+    def scraped() -> dict[tuple[Any, ...], float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        return {(one.name, *sorted(one.labels.items())): one.value for family in families for one in family.samples}
+
+    cluster.until(lambda: any(key[0] == joules for key in scraped()))
+    found = scraped()
     assert found["clusterctl_up",] == 1
     assert found["clusterctl_budget_watts",] == 1000.0
     assert found["clusterctl_nodes",] == 2
@@ -61,7 +64,6 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     assert found["clusterctl_jobs", ("state", "running")] == 1
     assert found["clusterctl_jobs", ("state", "queued")] == 1
     assert found["clusterctl_node_jobs", ("node", "n0")] + found["clusterctl_node_jobs", ("node", "n1")] >= 1
-    watts, joules = "clusterctl_job_power_watts", "clusterctl_job_energy_joules_total"
     (running,) = {key[1:] for key in found if key[0] == watts}
     assert ("job", "1") in running and found[watts, *running] > 0
     assert found[joules, *running] >= 0

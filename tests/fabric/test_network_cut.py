@@ -28,18 +28,18 @@ def test_a_network_of_its_own_ends_with_whoever_made_it_even_when_that_is_killed
     script = """
 import time
 from benchmarks.network_cut import Cable
-print(*(one.pid for one in Cable()._holders), flush=True)
+print(*(one.pid for one in Cable()._networks), flush=True)
 time.sleep(60)
 """
     root = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True) as made:
         assert made.stdout is not None
-        holders = [int(word) for word in made.stdout.readline().split()]
-        assert len(holders) == 2
-        assert len({os.readlink(f"/proc/{pid}/ns/net") for pid in (*holders, os.getpid())}) == 3
+        networks = [int(word) for word in made.stdout.readline().split()]
+        assert len(networks) == 2
+        assert len({os.readlink(f"/proc/{pid}/ns/net") for pid in (*networks, os.getpid())}) == 3
         made.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE_S
-    while any(Path(f"/proc/{pid}/ns/net").exists() for pid in holders):
+    while any(Path(f"/proc/{pid}/ns/net").exists() for pid in networks):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
