@@ -74,12 +74,10 @@ class FileLock:
 
     def _passed_on(self) -> int | None:
         """A descriptor of this very file that the restorer has locked for this process; it stays the restorer's."""
-        number = os.environ.get(LOCK_FD, "")
-        try:
-            if number.isdigit() and os.path.samestat(os.fstat(int(number)), os.stat(self._path)):
-                return os.dup(int(number))
-        except OSError:
-            pass  # a number that was meant for another process
+        with contextlib.suppress(OSError):  # a number that was meant for another process
+            for number in passed_on():
+                if os.path.samestat(os.fstat(number), os.stat(self._path)):
+                    return os.dup(number)
         return None
 
     def _lock(self, fd: int) -> None:
@@ -97,6 +95,16 @@ class FileLock:
         with contextlib.suppress(OSError):  # a full disk takes the number out of a message, and nothing else
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def passed_on() -> list[int]:
+    """The descriptor of a lock that the restorer has taken for this process, to be passed on to one that locks the node
+    for it; none otherwise."""
+    number = os.environ.get(LOCK_FD, "")
+    with contextlib.suppress(OSError):
+        if number.isdigit() and os.fstat(int(number)):
+            return [int(number)]
+    return []
 
 
 class NodeLock:

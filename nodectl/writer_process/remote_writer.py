@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import nodectl
 from nodectl.knobs.api import Outcome
 from nodectl.shell.errors import NodectlError
-from nodectl.write.lock import LockError
+from nodectl.write.lock import LockError, passed_on
 from nodectl.write.many_files import as_written
 from nodectl.write.restore import Restoration
 from nodectl.write.saves import SaveError
@@ -118,7 +118,7 @@ def start_writer(state_dir: str, settings: Path | None = None) -> Link:
     try:
         process = subprocess.Popen(
             writer_command(state_dir, theirs.fileno(), settings),
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *passed_on()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -27,7 +27,7 @@ def test_whatever_goes_wrong_the_budget_holds_and_no_job_is_lost_run_twice_or_wr
 def test_a_finding_of_any_kind_is_a_failure():
     good = {"worst_w": 1.0, "budget_w": 1.0, "jobs": 1, "lost": 0, "twice": 0, "wrong": 0, "tracebacks": 0}
     good |= {"counted": {"agent's exit -9": 3}}
-    assert chaos.holds(good)
+    assert chaos.is_sound(good)
     for found in (
         {"worst_w": 1.1},
         {"jobs": 0},
@@ -37,4 +37,4 @@ def test_a_finding_of_any_kind_is_a_failure():
         {"tracebacks": 1},
         {"counted": {"agent's exit 2": 1}},
     ):
-        assert not chaos.holds(good | found)
+        assert not chaos.is_sound(good | found)
