@@ -91,7 +91,6 @@ class Server:
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None
-        self._job_store: JobStore | None = None
         sharing = Sharing(
             settings.sharer,
             lambda: self.jobs.sharers_jobs() if self.jobs else (),
@@ -192,11 +191,11 @@ class Server:
             self._follow(self._feed, now_s)
         reports = self.router.receive(now_s)
         self._send(self.partition.hear(now_s, reports))
-        if self._job_store:  # the ledger takes a new epoch when it believes a node that has seen a newer one
-            self._job_store.own(self.partition.ledger.epoch)
         if self.jobs:
-            if not self.partition.is_observing:
-                self.jobs.store.own(self.partition.ledger.epoch)  # which a report may have raised
+            if (
+                not self.partition.is_observing
+            ):  # the ledger takes a new epoch when it believes a node that saw a newer one
+                self.jobs.store.own(self.partition.ledger.epoch)
             self.jobs.hear(self.router.job_news(), reports, self._bound)
         for descriptor in waiting:
             self.admin.serve(now_s, descriptor)
@@ -231,7 +230,6 @@ class Server:
             self._say(f"policy {settings.policy}: {origin}")
         store = JobStore(self.database, self._say)
         store.own(epoch)
-        self._job_store = store if epoch is not None else None
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
         return JobService(
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,

@@ -20,7 +20,7 @@ from nodectl.loop.agent import Agent
 from nodectl.policies.registry import NONE
 from pmu.ports import Ports
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
-from twin.in_process_node import ports
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
 from twin.programs.workload import Workload, load_workload
@@ -77,9 +77,8 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     machine = load_machine(experiment.machine)
     workload = workload_of(experiment)
     twin = Twin(machine, workload, seed=experiment.seed)
-    emulated = ports(twin)
-    with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
-        seen = replace_ports(twin, emulated) if replace_ports else emulated
+    with InProcess(twin) as node, tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
+        seen = replace_ports(twin, node.ports) if replace_ports else node.ports
         with Agent.open(seen, _config(experiment, state_dir), progress=lambda: _reported(twin)) as agent:
             latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
             agent.run(until_ns=latest_ns, is_over=lambda: twin.finished)

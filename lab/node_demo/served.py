@@ -20,7 +20,7 @@ from nodectl.loop.agent import Agent
 from nodectl.loop.summary import Summary
 from nodectl.shell.errors import NodectlError
 from twin.errors import TwinError
-from twin.in_process_node import ports
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Report, Twin
 
@@ -115,6 +115,6 @@ def _virtual(case: Case, journal: Path) -> tuple[Summary, Report]:
             gpu=GpuSettings(0),
             budget=Budget(core_share=0.0),  # a budget of real CPU time says nothing in virtual time
         )
-        with Agent.open(ports(twin), config) as agent:
+        with InProcess(twin) as node, Agent.open(node.ports, config) as agent:
             agent.run(is_over=lambda: twin.finished)
     return agent.summary(), twin.report()

@@ -53,15 +53,14 @@ Numbers = Callable[[], int]
 """Where arbitrary numbers come from: of any size up to 64 bits, often a small one or one near a bound."""
 
 
-class Doors:
+class Ends:
     """In place of the router, the socket for people and the list of keys."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
         self.news: list[NodeJobs] = []
         self.sent: list[tuple[str, Any]] = []
-        self.sockets: list[Any] = []
-        self.url = "nowhere"
+        self.url, self.trouble = "nowhere", ""
 
     def receive(self, now_s: float) -> list[Report]:
         found, self.reports = self.reports, []
@@ -71,8 +70,14 @@ class Doors:
         found, self.news = self.news, []
         return found
 
-    def asked(self) -> list[Any]:
+    def requests(self) -> list[Any]:
         return []
+
+    def interests(self) -> dict[int, bool]:
+        return {}
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
     def send(self, grant: Grant) -> bool:
         self.sent.append((grant.node, grant))
@@ -147,7 +152,7 @@ class Site:
         at = Path(self._at.name)
         self.now_s = 1000.0
         self.said: list[str] = []
-        self.doors = Doors()
+        self.ends = Ends()
         lines = [f"node {name} {str(n) * 40}" for n, name in enumerate((*HONEST, *LIARS))]
         (at / "allowed").write_text("\n".join(lines) + "\n")
         self.settings = Settings(
@@ -174,8 +179,8 @@ class Site:
 
     def _served(self) -> served.Server:
         with (
-            mock.patch.object(served, "Router", lambda *given, **named: self.doors),
-            mock.patch.object(served, "AdminSocket", lambda *given, **named: Doors()),
+            mock.patch.object(served, "Router", lambda *given, **named: self.ends),
+            mock.patch.object(served, "AdminSocket", lambda *given, **named: Ends()),
             mock.patch.object(served, "boot_id", lambda: "head-boot"),
         ):
             made = served.Server(self.settings, self.said.append, lambda: self.now_s, lambda: 1e9 + self.now_s)
@@ -202,7 +207,7 @@ class Site:
     def restart(self) -> None:
         """kill -9: what was not committed is gone."""
         self.server.database.close()
-        self.doors.sent.clear()
+        self.ends.sent.clear()
         self.server = self._served()
 
     def pass_time(self, seconds: float) -> None:
@@ -219,16 +224,16 @@ class Site:
         try:
             envelope = unpack(pack("report" if isinstance(message, Report) else "jobs", message, 3), UP)
             if isinstance(message, Report):
-                self.doors.reports.append(read_report(envelope))
+                self.ends.reports.append(read_report(envelope))
             else:
-                self.doors.news.append(read_job_message(envelope))
+                self.ends.news.append(read_job_message(envelope))
         except WireError:
             pass
 
     def turn(self, lost: int = 0) -> None:
         """A turn of the agent's loop; ``lost``: a bit for each of its messages that gets lost."""
         self.server._turn(self.now_s, [])
-        sent, self.doors.sent = self.doors.sent, []
+        sent, self.ends.sent = self.ends.sent, []
         for n, (name, message) in enumerate(sent):
             if isinstance(message, Grant):
                 grant = read_grant(unpack(pack("grant", message, 3)))

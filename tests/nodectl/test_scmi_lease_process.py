@@ -18,7 +18,7 @@ from firmware_bridge.scmi.protocols.power_capping import CapGet
 from firmware_bridge.scmi.protocols.telemetry import LeaseLeft
 from firmware_bridge.scmi.transports.url import open_client
 from tests.fabric.cluster import Cluster, boottime_s
-from tests.nodectl.test_scmi_delegation_process import Scene, environment, soon
+from tests.nodectl.test_scmi_delegation_process import LONG_TERM, Scene, environment, soon
 
 if not PROGRAM.exists():
     pytest.skip(f"{PROGRAM} is not built", allow_module_level=True)
@@ -38,6 +38,7 @@ class LeasedNode(Scene):
     """One node under a cluster agent that gives it all of 260 W."""
 
     def join(self, cluster: Cluster) -> None:
+        self.files.put(LONG_TERM, 400_000_000)  # the site limits the package to no less than the cluster may grant
         cluster.allow("n0")
         self.config.write_text(
             f'mode = "optimize"\n{self.config.read_text()}[cluster]\nurl = "{cluster.url}"\nname = "n0"\n'
