@@ -184,7 +184,7 @@ NEEDED = (
 
 def install(stage: Path, wheel: Path | None = None, place: str = "opt") -> Path:
     """The product's wheel (of this tree, if none is given) in /opt/nodectl in there: a virtual environment of the
-    system's Python, which every user may read. What it needs is copied from the environment that runs the tests.
+    system's Python, which every user may read; the restorer is in /usr/lib/nodectl. What it needs is copied from the environment that runs the tests.
     ``place``: where below the stage it waits, if it is to be moved to /opt later. Returns the environment."""
     python = "/usr/bin/python3"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -202,4 +202,8 @@ def install(stage: Path, wheel: Path | None = None, place: str = "opt") -> Path:
         for path in packages.glob(name):
             (shutil.copytree if path.is_dir() else shutil.copy2)(path, site / path.name)
     install_wheel(wheel or this_wheel(), root, "/opt/nodectl")
+    restorer = site / "nodectl" / "nodectl-restorer"
+    if restorer.exists():  # earlier versions had none
+        (stage / "usr-lib" / "nodectl").mkdir(parents=True, exist_ok=True)
+        shutil.copy2(restorer, stage / "usr-lib" / "nodectl")
     return root
