@@ -184,8 +184,9 @@ NEEDED = (
 
 def install(stage: Path, wheel: Path | None = None, place: str = "opt") -> Path:
     """The product's wheel (of this tree, if none is given) in /opt/nodectl in there: a virtual environment of the
-    system's Python, which every user may read; the restorer is in /usr/lib/nodectl. What it needs is copied from the environment that runs the tests.
-    ``place``: where below the stage it waits, if it is to be moved to /opt later. Returns the environment."""
+    system's Python, which every user may read; the restorer is in /usr/lib/nodectl. What the product needs is copied
+    from the environment that runs the tests. ``place``: where below the stage it waits, if it is to be moved to /opt
+    later. Returns the environment."""
     python = "/usr/bin/python3"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     show = "import sys; print('%d.%d' % sys.version_info[:2])"
