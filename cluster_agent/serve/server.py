@@ -192,10 +192,8 @@ class Server:
         reports = self.router.receive(now_s)
         self._send(self.partition.hear(now_s, reports))
         if self.jobs:
-            if (
-                not self.partition.is_observing
-            ):  # the ledger takes a new epoch when it believes a node that saw a newer one
-                self.jobs.store.own(self.partition.ledger.epoch)
+            if not self.partition.is_observing:
+                self.jobs.store.own(self.partition.ledger.epoch)  # which a report may have raised
             self.jobs.hear(self.router.job_news(), reports, self._bound)
         for descriptor in waiting:
             self.admin.serve(now_s, descriptor)
