@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.twin.served_node import ROOT, environment, twin_command, why_not_served
-from tests.waiting import within
+from tests.waiting import PATIENCE_S, within
 
 if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
@@ -157,7 +157,7 @@ def test_a_killed_launcher_takes_server_and_command_with_it() -> None:
     assert str(server) in started and len(started) == 3  # the first process, the server, the command
     run.kill()
     run.wait(timeout=10)
-    assert within(5.0, lambda: not any(_is_running(each) for each in started))
+    assert within(PATIENCE_S, lambda: not any(_is_running(each) for each in started))
     assert mountinfo() == before
 
 

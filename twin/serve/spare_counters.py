@@ -21,6 +21,11 @@ STOCK: Final = 2048
 
 CALM_S: Final = 0.01
 
+BEGIN_S: Final = 2.0
+"""Ours: how long after its start the thread begins. A server that is killed (SIGKILL) in the very moment in which it
+opens a file of its own file system hangs in the kernel, since the open waits for the server: short runs that are killed
+must not meet that moment."""
+
 
 class SpareCounters:
     """Spare events of a table: pairs of an event's id and the descriptor of its file. For several threads.
@@ -68,6 +73,7 @@ class SpareCounters:
         return number, fd
 
     def _refill(self) -> None:
+        time.sleep(BEGIN_S)
         while True:
             while len(self._spare) < self.size:
                 spare = self._open()
