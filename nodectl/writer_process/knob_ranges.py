@@ -10,30 +10,27 @@ from collections.abc import Iterable
 from typing import Final
 
 from nodectl.knobs import Knob, KnobError
+from nodectl.knobs.package_power_limit import PackageLimit
 from nodectl.knobs.registry import DOMAINS, domain_of
 from nodectl.writer_process.writer_protocol import MOST_VALUE
-from pmu.findings import read_number
 from pmu.layout import Layout
-from pmu.ports import Files
 
 type_range = tuple[int, int]
 
 LEAST_PACKAGE_UW: Final = 1_000_000
 """Ours: no package works below a watt, and the register's 0 means "no limit" to some firmware."""
 
-_LIMIT, _HIGHEST = "_power_limit_uw", "_max_power_uw"
 
-
-def ranges(files: Files, layout: Layout, knobs: Iterable[Knob]) -> dict[str, type_range]:
+def ranges(layout: Layout, knobs: Iterable[Knob]) -> dict[str, type_range]:
     """Lowest and highest value of each knob; a knob without a range of its own takes any positive number."""
     known = {row.name: (row.low, row.high) for domain in DOMAINS.values() for row in domain.rows(layout)}
     for gpu in layout.gpus:
         low, high = _milliwatts(gpu.min_power_limit_w), _milliwatts(gpu.max_power_limit_w)
         known[f"gpu/{gpu.index}/power_limit_mw"] = low, high
-    return {knob.name: _sound(_range(files, layout, knob) or known.get(knob.name) or (1, MOST_VALUE)) for knob in knobs}
+    return {knob.name: _sound(_range(layout, knob) or known.get(knob.name) or (1, MOST_VALUE)) for knob in knobs}
 
 
-def _range(files: Files, layout: Layout, knob: Knob) -> type_range | None:
+def _range(layout: Layout, knob: Knob) -> type_range | None:
     domain = DOMAINS.get(domain_of(knob.name))
     if domain and domain.range_of:
         try:
@@ -41,10 +38,8 @@ def _range(files: Files, layout: Layout, knob: Knob) -> type_range | None:
         except KnobError:
             return None
         return row.low, row.high
-    if knob.name.startswith("rapl/"):
-        path = path_of(knob)
-        highest = read_number(files, path.removesuffix(_LIMIT) + _HIGHEST) if path.endswith(_LIMIT) else None
-        return LEAST_PACKAGE_UW, highest or MOST_VALUE
+    if isinstance(knob, PackageLimit):
+        return LEAST_PACKAGE_UW, knob.highest() or MOST_VALUE
     return None
 
 

@@ -85,7 +85,7 @@ class Served:
         self.may_raise, self.foreign = may_raise, foreign
         layout, _ = discover(dataclasses.replace(ports, counters=_NoCounters()))
         self.knobs, _ = find_knobs(ports, layout)
-        found = ranges(ports.files, layout, self.knobs)
+        found = ranges(layout, self.knobs)
         self.entries = [KnobEntry(knob.name, *found[knob.name], path_of(knob)) for knob in self.knobs]
 
 
