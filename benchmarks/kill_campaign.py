@@ -136,14 +136,19 @@ def knobs() -> dict[str, str]:
     return {path: Path(path).read_text() for pattern in KNOBS for path in sorted(glob(pattern))}
 
 
-def _agent_killed(campaign: Campaign) -> dict[str, Any]:
-    agent = campaign.run()
-    campaign.wait_moved(agent)
+def _kill(campaign: Campaign, agent: psutil.Process) -> dict[str, Any]:
+    """SIGKILL of the agent alone, and how long its knobs take to be back."""
     agent.kill()
     took_s = campaign.back_after()
     agent.wait()
     _wait_free(campaign)
     return {"back_s": took_s}
+
+
+def _agent_killed(campaign: Campaign) -> dict[str, Any]:
+    agent = campaign.run()
+    campaign.wait_moved(agent)
+    return _kill(campaign, agent)
 
 
 def _agent_stopped(campaign: Campaign) -> dict[str, Any]:
@@ -199,11 +204,7 @@ def _start_killed(campaign: Campaign) -> dict[str, Any]:
     agent = campaign.run()
     time.sleep(campaign.dice.uniform(0.2, 2.0))
     campaign._children += agent.children()
-    agent.kill()
-    took_s = campaign.back_after()
-    agent.wait()
-    _wait_free(campaign)
-    return {"back_s": took_s}
+    return _kill(campaign, agent)
 
 
 def _stop_killed(campaign: Campaign) -> dict[str, Any]:
@@ -211,11 +212,7 @@ def _stop_killed(campaign: Campaign) -> dict[str, Any]:
     campaign.wait_moved(agent)
     agent.send_signal(signal.SIGTERM)
     time.sleep(campaign.dice.uniform(0.0, 0.1))
-    agent.kill()
-    took_s = campaign.back_after()
-    agent.wait()
-    _wait_free(campaign)
-    return {"back_s": took_s}
+    return _kill(campaign, agent)
 
 
 def _granted_killed(campaign: Campaign) -> dict[str, Any]:
