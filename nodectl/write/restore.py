@@ -85,12 +85,13 @@ def _merged(earlier: Mapping[str, Captured], later: Mapping[str, Captured]) -> d
 
 
 def read_node(places: SavePlaces, boot_id: str) -> SavedState:
-    """What the saves of a node have, as one."""
+    """What the saves of a node have, as one; a save of another boot says nothing of the knobs as they are now."""
     state = SavedState()
-    for path, _ in places.with_boots(boot_id):
+    for path, boot in places.with_boots(boot_id):
         found = read_save(path)
-        state.knobs |= found.knobs
-        state.restore_limits = state.restore_limits | found.restore_limits
+        if found.boot_id == boot:
+            state.knobs |= found.knobs
+            state.restore_limits = state.restore_limits | found.restore_limits
     return state
 
 

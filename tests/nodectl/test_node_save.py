@@ -183,6 +183,13 @@ def test_a_controllers_knob_is_put_back_after_a_boot_too(tmp_path: Path) -> None
     assert knobs[CAP].text == "3000" and not any(os.path.exists(path) for path, _ in places.with_boots(""))
 
 
+def test_a_save_of_another_boot_says_nothing_of_the_knobs_as_they_are_now(tmp_path: Path) -> None:
+    places, knobs = split(tmp_path), {name: PlainKnob(name=name) for name in ("a/limit_mw", CAP)}
+    run_on(places, knobs, "boot-1").apply(dict.fromkeys(knobs, 1200))
+    assert set(read_node(places, "boot-1").knobs) == set(knobs)
+    assert list(read_node(places, "boot-2").knobs) == [CAP], "a controller keeps what it was given"
+
+
 def test_both_saves_of_a_run_are_written_again_and_removed_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
