@@ -12,7 +12,7 @@ from cffi import FFI
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("twin/csrc")
-PARTS = ("caller", "events", "fuse", "mounts", "process", "seccomp", "syscalls", "trees")
+PARTS = ("caller", "events", "fuse", "mounts", "opener", "process", "seccomp", "syscalls", "trees")
 SOURCES = tuple(f"serve_{part}.c" for part in PARTS)
 
 

@@ -7,7 +7,10 @@ import errno
 import fcntl
 import mmap
 import os
+import signal
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -296,3 +299,23 @@ def test_spare_counters_are_opened_again_once_calls_have_ceased() -> None:
     assert within(PATIENCE_S, lambda: len(spare) == spare.size)
     for _, fd in taken:
         os.close(fd)
+
+
+def test_a_server_that_is_killed_while_its_opener_waits_for_it_ends() -> None:
+    """It has taken the opener's request and will never answer it."""
+    program = """
+import os, signal, struct, threading
+from twin._serve import ffi, lib
+fds = ffi.new("int[2]")
+assert lib.fuse_mount(b"test", fds, fds + 1) == 0
+request = os.read(fds[0], 65536)
+unique = struct.unpack_from("<Q", request, 8)[0]
+start = struct.pack("<IIIIHHIIHH32x", 7, 31, 0, 0, 16, 12, 4096, 1, 0, 0)
+os.write(fds[0], struct.pack("<IiQ", 16 + len(start), 0, unique) + start)
+opener = lib.opener_start(fds[1])
+threading.Thread(target=lib.opener_open, args=(opener, 2)).start()
+os.read(fds[0], 65536)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    server = subprocess.Popen([sys.executable, "-c", program])
+    assert server.wait(timeout=PATIENCE_S) == -signal.SIGKILL

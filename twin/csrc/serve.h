@@ -89,6 +89,13 @@ int fuse_mount(const char *name, int *device_fd, int *mount_fd);
 void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system has ended */
 int fuse_open_counter(int mount_fd, uint64_t id);     /* descriptor of an event's file, or -errno */
 
+/* Opens these files for a process that serves them itself, so that it may be killed at any moment. It lives as long as
+ * the process. NULL and errno if it cannot start. */
+typedef struct opener opener_t;
+
+opener_t *opener_start(int mount_fd);
+int opener_open(opener_t *opener, uint64_t id); /* as fuse_open_counter; from any thread */
+
 /* A call of perf_event_open(2) by another process. */
 typedef struct {
     uint64_t id;

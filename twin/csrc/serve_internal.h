@@ -6,7 +6,7 @@
  *
  *   serve_events, serve_process, serve_seccomp
  *   serve_caller, serve_fuse
- *   serve_trees
+ *   serve_trees, serve_opener
  *   serve_mounts
  *   serve_syscalls
  */

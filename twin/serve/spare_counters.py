@@ -3,39 +3,40 @@
 Opening a file of our own file system is a request to the thread that serves it: two hand-overs between threads, most
 of them to another CPU that sleeps. That is the larger part of what perf_event_open(2) takes on a served twin. So a
 thread opens ``STOCK`` files in advance, and again when no call has come for ``CALM_S``: while calls come, it would
-only take the CPU from them. When the stock is empty a file is opened at the call.
+only take the CPU from them. When the stock is empty a file is opened at the call. Either way the thread of
+``csrc/serve_opener.c`` opens it, so that this process can be killed meanwhile.
 """
 
 from __future__ import annotations
 
 import collections
+import os
 import resource
 import threading
 import time
 from typing import Any, Final
 
-from twin._serve import lib
+from twin._serve import ffi, lib
+from twin.errors import TwinError
 
 STOCK: Final = 2048
 """Ours: five events on each of 384 CPUs. Less, a quarter of it, where the process may have few descriptors."""
 
 CALM_S: Final = 0.01
 
-BEGIN_S: Final = 2.0
-"""Ours: how long after its start the thread begins. A server that is killed (SIGKILL) in the very moment in which it
-opens a file of its own file system hangs in the kernel, since the open waits for the server: short runs that are killed
-must not meet that moment."""
-
 
 class SpareCounters:
     """Spare events of a table: pairs of an event's id and the descriptor of its file. For several threads.
 
-    ``size``: how many are kept. The limit of open descriptors is raised to the hard one.
+    ``size``: how many are kept. The limit of open descriptors is raised to the hard one. Raises TwinError if the thread
+    that opens cannot start.
     """
 
     def __init__(self, table: Any, mount_fd: int) -> None:
         self._table = table
-        self._mount_fd = mount_fd
+        self._opener = lib.opener_start(mount_fd)
+        if self._opener == ffi.NULL:
+            raise TwinError(f"no thread to open counters: {os.strerror(ffi.errno)}")
         self._spare: collections.deque[tuple[int, int]] = collections.deque()
         self._was_used = threading.Event()
         self._n_taken = 0
@@ -66,14 +67,13 @@ class SpareCounters:
         number = int(lib.events_spare(self._table))
         if number < 0:
             return number, -1
-        fd = int(lib.fuse_open_counter(self._mount_fd, number))
+        fd = int(lib.opener_open(self._opener, number))
         if fd < 0:
             lib.events_release(self._table, number)
             return fd, -1
         return number, fd
 
     def _refill(self) -> None:
-        time.sleep(BEGIN_S)
         while True:
             while len(self._spare) < self.size:
                 spare = self._open()
