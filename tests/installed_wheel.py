@@ -20,9 +20,6 @@ FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILT = ("*.so", "*.so.*", "*.o", "__pycache__", "_native.c", "_progress.c", "_model.c", "_kernel.c", "_pulp.c",
          "_controlpulp.c", "controlpulp-posix")  # fmt: skip
 
-BEFORE = "17014d79f7"
-"""The version before, as long as no release is tagged: the last commit before services were tested as installed."""
-
 
 def this_wheel() -> Path:
     """The wheel of this tree."""
@@ -30,16 +27,26 @@ def this_wheel() -> Path:
 
 
 def tree_before(directory: Path) -> Path:
-    """The tree of the version before, in a new folder; skips where the history is not there."""
-    git = ["git", "-C", str(ROOT)]
-    tagged = subprocess.run([*git, "describe", "--tags", "--abbrev=0", "HEAD^"], capture_output=True, text=True)
-    commit = tagged.stdout.strip() if tagged.returncode == 0 else BEFORE
-    done = subprocess.run([*git, "archive", commit, *PARTS, *FILES], capture_output=True)
-    if done.returncode != 0:
-        pytest.skip(f"the version before ({commit}) is not in this checkout's history")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+    """The tree of the version before, in a new folder; skips where the history is not there.
+
+    As long as no release is tagged it is the last one before services were tested as installed: the parent of the
+    commit that brought this file.
+    """
+    commit = _git("describe", "--tags", "--abbrev=0", "HEAD^").strip()
+    if not commit:
+        here = str(Path(__file__).relative_to(ROOT))
+        commit = _git("log", "--diff-filter=A", "--format=%H^", "--", here).strip().rpartition(b"\n")[2]
+    archived = _git("archive", commit.decode(), *PARTS, *FILES)
+    if not archived:
+        pytest.skip("the version before is not in this checkout's history")
+    with tarfile.open(fileobj=BytesIO(archived)) as archive:
         archive.extractall(directory, filter="data")
     return directory
+
+
+def _git(*arguments: str) -> bytes:
+    """What it prints; nothing if it fails."""
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True).stdout
 
 
 def wheel(tree: Path) -> Path:
