@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import click
@@ -15,7 +15,7 @@ from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.messages.codec import decode
 from firmware_bridge.scmi.messages.header import Protocol, Sender
-from firmware_bridge.scmi.messages.message import Message
+from firmware_bridge.scmi.messages.message import Body, Command, Message
 from firmware_bridge.scmi.messages.words import as_json, describe, describe_bytes
 from firmware_bridge.scmi.protocols.common import ProtocolVersion
 from firmware_bridge.scmi.protocols.performance import NotifyLevel, NotifyLimits
@@ -27,6 +27,11 @@ from nodectl.shell.plain_text import echo, json_text
 
 EVENT_WAIT_S: Final = 0.2
 """Ours: how long to wait for an event before checking whether it is time to end."""
+
+UNSUBSCRIBE_S: Final = 1.5
+"""Ours: a command whose controller no longer answers ends within two seconds."""
+
+UNSUBSCRIBE_TRIES: Final = 5
 
 
 @click.command()
@@ -78,7 +83,8 @@ def watch(url: str, duration: str | None, count: int | None, power: bool, as_jso
     try:
         controller = Controller(client)
         clock = client.transport.clock
-        _subscribe(controller, 1, power=power)
+        for request in _subscriptions(controller, 1, power=power):
+            client.request(request)
         begin_s, seen = clock.now_s(), 0
         try:
             while (left_s := begin_s + duration_s - clock.now_s()) > 0 and (count is None or seen < count):
@@ -86,25 +92,40 @@ def watch(url: str, duration: str | None, count: int | None, power: bool, as_jso
                     seen += 1
                     echo(_event_line(message, clock.now_s() - begin_s, client, as_json_text))
         finally:
-            with contextlib.suppress(LinkError):  # a link that has gone has no subscriptions either
-                _subscribe(controller, 0, power=power)
+            _unsubscribe(controller, power=power)
     finally:
         client.close()
 
 
-def _subscribe(controller: Controller, enable: int, *, power: bool) -> None:
-    """Enable every notification that the domains offer (``enable`` 1), or disable them (0)."""
-    ask = controller.client.request
+def _unsubscribe(controller: Controller, *, power: bool) -> None:
+    """What a slow controller does not answer is tried again, for ``UNSUBSCRIBE_S``; a link that has gone has none."""
+    client = controller.client
+    deadline_s = client.transport.clock.now_s() + UNSUBSCRIBE_S
+    left = list(_subscriptions(controller, 0, power=power))
+    for _ in range(UNSUBSCRIBE_TRIES):
+        failed = []
+        for request in left:
+            if client.transport.clock.now_s() > deadline_s:
+                return
+            try:
+                client.request(request)
+            except LinkError:
+                failed.append(request)
+        left = failed
+
+
+def _subscriptions(controller: Controller, enable: int, *, power: bool) -> Iterator[Command[Body]]:
+    """What enables every notification that the domains offer (``enable`` 1), or disables it (0)."""
     for domain in controller.cap_domains:
         if domain.notifies_caps:
-            ask(CapNotify(domain.number, enable))
+            yield CapNotify(domain.number, enable)
         if power and domain.notifies_measurements:
-            ask(MeasurementsNotify(domain.number, enable, 0, 0))  # no bounds: every update
+            yield MeasurementsNotify(domain.number, enable, 0, 0)  # no bounds: every update
     for speed in controller.speed_domains:
         if speed.notifies_limits:
-            ask(NotifyLimits(speed.number, enable))
+            yield NotifyLimits(speed.number, enable)
         if speed.notifies_level:
-            ask(NotifyLevel(speed.number, enable))
+            yield NotifyLevel(speed.number, enable)
 
 
 def _event_line(message: Message, at_s: float, client: Client, as_json_text: bool) -> str:

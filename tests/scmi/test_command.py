@@ -12,7 +12,7 @@ from nodectl.cli import main
 from tests.scmi.frame_device import PtyDevice
 from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.small_platform import u32
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, within
 
 
 @pytest.fixture
@@ -175,7 +175,21 @@ def test_changes_by_another_agent_are_watched(url, device):
     out, _ = watch.communicate(timeout=PATIENCE_S)
     assert watch.returncode == 0
     assert json.loads(out)["values"] == {"agent": 2, "domain": 1, "cap": 70_000, "pai_us": 500}
-    assert not device.platform.watches  # nobody is subscribed any more
+    assert within(PATIENCE_S, lambda: not device.platform.watches), "nobody is subscribed any more"
+
+
+def test_one_late_answer_at_the_end_of_a_watch_leaves_no_subscription(url, device):
+    watch = subprocess.Popen([sys.executable, "-m", "nodectl.cli", "scmi", "watch", url, "--count", "1"])
+    assert within(PATIENCE_S, lambda: ("level", 1, 1) in device.platform.watches)
+
+    def answer_late(server, agent, answer):
+        time.sleep(0.15)  # longer than a client waits for an answer, and then for the mailbox
+        server.answer(agent, answer)
+
+    device.faults.append(answer_late)
+    device.platform.answer(2, u32(0x6005, 1, 0, 70_000))
+    assert watch.wait(timeout=PATIENCE_S) == 0
+    assert within(PATIENCE_S, lambda: not device.platform.watches)
 
 
 def test_an_unplugged_cable_ends_the_command_within_two_seconds(scmi):

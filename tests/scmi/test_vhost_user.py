@@ -165,6 +165,17 @@ def test_events_go_into_the_buffers_that_the_driver_gave(server: VhostUserServer
     assert machine.is_signalled(machine.calls[EVENTS])
 
 
+def test_no_command_is_taken_before_all_queues_are_set_up(server: VhostUserServer, machine: VirtualMachine) -> None:
+    machine.describe(EVENTS, 3, GUEST + BUFFERS, 128, WRITE)
+    machine.set_up()
+    machine.offer(EVENTS, 3)
+    machine.command(COMMAND)
+    commands: list[tuple[int, bytes]] = []
+    while not commands:
+        commands = server.wait(1.0)
+    assert server.notify(AGENT, EVENT), "what the command caused"
+
+
 def test_an_event_that_does_not_fit_is_lost_and_its_buffer_kept(
     server: VhostUserServer, machine: VirtualMachine
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import stat
 import struct
@@ -98,8 +99,12 @@ class Device:
         return waits
 
     def next_command(self) -> bytes | None:
-        """The next command, unless the last one has not been answered."""
-        if not self.may_have_commands or self._outstanding is not None:
+        """The next command, unless the last one has not been answered.
+
+        None is taken while a request of the front end waits: a guest may run, and kick, before all of them are read,
+        and its command could cause an event for a queue that is still to be set up.
+        """
+        if not self.may_have_commands or self._outstanding is not None or self._has_request():
             return None
         ring = self._rings[COMMANDS]
         try:
@@ -179,6 +184,14 @@ class Device:
             if ring.queue:
                 ring.queue.put_off()
         ring.stop()
+
+    def _has_request(self) -> bool:
+        """Whether the front end has sent something that is not read yet, its end included."""
+        if self.connection is None:
+            return False
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _take_kick(self) -> None:
         self.may_have_commands = True
