@@ -22,6 +22,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 LOAD: Final = 25
 ALONE: Final = ("tests/twin/test_served_", "tests/test_suite.py")
+FIRST: Final = ("tests/nodectl/test_node_service.py", "tests/cluster_agent/test_clusterctl_service.py")
+"""Those that take longest, so that the others run beside them."""
+
 LOOK_S: Final = 0.2
 
 
@@ -99,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit status."""
     found = (path for top in ("tests", "hil_tests") for path in sorted((ROOT / top).rglob("test_*.py")))
     files = list(arguments) or [str(path.relative_to(ROOT)) for path in found]
+    files.sort(key=lambda file: file not in FIRST)
     alone = [file for file in files if file.startswith(ALONE)]
     begin_s = time.monotonic()
     with busy_loops() as busy, tempfile.TemporaryDirectory(prefix="under-load-") as name:
