@@ -37,6 +37,9 @@ from twin.serve.syscall_server import SyscallServer
 TICK_S = 0.005
 """Ours: period of foreign writers and of faults that begin or end. The model has its own thread."""
 
+ARENAS = 8
+"""Ours: of malloc(3), at most. What glibc has on one CPU."""
+
 _SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): no process can shrink the memory under a reader."""
 
@@ -79,6 +82,7 @@ def serve(plan: Plan, channel: socket.socket) -> NoReturn:
     status = 1
     try:
         lib.process_rename(b"nodectl-twin")
+        lib.process_limit_arenas(ARENAS)
         os.setsid()  # Ctrl-C on the terminal is for the command
         _detach_standard_files()
         try:
