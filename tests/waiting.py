@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 """What takes longer is taken for hung. Long enough for a machine on which many others run."""
 
 

@@ -23,6 +23,7 @@ from lab.cluster_demo.account import NodeTrace, Over, Steps, over_budget, over_l
 from lab.cluster_demo.course import Scene
 from lab.cluster_demo.folder import LOCK, PREFIX, PROCESSES, clear_dead, note_process
 from lab.emulated.emulated_node import Truth
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +108,7 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Proces
         env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     ours = psutil.Process(demo.pid)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + PATIENCE_S
     while len(children := ours.children(recursive=True)) < 6:  # serve, the parent of the nodes, four nodes
         assert demo.poll() is None and time.monotonic() < deadline_s
         time.sleep(0.05)
@@ -117,8 +118,8 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Proces
 def test_a_demo_that_gets_sigterm_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     demo, children = started(tmp_path)
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(60) == 130
-    _, alive = psutil.wait_procs(children, timeout=60)
+    assert demo.wait(PATIENCE_S) == 130
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
     assert list(tmp_path.glob("nodectl-*")) == []
 
@@ -133,7 +134,7 @@ def test_a_demo_that_is_killed_takes_its_nodes_along_and_the_next_one_removes_it
     assert demo.poll() is None and folder.exists(), "one that lives is left alone"
     demo.kill()
     demo.wait()
-    _, alive = psutil.wait_procs(children, timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
     clear_dead()
     assert not folder.exists()
@@ -150,7 +151,7 @@ def test_what_the_end_of_a_demo_did_not_reach_is_ended_with_its_folder(
         note_process(course, left.pid)
         (course / PROCESSES).open("a").write(f"{another.pid} 1\n")  # a number that was given again since
         clear_dead()
-        assert left.wait(60) == -signal.SIGKILL and another.poll() is None
+        assert left.wait(PATIENCE_S) == -signal.SIGKILL and another.poll() is None
         another.kill()
     assert not course.parent.exists()
 
@@ -168,8 +169,8 @@ def test_a_node_that_cannot_be_emulated_is_one_line(
 ) -> None:
     given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
     done: Any = subprocess.run(
-        [sys.executable, "-m", "nodectl.cli", "twin", "node", *given], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        [sys.executable, "-m", "nodectl.cli", "twin", "node", *given], capture_output=True, text=True,
+        timeout=PATIENCE_S, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     lines = [line for line in done.stderr.splitlines() if "EMULATED" not in line]
     assert done.returncode == status

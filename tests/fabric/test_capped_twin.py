@@ -30,7 +30,7 @@ import json, os, pathlib, signal, subprocess, sys, time
 config, limit = sys.argv[1], pathlib.Path(sys.argv[2])
 free = limit.read_text()
 agent = subprocess.Popen([sys.executable, "-m", "nodectl.cli", "run", "--config", config])
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 180
 while limit.read_text().strip() != "120000000" and agent.poll() is None and time.monotonic() < deadline:
     time.sleep(0.05)
 time.sleep(float(sys.argv[3]))

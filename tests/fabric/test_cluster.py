@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.fabric.cluster import Cluster, boottime_s
+from tests.waiting import PATIENCE_S
 
 
 def both_at(cluster: Cluster, watts: float) -> bool:
@@ -133,7 +134,7 @@ def test_a_second_cluster_agent_on_the_same_socket_is_refused_before_it_takes_th
         first = cluster.serve()
         cluster.until(lambda: cluster.socket.exists())
         second = cluster.serve()
-        assert second.wait(60) == 1
+        assert second.wait(PATIENCE_S) == 1
         assert "another cluster agent is" in cluster.said()
         assert first.poll() is None
         assert cluster.ask("budget", "show")["epoch"] == 1

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 SMALL = 'mount -t tmpfs -o size=64k none "$1" && head -c "$2" /dev/zero > "$1/fill" && shift 2 && exec "$@"'
 """A file system of 64 KiB, filled, in a mount namespace that ends with the command."""
@@ -19,7 +21,7 @@ def on_a_full_disk(folder: Path, *command: str, filled: int = 60_000) -> subproc
     folder.mkdir(exist_ok=True)
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", SMALL, "sh", str(folder), str(filled), sys.executable, "-m", *command],
-        capture_output=True, text=True, timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     by_state = {state: found["clusterctl_job_nodes", ("state", state)] for state in ("idle", "allocated", "down")}
     assert by_state["allocated"] >= 1 and sum(by_state.values()) == 2
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_without_its_agent_a_scrape_says_so_and_nothing_else(tmp_path):

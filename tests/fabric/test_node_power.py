@@ -22,6 +22,7 @@ from nodectl.shell.settings import ConfigError
 from nodectl.wire.job_messages import NodeJobs
 from tests.fabric.cluster import Cluster
 from tests.fabric.links import DECLARED, report
+from tests.waiting import PATIENCE_S
 
 SITE = """#!/bin/sh
 echo "$1 $2" >> {ran}
@@ -86,7 +87,7 @@ class Head:
             if self.state(name) == state:
                 return
             for one in self.switch._running.values():  # a real process, which may take its time
-                one.process.wait(60)
+                one.process.wait(PATIENCE_S)
             self.step()
         raise AssertionError(f"in vain: {self.said}")
 

@@ -29,6 +29,7 @@ from firmware_bridge.controlpulp.posix import PosixController
 from firmware_bridge.scmi.protocols.power_capping import CapGet
 from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
 from firmware_bridge.scmi.transports.url import open_client
+from tests.waiting import PATIENCE_S
 
 SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
@@ -232,7 +233,7 @@ def attack(program: Path, folder: Path, seconds: float, seed: int) -> Outcome:
         for one in running:
             one.result()
     controller.process.send_signal(signal.SIGTERM)
-    said = controller.process.communicate(timeout=60)[1]
+    said = controller.process.communicate(timeout=PATIENCE_S)[1]
     deeds = sum(sum(one.deeds.values()) for one in hostiles)
     return Outcome(
         deeds, answers, client.counts.timeouts, slowest_s, transport_errors, controller.process.returncode, said

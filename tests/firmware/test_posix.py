@@ -24,8 +24,9 @@ from firmware_bridge.scmi.protocols.performance import LevelGet, LevelSet
 from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapGet, CapNotify, CapSet
 from firmware_bridge.scmi.protocols.sensor import ReadingGet
 from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
-from firmware_bridge.scmi.transports.url import open_client, open_transport
+from firmware_bridge.scmi.transports.url import open_transport
 from tests.firmware.hostile_agent import SANITIZED, attack
+from tests.scmi.patient import patient_client
 from tests.waiting import PATIENCE_S, within
 
 NOBODY = 65534
@@ -55,14 +56,14 @@ def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProces
 
 def test_an_agent_is_the_socket_that_it_connects_to(controller: PosixController) -> None:
     for agent, name in ((3, "bmc"), (1, "ospm"), (2, "runtime")):
-        client = open_client(controller.url(agent))
+        client = patient_client(controller.url(agent))
         identity = Controller(client).identity
         assert (identity.agent, identity.agent_name) == (agent, name)
         client.close()
 
 
 def test_a_taken_channel_is_refused_and_is_free_again_when_its_agent_leaves(controller: PosixController) -> None:
-    first = open_client(controller.url(1))
+    first = patient_client(controller.url(1))
     with pytest.raises(LinkError, match="is taken by another client, or this user may not use it"):
         open_transport(controller.url(1))
     first.request(CapSet(0, 0, 120_000))
@@ -77,7 +78,7 @@ def test_a_taken_channel_is_refused_and_is_free_again_when_its_agent_leaves(cont
 
     assert within(PATIENCE_S, is_free)
     time.sleep(0.01)
-    again = open_client(controller.url(1))
+    again = patient_client(controller.url(1))
     assert again.request(CapGet(0)).cap == 120_000, "what is in force does not go with its agent"
     again.close()
 
@@ -92,7 +93,7 @@ def test_sockets_are_private_and_those_of_a_killed_controller_are_replaced(folde
     first.kill()
     assert {path.name for path in folder.iterdir()} == names
     second = PosixController(folder)
-    open_client(second.url(1)).close()
+    patient_client(second.url(1)).close()
     second.stop()
     assert list(folder.iterdir()) == []
 
@@ -115,7 +116,7 @@ def test_another_user_is_refused_even_where_the_socket_lets_it_in(controller: Po
         user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert said.stdout == "0\n", said.stderr
-    client = open_client(controller.url(1))
+    client = patient_client(controller.url(1))
     client.request(CapGet(0))
     client.close()
 
@@ -129,14 +130,14 @@ def test_another_user_is_refused_even_where_the_socket_lets_it_in(controller: Po
 )
 def test_areas_and_registers_lie_where_the_options_say(folder: Path, options: tuple[str, ...]) -> None:
     controller = PosixController(folder, *options)
-    client = open_client(controller.url(2))
+    client = patient_client(controller.url(2))
     assert Controller(client).identity.sub_vendor == "controlpulp"
     client.close()
     controller.stop()
 
 
 def test_events_wait_until_the_one_before_has_been_read(controller: PosixController) -> None:
-    watcher, setter = open_client(controller.url(1)), open_client(controller.url(2))
+    watcher, setter = patient_client(controller.url(1)), patient_client(controller.url(2))
     watcher.request(CapNotify(0, 1))
     caps = [100_000 + 1000 * i for i in range(8)]
     for cap in caps:
@@ -154,7 +155,7 @@ def test_events_wait_until_the_one_before_has_been_read(controller: PosixControl
 
 def test_caps_and_levels_go_through_fast_channels_and_outlive_the_client(controller: PosixController) -> None:
     """On a busy machine the controller may look too late; then a message is sent, and the next value tried."""
-    agent = Controller(open_client(controller.url(1)))
+    agent = Controller(patient_client(controller.url(1)))
     package, domain = agent.cap_domains[0], agent.speed_domains[2]
     caps, levels = itertools.cycle((100_000, 90_000)), itertools.cycle((800_000, 1_600_000))
     assert within(PATIENCE_S, lambda: agent.set_cap(package, next(caps), fast=True).is_fast)
@@ -163,7 +164,7 @@ def test_caps_and_levels_go_through_fast_channels_and_outlive_the_client(control
     assert (cap, level) != (0, 3_660_000)
     agent.close()
     time.sleep(0.01)
-    again = Controller(open_client(controller.url(1)))
+    again = Controller(patient_client(controller.url(1)))
     time.sleep(0.01)
     assert (again.cap(package), again.level(domain)) == (cap, level), "a fresh window is no request"
     again.close()
@@ -182,14 +183,14 @@ def test_the_memory_cannot_change_its_size(controller: PosixController) -> None:
 
 
 def test_without_a_plant_sensors_cannot_be_read_and_say_so(controller: PosixController) -> None:
-    client = open_client(controller.url(1))
+    client = patient_client(controller.url(1))
     with pytest.raises(HardwareError):
         client.request(ReadingGet(0, 0))
     client.close()
 
 
 def test_slots_follow_real_time_and_late_ones_are_counted(controller: PosixController) -> None:
-    client = open_client(controller.url(1))
+    client = patient_client(controller.url(1))
     earliest_s, before, begin_s = time.monotonic(), client.request(TelemetryStatus()), time.monotonic()
     controller.process.send_signal(signal.SIGSTOP)
     time.sleep(0.2)
@@ -203,7 +204,7 @@ def test_slots_follow_real_time_and_late_ones_are_counted(controller: PosixContr
 
 
 def test_a_lower_level_does_not_wait_for_a_slot(controller: PosixController) -> None:
-    client = open_client(controller.url(1))
+    client = patient_client(controller.url(1))
 
     def has_bypassed() -> bool:
         """A slot must have applied the higher level first; on a busy machine it may come late."""
@@ -333,7 +334,7 @@ def test_hostile_clients_neither_upset_it_nor_keep_an_honest_one_from_being_serv
 
 def test_a_controller_that_hangs_or_is_another_thing_is_one_line_within_two_seconds(folder: Path) -> None:
     controller = PosixController(folder)
-    client = open_client(controller.url(1))
+    client = patient_client(controller.url(1))
     client.request(CapGet(0))
     controller.process.send_signal(signal.SIGSTOP)
     begin_s = time.monotonic()

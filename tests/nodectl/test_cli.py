@@ -12,6 +12,7 @@ import pytest
 from nodectl.cli import COMMANDS, main
 from nodectl.commands.run import configure
 from nodectl.shell.settings import ConfigError
+from tests.waiting import PATIENCE_S
 
 NODECTL = (sys.executable, "-m", "nodectl.cli")
 CLUSTERCTL = (sys.executable, "-m", "cluster_agent.cli")
@@ -19,7 +20,7 @@ RSS_LIMIT_KIB = 60 * 1024
 
 
 def nodectl(*arguments: str, **given) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*NODECTL, *arguments], capture_output=True, text=True, timeout=60, **given)
+    return subprocess.run([*NODECTL, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, **given)
 
 
 def has_counters() -> bool:
@@ -68,7 +69,7 @@ sys.meta_path.insert(0, Hides())
 from {package}.cli import main
 sys.exit(main({command!r}))
 """
-    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr, done.returncode) == ("", said, 1)
 
 
@@ -186,14 +187,14 @@ def test_the_command_does_not_inherit_what_the_agent_sets_for_itself(tmp_path):
 )  # fmt: skip
 def test_a_full_disk_is_one_line(command):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
     assert done.stderr.endswith("cannot write: No space left on device\n") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", [[*NODECTL, "scmi"], [*CLUSTERCTL, "keys"]])
 def test_a_group_without_a_command_shows_its_help_as_wrong_use(command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("Usage: ") and "\nCommands:\n" in done.stderr
 
@@ -209,7 +210,7 @@ def test_a_service_ends_cleanly_on_sigterm_and_its_summary_is_json_on_request(tm
         time.sleep(0.05)
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     summary = json.loads(out)
     assert summary["mode"] == "monitor" and summary["ticks"] >= 2

@@ -26,6 +26,7 @@ from nodectl.loop.agent import Agent
 from pmu.instruments.job_progress import CounterFile, progress_of
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from tests.nodectl.test_journal import Source, small_layout
+from tests.waiting import PATIENCE_S
 from twin.errors import TwinError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
@@ -106,7 +107,7 @@ def test_a_program_that_nobody_asks_runs_as_if_it_did_not_tell(
 ) -> None:
     (tmp_path / "short").write_bytes(b"\0" * 8)
     environment = {} if where is None else {"NODECTL_PROGRESS": str(tmp_path / where)}
-    assert subprocess.run([program, "10"], env=environment, timeout=60).returncode == 0
+    assert subprocess.run([program, "10"], env=environment, timeout=PATIENCE_S).returncode == 0
     assert (tmp_path / "short").read_bytes() == b"\0" * 8
 
 
@@ -122,7 +123,7 @@ def test_python_programs_tell_by_the_same_header(counter: tuple[Path, CounterFil
 def test_a_run_around_a_program_counts_what_it_reports_and_leaves_no_file(program: Path, tmp_path: Path) -> None:
     script = f"echo $NODECTL_PROGRESS; for i in 1 2 3 4; do {program} 100; sleep 0.15; done"
     run = [*RUN, "--json", "--state-dir", str(tmp_path / "state"), "--", "sh", "-c", script]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     told = json.loads(done.stderr.splitlines()[-1])["progress"]
     assert told["units"] == 4 * 500 and told["told_s"] > 0.3 and told["doubted_s"] == 0
     path = Path(done.stdout.strip())
@@ -134,7 +135,7 @@ def test_a_run_around_a_program_counts_what_it_reports_and_leaves_no_file(progra
 
 def test_a_program_that_reports_nothing_leaves_no_word_about_progress(tmp_path: Path) -> None:
     run = [*RUN, "--json", "--state-dir", str(tmp_path / "state"), "--", "sleep", "0.3"]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert json.loads(done.stderr.splitlines()[-1])["progress"] is None
 
 
@@ -166,7 +167,7 @@ def test_no_counter_however_broken_harms_the_agent(tmp_path: Path) -> None:
         "-c",
         BROKEN,
     ]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stderr.splitlines()[-1])
     assert summary["progress"]["units"] <= 1000 and summary["progress"]["doubted_s"] > 0.1
@@ -263,7 +264,7 @@ def test_on_a_served_node_the_waiting_program_reports_what_the_emulated_load_has
     run = [*RUN, "--json", "--state-dir", str(tmp_path), "--"]
     wait = [sys.executable, "-m", "nodectl.cli", "twin", "wait", "--timeout", "3"]
     begin_s = time.monotonic()
-    done = subprocess.run([*served, *run, *wait], capture_output=True, text=True, timeout=90)
+    done = subprocess.run([*served, *run, *wait], capture_output=True, text=True, timeout=PATIENCE_S)
     took_s = time.monotonic() - begin_s
     assert done.returncode == 1, done.stderr  # it gave up waiting
     units = json.loads(done.stderr.splitlines()[-1])["progress"]["units"]

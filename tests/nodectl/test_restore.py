@@ -18,6 +18,7 @@ from nodectl.write.restore import restore_saved, save_path
 from nodectl.write.saves import boot_id, read_save
 from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import MAX_KHZ, file_node, limit_path, reopen
+from tests.waiting import PATIENCE_S
 
 NAMES = [f"cpu/policy{policy}/max_khz" for policy in range(4)]
 
@@ -56,7 +57,7 @@ class Agent:
 
     def end(self, number):
         self.process.send_signal(number)
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
         self.process.stdout.close()
 
 

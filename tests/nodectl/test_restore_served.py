@@ -20,7 +20,7 @@ agent = subprocess.Popen(
     [sys.executable, "-m", "nodectl.cli", "run", "--mode", "optimize", "--state-dir", state,
      "--cpu-policy", "fixed-cpu:clock_khz=2000000", "--gpu-policy", "fixed-gpu:clock_mhz=1095", "--gpu-locked-mhz", "0"]
 )
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 180
 while limit.read_text() == free and agent.poll() is None and time.monotonic() < deadline:
     time.sleep(0.05)
 time.sleep(0.7)

@@ -22,6 +22,7 @@ from nodectl.write.restore import recipe_of, restore_saved
 from nodectl.write.saves import Save, read_save
 from pmu.ports import Ports
 from tests.nodectl.file_tree import CPUFREQ, MAX_KHZ, file_node, limit_path
+from tests.waiting import PATIENCE_S
 
 BOOT = "boot-1"
 CASES = [
@@ -50,7 +51,7 @@ def restorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(restorer: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([restorer, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([restorer, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
     return done
 

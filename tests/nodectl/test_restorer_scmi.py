@@ -13,7 +13,6 @@ import pytest
 from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import find
-from firmware_bridge.scmi.transports.url import open_client
 from nodectl.controller.scmi_knobs import Direct, scmi_knob
 from nodectl.knobs import KnobFinder
 from nodectl.write.restore import restore_saved
@@ -21,7 +20,7 @@ from nodectl.write.saves import Save, read_save
 from tests.nodectl.file_tree import file_node
 from tests.nodectl.test_restorer import rows, run, sanitized
 from tests.scmi.frame_device import PtyDevice
-from tests.waiting import PATIENCE_S
+from tests.scmi.patient import patient_client
 from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 if not PROGRAM.exists():
@@ -48,8 +47,7 @@ class Firmware:
 
     @contextlib.contextmanager
     def agent(self, number: int) -> Iterator[Controller]:
-        client = open_client(self.process.url(number))
-        client.transport.reply_timeout_s = PATIENCE_S  # a loaded machine is no fault of the controller's
+        client = patient_client(self.process.url(number))
         try:
             yield Controller(client)
         finally:
@@ -165,7 +163,7 @@ def test_a_cap_is_withdrawn_over_a_serial_line(restorer: Path, tmp_path: Path, f
     device, path = PtyDevice(), tmp_path / "captured.jsonl"
     try:
         url = f"scmi+serial://{device.path}?baud=921600"
-        client = open_client(url)
+        client = patient_client(url)
         knob = scmi_knob(Direct(Controller(client)), f"{url}#{CAP}")
         captured = knob.read()
         save = Save(str(path), BOOT, lambda _: knob.recipe())

@@ -14,11 +14,11 @@ import pytest
 
 from firmware_bridge.controlpulp.posix import PROGRAM, PosixController
 from firmware_bridge.scmi.protocols.power_capping import CapGet
-from firmware_bridge.scmi.transports.url import open_client
 from nodectl.commands.run import configure
 from nodectl.config import Scmi
 from nodectl.controller.delegation import findings
 from tests.nodectl.file_tree import MAX_KHZ, RootedFiles, file_node, limit_path
+from tests.scmi.patient import patient_client
 from tests.waiting import PATIENCE_S
 from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
@@ -69,8 +69,7 @@ class Scene:
         self.controller = PosixController(self._folder, "--fifo", "try", plant=(LIBRARY, self._plant.path))
 
     def cap_mw(self) -> int:
-        client = open_client(self.controller.url(3))
-        client.transport.reply_timeout_s = PATIENCE_S  # a loaded machine is no fault of the controller's
+        client = patient_client(self.controller.url(3))
         try:
             return client.request(CapGet(0)).cap
         finally:
@@ -80,7 +79,9 @@ class Scene:
         return [sys.executable, "-c", NODECTL, str(self.tree), *arguments]
 
     def nodectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=60, env=environment())
+        return subprocess.run(
+            self.command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, env=environment()
+        )
 
     @contextmanager
     def agent(self, cap_w: float) -> Iterator[subprocess.Popen[str]]:
@@ -165,7 +166,7 @@ def test_a_killed_controller_is_replaced_by_the_nodes_own_limits_until_it_return
         soon(lambda: scene.cap_mw() == 120_000)
         soon(lambda: (scene.long_term_uw(), scene.limit_khz()) == (150_000_000, MAX_KHZ))
         agent.send_signal(signal.SIGTERM)
-        said, complaints = agent.communicate(timeout=60)
+        said, complaints = agent.communicate(timeout=PATIENCE_S)
     assert agent.returncode == 0
     assert scene.cap_mw() == 0
     alarms, returns = complaints.count("ALARM"), complaints.count("handed back")
@@ -185,7 +186,7 @@ def test_a_stopped_controller_keeps_its_cap_and_is_taken_back(scene):
         soon(lambda: scene.long_term_uw() == 150_000_000)
         assert scene.cap_mw() == 120_000
         agent.send_signal(signal.SIGTERM)
-        _, complaints = agent.communicate(timeout=60)
+        _, complaints = agent.communicate(timeout=PATIENCE_S)
     assert "ALARM" in complaints
     assert scene.cap_mw() == 0
 

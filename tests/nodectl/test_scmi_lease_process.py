@@ -16,9 +16,10 @@ from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.protocols.power_capping import CapGet
 from firmware_bridge.scmi.protocols.telemetry import LeaseLeft
-from firmware_bridge.scmi.transports.url import open_client
 from tests.fabric.cluster import Cluster, boottime_s
 from tests.nodectl.test_scmi_delegation_process import LONG_TERM, Scene, environment, soon
+from tests.scmi.patient import patient_client
+from tests.waiting import PATIENCE_S
 
 if not PROGRAM.exists():
     pytest.skip(f"{PROGRAM} is not built", allow_module_level=True)
@@ -72,7 +73,7 @@ class LeasedNode(Scene):
 
     def lease(self) -> tuple[int, int]:
         """Of the agent's channel, which only one may have at a time."""
-        client = open_client(self.url)
+        client = patient_client(self.url)
         try:
             found = client.request(LeaseLeft())
             return found.left_ms, found.cap_mw
@@ -109,7 +110,7 @@ def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_
             soon(lambda: (cluster.ask("nodes") or [{}])[0].get("counts_w") == 260.0)
             (row,) = cluster.ask("nodes")
             assert (row["state"], row["lease_class"]) == ("capped", "hw")
-            watcher = open_client(scene.controller.url(3))
+            watcher = patient_client(scene.controller.url(3))
             agent.send_signal(signal.SIGKILL)
             killed_s = boottime_s()
             agent.wait()
@@ -140,7 +141,7 @@ def test_a_killed_agents_cap_is_the_safe_one_when_its_lease_ends_and_its_ledger_
             assert cluster.ctl("budget", "set", "1000").returncode == 0
             soon(lambda: scene.cap_mw() > 300_000)
             again.send_signal(signal.SIGTERM)
-            said = again.communicate(timeout=60)[1]
+            said = again.communicate(timeout=PATIENCE_S)[1]
         finally:
             again.kill()
             again.wait()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
@@ -31,7 +33,7 @@ def interrupted(program: str, module: str) -> subprocess.CompletedProcess[str]:
     """The command as its entry point runs it, with Ctrl-C when it comes to import ``module``."""
     package, _, function = SCRIPTS[program].partition(":")
     code = INTERRUPTED_AT.format(module=module, program=program, package=package, function=function)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("module", ["click", "nodectl.shell.command_line", "nodectl.shell.errors"])

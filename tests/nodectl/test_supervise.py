@@ -107,7 +107,7 @@ def supervised(restorer: Path, tmp_path: Path) -> Iterator[Supervised]:
 
 def test_a_killed_writer_leaves_every_knob_as_it_was(supervised: Supervised) -> None:
     os.kill(supervised.writer, signal.SIGKILL)
-    err = supervised.process.communicate(timeout=60)[1]
+    err = supervised.process.communicate(timeout=PATIENCE_S)[1]
     assert supervised.process.returncode == 128 + signal.SIGKILL
     assert supervised.is_back() and not is_locked(str(supervised.lock))
     assert len(supervised.said.split()) == 1 and err.count("restored") == 2, "the output is the program's"
@@ -134,7 +134,7 @@ def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path:
         seen = supervised.khz
         assert_comes(lambda: supervised.khz != seen, "it moves the clocks again")
         os.kill(supervised.process.pid, signal.SIGTERM)
-        assert supervised.process.wait(60) == 128 + signal.SIGTERM, "the signal is passed on"
+        assert supervised.process.wait(PATIENCE_S) == 128 + signal.SIGTERM, "the signal is passed on"
         assert supervised.is_back()
     finally:
         supervised.end()
@@ -155,7 +155,7 @@ def test_when_the_restorer_itself_is_killed_its_program_ends_and_the_next_restor
     supervised.process.kill()
     assert_comes(lambda: not is_locked(str(supervised.lock)), "the writer has ended too")
     where = ("--lock", str(supervised.lock), "--root", str(supervised.node.files.root))
-    done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert supervised.is_back()
 
@@ -171,14 +171,14 @@ def test_all_killed_in_the_middle_of_a_restore_the_next_one_finishes_it(restorer
         finally:
             supervised.end()
         where = ("--lock", str(supervised.lock), "--root", str(supervised.node.files.root))
-        done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([restorer, "restore", *where], capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0 and supervised.is_back(), done.stdout + done.stderr
 
 
 def test_a_programs_exit_status_is_the_restorers(restorer: Path, tmp_path: Path) -> None:
     def status(*program: str) -> int:
         command = [restorer, "run", "--lock", tmp_path / "lock", "--", *program]
-        return subprocess.run(command, capture_output=True, timeout=60).returncode
+        return subprocess.run(command, capture_output=True, timeout=PATIENCE_S).returncode
 
     assert status("true") == 0
     assert status("sh", "-c", "exit 7") == 7

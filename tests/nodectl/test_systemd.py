@@ -14,6 +14,7 @@ import pytest
 from nodectl.build_restorer import build
 from pmu.system import LOCK_DIRECTORY
 from tests.sealed_systemd import SealedSystemd, sealed_systemd
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
@@ -47,7 +48,7 @@ def installed(directory, program, unit=UNIT):
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_finds_nothing_to_say_about_the_unit(unit, tmp_path):
     path = installed(tmp_path, "/bin/true", unit)
-    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # an unknown key is rc 0 and a line on stderr
 
 
@@ -58,10 +59,10 @@ def test_systemd_finds_nothing_to_say_about_a_node_that_runs_jobs(tmp_path):
     drop_in.parent.mkdir()
     shutil.copy(JOBS, drop_in)
     verify = ["systemd-analyze", "verify", str(unit)]
-    done = subprocess.run(verify, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     drop_in.write_text(JOBS.read_text().replace("KillMode=", "KilMode="))
-    assert "KilMode" in subprocess.run(verify, capture_output=True, text=True, timeout=60).stderr, "it was read"
+    assert "KilMode" in subprocess.run(verify, capture_output=True, text=True, timeout=PATIENCE_S).stderr, "it was read"
 
 
 def test_jobs_outlive_the_agent_and_their_memory_is_their_own_matter():
@@ -73,7 +74,7 @@ def test_jobs_outlive_the_agent_and_their_memory_is_their_own_matter():
 def test_a_misspelt_key_would_be_noticed(tmp_path):
     path = installed(tmp_path, "/bin/true")
     path.write_text(path.read_text().replace("WatchdogSec=", "WatchDog="))
-    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert "WatchDog" in done.stderr
 
 
@@ -82,7 +83,7 @@ def test_a_misspelt_key_would_be_noticed(tmp_path):
 def test_the_unit_is_sealed_as_far_as_its_work_allows(unit, tmp_path):
     command = ["systemd-analyze", "security", "--offline=true", "--json=short", f"--threshold={SEALED_TO * 10:.0f}"]
     path = installed(tmp_path, "/bin/true", unit)
-    done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) > 50
 
@@ -118,7 +119,7 @@ def test_every_point_of_exposure_that_jobs_add_is_explained(tmp_path):
         for drop_in in drop_ins:
             shutil.copy(drop_in, directory)
         command = ["systemd-analyze", "security", "--offline=true", "--json=short", str(unit)]
-        rows = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+        rows = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S).stdout)
         return {row["json_field"]: row["name"] for row in rows if float(row["exposure"] or 0) > 0}
 
     sealed = points()

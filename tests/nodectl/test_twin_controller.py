@@ -33,6 +33,7 @@ from firmware_bridge.scmi.protocols.power_capping import (
 from firmware_bridge.scmi.transports.url import open_client
 from firmware_bridge.scmi.virtio.vhost_user_messages import COMMANDS, EVENTS
 from firmware_bridge.scmi.virtio.virtqueue import IS_ORDERED
+from tests.scmi.patient import patient_client
 from tests.scmi.virtual_machine import BUFFERS, GUEST, WRITE, VirtualMachine
 from tests.waiting import PATIENCE_S, within
 
@@ -59,9 +60,7 @@ class Served:
         self.told = [self.process.stdout.readline().strip() for _ in range(4)]
 
     def client(self, name: str) -> Client:
-        client = open_client(f"scmi+shm:{self.folder}/scmi/{name}.sock")
-        client.transport.reply_timeout_s = PATIENCE_S  # a loaded machine is no fault of the controller's
-        return client
+        return patient_client(f"scmi+shm:{self.folder}/scmi/{name}.sock")
 
     def controller_pid(self) -> int:
         pid = self.process.pid

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pmu.readings import Quality
+from tests.waiting import PATIENCE_S
 
 if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
     pytest.skip("needs root and /dev/fuse", allow_module_level=True)
@@ -51,7 +52,7 @@ def read_served(machine: str, workload: str) -> dict[str, Any]:
         [*command, sys.executable, "-c", READER],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,

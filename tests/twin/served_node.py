@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 _OBEY = """
@@ -83,7 +85,7 @@ class ServedNode:
     def close(self) -> int:
         """End the run; its exit status."""
         self._orders.close()
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=PATIENCE_S)
 
     def __enter__(self) -> ServedNode:
         return self

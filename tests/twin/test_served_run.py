@@ -31,7 +31,9 @@ def twin(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
     command = twin_command(*arguments)
     if code:
         command = [sys.executable, "-c", f"{code}\nfrom twin.cli import twin\ntwin()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment(), cwd=ROOT, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment(), cwd=ROOT, check=False
+    )
 
 
 def start(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -81,7 +83,7 @@ def test_a_signal_to_the_run_reaches_the_command_and_everything_is_torn_down(num
     run = start(sys.executable, "-c", f"{trap}; time.sleep(30)")
     server = server_of(run)
     run.send_signal(number)
-    assert run.wait(timeout=10) == 5
+    assert run.wait(timeout=PATIENCE_S) == 5
     assert not os.path.exists(f"/proc/{server}")
     assert all(each.launcher.number != run.pid for each in registered_runs.Register().runs())
 
@@ -106,7 +108,7 @@ def test_ctrl_c_on_the_terminal_reaches_the_command_once() -> None:
     while b"up" not in text:
         text += os.read(master, 1024)
     os.write(master, b"\x03")
-    assert run.wait(timeout=10) == 1
+    assert run.wait(timeout=PATIENCE_S) == 1
     os.close(master)
 
 
@@ -145,7 +147,7 @@ def test_a_run_leaves_the_hosts_mounts_as_they_were() -> None:
     run = start(*SLEEP)
     assert mountinfo() == before
     run.terminate()
-    run.wait(timeout=10)
+    run.wait(timeout=PATIENCE_S)
     assert mountinfo() == before
 
 
@@ -156,7 +158,7 @@ def test_a_killed_launcher_takes_server_and_command_with_it() -> None:
     started = [str(child.pid) for child in psutil.Process(run.pid).children(recursive=True)]
     assert str(server) in started and len(started) == 3  # the first process, the server, the command
     run.kill()
-    run.wait(timeout=10)
+    run.wait(timeout=PATIENCE_S)
     assert within(PATIENCE_S, lambda: not any(_is_running(each) for each in started))
     assert mountinfo() == before
 
@@ -215,7 +217,7 @@ def test_after_the_server_is_killed_nothing_of_the_host_shows() -> None:
     # Its last thread closes the connections: a request under way at that instant gets ECONNABORTED, each later one
     # ENOTCONN (Linux fs/fuse/dev.c, fuse_abort_conn). Either way nothing of the host is read.
     assert within(5.0, lambda: _is_disconnected(f"/proc/{first_of(run)}/root/sys/class/powercap"))
-    output, complaint = run.communicate("go\n", timeout=10)
+    output, complaint = run.communicate("go\n", timeout=PATIENCE_S)
     *files, result, error = output.split()
     assert len(files) == 5 and set(files) <= {"ENOTCONN", "ECONNABORTED"}
     assert (result, error) == ("-1", "ENOSYS")
@@ -230,7 +232,7 @@ def test_clean_removes_what_a_killed_run_left() -> None:
     assert os.path.exists(record)
     assert f"removed the record {record}" not in twin("clean").stdout  # it lives
     run.kill()
-    run.wait(timeout=10)
+    run.wait(timeout=PATIENCE_S)
     ended = within(
         5.0,
         lambda: not any(each.lives for each in registered_runs.Register().runs() if each.launcher.number == run.pid),
@@ -248,7 +250,7 @@ def test_a_run_is_queried_from_outside_by_the_number_of_its_launcher() -> None:
         assert twin("status", "--run", "1").returncode == 2
     finally:
         run.terminate()
-        run.wait(timeout=10)
+        run.wait(timeout=PATIENCE_S)
 
 
 # ---- containment ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import cffi
 import pytest
 
+from tests.waiting import PATIENCE_S
 from twin.nvml import build
 
 pynvml: Any = pytest.importorskip("pynvml", reason="nvidia-ml-py is missing: install it (pip install nvidia-ml-py)")
@@ -218,7 +219,7 @@ def run_in_node(library_file: Path, tmp_path: Path) -> Callable[..., subprocess.
             env={**os.environ, "LD_LIBRARY_PATH": str(library_file.parent), "TERM": "xterm", "COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from twin.nvml import build
 
 pynvml: Any = pytest.importorskip("pynvml", reason="nvidia-ml-py is missing: install it")
@@ -133,7 +134,7 @@ def test_null_pointers_and_stray_handles_are_refused_by_every_function(library_f
         [sys.executable, "-c", NONSENSE, str(conftest), str(library_file), *names],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -106,7 +106,7 @@ pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 free_mw = pynvml.nvmlDeviceGetPowerUsage(gpu)
 pynvml.nvmlDeviceSetGpuLockedClocks(gpu, 1095, 1095)
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 180
 while time.monotonic() < deadline:
     mhz, mw = pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM), pynvml.nvmlDeviceGetPowerUsage(gpu)
     if mhz == 1095 and mw < 0.85 * free_mw:
