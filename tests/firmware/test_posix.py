@@ -24,7 +24,7 @@ from firmware_bridge.scmi.protocols.performance import LevelGet, LevelSet
 from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapGet, CapNotify, CapSet
 from firmware_bridge.scmi.protocols.sensor import ReadingGet
 from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
-from firmware_bridge.scmi.transports.url import open_transport
+from firmware_bridge.scmi.transports.url import open_client, open_transport
 from tests.firmware.hostile_agent import SANITIZED, attack
 from tests.scmi.patient import patient_client
 from tests.waiting import PATIENCE_S, within
@@ -334,7 +334,7 @@ def test_hostile_clients_neither_upset_it_nor_keep_an_honest_one_from_being_serv
 
 def test_a_controller_that_hangs_or_is_another_thing_is_one_line_within_two_seconds(folder: Path) -> None:
     controller = PosixController(folder)
-    client = patient_client(controller.url(1))
+    client = open_client(controller.url(1))
     client.request(CapGet(0))
     controller.process.send_signal(signal.SIGSTOP)
     begin_s = time.monotonic()
