@@ -20,8 +20,8 @@ FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILT = ("*.so", "*.so.*", "*.o", "__pycache__", "_native.c", "_progress.c", "_model.c", "_kernel.c", "_pulp.c",
          "_controlpulp.c", "controlpulp-posix")  # fmt: skip
 
-BEFORE = "17014d79f7"
-"""The version before, as long as no release is tagged: the last commit before services were tested as installed."""
+BEFORE = "68751ceb"
+"""The version before, as long as no release is tagged: the last commit whose node agent was root."""
 
 
 def this_wheel() -> Path:

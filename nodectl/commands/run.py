@@ -161,13 +161,17 @@ def _run(
 
 
 def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWriter | None:
-    """The process that writes for this run: one that listens at ``path``, or one of our own. None for a run that writes
-    nothing, and for one with a controller, whose link belongs to the agent's process and so do all writes then."""
-    if not config.writes:
-        return None
+    """The process that writes for this run: one that listens at ``path``, or one of our own. A run that writes nothing
+    needs none, but reads through the one at ``path`` what only root may read. None for a run with a controller, whose
+    link belongs to the agent's process and so do all writes then."""
     if config.scmi.url:
-        if path:
-            raise UsageError("--writer: with a controller ([scmi]) the agent writes by itself; leave it out")
+        if path and config.writes:
+            raise UsageError(
+                "--writer: with a controller ([scmi]) the agent writes by itself, as root: leave it out; the service:"
+                " `nodectl install-service --controller`"
+            )
+        return None
+    if not config.writes and not path:
         return None
     from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer
 
@@ -223,6 +227,8 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
     for table in (settings.get(f"{side}_policy") for side in registry.DOMAINS):
         if file and isinstance(table, dict) and "name" in table:
             table["name"] = below(file.parent, table["name"])
+    if "state_dir" not in settings and os.environ.get("STATE_DIRECTORY"):
+        settings["state_dir"] = os.environ["STATE_DIRECTORY"].partition(":")[0]  # a service's own: systemd.exec(5)
     if given.get(("mode",), ("", ""))[1] == "monitor":
         settings.pop("dry_run", None)  # a setting for optimizing, which does not concern a run that only measures
     for path, (_, value) in given.items():
