@@ -287,9 +287,14 @@ def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms
     notifier = Notifier()
     try:
         notifier.send("READY=1", f"STATUS={summary_of(agent.config)}")
-        agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
+
+        def each_tick() -> None:
+            notifier.alive(clock.now_ns())
+            notifier.status(clock.now_ns(), agent.status)
+
+        agent.run(_end_ns(clock, duration_ms), interruptions.is_over, each_tick)
     finally:
-        notifier.send("STOPPING=1")
+        notifier.send("STOPPING=1", "STATUS=putting knobs back")
         agent.stop()
     _print(agent.summary(), as_json, to_stderr=False)
     return 0

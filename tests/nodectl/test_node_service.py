@@ -237,6 +237,12 @@ def test_the_node_units_keep_a_granted_cap_through_hang_kill_restart_and_stop_wi
         assert rights(site.writer()) == (0, 1 << 21)  # CAP_SYS_ADMIN, for GPUs
         assert site.run(CLUSTERCTL, "budget", "set", "300").returncode == 0
         comes(site, lambda: site.is_capped_to(300.0), "a cap within the budget")
+        status = f"cap 300 W by the cluster, power {DRAWS_W + REST_W:.0f} W, healthy"
+        comes(site, lambda: status in site.run("systemctl", "status", "nodectl-agent").stdout, status)
+        status = "budget 300 W, granted 300 W to 1 nodes; no alarm"
+        comes(site, lambda: status in site.run("systemctl", "status", "clusterctl").stdout, status)
+        status = f"writes for an agent of uid {AGENT_UID}"
+        assert status in site.run("systemctl", "status", "nodectl-writer").stdout
 
         agent, granted_w = site.agent(), site.limit_w
         assert granted_w > SAFE_W - REST_W
