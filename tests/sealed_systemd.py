@@ -76,8 +76,8 @@ class SealedSystemd:
         (stage / "init.sh").write_text(INIT)
         self._wanted: list[str] = []
 
-    def add(self, unit: Path, drop_in: str = "", replace: dict[str, str] | None = None) -> None:
-        """A unit that starts with systemd. ``replace``: texts of the file that have to differ here."""
+    def add(self, unit: Path, drop_in: str = "", replace: dict[str, str] | None = None, is_wanted: bool = True) -> None:
+        """A unit, which starts with systemd if it ``is_wanted``. ``replace``: texts of the file that have to differ."""
         text = unit.read_text()
         for old, new in (replace or {}).items():
             assert old in text
@@ -87,7 +87,7 @@ class SealedSystemd:
         (units / f"{unit.name}.d").mkdir()
         common = DROP_IN if unit.suffix == ".service" else DROP_IN.partition("[Service]")[0]
         (units / f"{unit.name}.d/test.conf").write_text(common + drop_in)
-        self._wanted.append(unit.name)
+        self._wanted += [unit.name] if is_wanted else []
         wants = " ".join(self._wanted)
         (units / "nodectl-test.target").write_text(f"[Unit]\nDefaultDependencies=no\nWants={wants}\n")
 

@@ -171,6 +171,11 @@ def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWr
                 " `nodectl install-service --controller`"
             )
         return None
+    if path and config.cluster.url and config.cluster.jobs:
+        raise UsageError(
+            "--writer: jobs run as the agent's user, and this user may speak to the writer: leave it out; the service:"
+            " `nodectl install-service --jobs`"
+        )
     if not config.writes and not path:
         return None
     from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer

@@ -47,6 +47,14 @@ def problems(config: Config, user: str, settings: Path | None = None) -> Iterato
                 " (`nodectl install-service --controller`)"
             ),
         )
+    if config.cluster.url and config.cluster.jobs and uid != 0:
+        yield (
+            ("cluster", "jobs"),
+            (
+                f"{UNIT}.service runs as {user}, whose jobs could move knobs: install its drop-in jobs.conf"
+                " (`nodectl install-service --jobs`)"
+            ),
+        )
     key = Path(config.cluster.key)
     if config.cluster.url and config.cluster.key and not _may_read(key, uid):
         yield (

@@ -71,7 +71,7 @@ listen = "127.0.0.1:9742"
 QUIET = "[Service]\nEnvironment=PYTHONDONTWRITEBYTECODE=1\n"
 SOCKET, WRITER = UNITS / "nodectl-writer.socket", UNITS / "nodectl-writer.service"
 IN_A_CLUSTER = (
-    "WatchdogSec=10s\nPrivateNetwork=no\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK\nIPAddressDeny=\n"
+    "WatchdogSec=10s\nPrivateNetwork=no\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\nIPAddressAllow=127.0.0.1\n"
 )
 """The drop-in of docs/operations.md for a node that runs no jobs. Its watchdog waits for longer than the writer's."""
 
@@ -217,6 +217,12 @@ def comes(site: Site, condition: Callable[[], object], what: str) -> None:
     site.assert_comes(condition, what, seconds=120.0)
 
 
+def scrape(site: Site, port: int) -> str:
+    """What Prometheus gets there; empty while nobody answers."""
+    fetch = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
+    return site.run("/opt/nodectl/bin/python", "-c", fetch).stdout
+
+
 def rights(pid: int) -> tuple[int, int]:
     """The user of a process, and its capabilities as a mask (linux/capability.h)."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -295,7 +301,10 @@ def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) ->
     before = tree_before(tmp_path / "before")
     old = wheel(before)
     assert old != wheel(ROOT)
-    site = boot(tmp_path, NODE.partition("[metrics]")[0], before / "systemd", old)
+    site = boot(tmp_path, NODE, before / "systemd", old)
+    metrics = {"nodectl-metrics": (9742, "nodectl_up 1.0"), "clusterctl-metrics": (9741, "clusterctl_up 1.0")}
+    for unit in metrics:
+        site.add(before / "systemd" / f"{unit}.service", QUIET + "RestartSec=200ms\n")
     install(tmp_path, place="new")
     for unit in [*UNITS.glob("*.service"), *UNITS.glob("*.socket"), UNITS / "jobs.conf"]:
         shutil.copy(unit, tmp_path / "new" / unit.name)
@@ -310,15 +319,17 @@ def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) ->
         assert site.run(CLUSTERCTL, *submit).returncode == 0
         comes(site, lambda: site.pids("/bin/sleep\x003600"), "the job")
         (job,) = site.pids("/bin/sleep\x003600")
-        for unit in ("nodectl-agent", "clusterctl"):
+        for unit in ("nodectl-agent", "clusterctl", *metrics):
             assert site.run("systemctl", "stop", unit).returncode == 0
         site.upgrade()
-        for unit in ("clusterctl", "nodectl-agent"):
+        for unit in ("clusterctl", "nodectl-agent", *metrics):
             assert site.run("systemctl", "start", unit).returncode == 0, site.log
         comes(site, lambda: site.is_capped_to(300.0), "the cap under the new version")
         assert site.run(NODECTL, "config", "check").returncode == 0, "a command that the version before has not"
         assert site.pids("/bin/sleep\x003600") == [job]
         comes(site, lambda: (site.node() or {}).get("jobs") == "allocated", "its job")
+        for unit, (port, line) in metrics.items():
+            comes(site, lambda port=port, line=line: line in scrape(site, port), unit)  # type: ignore[misc]
         assert max(int(found) for found in re.findall(r"epoch (\d+)", site.log)) == 2
 
 
@@ -349,10 +360,9 @@ def test_an_upgrade_of_a_node_whose_agent_was_root_keeps_the_cap_with_an_agent_t
         assert "nodectl-writer moves knobs for it, and opens 1 sensor file" in site.run(NODECTL, "doctor").stdout
 
 
-def test_the_metrics_unit_answers_prometheus_through_kill_restart_and_stop_while_the_agent_has_no_network(
+def test_the_metrics_unit_answers_through_kill_and_stop_of_an_agent_without_network_and_the_boot_unit_restores(
     tmp_path: Path,
 ) -> None:
-    fetch = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9742/metrics').read().decode())"
     alone = 'mode = "optimize"\n[caps]\nnode_w = 200.0\nrest_w = 60.0\n[metrics]\nlisten = "127.0.0.1:9742"\n'
     alone += '[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n'
     site = boot(tmp_path, alone, jobs=False)
@@ -360,8 +370,13 @@ def test_the_metrics_unit_answers_prometheus_through_kill_restart_and_stop_while
     shipped.write_text(shipped.read_text().replace(IN_A_CLUSTER, ""))
     site.add(UNITS / "nodectl-metrics.service", QUIET + "RestartSec=200ms\n")
 
+    by_hand = tmp_path / "by-hand.service"
+    by_hand.write_text(f"[Service]\nExecStart={NODECTL} run\n")
+    site.add(by_hand, QUIET, is_wanted=False)
+    site.add(UNITS / "nodectl-restore.service", is_wanted=False)
+
     def scraped() -> str:
-        return site.run("/opt/nodectl/bin/python", "-c", fetch).stdout
+        return scrape(site, 9742)
 
     with site:
         comes(site, lambda: "nodectl_cap_watts 200.0" in scraped(), "the cap as Prometheus reads it")
@@ -373,6 +388,16 @@ def test_the_metrics_unit_answers_prometheus_through_kill_restart_and_stop_while
         comes(site, lambda: "nodectl_up 1.0" in scraped(), "the metrics after a restart")
         assert site.run("systemctl", "stop", "nodectl-agent").returncode == 0
         assert "nodectl_up 0.0" in scraped() and "nodectl_cap_watts" not in scraped()
+
+        assert site.run("systemctl", "start", "by-hand").returncode == 0
+        comes(site, lambda: site.limit_w == 200.0 - REST_W, "the cap of a run by hand")
+        assert site.run("systemctl", "kill", "--signal=KILL", "by-hand").returncode == 0  # all its processes at once
+        site.assert_unit("by-hand", ActiveState="failed")
+        assert site.limit_w == 200.0 - REST_W, "nobody is left to put it back"
+        assert site.run("systemctl", "start", "nodectl-restore").returncode == 0, site.log
+        assert site.limit_w == FOUND_UW / 1e6
+        assert site.run("systemctl", "start", "nodectl-restore").returncode == 0, "with nothing to do"
+
         assert site.run("systemctl", "stop", "nodectl-metrics").returncode == 0
         assert site.shown("nodectl-metrics", "ActiveState", "Result") == {
             "ActiveState": "inactive",
