@@ -166,6 +166,23 @@ def test_every_point_of_exposure_of_agent_and_writer_and_those_that_jobs_add_are
         assert f"| `{escaped}` |" in explained, f"{name} is not explained"
 
 
+@needs_analyze
+@pytest.mark.parametrize(("devices", "said"), [("", "then has 1.7, without GPUs"), ("no", "(below) 1.5.")])
+def test_a_node_of_a_cluster_is_as_sealed_as_the_page_says(devices, said, tmp_path):
+    unit = installed(tmp_path, "/bin/true")
+    page = (ROOT / "docs" / "operations.md").read_text()
+    block = page[page.index("systemctl edit nodectl-agent\n") :].partition("```")[0]
+    lines = [line.strip() for line in block.splitlines()[1:]]
+    assert lines[0] == "[Service]" and len(lines) == 4
+    (tmp_path / f"{UNIT.name}.d").mkdir()
+    more = ["PrivateDevices=yes", "DeviceAllow="] if devices else []
+    (tmp_path / f"{UNIT.name}.d" / "site.conf").write_text("\n".join([*lines, *more]))
+    command = ["systemd-analyze", "security", "--offline=true", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    (exposure,) = re.findall(r"Overall exposure level for .*: (\S+)", done.stdout)
+    assert exposure in said and said in (ROOT / "systemd" / "README.md").read_text()
+
+
 def test_wrong_settings_and_a_failing_policy_start_no_unit_again():
     for unit in UNITS:
         assert "RestartPreventExitStatus=2" in unit.read_text().splitlines(), unit.name
