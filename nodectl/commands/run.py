@@ -180,7 +180,13 @@ def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWr
         return None
     from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer
 
-    return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir, file))
+    try:
+        return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir, file))
+    except NodectlError as error:
+        if config.writes:
+            raise
+        _log(f"{error}; what only root may read is not read")  # a run that only looks goes on without
+        return None
 
 
 def agent_ports(ports: Ports, writer: RemoteWriter | None) -> Ports:

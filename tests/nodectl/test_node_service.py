@@ -303,11 +303,11 @@ def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) ->
     assert old != wheel(ROOT)
     site = boot(tmp_path, NODE, before / "systemd", old)
     metrics = {"nodectl-metrics": (9742, "nodectl_up 1.0"), "clusterctl-metrics": (9741, "clusterctl_up 1.0")}
-    for unit in metrics:
-        site.add(before / "systemd" / f"{unit}.service", QUIET + "RestartSec=200ms\n")
+    for name in metrics:
+        site.add(before / "systemd" / f"{name}.service", QUIET + "RestartSec=200ms\n")
     install(tmp_path, place="new")
-    for unit in [*UNITS.glob("*.service"), *UNITS.glob("*.socket"), UNITS / "jobs.conf"]:
-        shutil.copy(unit, tmp_path / "new" / unit.name)
+    for file in [*UNITS.glob("*.service"), *UNITS.glob("*.socket"), UNITS / "jobs.conf"]:
+        shutil.copy(file, tmp_path / "new" / file.name)
     (tmp_path / "etc/systemd/system/nodectl-agent.service.d/jobs.conf").write_text(
         (before / "systemd/jobs.conf").read_text()
     )
@@ -386,6 +386,13 @@ def test_the_metrics_unit_answers_through_kill_and_stop_of_an_agent_without_netw
         comes(site, lambda: "nodectl_up 1.0" in scraped(), "the metrics after a kill")
         assert site.run("systemctl", "restart", "nodectl-metrics").returncode == 0
         comes(site, lambda: "nodectl_up 1.0" in scraped(), "the metrics after a restart")
+        monitor = "sed -i 's/optimize/monitor/; /_w =/d' /etc/nodectl/nodectl.toml && systemctl restart nodectl-agent"
+        assert site.run("sh", "-ec", monitor).returncode == 0
+        read = re.compile(r'joules_total{instrument="package-0",quality="measured",side="cpu"} [1-9]')
+        comes(site, lambda: 'mode="monitor"' in scraped() and read.search(scraped()), "joules that only root may read")
+        assert site.run("sh", "-ec", f"cat > /etc/nodectl/nodectl.toml <<'TOML'\n{alone}TOML").returncode == 0
+        assert site.run("systemctl", "restart", "nodectl-agent").returncode == 0
+
         assert site.run("systemctl", "stop", "nodectl-agent").returncode == 0
         assert "nodectl_up 0.0" in scraped() and "nodectl_cap_watts" not in scraped()
 
@@ -447,7 +454,7 @@ def test_install_service_writes_units_that_run_and_remove_takes_back_just_these(
 
     def units() -> set[str]:
         listed = site.run("sh", "-c", "cd /etc/systemd/system && find . -type f -o -type l").stdout.split()
-        return {name for name in listed if "nodectl-agent" in name or "nodectl-metrics" in name}
+        return {name for name in listed if re.search("nodectl-(agent|metrics|writer)", name)}
 
     with site:
         comes(site, lambda: site.run("systemctl", "list-units").returncode == 0, "systemd")
@@ -457,7 +464,8 @@ def test_install_service_writes_units_that_run_and_remove_takes_back_just_these(
             assert done.returncode == 0, done.stderr
             assert f"{written} /etc/systemd/system/nodectl-agent.service\n" in done.stdout
         assert site.run("systemctl", "enable", "nodectl-agent").returncode == 0
-        assert units() - before >= {"./nodectl-agent.service", "./nodectl-agent.service.d/jobs.conf"}
+        new = {f"./nodectl-{name}" for name in ("agent.service", "agent.service.d/jobs.conf", "writer.socket")}
+        assert units() - before >= new
         text = site.run("systemctl", "cat", "nodectl-agent").stdout
         assert "ExecStart=/opt/nodectl/bin/nodectl run" in text and "KillMode=process" in text
         done = site.run(NODECTL, "install-service", "--remove")

@@ -11,6 +11,7 @@ from nodectl.commands.run import configure, open_writer
 from nodectl.commands.service_account import problems
 from nodectl.config import Cluster, Config, Scmi
 from nodectl.shell.errors import UsageError
+from nodectl.writer_process.remote_writer import WriterLostError
 
 NOBODY = "nobody"
 
@@ -72,6 +73,17 @@ def test_doctor_says_who_moves_knobs_for_the_service(monkeypatch: pytest.MonkeyP
 def test_an_agent_with_a_controller_or_with_jobs_takes_no_writer_of_a_service(config: Config) -> None:
     with pytest.raises(UsageError, match=r"--writer: .*leave it out; the service: `nodectl install-service"):
         open_writer(config, None, "/run/nodectl/writer.socket")
+
+
+def test_a_run_that_only_looks_goes_on_without_the_writer_of_its_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = str(tmp_path / "writer.socket")
+    assert open_writer(Config(mode="monitor"), None, nowhere) is None
+    assert "no writer listens there" in (said := capsys.readouterr().err) and "is not read" in said
+    assert open_writer(Config(mode="monitor"), None, None) is None
+    with pytest.raises(WriterLostError):
+        open_writer(Config(mode="optimize"), None, nowhere)
 
 
 def test_a_services_state_directory_is_the_default_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
