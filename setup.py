@@ -24,7 +24,7 @@ class BuildWithUnits(build_py):
         if not self.editable_mode:
             target = pathlib.Path(self.build_lib) / "nodectl" / "systemd"
             self.mkpath(str(target))
-            for name in ("*.service", "*.conf", "*.sysusers"):
+            for name in ("*.service", "*.socket", "*.conf", "*.sysusers"):
                 for unit in (ROOT / "systemd").glob(name):
                     self.copy_file(str(unit), str(target / unit.name))
 

@@ -82,8 +82,9 @@ for package in nodectl clusterctl nodectl-twin; do
     case $package in
     nodectl)
         place 644 debian/nodectl/nodectl.toml etc/nodectl/nodectl.toml
-        for unit in systemd/nodectl-*.service; do place 644 "$unit" "lib/systemd/system/$(basename "$unit")"; done
-        place 644 systemd/jobs.conf usr/share/nodectl/jobs.conf
+        for unit in systemd/nodectl-*.service systemd/nodectl-*.socket; do place 644 "$unit" "lib/systemd/system/$(basename "$unit")"; done
+        for name in jobs controller; do place 644 "systemd/$name.conf" "usr/share/nodectl/$name.conf"; done
+        place 644 systemd/nodectl.sysusers usr/lib/sysusers.d/nodectl.conf
         # outside of the environment, so that knobs are put back while that is away
         place 755 "$(echo "$tree"/$ours/nodectl/nodectl-restorer)" usr/lib/nodectl/nodectl-restorer
         mkdir -p "$tree/usr/bin"

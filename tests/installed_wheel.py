@@ -29,13 +29,13 @@ def this_wheel() -> Path:
 def tree_before(directory: Path) -> Path:
     """The tree of the version before, in a new folder; skips where the history is not there.
 
-    As long as no release is tagged it is the last one before services were tested as installed: the parent of the
-    commit that brought this file.
+    As long as no release is tagged it is the last one whose node agent was root: the parent of the commit that brought
+    the writer's unit.
     """
     commit = _git("describe", "--tags", "--abbrev=0", "HEAD^").strip()
     if not commit:
-        here = str(Path(__file__).relative_to(ROOT))
-        commit = _git("log", "--diff-filter=A", "--format=%H^", "--", here).strip().rpartition(b"\n")[2]
+        brought = _git("log", "--diff-filter=A", "--format=%H^", "--", "systemd/nodectl-writer.service")
+        commit = brought.strip().rpartition(b"\n")[2]
     archived = _git("archive", commit.decode(), *PARTS, *FILES)
     if not archived:
         pytest.skip("the version before is not in this checkout's history")

@@ -6,6 +6,7 @@ own units is started. A plain systemd here would clean this machine's /tmp and s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -75,8 +76,8 @@ class SealedSystemd:
         (stage / "init.sh").write_text(INIT)
         self._wanted: list[str] = []
 
-    def add(self, unit: Path, drop_in: str = "", replace: dict[str, str] | None = None) -> None:
-        """A unit that starts with systemd. ``replace``: texts of the file that have to differ here."""
+    def add(self, unit: Path, drop_in: str = "", replace: dict[str, str] | None = None, is_wanted: bool = True) -> None:
+        """A unit, which starts with systemd if it ``is_wanted``. ``replace``: texts of the file that have to differ."""
         text = unit.read_text()
         for old, new in (replace or {}).items():
             assert old in text
@@ -84,8 +85,9 @@ class SealedSystemd:
         units = self.stage / "etc/systemd/system"
         (units / unit.name).write_text(text)
         (units / f"{unit.name}.d").mkdir()
-        (units / f"{unit.name}.d/test.conf").write_text(DROP_IN + drop_in)
-        self._wanted.append(unit.name)
+        common = DROP_IN if unit.suffix == ".service" else DROP_IN.partition("[Service]")[0]
+        (units / f"{unit.name}.d/test.conf").write_text(common + drop_in)
+        self._wanted += [unit.name] if is_wanted else []
         wants = " ".join(self._wanted)
         (units / "nodectl-test.target").write_text(f"[Unit]\nDefaultDependencies=no\nWants={wants}\n")
 
@@ -130,11 +132,10 @@ class SealedSystemd:
     def pids(self, word: str) -> list[int]:
         """Processes in there whose command line has this word, by the numbers that they have on this machine."""
         found = []
-        for entry in self.cgroup.rglob("cgroup.procs"):
-            for pid in entry.read_text().split():
-                command = Path(f"/proc/{pid}/cmdline")
-                if command.exists() and word.encode() in command.read_bytes():
-                    found.append(int(pid))
+        for folder, _, names in os.walk(self.cgroup):  # which passes over cgroups that end meanwhile
+            for entry in [Path(folder, "cgroup.procs")] if names else []:
+                with contextlib.suppress(OSError):
+                    found += [int(pid) for pid in entry.read_text().split() if word.encode() in _command(pid)]
         return found
 
     def command(self, *command: str) -> list[str]:
@@ -149,6 +150,13 @@ class SealedSystemd:
     def _init(self) -> str:
         """PID 1 in there, by its number on this machine; "self" before it is there."""
         return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().strip() or "self"
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended
 
 
 def cgroup_root() -> Path | None:

@@ -66,7 +66,8 @@ def test_the_agent_knows_of_its_writer_process_only_the_near_end() -> None:
         for node in ast.walk(ast.parse(source.read_text(), str(source))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nodectl.writer_process"):
                 found.setdefault(name, set()).add(node.module or "")
-    assert set(found) == {"nodectl/commands/run.py", "nodectl/loop/agent.py", "nodectl/write/actuation.py"}
+    commands = {"nodectl/commands/run.py", "nodectl/commands/service_account.py"}
+    assert set(found) == commands | {"nodectl/loop/agent.py", "nodectl/write/actuation.py"}
     assert set().union(*found.values()) == near
 
 

@@ -154,10 +154,24 @@ class Server:
             notifier.send("READY=1")
             while self.step(1.0):
                 notifier.alive(time.monotonic_ns())
+                notifier.status(time.monotonic_ns(), self.status)
         finally:
             signal.set_wakeup_fd(before)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+    def status(self) -> str:
+        """Budget, what of it nodes may draw, nodes and health in one line, which ``systemctl status`` shows."""
+        view = self.partition.budget_view(self._now_s())
+        if view.alarms:
+            health = f"ALARM: {view.alarms[0]}" + (f" (and {len(view.alarms) - 1} more)" if view.alarms[1:] else "")
+        else:
+            health = "no alarm"
+        silent = f", {view.silent} of them silent" if view.silent else ""
+        return (
+            f"budget {view.budget_w:.0f} W, granted {view.counts_w:.0f} W to {view.nodes} nodes{silent}; {health}"
+            f" (mode {view.mode}, epoch {view.epoch})"
+        )
 
     def step(self, longest_s: float) -> bool:
         """Wait for something to happen, at most so long, and handle it; False when it is to stop."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from nodectl.commands.run import configure, summary_of
+from nodectl.commands.service_account import problems, service_user
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.shell.command_line import needs_extras
 from nodectl.shell.plain_text import echo
@@ -33,6 +34,7 @@ def check(file: Path | None) -> None:
     found = configure(file, {})
     path = file or (Path(DEFAULT_PATH) if Path(DEFAULT_PATH).exists() else None)
     _check_cluster(found, path)
+    _check_service(found, path)
     place = str(path) if path else f"{DEFAULT_PATH} is not there, so the defaults apply"
     parts = [summary_of(found)]
     if found.cluster.url:
@@ -60,3 +62,14 @@ def _check_cluster(found: Config, path: Path | None) -> None:
             read()
         except KeyFileError as error:
             raise ConfigError(f"{path}:{line_of(text, ('cluster', key))}: cluster.{key}: {error}") from None
+
+
+def _check_service(found: Config, path: Path | None) -> None:
+    """``ConfigError`` for what the user of the installed service cannot do."""
+    user = service_user()
+    if not user or path is None:
+        return
+    text, _ = read_toml(path)
+    for key, problem in problems(found, user, path):
+        where = f"{path}:{line_of(text, key)}: {'.'.join(key)}" if key else str(path)
+        raise ConfigError(f"{where}: {problem}")

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from nodectl.commands import service_account
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.controller import delegation
@@ -62,6 +63,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     ceilings = _ceilings(found, save_places(state_dir, ports.lock_path), node_id(ports.lock_path))
     others = [*_site_limits(ceilings, config), *_site_locks(found, config)]
     others += known_tools.remarks(ports.files, [row.name for row in found.knob_rows])
+    others += service_account.remarks(config, service_account.service_user())
     if as_json:
         report = _report(found, verdicts, left, doubts, proof)
         report |= {"ceilings": dict(ceilings.site), "others": others}

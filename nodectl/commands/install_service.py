@@ -38,17 +38,19 @@ KEYS: Final = Path("/etc/nodectl/keys")
 @click.command("install-service")
 @click.option("--head", is_flag=True, help="The head node's units (cluster agent, its metrics) and their user.")
 @click.option("--jobs", is_flag=True, help="Also the drop-in of nodes that run the cluster's jobs.")
+@click.option("--controller", is_flag=True, help="Also the drop-in of nodes with an SCMI controller ([scmi]).")
 @click.option("--remove", is_flag=True, help="Stop and disable the units, and remove what was written.")
 @click.option(
     "--root", type=click.Path(path_type=Path), default="/", help="Write below this directory, of an image for example."
 )
-def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
-    """Install the systemd units of this installation; nothing is enabled or started.
+def install_service(head: bool, jobs: bool, controller: bool, remove: bool, root: Path) -> None:
+    """Install the systemd units of this installation and their users; nothing is enabled or started.
 
     Settings, keys and saved values are never written or removed. Without --head the units are those of a node.
     """
-    if head and jobs:
-        raise UsageError("--jobs is for nodes, not for the head node")
+    for option, is_given in (("--jobs", jobs), ("--controller", controller)):
+        if head and is_given:
+            raise UsageError(f"{option} is for nodes, not for the head node")
     is_live = root == Path("/")
     if is_live and os.geteuid() != 0:
         raise UsageError("needs root: it writes /etc/systemd/system")
@@ -56,7 +58,7 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
         _remove(head, root, is_live)
         return
     _check_programs("clusterctl" if head else "nodectl")
-    written = [_write(root / place.relative_to("/"), text) for place, text in _files(head, jobs)]
+    written = [_write(root / place.relative_to("/"), text) for place, text in _files(head, jobs, controller)]
     if not head:
         _install_restorer(root / RESTORER.relative_to("/"))
     if is_live:
@@ -70,22 +72,25 @@ def install_service(head: bool, jobs: bool, remove: bool, root: Path) -> None:
 
 
 def _take(head: bool) -> None:
-    """Make this machine know what was written; on the head node also the user and the place for its keys."""
+    """Make this machine know what was written and the unit's user; on the head node also the place for its keys."""
+    _run("systemd-sysusers", f"/etc/sysusers.d/{'clusterctl' if head else 'nodectl'}.conf")
     if head:
-        _run("systemd-sysusers", "/etc/sysusers.d/clusterctl.conf")
         _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
     _run("systemctl", "daemon-reload")
 
 
-def _files(head: bool, jobs: bool) -> Iterator[tuple[Path, str]]:
+def _files(head: bool, jobs: bool, controller: bool) -> Iterator[tuple[Path, str]]:
     """Where each file goes, and its text."""
     source, units = _shipped(), Path("/etc/systemd/system")
-    for unit in sorted(source.glob("clusterctl*.service" if head else "nodectl-*.service")):
-        yield units / unit.name, MARK + unit.read_text().replace(PROGRAMS, f"{sysconfig.get_path('scripts')}/")
-    if head:
-        yield Path("/etc/sysusers.d/clusterctl.conf"), MARK + (source / "clusterctl.sysusers").read_text()
-    if jobs:
-        yield units / "nodectl-agent.service.d" / "jobs.conf", MARK + (source / "jobs.conf").read_text()
+    prefix = "clusterctl" if head else "nodectl-"
+    shipped = [*source.glob(f"{prefix}*.service"), *source.glob(f"{prefix}*.socket")]
+    places = {unit: units / unit.name for unit in sorted(shipped)}
+    user = "clusterctl" if head else "nodectl"
+    places[source / f"{user}.sysusers"] = Path(f"/etc/sysusers.d/{user}.conf")
+    for name in (["jobs.conf"] if jobs else []) + (["controller.conf"] if controller else []):
+        places[source / name] = units / "nodectl-agent.service.d" / name
+    for file, place in places.items():
+        yield place, MARK + file.read_text().replace(PROGRAMS, f"{sysconfig.get_path('scripts')}/")
 
 
 def _shipped() -> Path:
@@ -159,9 +164,9 @@ def _remove_restorer(path: Path) -> None:
 
 def _remove(head: bool, root: Path, is_live: bool) -> None:
     """Remove what this command wrote."""
-    places = {place: root / place.relative_to("/") for place, _ in _files(head, True)}
+    places = {place: root / place.relative_to("/") for place, _ in _files(head, not head, not head)}
     found = {place: path for place, path in places.items() if _ours(path) is not None}
-    units = [place.name for place in found if place.suffix == ".service"]
+    units = [place.name for place in found if place.suffix in (".service", ".socket")]
     if is_live and units:
         _run("systemctl", "disable", "--now", *units)
     for path in found.values():

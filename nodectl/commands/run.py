@@ -161,17 +161,32 @@ def _run(
 
 
 def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWriter | None:
-    """The process that writes for this run: one that listens at ``path``, or one of our own. None for a run that writes
-    nothing, and for one with a controller, whose link belongs to the agent's process and so do all writes then."""
-    if not config.writes:
-        return None
+    """The process that writes for this run: one that listens at ``path``, or one of our own. A run that writes nothing
+    needs none, but reads through the one at ``path`` what only root may read. None for a run with a controller, whose
+    link belongs to the agent's process and so do all writes then."""
     if config.scmi.url:
-        if path:
-            raise UsageError("--writer: with a controller ([scmi]) the agent writes by itself; leave it out")
+        if path and config.writes:
+            raise UsageError(
+                "--writer: with a controller ([scmi]) the agent writes by itself, as root: leave it out; the service:"
+                " `nodectl install-service --controller`"
+            )
+        return None
+    if path and config.cluster.url and config.cluster.jobs:
+        raise UsageError(
+            "--writer: jobs run as the agent's user, and this user may speak to the writer: leave it out; the service:"
+            " `nodectl install-service --jobs`"
+        )
+    if not config.writes and not path:
         return None
     from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer
 
-    return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir, file))
+    try:
+        return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir, file))
+    except NodectlError as error:
+        if config.writes:
+            raise
+        _log(f"{error}; what only root may read is not read")  # a run that only looks goes on without
+        return None
 
 
 def agent_ports(ports: Ports, writer: RemoteWriter | None) -> Ports:
@@ -223,6 +238,8 @@ def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) 
     for table in (settings.get(f"{side}_policy") for side in registry.DOMAINS):
         if file and isinstance(table, dict) and "name" in table:
             table["name"] = below(file.parent, table["name"])
+    if "state_dir" not in settings and os.environ.get("STATE_DIRECTORY"):
+        settings["state_dir"] = os.environ["STATE_DIRECTORY"].partition(":")[0]  # a service's own: systemd.exec(5)
     if given.get(("mode",), ("", ""))[1] == "monitor":
         settings.pop("dry_run", None)  # a setting for optimizing, which does not concern a run that only measures
     for path, (_, value) in given.items():
@@ -281,9 +298,14 @@ def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms
     notifier = Notifier()
     try:
         notifier.send("READY=1", f"STATUS={summary_of(agent.config)}")
-        agent.run(_end_ns(clock, duration_ms), interruptions.is_over, lambda: notifier.alive(clock.now_ns()))
+
+        def each_tick() -> None:
+            notifier.alive(clock.now_ns())
+            notifier.status(clock.now_ns(), agent.status)
+
+        agent.run(_end_ns(clock, duration_ms), interruptions.is_over, each_tick)
     finally:
-        notifier.send("STOPPING=1")
+        notifier.send("STOPPING=1", "STATUS=putting knobs back")
         agent.stop()
     _print(agent.summary(), as_json, to_stderr=False)
     return 0

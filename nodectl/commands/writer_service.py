@@ -1,5 +1,6 @@
 """``nodectl writer``: the process that may write. ``nodectl run`` starts one for itself; an agent of another user needs
-one that runs as a service."""
+one that runs as a service (``nodectl-writer.service``, with a socket of systemd's, so that an agent that connects while
+the writer starts again waits for it)."""
 
 from __future__ import annotations
 
@@ -7,16 +8,18 @@ import os
 import pwd
 import select
 import socket
+import time
 from pathlib import Path
 from typing import Final
 
 import click
 
-from nodectl.commands.run import configure
-from nodectl.config import DEFAULT_PATH, Config
+from nodectl.config import DEFAULT_PATH, Config, build_config
 from nodectl.loop.interruptions import Interruptions
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.log import logger
+from nodectl.shell.notify import Notifier
+from nodectl.shell.settings import line_of, read_toml
 from nodectl.writer_process.channel import Channel
 from nodectl.writer_process.writer_server import Served, Session
 from pmu.system import system_ports
@@ -40,7 +43,7 @@ def writer(file: Path | None, descriptor: int | None, path: str | None, user: st
     """
     if (descriptor is None) == (path is None):
         raise click.UsageError("one of --descriptor and --socket is needed")
-    config = configure(file, {})
+    config = _settings(file)
     agent_uid = _uid_of(user) if user else os.geteuid()
     if path is not None:
         listener: socket.socket | None = _listen(path, agent_uid)
@@ -62,20 +65,38 @@ def writer(file: Path | None, descriptor: int | None, path: str | None, user: st
     return 0
 
 
+def _settings(file: Path | None) -> Config:
+    """What a writer takes of the settings. The rest is the agent's: a policy's file is not even read here, as root."""
+    if file is None and Path(DEFAULT_PATH).exists():
+        file = Path(DEFAULT_PATH)
+    if file is None:
+        return Config()
+    text, settings = read_toml(file)
+    ours = {key: value for key, value in settings.items() if key in ("may_raise", "foreign")}
+    return build_config(ours, lambda path: f"{file}:{line_of(text, path)}")
+
+
 def _serve_all(served: Served, listener: socket.socket, allowed: set[int], stop: Interruptions) -> None:
     """One agent after the other."""
+    notifier = Notifier()
+    notifier.send("READY=1", "STATUS=no agent is connected")
     while not stop.is_over():
-        ready, _, _ = select.select([listener.fileno(), stop.descriptor], [], [])
+        notifier.alive(time.monotonic_ns())
+        wait_s = notifier.sleep_ns / 1e9 if notifier.sleep_ns else None
+        ready, _, _ = select.select([listener.fileno(), stop.descriptor], [], [], wait_s)
         if listener.fileno() not in ready:
             continue
         connection, _ = listener.accept()
         channel = Channel(connection)
         uid = channel.peer_uid()
         if uid in allowed:
-            Session(served, _log).serve(channel, stop)
+            notifier.send(f"STATUS=writes for an agent of uid {uid}, {len(served.knobs)} knobs")
+            Session(served, _log).serve(channel, stop, notifier)
+            notifier.send("STATUS=no agent is connected")
         else:
             _log(f"refused a connection of uid {uid}")
         channel.close()
+    notifier.send("STOPPING=1")
 
 
 def _listen(path: str, agent_uid: int) -> socket.socket:

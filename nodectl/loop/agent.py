@@ -32,6 +32,7 @@ from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
 from nodectl.loop.pace import Pace
 from nodectl.loop.sensor_watch import SensorWatch
+from nodectl.loop.status_line import StatusLine
 from nodectl.loop.summary import RunAccount, Summary, Timing
 from nodectl.loop.survey import Survey, at_present_limits, fit_to_node, survey
 from nodectl.policies.api import Policy
@@ -140,7 +141,8 @@ class Agent:
         self._sweep_cost, self._own_cost = Histogram(), Histogram()
         page = metrics_path(ports.lock_path) if config.metrics.listen else ""
         self._page = MetricsPage(page, layout, config.mode) if page else None
-        self._cap_w = 0.0
+        self._cap: CapRequest | None = None
+        self._status = StatusLine(config.caps.rest_w)
         self._ticks = 0
         self._is_stopped = False
         if cluster and actuation and actuation.earlier_cap_mw:
@@ -216,6 +218,14 @@ class Agent:
             others=self._account.others(),
         )
 
+    def status(self) -> str:
+        """Cap, power and health in one line; power is the mean since the call before."""
+        troubles = [*self._sensors.missing(), *self._notices.troubles]
+        if self._cluster and self._cluster.trouble:
+            troubles.append(self._cluster.trouble)
+        mode = self.config.mode + (", dry run" if self.config.decides and not self.config.writes else "")
+        return self._status.text(self._cap, self._account.elapsed_s, self._account.energy(), troubles, mode)
+
     def _period(self, lateness_ns: int, act: Callable[[Sample], tuple[Decisions, list[Outcome]]]) -> None:
         cpu_ns, begin_ns = time.thread_time_ns(), time.perf_counter_ns()
         current = self._instruments.sweep()
@@ -243,8 +253,7 @@ class Agent:
     def _decide_and_apply(self, sample: Sample) -> tuple[Decisions, list[Outcome]]:
         if not self.config.decides:
             return Decisions(), []
-        request = self._caps.request(self._ports.clock.now_ns())
-        self._cap_w = request.node_w if request else 0.0
+        request = self._cap = self._caps.request(self._ports.clock.now_ns())
         if self._shares and self._cluster and self._actuation:
             return self._under_cluster(self._cluster, self._shares, self._actuation, request, sample)
         cap_mw = packages_mw(request, self.config.caps.rest_w)
@@ -305,7 +314,7 @@ class Agent:
         if not self._page:
             return
         try:
-            period = Period(sample, decisions, self._cap_w, self._account, self._pace)
+            period = Period(sample, decisions, self._cap.node_w if self._cap else 0.0, self._account, self._pace)
             self._page.update(self._ports.clock.now_ns(), period)
         except OSError as error:
             self._notices.add(f"no metrics: {error}")

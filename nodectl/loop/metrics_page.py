@@ -1,13 +1,14 @@
 """The run as Prometheus reads it, once a second in a file; ``nodectl metrics`` serves that file.
 
-The agent has root's rights and no network, so it listens nowhere: it replaces one small file that everybody may read,
-and a process without any right answers Prometheus. Joules are counters since the start of the run, by instrument and
-quality; Prometheus knows that a counter starts again with its process.
+The agent reaches what moves knobs and has no network, so it listens nowhere: it replaces one small file that everybody
+may read, and a process without any right answers Prometheus. Joules are counters since the start of the run, by
+instrument and quality; Prometheus knows that a counter starts again with its process.
 Source of the format: prometheus.io, "Text-based format", version 0.0.4.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections import Counter
@@ -58,6 +59,7 @@ class MetricsPage:
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + EVERY_NS
+        os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
         replacement = f"{self._path}.new"
         with open(replacement, "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), 0o644)
@@ -67,6 +69,8 @@ class MetricsPage:
     def close(self) -> None:
         """Remove the file: this run has ended."""
         os.unlink(self._path)
+        with contextlib.suppress(OSError):  # a service's folder goes with the service
+            os.rmdir(os.path.dirname(self._path))
 
     def _families(self, period: Period) -> Iterator[str]:
         sample, decisions = period.sample, period.decisions
@@ -101,9 +105,10 @@ class MetricsPage:
 
 
 def metrics_path(lock_path: str) -> str:
-    """Where the agent of this node publishes its page: next to the node's lock; "" where nobody else can reach it."""
+    """Where the agent of this node publishes its page: below the directory of the node's lock, in a folder of its own,
+    since that directory belongs to the writer; "" where nobody else can reach it."""
     directory, name = os.path.split(lock_path)
-    return os.path.join(directory, f"metrics{name.removeprefix('lock')}.prom") if lock_path else ""
+    return os.path.join(directory, "agent", f"metrics{name.removeprefix('lock')}.prom") if lock_path else ""
 
 
 def _spread(sample: Sample) -> list[Row]:

@@ -19,10 +19,12 @@ NOTICES_KEPT: Final = 200
 
 
 class Notices:
-    """Logs each line with ``log``; keeps the last of them in ``lines``."""
+    """Logs each line with ``log``; keeps the last of them in ``lines``. ``troubles``: knobs in trouble at the last
+    ``report``, in short."""
 
     def __init__(self, clock: Clock, log: Callable[[str], None]) -> None:
         self._clock, self._log = clock, log
+        self.troubles: list[str] = []
         self._kept: deque[str] = deque(maxlen=NOTICES_KEPT)
         self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
 
@@ -40,6 +42,8 @@ class Notices:
         """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line. A knob
         that was set again after somebody else had moved it is logged too: a write that has a reason."""
         troubled = [one for one in outcomes if one.status in TROUBLE or (one.status == "written" and one.reason)]
+        self.troubles = [f"{one.knob}: {one.status}" for one in troubled[:1]]
+        self.troubles += [f"{len(troubled) - 1} more knobs"] if len(troubled) > 1 else []
         if not troubled:
             return
         now_ns = self._clock.now_ns()

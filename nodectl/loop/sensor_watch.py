@@ -40,6 +40,7 @@ class SensorWatch:
         }
         self._gone = np.zeros(sum(map(len, self._sensors.values())), np.bool_)  # in the order of these
         self._gone[: len(layout.cpus)] = never_there
+        self._never = self._gone.copy()
         self._parts_gone: dict[str, npt.NDArray[np.bool_]] | None = None  # None: no part of any GPU
 
     def look(self, sample: Sample) -> None:
@@ -53,6 +54,18 @@ class SensorWatch:
                 self._note_change(what, names, self._gone[rows], gone[rows])
             self._gone = gone
         self._look_at_parts(sample.gpu)
+
+    def missing(self) -> list[str]:
+        """What gives no reading now, in short; without counters that this node never had."""
+        found, end = [], 0
+        for what, names in self._sensors.items():
+            rows = slice(end, end := end + len(names))
+            gone = np.flatnonzero(self._gone[rows] & ~self._never[rows])
+            found += [f"no {what} {listed([names[row] for row in gone])}"] if gone.size else []
+        for what, parts in (self._parts_gone or {}).items():
+            gone = np.flatnonzero(parts)
+            found += [f"no {what} {listed([self._gpus[row] for row in gone])}"] if gone.size else []
+        return found
 
     def _look_at_parts(self, gpu: GpuSample) -> None:
         if self._parts_gone is None and not np.isnan(sum(values(gpu) for values in GPU_PARTS.values())).any():

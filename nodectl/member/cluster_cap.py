@@ -251,6 +251,12 @@ class ClusterCap:
         """The highest cap that may still be in force; None while nobody has capped this node."""
         return self._lease.limit_mw / 1000 if self._is_capped else None
 
+    @property
+    def trouble(self) -> str:
+        """Why the cluster agent is not reached, or grants nothing; empty while all is well."""
+        is_granted = self._lease.lease_end_ns > self.now_ns() or not self._is_capped
+        return "" if self._link.is_up and is_granted else self._why_silent()
+
     def close(self) -> None:
         """Close the link; jobs continue."""
         if self._jobs:

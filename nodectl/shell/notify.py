@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from nodectl.shell.plain_text import plain
@@ -16,6 +16,9 @@ from nodectl.shell.plain_text import plain
 FEEDS: Final = 10
 """Ours: how often a watchdog is fed within its time-out. sd_notify(3) recommends twice; but then a single tick may take
 only half of the time-out, and a node whose sensors take two seconds each would be restarted for it."""
+
+STATUS_EVERY_NS: Final = 5_000_000_000
+"""Ours: people look at a status, and each one costs systemd a message on its bus."""
 
 
 class Notifier:
@@ -26,6 +29,7 @@ class Notifier:
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._every_ns = int(environment.get("WATCHDOG_USEC", "0")) * 1000 // FEEDS if is_ours else 0
         self._due_ns = 0
+        self._status, self._status_due_ns = "", 0
 
     def send(self, *lines: str) -> None:
         """Send ``READY=1``, ``STOPPING=1`` or ``STATUS=`` and text, which may be from elsewhere and begins no line of
@@ -44,3 +48,19 @@ class Notifier:
         if self._every_ns and now_ns >= self._due_ns:
             self._due_ns = now_ns + self._every_ns
             self.send("WATCHDOG=1")
+
+    @property
+    def sleep_ns(self) -> int | None:
+        """The longest that a service may sleep between two calls of ``alive``; None: as long as it likes."""
+        return self._every_ns * FEEDS // 2 or None
+
+    def status(self, now_ns: int, text: Callable[[], str]) -> None:
+        """Send ``STATUS=`` and the text, if it is time and there is another text than before; ``systemctl status``
+        shows it. Where nobody listens ``text`` is not called."""
+        if not self._address or now_ns < self._status_due_ns:
+            return
+        self._status_due_ns = now_ns + STATUS_EVERY_NS
+        found = text()
+        if found != self._status:
+            self._status = found
+            self.send(f"STATUS={found}")

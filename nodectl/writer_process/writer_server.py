@@ -22,6 +22,7 @@ from nodectl.config import Foreign
 from nodectl.knobs import KnobError, Outcome, find_knobs
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
+from nodectl.shell.notify import Notifier
 from nodectl.write.lock import LockError, NodeLock
 from nodectl.write.many_files import ManyFiles
 from nodectl.write.places import save_places
@@ -107,16 +108,20 @@ class Session:
         self._sent_ceilings: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._files: list[str] = []
         self._many: ManyFiles | None = None
+        self._notifier = Notifier({})
 
-    def serve(self, channel: Channel, stop: Interruptions) -> None:
-        """Until the agent is gone or a signal stops this process; then put every knob back."""
+    def serve(self, channel: Channel, stop: Interruptions, notifier: Notifier | None = None) -> None:
+        """Until the agent is gone or a signal stops this process; then put every knob back. ``notifier``: where this
+        process is a service of systemd."""
+        notifier = self._notifier = notifier or Notifier({})
         poll = select.poll()
         poll.register(channel.descriptor, select.POLLIN)
         poll.register(stop.descriptor, select.POLLIN)
         why = "stopped by a signal"
         try:
             while not stop.is_over():
-                left_ns = self._leases.left_ns(self._now_ns())
+                notifier.alive(time.monotonic_ns())
+                left_ns = sooner(self._leases.left_ns(self._now_ns()), notifier.sleep_ns)
                 ready = poll.poll(None if left_ns is None else -(-left_ns // 1_000_000))
                 self.put_back_expired()
                 if any(descriptor == channel.descriptor for descriptor, _ in ready):
@@ -167,6 +172,7 @@ class Session:
                 if all(outcome.status in BACK for outcome in outcomes):
                     break
                 time.sleep(RETRY_S)
+                self._notifier.alive(time.monotonic_ns())
                 outcomes = self._writer.restore_all()
             if moved:
                 self._log(f"the agent is gone ({why}): {_counted(outcomes)}")
@@ -335,6 +341,12 @@ class Session:
         self._leases.end(names)
         stuck = [outcome.knob for outcome in outcomes if outcome.status not in BACK]
         self._leases.renew(stuck, self._now_ns() + round(RETRY_S * 1e9))
+
+
+def sooner(first_ns: int | None, second_ns: int | None) -> int | None:
+    """The shorter one of two times; None: no limit."""
+    limits = [one for one in (first_ns, second_ns) if one is not None]
+    return min(limits, default=None)
 
 
 class _NoCounters:

@@ -12,7 +12,10 @@ import pytest
 
 from nodectl.commands import run
 from nodectl.config import Config
+from nodectl.decide.node_cap import CapRequest
 from nodectl.loop.interruptions import Interruptions
+from nodectl.loop.status_line import StatusLine
+from nodectl.loop.summary import Energy
 from nodectl.shell.notify import Notifier
 from tests.waiting import PATIENCE_S
 
@@ -89,13 +92,16 @@ def test_the_watchdog_is_fed_by_the_loop_and_by_nothing_else(tmp_path, monkeypat
 
         def run(self, until_ns, is_over, each_tick):
             each_tick()
-            assert heard() == ["READY=1", "WATCHDOG=1"]
+            assert heard() == ["READY=1", "WATCHDOG=1", "STATUS=healthy"]
             time.sleep(0.3)
             fed_while_hung.extend(heard())
             each_tick()
 
         def stop(self):
             assert heard() == ["WATCHDOG=1", "STOPPING=1"]
+
+        def status(self):
+            return "healthy"
 
         def summary(self): ...
 
@@ -168,3 +174,34 @@ def test_handlers_are_as_before_when_the_run_is_over():
     with Interruptions(RealClock()):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_status_is_sent_every_five_seconds_at_most_and_only_when_it_has_changed(tmp_path):
+    path = str(tmp_path / "notify")
+    texts = iter(["cap 300 W", "cap 300 W", "cap\n200 W"])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(path)
+        systemd.settimeout(PATIENCE_S)
+        notifier = Notifier({"NOTIFY_SOCKET": path})
+        for now_s in (100, 101, 104.9, 105, 110):
+            notifier.status(round(now_s * 1e9), lambda: next(texts))
+        notifier.send("STOPPING=1")
+        heard = [systemd.recv(100).decode() for _ in range(3)]
+    assert heard == ["STATUS=cap 300 W", "STATUS=cap\\n200 W", "STOPPING=1"]
+    Notifier({}).status(0, lambda: pytest.fail("nobody listens"))
+
+
+def energy(joules: float, missing_s: float = 0.0) -> list[Energy]:
+    other = Energy("package-0/core", "other", 1e6, {}, 0.0)
+    return [Energy("package-0", "cpu", joules, {}, missing_s), Energy("gpu-0", "gpu", joules, {}, 0.0), other]
+
+
+def test_the_status_line_has_cap_watts_and_health_and_a_gap_is_no_zero():
+    line = StatusLine(rest_w=60.0)
+    cap = CapRequest(300.0, "the cluster")
+    assert line.text(None, 0.0, energy(0.0), [], "monitor") == "no cap, power not measured, healthy (monitor)"
+    said = line.text(cap, 10.0, energy(500.0), [], "optimize")
+    assert said == "cap 300 W by the cluster, power 160 W, healthy (optimize)"
+    said = line.text(cap, 15.0, energy(600.0, 5.0), ["no energy of package-0"], "optimize")
+    assert "power unknown (no reading of package-0), TROUBLE: no energy of package-0" in said
+    assert "power 100 W" in line.text(cap, 20.0, energy(700.0, 5.0), [], "optimize"), "the mean since the line before"

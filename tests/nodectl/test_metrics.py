@@ -57,7 +57,7 @@ def made(machine: str, workload: str) -> InProcess:
 
 
 def test_the_page_has_joules_as_counters_that_agree_with_the_summary(tmp_path: Path) -> None:
-    page = tmp_path / "run" / "metrics.prom"
+    page = tmp_path / "run" / "agent" / "metrics.prom"
     with made("taurus", "hpl") as node:
         with Agent.open(ports(node, tmp_path), settings(tmp_path, caps={"node_w": 300.0, "rest_w": 50.0})) as agent:
             agent.run(until_ns=node.twin.time_ns + 3_050_000_000)
@@ -84,12 +84,12 @@ def test_without_the_setting_nothing_is_published(tmp_path: Path) -> None:
     with made("taurus", "hpl") as node, Agent.open(ports(node, tmp_path), settings(tmp_path, metrics={})) as agent:
         agent.run(until_ns=node.twin.time_ns + 2_000_000_000)
         assert list(tmp_path.rglob("metrics*")) == []
-    assert metrics_path("/run/nodectl/lock-fuse-0:44") == "/run/nodectl/metrics-fuse-0:44.prom"
+    assert metrics_path("/run/nodectl/lock-fuse-0:44") == "/run/nodectl/agent/metrics-fuse-0:44.prom"
     assert metrics_path("") == "", "a node in this process, which no other reaches"
 
 
 def test_a_page_that_cannot_be_written_costs_the_metrics_and_not_the_run(tmp_path: Path) -> None:
-    (tmp_path / "run" / "metrics.prom.new").mkdir(parents=True)
+    (tmp_path / "run" / "agent" / "metrics.prom.new").mkdir(parents=True)
     said: list[str] = []
     with made("taurus", "hpl") as node, Agent.open(ports(node, tmp_path), settings(tmp_path), said.append) as agent:
         agent.run(until_ns=node.twin.time_ns + 3_000_000_000)

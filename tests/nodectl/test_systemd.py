@@ -1,4 +1,4 @@
-"""The unit file: accepted without a word, well sealed, and good for what it says, under a real systemd."""
+"""The node's unit files: accepted without a word, well sealed, and good for what it says, under a real systemd."""
 
 import json
 import os
@@ -18,10 +18,13 @@ from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "nodectl-agent.service"
+WRITER = ROOT / "systemd" / "nodectl-writer.service"
+SOCKET = ROOT / "systemd" / "nodectl-writer.socket"
 JOBS = ROOT / "systemd" / "jobs.conf"
+CONTROLLER = ROOT / "systemd" / "controller.conf"
 RESTORE = ROOT / "systemd" / "nodectl-restore.service"
 OTHERS = ("clusterctl", "clusterctl-metrics", "nodectl-metrics")
-UNITS = [UNIT, *(ROOT / "systemd" / f"{name}.service" for name in OTHERS), RESTORE]
+UNITS = [UNIT, WRITER, *(ROOT / "systemd" / f"{name}.service" for name in OTHERS), RESTORE]
 RESTORER = "/usr/lib/nodectl/nodectl-restorer"
 SEALED_TO = 1.5
 """Exposure on systemd's scale of 0 to 10; an ordinary service without any protection is at 9.6."""
@@ -31,9 +34,9 @@ needs_analyze = pytest.mark.skipif(
 )
 
 
-def settings():
+def settings(unit=UNIT):
     """All settings of the unit, in order."""
-    lines = [line for line in UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    lines = [line for line in unit.read_text().splitlines() if "=" in line and not line.startswith("#")]
     return [tuple(line.split("=", 1)) for line in lines]
 
 
@@ -41,6 +44,8 @@ def installed(directory, program, unit=UNIT):
     """The unit with another program in place of the installed one."""
     path = directory / unit.name
     path.write_text(re.sub(rf"/opt/nodectl/bin/(nodectl|clusterctl)|{RESTORER}", program, unit.read_text()))
+    if unit in (UNIT, WRITER):
+        (directory / SOCKET.name).write_text(SOCKET.read_text())
     return path
 
 
@@ -52,16 +57,33 @@ def test_systemd_finds_nothing_to_say_about_the_unit(unit, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # an unknown key is rc 0 and a line on stderr
 
 
+def drop_in_of(directory, drop_in):
+    """The agent's unit with a drop-in, and another program in place of the installed one."""
+    folder = directory / f"{UNIT.name}.d"
+    folder.mkdir(exist_ok=True)
+    installed(folder, "/bin/true", drop_in)
+    return folder / drop_in.name
+
+
 @needs_analyze
-def test_systemd_finds_nothing_to_say_about_a_node_that_runs_jobs(tmp_path):
+def test_systemd_finds_nothing_to_say_about_a_node_with_a_controller(tmp_path):
     unit = installed(tmp_path, "/bin/true")
-    drop_in = tmp_path / f"{UNIT.name}.d" / JOBS.name
-    drop_in.parent.mkdir()
-    shutil.copy(JOBS, drop_in)
+    drop_in_of(tmp_path, CONTROLLER)
     verify = ["systemd-analyze", "verify", str(unit)]
     done = subprocess.run(verify, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    drop_in.write_text(JOBS.read_text().replace("KillMode=", "KilMode="))
+    security = ["systemd-analyze", "security", "--offline=true", f"--threshold={SEALED_TO * 10:.0f}", str(unit)]
+    assert subprocess.run(security, capture_output=True, timeout=PATIENCE_S).returncode == 0, "as sealed as without"
+
+
+@needs_analyze
+def test_systemd_finds_nothing_to_say_about_a_node_that_runs_jobs(tmp_path):
+    unit = installed(tmp_path, "/bin/true")
+    drop_in = drop_in_of(tmp_path, JOBS)
+    verify = ["systemd-analyze", "verify", str(unit)]
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    drop_in.write_text(drop_in.read_text().replace("KillMode=", "KilMode="))
     assert "KilMode" in subprocess.run(verify, capture_output=True, text=True, timeout=PATIENCE_S).stderr, "it was read"
 
 
@@ -81,11 +103,14 @@ def test_a_misspelt_key_would_be_noticed(tmp_path):
 @needs_analyze
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_unit_is_sealed_as_far_as_its_work_allows(unit, tmp_path):
-    command = ["systemd-analyze", "security", "--offline=true", "--json=short", f"--threshold={SEALED_TO * 10:.0f}"]
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={SEALED_TO * 10:.0f}"]
     path = installed(tmp_path, "/bin/true", unit)
     done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)) > 50
+    assert len(done.stdout.splitlines()) > 50
+    (exposure,) = re.findall(r"Overall exposure level for .*: (\S+)", done.stdout)
+    page = (ROOT / "systemd" / "README.md").read_text()
+    assert re.search(rf"^\| `{unit.name}` \|.*\| {exposure} \|$", page, re.MULTILINE), f"it has {exposure}"
 
 
 @pytest.mark.parametrize(
@@ -97,27 +122,38 @@ def test_what_serves_the_cluster_is_nobody_special(unit):
     assert "User=clusterctl" in lines or "DynamicUser=yes" in lines
 
 
-def test_every_right_that_is_kept_is_explained_in_the_unit():
-    kept = dict(settings())["CapabilityBoundingSet"].split()
-    text = UNIT.read_text()
-    assert kept == ["CAP_PERFMON", "CAP_SYS_ADMIN"]
+@pytest.mark.parametrize(("unit", "rights"), [(UNIT, ["CAP_PERFMON"]), (WRITER, ["CAP_SYS_ADMIN"])])
+def test_every_right_that_is_kept_is_explained_in_the_unit(unit, rights):
+    kept = dict(settings(unit))["CapabilityBoundingSet"].split()
+    text = unit.read_text()
+    assert kept == rights
     for right in kept:
         assert re.search(rf"^#\s+{right}\s+\w+", text, re.MULTILINE)
-    for key in ("ReadWritePaths", "DeviceAllow", "SystemCallFilter", "RestrictAddressFamilies"):
+    keys = {"ReadWritePaths", "DeviceAllow", "SystemCallFilter", "RestrictAddressFamilies"} & dict(
+        settings(unit)
+    ).keys()
+    for key in keys:
         block = text[: text.index(f"\n{key}=")].rsplit("\n\n", 1)[-1]
         assert block.lstrip().startswith("#"), f"{key} stands without an explanation"
 
 
-@needs_analyze
-def test_every_point_of_exposure_that_jobs_add_is_explained(tmp_path):
-    """systemd/README.md has a row for each point that a node which runs jobs has and one without does not."""
+def test_only_the_writer_is_root_and_only_it_may_write_knobs():
+    agent, writer = dict(settings()), dict(settings(WRITER))
+    assert (agent["User"], agent["Group"], writer["User"]) == ("nodectl", "nodectl", "root")
+    assert "ReadWritePaths" not in agent and "/sys/devices/virtual/powercap" in writer["ReadWritePaths"]
+    socket = dict(settings(SOCKET))
+    assert (socket["SocketUser"], socket["SocketMode"]) == ("nodectl", "0600")
+    assert agent["ExecStart"].endswith(f" --writer {socket['ListenSequentialPacket']}")
 
-    def points(*drop_ins):
-        unit = installed(tmp_path, "/bin/true")
-        directory = tmp_path / f"{UNIT.name}.d"
-        directory.mkdir(exist_ok=True)
+
+@needs_analyze
+def test_every_point_of_exposure_of_agent_and_writer_and_those_that_jobs_add_are_explained(tmp_path):
+    """systemd/README.md has a row for each of them."""
+
+    def points(*drop_ins, unit=UNIT):
+        unit = installed(tmp_path, "/bin/true", unit)
         for drop_in in drop_ins:
-            shutil.copy(drop_in, directory)
+            drop_in_of(tmp_path, drop_in)
         command = ["systemd-analyze", "security", "--offline=true", "--json=short", str(unit)]
         rows = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S).stdout)
         return {row["json_field"]: row["name"] for row in rows if float(row["exposure"] or 0) > 0}
@@ -125,9 +161,27 @@ def test_every_point_of_exposure_that_jobs_add_is_explained(tmp_path):
     sealed = points()
     added = points(JOBS)
     explained = (ROOT / "systemd" / "README.md").read_text()
-    for name in {added[field] for field in added.keys() - sealed.keys()}:
+    writers = points(unit=WRITER)
+    for name in {*added.values(), *sealed.values(), *writers.values()}:
         escaped = name.replace("|", "\\|")  # in a table of Markdown
         assert f"| `{escaped}` |" in explained, f"{name} is not explained"
+
+
+@needs_analyze
+@pytest.mark.parametrize(("devices", "said"), [("", "then has 1.7, without GPUs"), ("no", "(below) 1.5.")])
+def test_a_node_of_a_cluster_is_as_sealed_as_the_page_says(devices, said, tmp_path):
+    unit = installed(tmp_path, "/bin/true")
+    page = (ROOT / "docs" / "operations.md").read_text()
+    block = page[page.index("systemctl edit nodectl-agent\n") :].partition("```")[0]
+    lines = [line.strip() for line in block.splitlines()[1:]]
+    assert lines[0] == "[Service]" and len(lines) == 4
+    (tmp_path / f"{UNIT.name}.d").mkdir()
+    more = ["PrivateDevices=yes", "DeviceAllow="] if devices else []
+    (tmp_path / f"{UNIT.name}.d" / "site.conf").write_text("\n".join([*lines, *more]))
+    command = ["systemd-analyze", "security", "--offline=true", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    (exposure,) = re.findall(r"Overall exposure level for .*: (\S+)", done.stdout)
+    assert exposure in said and said in (ROOT / "systemd" / "README.md").read_text()
 
 
 def test_wrong_settings_and_a_failing_policy_start_no_unit_again():
@@ -135,15 +189,29 @@ def test_wrong_settings_and_a_failing_policy_start_no_unit_again():
         assert "RestartPreventExitStatus=2" in unit.read_text().splitlines(), unit.name
 
 
-def test_a_stopped_or_killed_agent_is_followed_by_a_restore():
-    unit = dict(settings())
-    assert unit["Type"] == "notify" and "WatchdogSec" in unit and unit["Restart"] == "on-failure"
-    assert unit["ExecStopPost"] == f"{RESTORER} restore --rest-by /opt/nodectl/bin/nodectl"
-    assert unit["StateDirectory"] == "nodectl"  # where the save of a controller's knobs is
+@pytest.mark.parametrize("unit", [WRITER, JOBS, CONTROLLER], ids=lambda unit: unit.name)
+def test_whatever_moves_knobs_is_followed_by_a_restore_when_it_ends(unit):
+    found = dict(settings(unit))
+    assert found["ExecStopPost"] == f"{RESTORER} restore --rest-by /opt/nodectl/bin/nodectl"
+    assert found["StateDirectory"] == "nodectl"  # where the save of a controller's knobs is
+    assert found["OnFailure"] == "nodectl-restore.service"
+
+
+@pytest.mark.parametrize("unit", [UNIT, WRITER], ids=lambda unit: unit.stem)
+def test_what_hangs_or_fails_is_started_again(unit):
+    found = dict(settings(unit))
+    assert found["Type"] == "notify" and "WatchdogSec" in found and found["Restart"] == "on-failure"
+
+
+def test_the_writers_watchdog_comes_before_the_agents_which_waits_for_the_writer():
+    def seconds(unit):
+        return int(dict(settings(unit))["WatchdogSec"].removesuffix("s"))
+
+    assert seconds(WRITER) * 2 < seconds(UNIT)
 
 
 def test_the_nodes_lock_is_where_the_unit_may_write_and_outlives_the_service():
-    unit = dict(settings())
+    unit = dict(settings(WRITER))
     assert f"/run/{unit['RuntimeDirectory']}" == LOCK_DIRECTORY
     assert unit["RuntimeDirectoryPreserve"] == "yes"
 
@@ -192,7 +260,7 @@ SETTINGS = (
 
 
 class Node(SealedSystemd):
-    """The agent's unit, with a program of ours, on a cpufreq tree of plain files."""
+    """The writer's unit, with a program of ours, on a cpufreq tree of plain files."""
 
     @property
     def limit(self):
@@ -214,17 +282,20 @@ def systemd(tmp_path):
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\nexec {sys.executable} /srv/agent.py\n")
     program.chmod(0o755)
-    node.add(UNIT, SETTINGS + "WatchdogSec=1s\nRestartSec=500ms\n", {RESTORER: "/srv/nodectl-restorer"})
+    for name, line in (("passwd", "nodectl:x:64991:64991::/:/usr/sbin/nologin\n"), ("group", "nodectl:x:64991:\n")):
+        (tmp_path / "etc" / name).write_text(Path("/etc", name).read_text() + line)
+    node.add(SOCKET)
+    node.add(WRITER, SETTINGS + "WatchdogSec=1s\nRestartSec=500ms\n", {RESTORER: "/srv/nodectl-restorer"})
     return node
 
 
-def test_the_sealed_agent_can_do_its_work_and_nothing_else(systemd):
+def test_the_sealed_writer_can_do_its_work_and_nothing_else(systemd):
     with systemd:
         systemd.assert_comes(lambda: "status='written'" in systemd.log, "the writer's outcome")
     assert systemd.limit == 1_200_000
     assert "elsewhere: Read-only file system" in systemd.log
     mask = int(re.search(r"CapEff:\s*([0-9a-f]+)", systemd.log)[1], 16)
-    assert mask == 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: linux/capability.h
+    assert mask == 1 << 21  # CAP_SYS_ADMIN: linux/capability.h
 
 
 def test_after_a_kill_systemd_puts_the_knobs_back(systemd):
@@ -232,10 +303,10 @@ def test_after_a_kill_systemd_puts_the_knobs_back(systemd):
         systemd.assert_comes(lambda: systemd.limit == 1_200_000 and systemd.agents(), "a lowered clock limit")
         os.kill(systemd.agents()[0], signal.SIGKILL)
         systemd.assert_comes(lambda: systemd.limit == 3_200_000, "the captured limit")
-        systemd.assert_comes(lambda: systemd.limit == 1_200_000, "the restarted agent")
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000, "the restarted writer")
 
 
-def test_an_agent_that_hangs_is_ended_by_the_watchdog_and_its_knobs_are_put_back(systemd):
+def test_a_writer_that_hangs_is_ended_by_the_watchdog_and_its_knobs_are_put_back(systemd):
     (systemd.stage / "hang").touch()
     with systemd:
         systemd.assert_comes(lambda: systemd.limit == 1_200_000, "a lowered clock limit")

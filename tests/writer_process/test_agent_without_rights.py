@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -142,8 +143,8 @@ def test_a_stranger_is_refused_and_the_agents_user_is_served(open_folder: Path) 
     command = [sys.executable, "-m", "nodectl.cli", "writer", "--socket", str(path), "--user", "nobody"]
     writer = subprocess.Popen([*command, "--state-dir", str(open_folder / "state")], stderr=subprocess.PIPE, cwd=ROOT)
     try:
-        assert within(PATIENCE_S, path.exists)
-        assert (path.stat().st_mode & 0o777, path.stat().st_uid) == (0o600, 65534)
+        assert within(PATIENCE_S, lambda: path.exists() and path.stat().st_uid == 65534)
+        assert path.stat().st_mode & 0o777 == 0o600
         path.chmod(0o666)  # as if somebody had: the kernel's word counts, not the file's mode
         assert says_hello(path, 12345) == "refused"
         assert says_hello(path, 65534) == says_hello(path, 0) == "welcome"
@@ -170,3 +171,37 @@ except ChannelError:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=PATIENCE_S
     )
     return done.stdout.strip() or done.stderr
+
+
+@needs_root
+def test_a_writer_service_reports_to_systemd_and_takes_only_its_own_settings(open_folder: Path) -> None:
+    notify, settings = open_folder / "notify", open_folder / "nodectl.toml"
+    settings.write_text('mode = "no such mode"\n[cpu_policy]\nname = "/etc/passwd"\n')  # the agent's matter
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(open_folder / "socket"))
+    listener.listen()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, listener:
+        systemd.bind(str(notify))
+        systemd.settimeout(PATIENCE_S)
+        writer = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "nodectl.cli", "writer", "--config", str(settings)),
+                *("--descriptor", str(listener.fileno()), "--state-dir", str(open_folder / "state")),
+            ],
+            pass_fds=[listener.fileno()], cwd=ROOT,
+            env={**os.environ, "NOTIFY_SOCKET": str(notify), "WATCHDOG_USEC": "400000"},
+        )  # fmt: skip
+        try:
+            assert systemd.recv(200) == b"READY=1\nSTATUS=no agent is connected"
+            assert [systemd.recv(200) for _ in range(3)] == [b"WATCHDOG=1"] * 3, "fed while nobody is connected"
+            assert says_hello(open_folder / "socket", 0) == "welcome"
+            heard = set()
+            while not any(b"writes for an agent of uid 0" in one for one in heard):
+                heard.add(systemd.recv(200))
+        finally:
+            writer.terminate()
+            assert writer.wait(PATIENCE_S) == 0
+    settings.write_text("may_raise = ['nothing/of/that/name']\n")
+    command = [sys.executable, "-m", "nodectl.cli", "writer", "--config", str(settings), "--socket", "/nowhere/at/all"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
+    assert done.returncode == 2 and "nodectl.toml:1: may_raise" in done.stderr

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nodectl.write.lock import LockError
-from nodectl.writer_process.remote_writer import Link, RemoteWriter, WriterLostError
+from nodectl.writer_process.remote_writer import Link, RemoteWriter, WriterLostError, start_writer
 from tests.waiting import PATIENCE_S, within
 from tests.writer_process.tree_writer import ROOT, clock_path, limit_path, limits, make_tree, writer_on
 
@@ -326,3 +326,14 @@ def test_the_next_agent_waits_until_the_writer_of_a_killed_one_has_put_the_knobs
             assert limits(tree) == found
         second.close()
     assert within(PATIENCE_S, lambda: limits(tree) == found)
+
+
+def test_a_false_nodectl_where_the_run_is_called_is_not_what_runs_as_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    false = tmp_path / "false"
+    (false / "nodectl").mkdir(parents=True)
+    (false / "nodectl/__init__.py").write_text(f"open({str(tmp_path / 'trap')!r}, 'w')\nraise SystemExit(1)\n")
+    monkeypatch.chdir(false)
+    RemoteWriter(lambda: start_writer(str(tmp_path / "state"))).close()
+    assert not (tmp_path / "trap").exists()
