@@ -162,5 +162,10 @@ def gpu_tables(
 
 
 def gpu_kernel_w(gpu: Gpu, activity: float, dram: float, speed: type_f64) -> type_f64:
-    """Board watts while a kernel runs, at each clock: memory follows the speed, the SMs V^2 f."""
-    return gpu_ready_w(gpu) + gpu.power.memory_w * dram * speed + gpu.power.sm_w * activity * gpu_switching(gpu)
+    """Board watts while a kernel runs, at each clock: memory follows the speed, the SMs V^2 f; a share of the memory's
+    watts may follow nothing, and a share of the SMs' V^2 times the speed."""
+    power = gpu.power
+    v2 = volts(power.volts, [khz * 1e3 for khz in gpu.clocks_khz]) ** 2
+    rate = (1.0 - power.sm_work) * gpu_switching(gpu) + power.sm_work * v2 / v2[-1] * speed
+    traffic = power.memory_awake + (1.0 - power.memory_awake) * speed
+    return np.asarray(gpu_ready_w(gpu) + power.memory_w * dram * traffic + power.sm_w * activity * rate)
