@@ -15,6 +15,7 @@ from twin.cli import twin as command
 from twin.errors import TwinError
 from twin.fit.judge import fit_and_judge
 from twin.fit.law import Bench, Card, estimate, fit_card
+from twin.fit.speed_laws import knee_time, left_out_speeds
 from twin.fit.sweep import Curve, read_sweep
 from twin.machine import MACHINES, load_machine
 from twin.physics import curves
@@ -93,6 +94,18 @@ def test_a_law_without_what_stays_awake_misses_the_requirement(monkeypatch: pyte
     monkeypatch.setattr(Bench, "shapes", shapes)
     monkeypatch.setattr(Bench, "kinds", ("core_w", "memory_w"))
     assert twin_fit.unmet(twin_fit.fitted(msgspec.structs.replace(twin_fit.V100, rate="clock"))) != []
+
+
+def test_speeds_of_one_sharpness_are_predicted_from_those_at_two_clocks() -> None:
+    clock = np.array(CLOCKS)
+    made = [
+        Curve(f"k{knee}", CLOCKS, tuple(float(x) for x in 1 / knee_time(clock / clock[-1], knee, 4.0)), (100.0,) * 7)
+        for knee in (0.5, 0.8, 1.0, 2.0)
+    ]
+    errors = left_out_speeds(made)
+    assert errors["knee"].worst_pct < 1e-6
+    assert errors["beta"].worst_pct > 3.0
+    assert left_out_speeds([msgspec.structs.replace(curve, has_speed=False) for curve in made]) == {}
 
 
 # --- the model ---
@@ -208,6 +221,7 @@ def test_a_packages_fit_sets_its_volts_and_the_watts_of_a_core(tmp_path: Path) -
     assert machine.gpu == base.gpu
 
 
+@needs_recorded("gpu-dvfs")
 @needs_recorded("gpu-clock-powercap")
 @pytest.mark.parametrize(
     ("name", "sweep", "card"),

@@ -63,7 +63,7 @@ def fit_and_judge(curves: Sequence[Curve], rate: Rate, idle_w: float) -> Fitted:
             curve.workload: dict(zip(bench.kinds, map(float, row), strict=True))
             for curve, row in zip(curves, shares, strict=True)
         },
-        verdict=Verdict(_errors(residual), _errors_or_none(two), _errors_or_none(top), worst_of),
+        verdict=Verdict(errors_of(residual), _errors_or_none(two), _errors_or_none(top), worst_of),
     )
 
 
@@ -99,10 +99,11 @@ def _worst(errors: type_f64 | None) -> float:
 
 
 def _errors_or_none(errors: dict[str, type_f64]) -> Errors | None:
-    return _errors(errors) if errors else None
+    return errors_of(errors) if errors else None
 
 
-def _errors(errors: dict[str, type_f64]) -> Errors:
+def errors_of(errors: dict[str, type_f64]) -> Errors:
+    """The errors of all workloads in one."""
     every = 100 * np.abs(np.concatenate(list(errors.values())))
     worst = max(errors, key=lambda name: _worst(errors[name]))
     return Errors(
