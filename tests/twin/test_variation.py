@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from lab.node_demo.experiment import Experiment, run
 from tests.recorded import RECORDED, needs_recorded
 from twin.machine import load_machine
 from twin.physics.model import Report, Twin
@@ -169,3 +170,19 @@ def test_runs_differ_by_as_much_as_measured_repetitions_do() -> None:
     assert len(measured["time"]) > 1700
     for kind in sizes:
         assert np.median(drawn[kind]) == pytest.approx(np.median(measured[kind]), rel=0.12)
+
+
+def test_savings_of_a_policy_are_measured_on_nodes_and_runs_that_differ() -> None:
+    def saving(seed: int, variation: Variation | None) -> float:
+        joules = []
+        for clock in (1095, 1410):
+            own = Experiment("xh2415", "easywave", seed, duration_s=14.0, gpu_policy="fixed", variation=variation)
+            joules.append(run(msgspec.structs.replace(own, gpu_params={"clock_mhz": clock})).joules("gpu"))
+        return 1 - joules[0] / joules[1]
+
+    alike, varied = (
+        [saving(seed, variation and msgspec.structs.replace(variation, node=seed)) for seed in (1, 2, 3)]
+        for variation in (None, Variation())
+    )
+    assert np.mean(varied) == pytest.approx(np.mean(alike), abs=0.01)
+    assert np.std(varied) > 2 * np.std(alike)
