@@ -13,6 +13,7 @@ import time
 NAMES = (
     "twin_speed",
     "twin_served",
+    "twin_fit",
     "sweep_cost",
     "agent_cost",
     "writer_cost",

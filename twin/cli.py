@@ -137,6 +137,47 @@ def machines(as_json: bool) -> None:
 
 
 @twin.command()
+@click.option("--machine", required=True, help="The machine whose file is copied: a shipped one, or a TOML file.")
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), help="The file to write; its name is the machine's."
+)
+@click.option("--card", help="The card of the sweep, if it has several.")
+@click.option(
+    "--part", type=click.Choice(["gpu", "package"]), help="What was measured (default: the GPU, if there is one)."
+)
+@click.option(
+    "--rate",
+    type=click.Choice(["work", "clock"]),
+    help="What the cores' switching follows (default: work on GPUs, the clock on packages).",
+)
+@click.option("--idle", "idle_w", type=click.FloatRange(min=0), metavar="WATTS", help="Watts without any work.")
+@click.option("--power", "power_column", metavar="COLUMN", help="The column of watts, if there are several.")
+@click.argument("file", type=click.Path(path_type=Path))
+@_reports_errors
+def fit(
+    file: Path,
+    machine: str,
+    output: Path,
+    card: str | None,
+    part: Any,
+    rate: Any,
+    idle_w: float | None,
+    power_column: str | None,
+) -> None:
+    """Fit a machine's power to the measured sweep in FILE, a CSV of workload, clock, watts and speed or time.
+
+    Writes a copy of the machine's file with fitted volts, watts and shares, and with the errors of the fit: over all
+    points, and for each workload left out of it.
+    """
+    from twin.fit.command import fitted_machine
+
+    for line in fitted_machine(
+        file, machine, output, part=part, card=card, rate=rate, idle_w=idle_w, power_column=power_column
+    ):
+        click.echo(line)
+
+
+@twin.command()
 @_json
 @_reports_errors
 def workloads(as_json: bool) -> None:

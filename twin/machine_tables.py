@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from twin.toml_table import Count, NotNegative, Positive
+from twin.toml_table import Count, NotNegative, Positive, Share
 
 ZoneKind = Literal["package", "core", "uncore", "dram", "psys"]
 
@@ -116,7 +116,12 @@ class SensorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GpuPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Board watts of a kernel: base(clock) + memory_w * dram_active + sm_w * activity * V^2 f relative to the top."""
+    """Board watts of a kernel: base(clock) + memory_w * dram_active * speed + sm_w * activity * V^2 f.
+
+    V, f and the kernel's speed are relative to the top clock. ``sm_work`` is the share of the SMs' watts that follows
+    the speed in place of the clock, as of stalled SMs whose clock is gated; ``memory_awake`` the share of the memory's
+    watts that follows neither. Both are 0 in machines that were not fitted (``twin/fit``).
+    """
 
     volts: tuple[tuple[float, float], ...]
     idle_w: float  # no context, lowest clock
@@ -124,6 +129,45 @@ class GpuPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_w: float
     sm_w: float
     leak_per_k: float
+    sm_work: Share = 0.0
+    memory_awake: Share = 0.0
+
+
+class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Errors of the law's watts against measured ones, per cent, over so many points."""
+
+    points: int
+    median_pct: float
+    p95_pct: float
+    worst_pct: float
+    worst: str  # the workload
+
+
+class FitShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Watts of one workload of the sweep at the top clock, above the ready watts."""
+
+    workload: str
+    core_w: float
+    awake_w: float
+    memory_w: float = 0.0
+    uncore_w: float = 0.0
+
+
+class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the constants of a file were fitted: written by ``nodectl twin fit``, read by people.
+
+    ``two_clocks`` and ``top_clock``: errors for workloads left out of the fit, whose watts at the highest and lowest
+    clock, or at the highest alone, were given. ``sha256``: of the sweep.
+    """
+
+    sweep: str
+    sha256: str
+    card: str
+    rate: Literal["work", "clock"]
+    residual: FitErrors
+    two_clocks: FitErrors | None = None
+    top_clock: FitErrors | None = None
+    shares: tuple[FitShares, ...] = ()
 
 
 class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,6 +210,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heat: HeatConstants
     sensors: GpuSensors
     memory_over_die_c: float = 6.0
+    fit: Fit | None = None
 
     @property
     def clocks_khz(self) -> tuple[int, ...]:
@@ -190,4 +235,5 @@ class MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone: tuple[ZoneTable, ...] = ()
     sensor: tuple[SensorTable, ...] = ()
     gpu: Gpu | None = None
+    fit: Fit | None = None  # of [power]
     fault: tuple[dict[str, Any], ...] = ()

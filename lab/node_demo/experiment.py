@@ -23,6 +23,8 @@ from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
+from twin.physics.variation import NONE as ALIKE
+from twin.physics.variation import Variation
 from twin.programs.workload import Workload, load_workload
 
 LONGEST = 3.0
@@ -32,7 +34,8 @@ LONGEST = 3.0
 class Experiment(msgspec.Struct, frozen=True):
     """One run. ``bias``: half-width of the random error between counters and truth; ``duration_s``: the length at the
     highest clock (None: the workload's own); ``progress_s``: the work of one unit of the progress that programs report
-    (None: the workload's own, mostly none)."""
+    (None: the workload's own, mostly none); ``variation``: how the node and the run differ from the machine file (None:
+    not at all)."""
 
     machine: str
     workload: str
@@ -45,6 +48,7 @@ class Experiment(msgspec.Struct, frozen=True):
     gpu_params: dict[str, Any] = {}
     period_ms: float = 100.0
     progress_s: float | None = None
+    variation: Variation | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -76,7 +80,7 @@ def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | 
     begin = time.perf_counter()
     machine = load_machine(experiment.machine)
     workload = workload_of(experiment)
-    twin = Twin(machine, workload, seed=experiment.seed)
+    twin = Twin(machine, workload, seed=experiment.seed, variation=experiment.variation or ALIKE)
     with InProcess(twin) as node, tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
         seen = replace_ports(twin, node.ports) if replace_ports else node.ports
         with Agent.open(seen, _config(experiment, state_dir), progress=lambda: _reported(twin)) as agent:

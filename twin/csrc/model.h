@@ -44,6 +44,8 @@ typedef struct {
     int32_t n_levels, idle_level;
     const double *clock_khz, *idle_w; /* per level */
     double leak_per_k; /* share of power per kelvin away from the steady temperature */
+    double power_scale; /* watts of this card over those of the phases' tables */
+    double power_jitter; /* relative deviation of the slowly varying noise of its power under load */
     twin_thermal_t thermal;
     double memory_over_die_c;
     double lock_latency_s, power_update_s, power_window_s, energy_update_s, utilization_window_s;
@@ -63,6 +65,8 @@ typedef struct {
     twin_thermal_t thermal;
     double core_k_per_w, core_tau_s, throttle_c;
     double memory_k_per_w, memory_tau_s; /* a package's DIMMs over the air, by their power */
+    const double *package_scale; /* per package: watts of its cores over those of the formula */
+    double iteration_jitter;     /* relative deviation of the work of iterations */
     double spin_activity, spin_ipc, tick_share; /* waiting threads; an idle CPU's timer tick */
     const twin_zone_t *zones;
     const twin_gpu_card_t *cards;

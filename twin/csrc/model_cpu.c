@@ -92,8 +92,9 @@ void cpu_refresh_core(twin_model_t *m, int32_t core)
         set_rates(m, cpu, to);
     }
     m->core_busy[core] = busy;
-    m->core_dynamic_w[core] = m->node.dynamic_w * volt * volt * hz * activity;
-    m->core_leak_w[core] = m->level_leak[level] * m->core_heat[core] * (busy ? 1.0 : m->node.idle_leak_share);
+    double scale = m->node.package_scale[m->node.package_of[core]];
+    m->core_dynamic_w[core] = m->node.dynamic_w * volt * volt * hz * activity * scale;
+    m->core_leak_w[core] = m->level_leak[level] * m->core_heat[core] * (busy ? 1.0 : m->node.idle_leak_share) * scale;
     m->core_traffic[core] = traffic;
     m->dirty[m->node.package_of[core]] = 1;
 }

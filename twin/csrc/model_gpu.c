@@ -31,12 +31,14 @@ static int has_work(const twin_model_t *m, int32_t g)
 
 /* --- rates --- */
 
-static double leak_factor(const gpu_t *gpu, double steady_w)
+/* Watts of this card where the table has `table_w`, for a load whose mean is `mean_w` in the table. */
+static double card_w(const gpu_t *gpu, double table_w, double mean_w)
 {
     const twin_thermal_t *net = &gpu->card.thermal;
-    double steady_c = net->ambient_c + (net->die_k_per_w + net->sink_k_per_w) * steady_w;
+    double scale = gpu->card.power_scale;
+    double steady_c = net->ambient_c + (net->die_k_per_w + net->sink_k_per_w) * (mean_w * scale);
 
-    return 1.0 + gpu->card.leak_per_k * (gpu->heat.die_c - steady_c);
+    return table_w * (1.0 + gpu->card.leak_per_k * (gpu->heat.die_c - steady_c)) * scale;
 }
 
 void gpu_refresh(twin_model_t *m, int32_t g)
@@ -46,18 +48,18 @@ void gpu_refresh(twin_model_t *m, int32_t g)
 
     gpu->kernel_rate = gpu->memory_rate = gpu->occupancy_rate = gpu->sm_rate = gpu->fp_rate = gpu->gap_rate = 0;
     if (!has_work(m, g)) {
-        gpu->power_w = gpu->idle_w[level] * leak_factor(gpu, gpu->idle_w[level]);
+        gpu->power_w = card_w(gpu, gpu->idle_w[level], gpu->idle_w[level]);
         return;
     }
     const twin_phase_t *phase = unit_phase_of(m, unit);
-    double factor = leak_factor(gpu, unit_table(m, unit, TWIN_MEAN_W)[level]);
+    double mean_w = unit_table(m, unit, TWIN_MEAN_W)[level];
     if (state == UNIT_RUN || state == UNIT_GAP)
         unit_settle(m, unit);
     if (state == UNIT_RUN) {
         m->unit_rate[unit] = unit_table(m, unit, TWIN_GPU_RATE)[level];
         if (gpu->lock_max_mhz == 0)
             m->unit_rate[unit] *= 1.0 - phase->free_loss;
-        gpu->power_w = unit_table(m, unit, TWIN_KERNEL_W)[level] * factor;
+        gpu->power_w = card_w(gpu, unit_table(m, unit, TWIN_KERNEL_W)[level], mean_w) * gpu->power_noise;
         gpu->kernel_rate = 1.0;
         gpu->memory_rate = unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
         gpu->memory_rate = gpu->memory_rate < 1.0 ? gpu->memory_rate : 1.0;
@@ -66,7 +68,7 @@ void gpu_refresh(twin_model_t *m, int32_t g)
         gpu->fp_rate = phase->fp_active * m->unit_rate[unit];
     } else {
         m->unit_rate[unit] = state == UNIT_GAP ? 1.0 : 0.0;
-        gpu->power_w = unit_table(m, unit, TWIN_GAP_W)[level] * factor;
+        gpu->power_w = card_w(gpu, unit_table(m, unit, TWIN_GAP_W)[level], mean_w) * gpu->power_noise;
         gpu->gap_rate = state == UNIT_GAP ? 1.0 : 0.0;
         gpu->kernel_rate = gpu->gap_rate * phase->gap_active;
         gpu->memory_rate = gpu->kernel_rate * unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
@@ -144,7 +146,7 @@ static int32_t choose_level(twin_model_t *m, int32_t g)
     if (has_work(m, g)) {
         const double *kernel_w = unit_table(m, unit, TWIN_KERNEL_W);
         const double *mean_w = unit_table(m, unit, TWIN_MEAN_W);
-        while (level > 0 && kernel_w[level] * leak_factor(gpu, mean_w[level]) > gpu->limit_w) {
+        while (level > 0 && card_w(gpu, kernel_w[level], mean_w[level]) > gpu->limit_w) {
             level--;
             gpu->reasons |= REASON_POWER_CAP;
         }
@@ -295,6 +297,13 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
     shared->seq = seq + 2;
 }
 
+/* The next value of a slowly varying factor about 1. */
+static double varied(twin_model_t *m, double factor, double deviation)
+{
+    return 1.0 + NOISE_MEMORY * (factor - 1.0)
+           + deviation * sqrt(1.0 - NOISE_MEMORY * NOISE_MEMORY) * model_normal(m);
+}
+
 static void gpu_one_tick(twin_model_t *m, int32_t g, int64_t tick)
 {
     gpu_t *gpu = &m->gpus[g];
@@ -311,8 +320,9 @@ static void gpu_one_tick(twin_model_t *m, int32_t g, int64_t tick)
     if (tick % ticks(gpu->card.energy_update_s) == 0)
         gpu->shown_j = gpu->energy_j;
     if (tick % 50 == 0)
-        gpu->noise = 1.0 + NOISE_MEMORY * (gpu->noise - 1.0)
-                     + m->counter_noise * sqrt(1.0 - NOISE_MEMORY * NOISE_MEMORY) * model_normal(m);
+        gpu->noise = varied(m, gpu->noise, m->counter_noise);
+    if (tick % 50 == 0 && gpu->card.power_jitter > 0)
+        gpu->power_noise = varied(m, gpu->power_noise, gpu->card.power_jitter);
     power_sensor(gpu, tick);
     utilization_sensor(m, gpu, tick);
     int32_t level = choose_level(m, g);

@@ -71,7 +71,7 @@ typedef struct {
     uint32_t shown_gpu_pct, shown_memory_pct, shown_pcie_kbps;
     /* GPM: each share over the last window, its integral then and at the last tick, the error of a stuck one */
     double gpm_share[GPM_SHARES], gpm_window_s[GPM_SHARES], gpm_tick_s[GPM_SHARES], gpm_astray_s[GPM_SHARES];
-    double noise;
+    double noise, power_noise;
 } gpu_t;
 
 struct twin_model {

@@ -115,6 +115,7 @@ static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     COPY(clock_hz, node->n_levels);
     COPY(volt, node->n_levels);
     COPY(label_khz, node->n_levels);
+    COPY(package_scale, node->n_packages);
     for (int32_t g = 0; g < node->n_gpus; g++) {
         const twin_gpu_card_t *card = &node->cards[g];
         size_t size = (size_t)card->n_levels * sizeof(double);
@@ -186,9 +187,9 @@ static void start_cold(twin_model_t *m)
         gpu->heat.die_c = gpu->heat.sink_c = gpu->card.thermal.ambient_c + 5.0;
         gpu->level = gpu->card.idle_level;
         gpu->lock_step = NEVER;
-        gpu->noise = 1.0;
+        gpu->noise = gpu->power_noise = 1.0;
         gpu->limit_w = m->shared->gpu[g].power_limit_default_mw * 1e-3;
-        gpu->shown_w = gpu->idle_w[gpu->level];
+        gpu->shown_w = gpu->idle_w[gpu->level] * gpu->card.power_scale;
         gpu->kernel_step = -(int64_t)(10.0 / STEP_S);
         gpu->lock_seq = m->shared->gpu[g].lock_seq;
         gpu->limit_seq = m->shared->gpu[g].limit_seq;

@@ -34,7 +34,8 @@ static void core_heat_tick(twin_model_t *m)
         double steady = m->heat[m->node.package_of[c]].die_c + m->node.core_k_per_w * power;
         m->core_c[c] += follow * (steady - m->core_c[c]);
         m->core_heat[c] = exp(m->node.leak_per_k * (m->core_c[c] < 125.0 ? m->core_c[c] : 125.0));
-        m->core_leak_w[c] = m->level_leak[level] * m->core_heat[c] * (busy ? 1.0 : m->node.idle_leak_share);
+        m->core_leak_w[c] = m->level_leak[level] * m->core_heat[c] * (busy ? 1.0 : m->node.idle_leak_share)
+                            * m->node.package_scale[m->node.package_of[c]];
         m->dirty[m->node.package_of[c]] = 1;
     }
 }

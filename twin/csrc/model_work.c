@@ -86,14 +86,25 @@ static void refresh_units(twin_model_t *m, const group_t *group)
     }
 }
 
-static void enter_kernel(twin_model_t *m, const group_t *group, int32_t i, double carry_s)
+/* Work of one iteration over the mean. All CPUs of a group share it, since they compute one problem; each GPU has its
+ * own. */
+static double iteration_scale(twin_model_t *m)
+{
+    double scale = 1.0;
+
+    if (m->node.iteration_jitter > 0)
+        scale += m->node.iteration_jitter * model_normal(m);
+    return scale > 0.1 ? scale : 0.1;
+}
+
+static void enter_kernel(twin_model_t *m, const group_t *group, int32_t i, double scale, double carry_s)
 {
     int32_t unit = unit_of(m, group, i);
 
     m->unit_state[unit] = UNIT_RUN;
     m->unit_phase[unit] = part_of(group)->phase;
     m->unit_since[unit] = m->step;
-    m->unit_remaining[unit] = unit_work_s(group, i);
+    m->unit_remaining[unit] = unit_work_s(group, i) * scale;
     if (group->shape.on_gpu) {
         gpu_refresh(m, group->shape.units[i]);
         m->unit_remaining[unit] -= carry_s * m->unit_rate[unit];
@@ -102,9 +113,11 @@ static void enter_kernel(twin_model_t *m, const group_t *group, int32_t i, doubl
 
 static void start_iteration(twin_model_t *m, group_t *group, double carry_s)
 {
+    double scale = iteration_scale(m);
+
     group->n_waiting = 0;
     for (int32_t i = 0; i < group->shape.n_units; i++) {
-        enter_kernel(m, group, i, carry_s);
+        enter_kernel(m, group, i, scale, carry_s);
         m->unit_left[unit_of(m, group, i)] = part_of(group)->iterations;
     }
     if (group->shape.on_gpu)
@@ -223,7 +236,7 @@ static int unit_done(twin_model_t *m, group_t *group, int32_t i, double over_s)
         return 0;
     }
     if (group->shape.on_gpu && --m->unit_left[unit] > 0) {
-        enter_kernel(m, group, i, over_s);
+        enter_kernel(m, group, i, iteration_scale(m), over_s);
         return 0;
     }
     m->unit_state[unit] = UNIT_WAIT;

@@ -18,6 +18,7 @@ from twin._model import ffi, lib
 from twin.errors import TwinError, nearest
 from twin.machine import EVENTS, Machine
 from twin.physics.model_structs import group_struct, node_struct, write_identity
+from twin.physics.variation import NONE, Variation
 from twin.programs.workload import Workload
 from twin.programs.workload_phases import DEFAULT_NOISE
 
@@ -77,13 +78,19 @@ class Twin:
     """One emulated node.
 
     ``gpu_memory`` is a writable buffer of at least ``GPU_BYTES`` that other processes may map (twin_gpus_t); without
-    it the GPUs' state is private to this process.
+    it the GPUs' state is private to this process. ``variation``: how its parts and runs differ from the machine file;
+    as given there, to the last bit, by default.
     """
 
     GPU_BYTES = GPU_MEMORY_BYTES
 
     def __init__(
-        self, machine: Machine, workload: Workload | None = None, seed: int = 1, gpu_memory: Any | None = None
+        self,
+        machine: Machine,
+        workload: Workload | None = None,
+        seed: int = 1,
+        gpu_memory: Any | None = None,
+        variation: Variation = NONE,
     ) -> None:
         self.machine = machine
         self.workload = workload
@@ -91,11 +98,13 @@ class Twin:
         self._gpus = memory
         write_identity(memory, machine)
         keep: list[Any] = []
-        handle = lib.twin_model_new(node_struct(machine, seed, START_NS, keep), memory)
+        parts = variation.parts(machine.sockets, machine.gpus, seed)
+        handle = lib.twin_model_new(node_struct(machine, seed, START_NS, parts, keep), memory)
         if handle == ffi.NULL:
             raise TwinError("no memory for the node model")
         self._model = ffi.gc(handle, lib.twin_model_free)
         self._units = 0
+        self._variation, self._seed, self._runs = variation, seed, 0
         self._requests: list[tuple[int, int, int, str]] = [
             (domain.min_khz, domain.max_khz, domain.max_khz, machine.governor) for domain in machine.domains
         ]
@@ -135,10 +144,12 @@ class Twin:
         if workload.machine != self.machine.name:
             raise TwinError(f'workload "{workload.name}" was fitted to "{workload.machine}", not "{self.machine.name}"')
         keep: list[Any] = []
-        groups = ffi.new("twin_group_t[]", [group_struct(group, keep) for group in workload.groups])
+        scale = self._variation.work(self._seed, workload.name, self._runs)
+        groups = ffi.new("twin_group_t[]", [group_struct(group, scale, keep) for group in workload.groups])
         if lib.twin_model_start(self._model, len(workload.groups), groups, workload.noise) != 0:
             raise TwinError("no memory for the workload")
         self.workload, self._units = workload, 0
+        self._runs += 1
 
     def stop_workload(self) -> None:
         """Stop the workload, as if it were killed."""

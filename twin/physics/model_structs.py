@@ -12,6 +12,7 @@ import numpy as np
 from twin._model import ffi, lib
 from twin.machine import Gpu, HeatConstants, Machine, Zone
 from twin.physics import curves
+from twin.physics.variation import Parts
 from twin.programs.workload import Group
 
 _ARCHITECTURE = {"volta": 5, "ampere": 7, "hopper": 9}  # NVML_DEVICE_ARCH_*
@@ -35,8 +36,8 @@ def _array(kind: str, values: Any, keep: list[Any]) -> Any:
     return array
 
 
-def node_struct(machine: Machine, seed: int, start_ns: int, keep: list[Any]) -> Any:
-    """The machine as twin_node_t; ``keep`` owns the memory that its pointers refer to."""
+def node_struct(machine: Machine, seed: int, start_ns: int, parts: Parts, keep: list[Any]) -> Any:
+    """The machine, of these parts, as twin_node_t; ``keep`` owns the memory that its pointers refer to."""
     power, clock = machine.power, np.asarray(machine.clock_hz)
     volt = curves.volts(power.volts, machine.clock_hz)
     zones = ffi.new("twin_zone_t[]", max(len(machine.zones), 1))
@@ -46,6 +47,7 @@ def node_struct(machine: Machine, seed: int, start_ns: int, keep: list[Any]) -> 
     for number in range(machine.gpus):
         assert machine.gpu is not None
         _fill_card(cards[number], machine.gpu, keep)
+        cards[number].power_scale, cards[number].power_jitter = parts.gpu_w[number], parts.power_jitter
     keep += [zones, cards]
     node = ffi.new("twin_node_t *")
     node.n_cpus, node.n_cores, node.n_packages = machine.cpus, machine.cores, machine.sockets
@@ -64,6 +66,8 @@ def node_struct(machine: Machine, seed: int, start_ns: int, keep: list[Any]) -> 
     node.leak_per_v, node.leak_per_k, node.leak_offset = power.leak_per_v, power.leak_per_k, power.leak_offset
     for name in _SAME_NAME:
         setattr(node, name, getattr(power, name))
+    node.package_scale = _array("double", parts.package_w, keep)
+    node.iteration_jitter = parts.iteration_jitter
     _fill_heat(node.thermal, machine.heat)
     node.core_k_per_w, node.core_tau_s = machine.heat.core_k_per_w, machine.heat.core_tau_s
     node.throttle_c = machine.heat.throttle_c
@@ -89,8 +93,9 @@ def _fill_card(card: Any, gpu: Gpu, keep: list[Any]) -> None:
     card.utilization_window_s = sensors.utilization_window_ms * 1e-3
 
 
-def group_struct(group: Group, keep: list[Any]) -> dict[str, Any]:
-    """A group as twin_group_t; ``keep`` owns the memory that its pointers refer to."""
+def group_struct(group: Group, work_scale: float, keep: list[Any]) -> dict[str, Any]:
+    """A group as twin_group_t, its work multiplied by ``work_scale``; ``keep`` owns the memory that its pointers refer
+    to."""
     phases = []
     for phase in group.phases:
         tables = np.ascontiguousarray(phase.tables, np.float64)
@@ -108,7 +113,7 @@ def group_struct(group: Group, keep: list[Any]) -> dict[str, Any]:
                 "free_loss": phase.free_loss,
             }
         )
-    parts = [{"phase": p, "iterations": n, "work_s": work} for p, n, work in group.program]
+    parts = [{"phase": p, "iterations": n, "work_s": work * work_scale} for p, n, work in group.program]
     return {
         "on_gpu": group.on_gpu,
         "n_units": len(group.units),
