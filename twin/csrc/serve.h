@@ -75,6 +75,9 @@ void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter
 /* Processes and mounts; 0 or -errno. */
 int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent has ended already */
 int process_rename(const char *name);
+/* Keeps malloc(3) to its main arena. For others glibc reads /sys/devices/system/cpu/online and
+ * /proc/sys/vm/overcommit_memory, at moments of its own: a process that serves these files would wait for itself. */
+int process_use_one_arena(void);
 /* Reports to the node's agent that this many more units of work are finished, as any program would
  * (nodectl_progress.h). */
 void process_report(uint64_t units);

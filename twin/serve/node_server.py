@@ -79,6 +79,7 @@ def serve(plan: Plan, channel: socket.socket) -> NoReturn:
     status = 1
     try:
         lib.process_rename(b"nodectl-twin")
+        lib.process_use_one_arena()
         os.setsid()  # Ctrl-C on the terminal is for the command
         _detach_standard_files()
         try:
