@@ -107,7 +107,7 @@ class _Server:
             self._faults.add(fault)
         settings = Mirror()
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
-        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots))
+        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots), plan.machine.package_of)
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
         self._stop = threading.Event()
         self._began_s = time.monotonic()
