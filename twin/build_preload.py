@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from twin.errors import TwinError
+
 NAME = "libnodectl-cpus.so"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fno-builtin-fopen")
 
@@ -16,8 +18,11 @@ _HERE = Path(__file__).parent.resolve()
 
 
 def library_path() -> Path:
-    """Where the built library is."""
-    return _HERE / NAME
+    """The built library; TwinError if it has not been built."""
+    path = _HERE / NAME
+    if not path.exists():
+        raise TwinError(f"{path} has not been built; run `make setup`")
+    return path
 
 
 def build(output_dir: Path) -> Path:

@@ -5,6 +5,7 @@ says so.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -140,6 +141,9 @@ def test_affinity_is_inherited_and_refused_as_by_the_kernel(node: ServedNode) ->
     }
 
 
+@pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 11), reason="translating its numbers needs Linux 6.11"
+)
 def test_a_program_in_a_pid_namespace_names_tasks_by_its_own_numbers(node: ServedNode) -> None:
     script = "taskset -cp 9 $$ >/dev/null; taskset -cp 1; taskset -c 4 sleep 60 & sleep 0.2; taskset -cp $!; kill $!"
     answer = node.output("unshare", "-p", "-f", "--mount-proc", "sh", "-c", script)
@@ -154,6 +158,7 @@ def test_the_status_file_and_the_cpuset_have_the_masks_of_the_emulated_node(node
     assert text.startswith("Name:\tcat\n") and "\nvoluntary_ctxt_switches:" in text
     found = lines(node, "cat /sys/fs/cgroup/cpuset/cpuset.cpus 2>/dev/null || echo 0-383")
     assert found == ["0-383"]
+    assert set(lines(node, "cat /sys/bus/pci/devices/*/local_cpulist 2>/dev/null; true")) <= {"0-383"}
 
 
 # ---- programs ------------------------------------------------------------------------------------------------------
