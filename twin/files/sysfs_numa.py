@@ -58,7 +58,7 @@ def add(nodes: Nodes, machine: Machine) -> None:
 
 
 def _add_memory(nodes: Nodes, folder: str, package: int, gib: int) -> None:
-    total_kb, free_kb = memory_kb(gib)
+    total_kb, free_kb = _memory_kb(gib)
     rows = {"MemTotal": total_kb, "MemFree": free_kb, "MemUsed": total_kb - free_kb} | dict.fromkeys(_NOTHING, 0)
     text = "".join(f"Node {package} {name + ':':<15}{kb:>9} kB\n" for name, kb in rows.items())
     pages = (f"Node {package} HugePages_{name + ':':<6}{0:>6}\n" for name in ("Total", "Free", "Surp"))
@@ -66,7 +66,7 @@ def _add_memory(nodes: Nodes, folder: str, package: int, gib: int) -> None:
     nodes.file(f"{folder}/vmstat", f"nr_free_pages {free_kb // PAGE_KB}\n")
 
 
-def memory_kb(gib: int) -> tuple[int, int]:
+def _memory_kb(gib: int) -> tuple[int, int]:
     """MemTotal and MemFree of a node with so many GiB."""
     total_kb = int((gib << 20) * (1 - _NOT_MANAGED)) // PAGE_KB * PAGE_KB
     return total_kb, int(total_kb * (1 - _USED)) // PAGE_KB * PAGE_KB
