@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -320,26 +319,3 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     server = subprocess.Popen([sys.executable, "-c", program])
     assert server.wait(timeout=PATIENCE_S) == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("limit", [0, 8])
-def test_a_server_with_many_threads_reads_no_file_of_cpus(limit: int, tmp_path: Path) -> None:
-    """Without a limit glibc does, at the ninth thread or so: the file may be the server's own."""
-    program = f"""
-import ctypes, threading
-from twin._serve import lib
-if {limit}:
-    assert lib.process_limit_arenas({limit}) == 0
-malloc, stop = ctypes.CDLL(None).malloc, threading.Event()
-threads = [threading.Thread(target=lambda: (malloc(1000), stop.wait())) for _ in range(24)]
-for thread in threads:
-    thread.start()
-stop.set()
-"""
-    trace = tmp_path / "trace"
-    subprocess.run(["strace", "-f", "-e", "openat", "-o", trace, sys.executable, "-c", program], check=True)
-    begun = trace.read_text().rpartition("twin/_serve")[2]
-    has_read = "/sys/devices/system/cpu" in begun
-    if not limit and not has_read:
-        pytest.skip("this glibc counts CPUs otherwise")
-    assert has_read == (limit == 0), "the first case shows that this test sees what it looks for"

@@ -28,9 +28,9 @@ int process_rename(const char *name)
     return prctl(PR_SET_NAME, name, 0, 0, 0) ? -errno : 0;
 }
 
-int process_limit_arenas(int arenas)
+int process_use_one_arena(void)
 {
-    return mallopt(M_ARENA_MAX, arenas) ? 0 : -EINVAL;
+    return mallopt(M_ARENA_MAX, 1) ? 0 : -EINVAL;
 }
 
 void process_report(uint64_t units)

@@ -37,9 +37,6 @@ from twin.serve.syscall_server import SyscallServer
 TICK_S = 0.005
 """Ours: period of foreign writers and of faults that begin or end. The model has its own thread."""
 
-ARENAS = 8
-"""Ours: of malloc(3), at most. What glibc has on one CPU."""
-
 _SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): no process can shrink the memory under a reader."""
 
@@ -82,7 +79,7 @@ def serve(plan: Plan, channel: socket.socket) -> NoReturn:
     status = 1
     try:
         lib.process_rename(b"nodectl-twin")
-        lib.process_limit_arenas(ARENAS)
+        lib.process_use_one_arena()
         os.setsid()  # Ctrl-C on the terminal is for the command
         _detach_standard_files()
         try:
@@ -110,7 +107,7 @@ class _Server:
             self._faults.add(fault)
         settings = Mirror()
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
-        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots))
+        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots), plan.machine.package_of)
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
         self._stop = threading.Event()
         self._began_s = time.monotonic()
